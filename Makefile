@@ -1,0 +1,37 @@
+# The two commands of the README are `make demo` and `make test`; `make` lists the rest.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+export RAY_AUTH_MODE := disabled
+export RAY_USAGE_STATS_ENABLED := 0
+
+.PHONY: help demo check test bench clean
+help:            ## list the targets
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+demo: $(VENV)/installed  ## search on the bundled digits: ranking, report, exported winner
+	$(BIN)/nas-evidence search search_spaces/digits.toml
+
+check: $(VENV)/installed-test  ## ruff, mypy and the fast tests, under two minutes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -m "not slow and not ray"
+
+test: $(VENV)/installed-test  ## all tests
+	$(BIN)/python -m pytest -q
+
+bench: $(VENV)/installed-test  ## measure; prints tables
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:           ## remove the environment and all runs
+	rm -rf $(VENV) runs

@@ -1,0 +1,372 @@
+"""Text to types: read, check and write study files.
+
+A study file is TOML with one key a line. `load_study` reports all its mistakes at once, one
+message for each: place, offending value, what is allowed, and the nearest known key.
+"""
+
+import difflib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from nas_evidence.spec import (
+    FAMILY_PARAMETERS,
+    Choice,
+    DatasetSpec,
+    Domain,
+    FloatRange,
+    Frozen,
+    IntRange,
+    OnlinePlan,
+    ResourceSpec,
+    SamplerSpec,
+    StudySpec,
+    TrainingPlan,
+)
+
+_TABLES: Mapping[str, type[Frozen]] = {
+    "": StudySpec,
+    "dataset": DatasetSpec,
+    "plan": TrainingPlan,
+    "plan.online": OnlinePlan,
+    "sampler": SamplerSpec,
+    "resources": ResourceSpec,
+}
+
+
+class StudyError(ValueError):
+    """A study file with mistakes; `messages` holds one line for each."""
+
+    def __init__(self, messages: Sequence[str]) -> None:
+        self.messages = tuple(messages)
+        super().__init__("\n".join(messages))
+
+
+def find_study(name: str) -> Path:
+    """Return the path of a study file given by path or by the name of a shipped study.
+
+    Raises:
+        StudyError: if there is neither such a file nor such a shipped study.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    shipped = shipped_studies()
+    if path.name == name and path.stem in shipped and path.suffix in ("", ".toml"):
+        return shipped[path.stem]
+    near = difflib.get_close_matches(path.stem, shipped, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise StudyError(
+        [
+            f"no study file '{name}', and no shipped study of that name{hint} "
+            f"(shipped: {', '.join(shipped)})"
+        ]
+    )
+
+
+def shipped_studies() -> dict[str, Path]:
+    """Return the shipped study files by name: inside a wheel, or beside a checkout's package."""
+    here = Path(__file__).resolve().parent
+    for folder in (here / "search_spaces", here.parent / "search_spaces"):
+        if folder.is_dir():
+            return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return {}
+
+
+def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
+    """Read a study file, apply `table.key=value` overrides, and check it whole.
+
+    Raises:
+        StudyError: with one message for each mistake in the file or the overrides.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError([f"{path}: cannot be read: {error}"]) from error
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError([f"{path}: not valid TOML: {error}"]) from error
+    places = _Places(str(path), text)
+    messages: list[str] = []
+    for override in overrides:
+        _apply_override(raw, override, places, messages)
+    study = _check(raw, places, messages)
+    if messages or study is None:
+        raise StudyError(sorted(messages, key=_line_number))
+    return study
+
+
+def dump_study(study: StudySpec) -> str:
+    """Return the study as TOML with every key explicit; `load_study` reads it back unchanged."""
+    return tomli_w.dumps(_without_none(study.model_dump(mode="json")))
+
+
+def differences(old: StudySpec, new: StudySpec) -> list[str]:
+    """Return what differs between two studies beyond `n_trials` and `resources`, a line each."""
+    left, right = (_flatten(_without_none(s.model_dump(mode="json"))) for s in (old, new))
+    names = [n for n in {**left, **right} if n != "n_trials" and not n.startswith("resources.")]
+    return [
+        f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"
+        for name in names
+        if left.get(name) != right.get(name)
+    ]
+
+
+# ---------------------------------------------------------------------------------------------
+
+
+class _Places:
+    """Where a key stands: file and line, or the override that set it."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self.lines: dict[str, int] = {}
+        self.overridden: dict[str, str] = {}
+        table = ""
+        for number, line in enumerate(text.splitlines(), start=1):
+            if header := re.match(r"\s*\[([^\[\]]+)\]", line):
+                table = header.group(1).strip()
+                self.lines.setdefault(table, number)
+            elif key := re.match(r"\s*([\w.\"'-]+)\s*=", line):
+                name = key.group(1).strip("\"'")
+                self.lines.setdefault(f"{table}.{name}" if table else name, number)
+
+    def of(self, name: str) -> str:
+        """Return `file:line` of a dotted name, or of the nearest table around it."""
+        if name in self.overridden:
+            return f"--set {self.overridden[name]}"
+        while name and name not in self.lines:
+            name = name.rpartition(".")[0]
+        return f"{self.path}:{self.lines[name]}" if name else self.path
+
+
+def _apply_override(
+    raw: dict[str, Any], override: str, places: _Places, messages: list[str]
+) -> None:
+    name, separator, text = override.partition("=")
+    name = name.strip()
+    if not separator or not name:
+        messages.append(f"--set {override}: must have the form table.key=value")
+        return
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word is a string
+    *tables, key = name.split(".")
+    target: Any = raw
+    for table in tables:
+        target = target.setdefault(table, {})
+        if not isinstance(target, dict):
+            messages.append(f"--set {override}: '{table}' is not a table")
+            return
+    target[key] = value
+    places.overridden[name] = override
+
+
+def _check(raw: Mapping[str, Any], places: _Places, messages: list[str]) -> StudySpec | None:
+    families = _check_families(raw, places, messages)
+    data = {**raw, "family": families}
+    if not messages:
+        try:
+            return _validated(data)
+        except ValidationError as error:
+            found = _messages(error, places)
+            messages.extend(dict.fromkeys(found + _check_objective(raw, places)))
+            return None
+    # Families are wrong already: look for the other mistakes with a family that is right.
+    try:
+        _validated({**data, "family": {"linear": {}}})
+    except ValidationError as error:
+        messages.extend(_messages(error, places))
+    messages.extend(m for m in _check_objective(raw, places) if m not in messages)
+    return None
+
+
+def _check_objective(raw: Mapping[str, Any], places: _Places) -> list[str]:
+    """Check objective against estimators apart: other mistakes would keep it from running."""
+    asked = {key: raw[key] for key in ("objective", "estimators") if key in raw}
+    try:
+        _validated({"name": "x", "dataset": {"name": "digits"}, "family": {"linear": {}}, **asked})
+    except ValidationError as error:
+        return [_message(detail, places) for detail in error.errors() if not detail["loc"]]
+    return []
+
+
+def _validated(data: Mapping[str, Any]) -> StudySpec:
+    families = {
+        family: {key: domain.model_dump() for key, domain in table.items()}
+        for family, table in data["family"].items()
+    }
+    # Strict, so that "10" is no number and true no count; as JSON, so that lists become tuples.
+    text = json.dumps({**data, "family": families}, default=str)
+    return StudySpec.model_validate_json(text, strict=True)
+
+
+def _check_families(
+    raw: Mapping[str, Any], places: _Places, messages: list[str]
+) -> dict[str, dict[str, Domain]]:
+    tables = raw.get("family")
+    if not isinstance(tables, Mapping) or not tables:
+        messages.append(
+            f"{places.path}: no family to search; give at least one of "
+            + ", ".join(f"[family.{name}]" for name in FAMILY_PARAMETERS)
+        )
+        return {}
+    families: dict[str, dict[str, Domain]] = {}
+    for family, table in tables.items():
+        place = places.of(f"family.{family}")
+        if family not in FAMILY_PARAMETERS:
+            known = _known(family, FAMILY_PARAMETERS)
+            messages.append(f"{place}: unknown family '{family}'{known}")
+            continue
+        if not isinstance(table, Mapping):
+            messages.append(f"{place}: [family.{family}] must be a table, but got {table!r}")
+            continue
+        families[family] = {}
+        for key, value in table.items():
+            name = f"family.{family}.{key}"
+            if key not in FAMILY_PARAMETERS[family]:
+                known = _known(key, FAMILY_PARAMETERS[family])
+                messages.append(
+                    f"{places.of(name)}: unknown key '{key}' in [family.{family}]{known}"
+                )
+                continue
+            parsed = _domain(value, FAMILY_PARAMETERS[family][key])
+            if isinstance(parsed, str):
+                messages.append(f"{places.of(name)}: {key} in [family.{family}] {parsed}")
+            else:
+                families[family][key] = parsed
+    return families
+
+
+def _domain(value: Any, widest: Domain) -> Domain | str:
+    """Parse one domain; a string says what is wrong with it."""
+    allowed = _describe(widest)
+    if not isinstance(value, Mapping):
+        value = {"options": [value]}  # a plain value fixes the parameter
+    ranged = FloatRange if isinstance(widest, FloatRange) else IntRange
+    kind = Choice if "options" in value else ranged
+    for key in value:
+        if key not in kind.model_fields:
+            return f"has an unknown key '{key}'{_known(key, kind.model_fields)}"
+    if kind is not Choice and isinstance(widest, Choice):
+        return f"must be options among {allowed}, but got {dict(value)}"
+    try:
+        domain: Domain = kind.model_validate(value, strict=False)
+    except ValidationError as error:
+        return "; ".join(_reason(e) for e in error.errors()[:1]) + f" (allowed: {allowed})"
+    members = domain.options if isinstance(domain, Choice) else (domain.low, domain.high)
+    for member in members:
+        if not widest.contains(member):
+            return f"allows {member!r}, which is outside {allowed}"
+    if isinstance(widest, IntRange) and isinstance(domain, IntRange) and domain.step % widest.step:
+        return f"needs step = {widest.step}, but got step = {domain.step} (allowed: {allowed})"
+    if isinstance(domain, Choice) and len(set(domain.options)) < len(domain.options):
+        return f"repeats an option: {list(domain.options)}"
+    return domain
+
+
+def _describe(domain: Domain) -> str:
+    if isinstance(domain, Choice):
+        return "{" + ", ".join(map(repr, domain.options)) + "}"
+    if isinstance(domain, IntRange) and domain.step > 1:
+        return f"{domain.low}, {domain.low + domain.step}, ..., {domain.high}"
+    return f"{domain.low}..{domain.high}"
+
+
+def _line_number(message: str) -> tuple[bool, int]:
+    line = re.match(r"[^ ]*:(\d+): ", message)
+    return (line is None, int(line.group(1)) if line else 0)
+
+
+def _known(key: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; known: {', '.join(names)}" if names else "; it takes no keys"
+
+
+def _messages(error: ValidationError, places: _Places) -> list[str]:
+    details = error.errors()
+    texts = [_message(detail, places) for detail in details]
+    # A misspelt key is one mistake: it is unknown, and the key that was meant is not missing too.
+    meant = {m.group(1) for text in texts if (m := re.search(r"did you mean '(\w+)'", text))}
+    return [
+        text
+        for detail, text in zip(details, texts, strict=True)
+        if not (detail["type"] == "missing" and detail["loc"][-1] in meant)
+    ]
+
+
+def _message(error: ErrorDetails, places: _Places) -> str:
+    in_list = [part for part in error["loc"] if isinstance(part, int)]
+    name = ".".join(part for part in error["loc"] if isinstance(part, str))
+    table, _, key = name.rpartition(".")
+    where = f" in [{table}]" if table else ""
+    place = places.of(name)
+    if error["type"] == "extra_forbidden":
+        fields = [*_TABLES[table].model_fields] if table in _TABLES else []
+        return f"{place}: unknown key '{key}'{where}{_known(key, fields)}"
+    if error["type"] == "missing":
+        return f"{place}: missing key '{key}'{where}"
+    if error["type"] == "value_error":
+        text = str(error["ctx"]["error"])
+        about = re.match(r"`(\w+)", text)
+        place = places.of(f"{name}.{about.group(1)}".strip(".")) if about else place
+        table = name if name in _TABLES else table
+        return f"{place}: " + (f"[{table}]: {text}" if table else text)
+    entry = f"entry {in_list[0] + 1} of " if in_list else ""
+    return f"{place}: {entry}{key}{where} {_reason(error)}"
+
+
+def _reason(error: ErrorDetails) -> str:
+    kind, given = error["type"], error["input"]
+    context = error.get("ctx", {})
+    if kind == "literal_error":
+        options = re.findall(r"'([^']*)'", str(context["expected"]))
+        near = difflib.get_close_matches(str(given), options, n=1, cutoff=0.5)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        return f"must be one of {', '.join(options)}, but got {given!r}{hint}"
+    bounds = {
+        "greater_than_equal": (">=", "ge"),
+        "greater_than": (">", "gt"),
+        "less_than": ("<", "lt"),
+        "less_than_equal": ("<=", "le"),
+    }
+    if kind in bounds:
+        sign, key = bounds[kind]
+        return f"must be {sign} {context[key]}, but got {given!r}"
+    if kind == "value_error":
+        return str(context["error"])
+    text = error["msg"].removeprefix("Input should be ").partition(",")[0]
+    return f"must be {text}, but got {given!r}"
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(v) for v in value]
+    assert not (isinstance(value, float) and math.isnan(value))
+    return value
+
+
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            flat |= _flatten(item, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = item
+    return flat

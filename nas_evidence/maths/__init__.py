@@ -1,0 +1,1 @@
+"""Pure mathematics: structured matrices and rank statistics."""

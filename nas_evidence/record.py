@@ -1,0 +1,125 @@
+"""What is found: estimates, curves and the record of a trial.
+
+One sign, one unit: every `value` is larger-is-better; evidence is in nats, summed over the data.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Literal
+
+from nas_evidence.spec import ArchitectureSpec, Frozen
+
+Relation = Literal["EXACT_ON_LINEAR", "LOWER_BOUND", "SCORE"]
+
+
+class TrialStatus(StrEnum):
+    """The status words; `RUNNING` and `LOST` are not final."""
+
+    COMPLETE = "complete"
+    PRUNED = "pruned"
+    DIVERGED = "diverged"
+    OUT_OF_MEMORY = "out_of_memory"
+    FAILED = "failed"
+    INFEASIBLE = "infeasible"
+    CANCELLED = "cancelled"
+    RUNNING = "running"
+    LOST = "lost"
+
+    @property
+    def is_final(self) -> bool:
+        """Tell whether a trial with this status is over."""
+        return self not in (TrialStatus.RUNNING, TrialStatus.LOST)
+
+
+class Term(Frozen):
+    """One named part of an estimate; `group` is a parameter tensor, or "all"."""
+
+    term: str
+    group: str
+    value: float
+
+
+class EvidenceEstimate(Frozen):
+    """One score of one model.
+
+    value           larger is better; nats summed over the data where `per_datum` is given
+    per_datum       value / n_data in nats, or None where the unit is another
+    standard_error  of `value`, None where the estimator is deterministic
+    relation        what holds on linear-Gaussian models: exact, lower bound, or score only
+    terms           the parts of the value, some by parameter group
+    valid, note     False with the condition that was not met; never a silent NaN
+    """
+
+    estimator: str
+    value: float
+    per_datum: float | None = None
+    standard_error: float | None = None
+    relation: Relation = "SCORE"
+    terms: tuple[Term, ...] = ()
+    seconds: float = 0.0
+    valid: bool = True
+    note: str = ""
+
+
+class Evaluation(Frozen):
+    """An estimate and the number of epochs finished when it was made."""
+
+    epoch: int
+    estimate: EvidenceEstimate
+
+
+class CurvePoint(Frozen):
+    """One training epoch. Losses are taken before the step on their minibatch."""
+
+    epoch: int  # 1-based
+    train_nll_per_datum: float  # mean over the data of one epoch, nats
+    learning_rate: float
+    sotl: float  # sum of train_nll_per_datum over epochs 1..epoch
+    sotl_e: float  # the same over the last E epochs
+    sotl_ema: float  # sum_t gamma^(epoch - t) train_nll_per_datum_t
+    prequential_epoch1: float  # nats summed over the data, first epoch only
+    seconds: float
+
+
+class TrialRecord(Frozen):
+    """All that is known of one attempt at one trial, when it is over."""
+
+    trial_id: int
+    attempt: int
+    replicate: int
+    architecture: ArchitectureSpec
+    status: TrialStatus
+    cause: str = ""
+    seed: int
+    n_parameters: int | None = None
+    n_data: int | None = None
+    epochs: int = 0
+    evaluations: tuple[Evaluation, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
+    test_accuracy: float | None = None  # fraction
+    test_nll_per_datum: float | None = None  # nats
+    train_seconds: float = 0.0
+    evidence_seconds: float = 0.0
+    total_seconds: float = 0.0
+    versions: str = ""  # JSON object: package -> version
+    error: str = ""  # traceback, where there is one
+
+    def final_estimate(self, estimator: str) -> EvidenceEstimate | None:
+        """Return the last estimate of that name, or None."""
+        for evaluation in reversed(self.evaluations):
+            if evaluation.estimate.estimator == estimator:
+                return evaluation.estimate
+        return None
+
+
+class SliceReport(Frozen):
+    """What a slice of training says to the driver; `done` once `finish` may be called."""
+
+    trial_id: int
+    attempt: int
+    epoch: int
+    epochs: int
+    done: bool
+    status: TrialStatus = TrialStatus.RUNNING
+    scores: Mapping[str, float] = {}  # latest valid ones; per datum where that exists
+    sotl: float | None = None
