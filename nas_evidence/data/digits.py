@@ -1,0 +1,34 @@
+"""Scikit-learn's bundled digits: 1,797 real 8x8 images of ten classes, grey values 0 to 16.
+
+The set has no test part of its own; a seeded, stratified one is split off.
+"""
+
+import numpy as np
+
+from nas_evidence.data.arrays import RawArrays, stratified_rows
+from nas_evidence.spec import DIGITS_TEST_SIZE, DatasetSpec, derive_seed
+
+
+def read(
+    spec: DatasetSpec, *, seed: int, data_root: str | None = None, download: bool = False
+) -> RawArrays:
+    """Return the digits, split; nothing is read from `data_root`, nothing downloaded.
+
+    Raises:
+        ValueError: When the test part would leave nothing to train on.
+    """
+    from sklearn.datasets import load_digits  # late: a second that other data need not wait for
+
+    x, y = load_digits(return_X_y=True)
+    x = x.reshape(-1, 1, 8, 8).astype(np.float32)
+    y = y.astype(np.int64)
+    n_test = DIGITS_TEST_SIZE if spec.test_size is None else spec.test_size
+    if n_test >= len(y):
+        raise ValueError(
+            f"`test_size < {len(y)}` must hold for data set 'digits', which has {len(y)} images, "
+            f"but got {n_test}; lower test_size in [dataset]"
+        )
+    generator = np.random.default_rng(derive_seed(seed, "split"))
+    in_test = np.zeros(len(y), dtype=bool)
+    in_test[stratified_rows(y, n_test, generator)] = True
+    return RawArrays(x[~in_test], y[~in_test], x[in_test], y[in_test])

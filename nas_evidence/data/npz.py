@@ -1,0 +1,127 @@
+"""A data set of one's own: an .npz file with x_train, y_train, x_test and y_test.
+
+    x  [n, d], [n, H, W], [n, C, H, W] or [n, H, W, C]; unsigned bytes or floating point
+    y  [n], the integers 0..C-1
+
+Of four axes the last is the channels if it is 1 or 3 long, else the second.
+"""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nas_evidence.data.arrays import Array, RawArrays
+from nas_evidence.spec import DatasetSpec
+
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+def read(
+    spec: DatasetSpec, *, seed: int, data_root: str | None = None, download: bool = False
+) -> RawArrays:
+    """Return the arrays of the file; a relative `path` starts at `data_root` where one is given.
+
+    Raises:
+        ValueError: When the file or a key is missing, or an array breaks a rule above.
+    """
+    assert spec.path is not None  # DatasetSpec sees to it
+    path = Path(data_root or ".").expanduser() / Path(spec.path).expanduser()
+    arrays = _read_keys(path)
+    x_train, x_test = (_inputs(arrays[key], key, path) for key in ("x_train", "x_test"))
+    y_train, y_test = (_labels(arrays[key], key, path) for key in ("y_train", "y_test"))
+    for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
+        if len(x) != len(y):
+            raise ValueError(
+                f"x_{part} and y_{part} must be equally long, but are {len(x)} and {len(y)} "
+                f"in {path}"
+            )
+    if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
+        raise ValueError(
+            "x_train and x_test must agree in shape and kind of number, but an example is "
+            f"{x_train.dtype} {list(x_train.shape[1:])} and {x_test.dtype} "
+            f"{list(x_test.shape[1:])} in {path}"
+        )
+    _check_classes(y_train, y_test, path)
+    return RawArrays(x_train, y_train, x_test, y_test)
+
+
+def _read_keys(path: Path) -> dict[str, Array]:
+    """Return the four arrays as stored; nothing in the file is executed."""
+    if not path.is_file():
+        raise ValueError(
+            f"data set 'npz' needs the file {path.name} in {path.parent}, but it is not there; "
+            "correct path in [dataset] or --data-root"
+        )
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names = list(file)
+            arrays = {key: file[key] for key in KEYS if key in names}
+    except (zipfile.BadZipFile, EOFError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} must be an .npz file of plain number arrays, but reading it failed: {error}; "
+            "write it with numpy.savez"
+        ) from error
+    missing = [key for key in KEYS if key not in arrays]
+    if missing:
+        raise ValueError(
+            f"{', '.join(KEYS)} must be in {path}, but {', '.join(missing)} is missing; "
+            f"the file has {', '.join(names) or 'nothing'}"
+        )
+    return arrays
+
+
+def _inputs(x: Array, key: str, path: Path) -> Array:
+    """Return `x` as [n, d] or [n, C, H, W], uint8 or float32, checked to be finite."""
+    if x.ndim not in (2, 3, 4) or x.size == 0:
+        raise ValueError(
+            f"{key} must be vectors [n, d] or images [n, H, W], [n, C, H, W] or [n, H, W, C], "
+            f"but its shape is {list(x.shape)} in {path}"
+        )
+    if x.dtype != np.uint8:
+        if not np.issubdtype(x.dtype, np.floating):
+            raise ValueError(
+                f"{key} must be uint8 or floating point, but is {x.dtype} in {path}; "
+                "convert it, for example with .astype('float32')"
+            )
+        with np.errstate(over="ignore"):  # what does not fit float32 becomes inf, reported next
+            x = x.astype(np.float32)
+        bad = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1))
+        if len(bad):
+            raise ValueError(
+                f"{key} must be finite in float32, but {len(bad)} of {len(x)} examples are not "
+                f"in {path}, the first at row {bad[0]}"
+            )
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.ndim == 4 and x.shape[3] in (1, 3):
+        x = x.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(x)
+
+
+def _labels(y: Array, key: str, path: Path) -> NDArray[np.int64]:
+    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
+        raise ValueError(
+            f"{key} must be integers of shape [n], but is {y.dtype} {list(y.shape)} in {path}"
+        )
+    return y.astype(np.int64)
+
+
+def _check_classes(y_train: NDArray[np.int64], y_test: NDArray[np.int64], path: Path) -> None:
+    """Check that training labels are 0..C-1, each used, and test labels among them."""
+    classes = np.unique(y_train)
+    if len(classes) < 2:
+        raise ValueError(f"y_train must have at least 2 classes, but has {len(classes)} in {path}")
+    if classes[0] != 0 or classes[-1] != len(classes) - 1:
+        shown = ", ".join(str(label) for label in classes[:5])
+        raise ValueError(
+            f"y_train must be the integers 0..C-1, each used, but has {len(classes)} different "
+            f"labels from {classes[0]} to {classes[-1]} ({shown}, ...) in {path}; "
+            "renumber with np.unique(y, return_inverse=True)"
+        )
+    if y_test.min() < 0 or y_test.max() >= len(classes):
+        raise ValueError(
+            f"y_test must be among the training labels 0..{len(classes) - 1}, but goes from "
+            f"{y_test.min()} to {y_test.max()} in {path}"
+        )

@@ -1,0 +1,161 @@
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 in torchvision's folder layout.
+
+    MNIST/raw/  FashionMNIST/raw/    IDX files, plain or .gz; read here, nothing is unpacked
+    cifar-10-batches-py/  cifar-100-python/    pickles; read by torchvision, which first compares
+                                               their MD5 sums, since a pickle can run code
+
+IDX: big-endian int32 magic 0x0800 + number of axes, one int32 per axis, then unsigned bytes.
+torchvision is imported for CIFAR and for downloads only.
+"""
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nas_evidence.data.arrays import Array, RawArrays
+from nas_evidence.spec import DatasetSpec
+
+FOLDERS = {
+    "mnist": "MNIST/raw",
+    "fashion_mnist": "FashionMNIST/raw",
+    "cifar10": "cifar-10-batches-py",
+    "cifar100": "cifar-100-python",
+}
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+FILES: dict[str, tuple[str, ...]] = {
+    "mnist": IDX_FILES,
+    "fashion_mnist": IDX_FILES,
+    "cifar10": (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"),
+    "cifar100": ("train", "test", "meta"),
+}
+TORCHVISION_CLASSES = {
+    "mnist": "MNIST",
+    "fashion_mnist": "FashionMNIST",
+    "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
+}
+
+
+def read_mnist_like(
+    spec: DatasetSpec, *, seed: int, data_root: str | None = None, download: bool = False
+) -> RawArrays:
+    """Return MNIST or Fashion-MNIST: uint8 [60000, 1, 28, 28] and [10000, 1, 28, 28].
+
+    Raises:
+        ValueError: When a file is missing, damaged, or does not match its labels.
+    """
+    folder = _folder_with_files(spec.name, data_root, download)
+    parts = []
+    for images, labels in (IDX_FILES[:2], IDX_FILES[2:]):
+        x, y = read_idx(folder / images, n_axes=3), read_idx(folder / labels, n_axes=1)
+        if len(x) != len(y):
+            raise ValueError(
+                f"images and labels must be as many, but {images} has {len(x)} and {labels} "
+                f"{len(y)} in {folder}; fetch both files again"
+            )
+        parts += [x[:, None], y.astype(np.int64)]
+    return RawArrays(*parts)
+
+
+def read_cifar(
+    spec: DatasetSpec, *, seed: int, data_root: str | None = None, download: bool = False
+) -> RawArrays:
+    """Return CIFAR-10 or CIFAR-100: uint8 [50000, 3, 32, 32] and [10000, 3, 32, 32].
+
+    Raises:
+        ValueError: When a file is missing or its MD5 sum is not the published one.
+    """
+    folder = _folder_with_files(spec.name, data_root, download)
+    parts = []
+    for train in (True, False):
+        try:
+            source = _torchvision_class(spec.name)(folder.parent, train=train)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the files of data set '{spec.name}' must be the published ones, but an MD5 sum "
+                f"in {folder} differs; fetch them again with --download"
+            ) from error
+        parts += [
+            np.ascontiguousarray(source.data.transpose(0, 3, 1, 2)),
+            np.array(source.targets, dtype=np.int64),
+        ]
+    return RawArrays(*parts)
+
+
+def read_idx(path: Path, *, n_axes: int) -> Array:
+    """Return the uint8 array in an IDX file, or in the file with ".gz" added.
+
+    Raises:
+        ValueError: When the file is no IDX file of bytes with `n_axes` axes, or is cut short.
+    """
+    if path.exists():
+        content = bytearray(path.read_bytes())
+    else:
+        path = path.with_name(path.name + ".gz")
+        try:
+            content = bytearray(gzip.decompress(path.read_bytes()))
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(
+                f"{path} is not a whole gzip file ({error}); fetch it again"
+            ) from error
+    start = 4 * (n_axes + 1)
+    header = [int.from_bytes(content[at : at + 4], "big") for at in range(0, start, 4)]
+    shape = tuple(header[1:])
+    if header[0] != 0x0800 + n_axes or min(shape) < 1:
+        raise ValueError(f"{path} is no IDX file of bytes with {n_axes} axes; fetch it again")
+    if len(content) - start != math.prod(shape):
+        raise ValueError(
+            f"{path} must hold {math.prod(shape)} bytes after its header, but has "
+            f"{len(content) - start}; fetch it again"
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _folder_with_files(name: str, data_root: str | None, download: bool) -> Path:
+    """Return the folder of the data set, every file in place, after a download if asked for."""
+    if data_root is None:
+        raise ValueError(
+            f"data set '{name}' is read from a folder, but none is given; name the folder that "
+            f"holds {FOLDERS[name]}/ with --data-root, and add --download to fetch the files"
+        )
+    root = Path(data_root).expanduser()
+    folder = root / FOLDERS[name]
+    # torchvision compares the sums of CIFAR files itself, and keeps those that are right.
+    if download and (_missing(name, folder) or name.startswith("cifar")):
+        try:
+            _torchvision_class(name)(root, download=True)
+        except (OSError, RuntimeError) as error:
+            raise ValueError(
+                f"data set '{name}' could not be fetched to {root}: {error}"
+            ) from error
+    missing = _missing(name, folder)
+    if missing:
+        raise ValueError(
+            f"data set '{name}' needs the file {missing[0]} in {folder}, but it is not there; "
+            "correct --data-root, or add --download to fetch the files"
+        )
+    return folder
+
+
+def _missing(name: str, folder: Path) -> list[str]:
+    endings = ("", ".gz") if FILES[name] is IDX_FILES else ("",)
+    return [
+        file
+        for file in FILES[name]
+        if not any((folder / f"{file}{ending}").is_file() for ending in endings)
+    ]
+
+
+def _torchvision_class(name: str) -> Any:
+    import torchvision.datasets  # late: it brings torch with it
+
+    return getattr(torchvision.datasets, TORCHVISION_CLASSES[name])

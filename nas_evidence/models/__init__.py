@@ -1,0 +1,135 @@
+"""Model families: from an architecture to a network, seeded.
+
+A family wires its modules (`construct`), says by arithmetic alone why an input cannot carry them
+(`obstacle`) and scales the initialisation of a weight (`gain`). Weights are drawn from
+N(0, (gain * sqrt(2 / fan_in))^2) (He et al., 2015), biases are 0, Fixup scales 1.
+
+No family normalises over the batch: its output for one example would depend on the others, and
+the likelihood would no longer be a product over the data. Every module with parameters is an
+`nn.Linear`, an `nn.Conv2d` or one of `models.fixup`, and is used once in a forward pass.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nas_evidence.models import cnn, linear, mlp, resnet
+from nas_evidence.spec import (
+    FAMILY_DEFAULTS,
+    FAMILY_PARAMETERS,
+    ArchitectureSpec,
+    ParameterValue,
+)
+
+Values = Mapping[str, ParameterValue]
+
+
+@dataclass(frozen=True)
+class Family:
+    """What a family can do; `values` has every parameter of the family, mentioned or not."""
+
+    construct: Callable[[Values, tuple[int, ...], int], nn.Module]  # weights not initialised
+    obstacle: Callable[[Values, tuple[int, ...]], str | None] = lambda values, input_shape: None
+    gain: Callable[[str, Values], float] = lambda name, values: 1.0  # by parameter name
+
+
+FAMILIES: dict[str, Family] = {
+    "mlp": Family(mlp.construct),
+    "cnn": Family(cnn.construct, cnn.obstacle, cnn.gain),
+    "resnet": Family(resnet.construct, resnet.obstacle, resnet.gain),
+    "linear": Family(linear.construct),
+}
+
+
+def infeasible(
+    architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
+) -> str | None:
+    """Return the reason why the network cannot be built, or None; nothing is built.
+
+    >>> infeasible(ArchitectureSpec(family="resnet"), (13,), 2)
+    'resnet needs images [channels, height, width], but an input is [13]'
+    """
+    family = architecture.family
+    if family not in FAMILIES:
+        return f"family '{family}' is unknown; choose one of {', '.join(FAMILIES)}"
+    for name, value in architecture.values.items():
+        domain = FAMILY_PARAMETERS[family].get(name)
+        if domain is None:
+            known = ", ".join(FAMILY_PARAMETERS[family]) or "none"
+            return f"{family} has no parameter '{name}'; its parameters: {known}"
+        if not domain.contains(value):
+            return f"{family} accepts {name} from ({domain}), but got {value!r}"
+    if len(input_shape) not in (1, 3) or min(input_shape) < 1 or n_outputs < 1:
+        return (
+            "an input must be a vector [d] or an image [channels, height, width] with at least "
+            f"one output, but got {list(input_shape)} and {n_outputs} outputs"
+        )
+    return FAMILIES[family].obstacle(_complete(architecture), input_shape)
+
+
+def build(
+    architecture: ArchitectureSpec,
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    generator: torch.Generator,  # on the CPU; the only source of randomness
+) -> nn.Module:
+    """Return the initialised network: float32, on the CPU, a function of the arguments alone.
+
+    Raises:
+        ValueError: Where `infeasible` gives a reason.
+    """
+    model = _construct(architecture, input_shape, n_outputs)
+    family, values = FAMILIES[architecture.family], _complete(architecture)
+    state = {
+        name: _initial(name, parameter.shape, family.gain(name, values), generator)
+        for name, parameter in model.named_parameters()
+    }
+    model.load_state_dict(state, assign=True)
+    return model
+
+
+def n_parameters(
+    architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
+) -> int:
+    """Return the number of trainable numbers, without allocating them.
+
+    >>> n_parameters(ArchitectureSpec(family="linear"), (1, 28, 28), 10)
+    7850
+
+    Raises:
+        ValueError: Where `infeasible` gives a reason.
+    """
+    model = _construct(architecture, input_shape, n_outputs)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _complete(architecture: ArchitectureSpec) -> Values:
+    return {**FAMILY_DEFAULTS[architecture.family], **architecture.values}
+
+
+def _construct(
+    architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
+) -> nn.Module:
+    """Wire the network with parameters on "meta": no memory, no global random numbers."""
+    reason = infeasible(architecture, input_shape, n_outputs)
+    if reason is not None:
+        raise ValueError(reason)
+    with torch.device("meta"):
+        return FAMILIES[architecture.family].construct(
+            _complete(architecture), input_shape, n_outputs
+        )
+
+
+def _initial(name: str, shape: torch.Size, gain: float, generator: torch.Generator) -> Tensor:
+    """Return the first value of one parameter."""
+    kind = name.rpartition(".")[2]
+    if kind == "scale":
+        return torch.ones(shape, dtype=torch.float32)
+    if kind == "bias" or gain == 0:
+        return torch.zeros(shape, dtype=torch.float32)
+    assert kind == "weight", name
+    std = gain * math.sqrt(2 / math.prod(shape[1:]))
+    return std * torch.randn(shape, generator=generator, dtype=torch.float32)

@@ -1,0 +1,18 @@
+"""The yardstick: one linear map from the flattened input to the outputs."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from torch import nn
+
+from nas_evidence.spec import ParameterValue
+
+
+def construct(
+    values: Mapping[str, ParameterValue], input_shape: tuple[int, ...], n_outputs: int
+) -> nn.Module:
+    """Return the map; weights are not yet initialised."""
+    return nn.Sequential(
+        OrderedDict(flatten=nn.Flatten(), head=nn.Linear(math.prod(input_shape), n_outputs))
+    )
