@@ -1,0 +1,1 @@
+"""The report: tables, figures, one page that works offline. Reads Parquet; needs no torch."""

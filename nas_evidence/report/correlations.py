@@ -1,0 +1,217 @@
+"""How far each score's ranking can be trusted: statistics, sentences and warnings.
+
+A score is compared with the target over all rows and within each group (family), next to its
+baselines, which cost nothing. An evidence that does not beat the number of parameters is worth
+nothing, and the text says so.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from nas_evidence.maths.ranking import (
+    Floats,
+    RankStatistics,
+    rank_statistics,
+    resampling_plan,
+    share_at_least_as_good,
+)
+
+ALL = "all"
+COLUMNS = ("score", "target", "group", "n", "rho", "rho_low", "rho_high", "tau", "regret_1",
+           "regret_3", "note")  # fmt: skip
+#: A rival that ranks at least as well in more than this share of resamples is not clearly worse.
+NOT_CLEARLY_WORSE = 0.05
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How differences of a target read: `factor` times the value, in `unit`."""
+
+    factor: float
+    digits: int
+    unit: str
+
+    def text(self, difference: float) -> str:
+        """Return a difference in words, "0.30 points"."""
+        return f"{self.factor * difference:.{self.digits}f} {self.unit}".strip()
+
+
+POINTS = Scale(100.0, 2, "points")
+NATS = Scale(1.0, 3, "nats per datum")
+SCALES: Mapping[str, Scale] = {"test_accuracy": POINTS, "test_log_likelihood": NATS}
+PLAIN = Scale(1.0, 2, "")
+
+
+def scale_of(target: str) -> Scale:
+    """Return how differences of `target` read."""
+    return SCALES.get(target, PLAIN)
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """One row of correlations.csv."""
+
+    score: str
+    target: str
+    group: str
+    statistics: RankStatistics
+
+    def cells(self) -> dict[str, object]:
+        """Return the row by column; an undefined value is empty, and `note` says why."""
+        s = self.statistics
+        interval, regret = s.rho_interval, s.regret or {}
+        notes = [f"undefined: {s.reason}" if s.reason else ""]
+        notes += [f"{s.n_missing} dropped for missing values" if s.n_missing else ""]
+        values = (self.score, self.target, self.group, s.n, s.rho, interval and interval.low,
+                  interval and interval.high, s.tau, regret.get(1), regret.get(3),
+                  "; ".join(filter(None, notes)))  # fmt: skip
+        return dict(zip(COLUMNS, values, strict=True))
+
+
+@dataclass(frozen=True)
+class Trust:
+    """The answer to "can this score be trusted here?"; `main` is the score that ranks."""
+
+    main: str
+    rivals: tuple[str, ...]
+    rows: tuple[Correlation, ...]
+    sentences: tuple[tuple[str, str], ...]  # (score, what to think of it)
+    warnings: tuple[str, ...]
+    random_regret: float | None  # expected for one row picked at random, pooled, first target
+    scale: Scale  # of the first target
+
+    def defined(self, target: str) -> bool:
+        """Tell whether any correlation with `target` is defined."""
+        return any(row.target == target and not row.statistics.reason for row in self.rows)
+
+
+def trust(
+    frame: pd.DataFrame,
+    *,
+    scores: Sequence[str],
+    targets: Sequence[str],
+    rivals: Sequence[str],
+    group: str | None,
+    noun: str = "trials",
+    seed: int = 0,
+) -> Trust:
+    """Compare every score with every target over all rows of `frame` and within each group.
+
+    Args:
+        frame: one row a trial; scores, targets and group are columns of it.
+        scores: the first one is the score that ranks.
+        targets: sentences and the random yardstick are about the first one.
+        rivals: the baselines, scores that the first one has to beat.
+        group: the column that holds the groups, or None.
+        noun: what the rows are.
+        seed: of the resampling plan, one for each group.
+    """
+    groups = {ALL: frame}
+    if group is not None:
+        groups |= {str(name): part for name, part in frame.groupby(group)}
+    plans = {name: resampling_plan(len(part), seed=seed) for name, part in groups.items()}
+    rows = tuple(
+        Correlation(
+            score, target, name, rank_statistics(part[score], part[target], plan=plans[name])
+        )
+        for target in targets
+        for score in scores
+        for name, part in groups.items()
+    )
+    first = scale_of(targets[0])
+    pooled = [r for r in rows if r.group == ALL and r.target == targets[0]]
+    known = frame[targets[0]].dropna()
+    return Trust(
+        main=scores[0],
+        rivals=tuple(rivals),
+        rows=rows,
+        sentences=tuple((row.score, _sentence(row, first, noun)) for row in pooled),
+        warnings=(*_rivals_ahead(rows, scores[0], rivals, noun),
+                  *_rivals_close(frame, plans[ALL], pooled, scores[0], rivals)),
+        random_regret=float(known.max() - known.mean()) if len(known) else None,
+        scale=first,
+    )  # fmt: skip
+
+
+def write_csv(path: Path, rows: Sequence[Correlation]) -> None:
+    """Write correlations.csv."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row.cells() for row in rows)
+
+
+def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
+    s = row.statistics
+    if s.rho is None or s.regret is None:
+        return f"undefined: {s.reason}."
+    interval = "no interval"
+    if s.rho_interval is not None:
+        low, high = s.rho_interval.low, s.rho_interval.high
+        interval = f"95 % interval {low:.2f} to {high:.2f}"
+        if high < 0:
+            verdict = f"orders the {noun} the wrong way round"
+        elif low <= 0:
+            verdict = "cannot be told from a random order"
+        elif s.rho >= 0.8:
+            verdict = f"orders the {noun} much as {row.target} does"
+        elif s.rho >= 0.5:
+            verdict = f"orders the {noun} roughly as {row.target} does"
+        else:
+            verdict = f"orders the {noun} only loosely as {row.target} does"
+    else:
+        verdict = "has too few distinct values for an interval"
+    loss = f"loses {scale.text(s.regret[1])}" if s.regret[1] > 0 else "loses nothing"
+    return (
+        f"{verdict} (rho {s.rho:.2f}, {interval}, {s.n} {noun}); "
+        f"trusting its first choice {loss} of {row.target}."
+    )
+
+
+def _rivals_ahead(
+    rows: Sequence[Correlation], main: str, rivals: Sequence[str], noun: str
+) -> list[str]:
+    """Return a warning for each target against which a baseline has at least the same rho."""
+    rho = {(r.target, r.group, r.score): r.statistics.rho for r in rows}
+    warnings = []
+    for target in dict.fromkeys(row.target for row in rows):
+        places = []
+        for group in dict.fromkeys(row.group for row in rows):
+            own = rho[target, group, main]
+            known = [(value, r) for r in rivals if (value := rho[target, group, r]) is not None]
+            ahead = sorted(pair for pair in known if own is not None and pair[0] >= own)[::-1]
+            if ahead:
+                where = f"over all {noun}" if group == ALL else f"within {group}"
+                names = ", ".join(f"{rival} {value:.2f}" for value, rival in ahead)
+                places.append(f"{where} (rho {own:.2f}): {names}")
+        if places:
+            warnings.append(
+                f"Against {target}, {main} is no better than baselines {'; '.join(places)}."
+            )
+    return warnings
+
+
+def _rivals_close(
+    frame: pd.DataFrame,
+    plan: Floats,
+    pooled: Sequence[Correlation],
+    main: str,
+    rivals: Sequence[str],
+) -> list[str]:
+    """Return a warning that names baselines behind the main score, but not clearly."""
+    target = pooled[0].target
+    rho = {row.score: row.statistics.rho for row in pooled}
+    close = []
+    for rival in rivals:
+        share = share_at_least_as_good(frame[rival], frame[main], frame[target], plan=plan)
+        own, other = rho[main], rho[rival]
+        behind = own is not None and other is not None and other < own
+        if behind and share is not None and share > NOT_CLEARLY_WORSE:
+            close.append(f"{rival} (at least as good in {100 * share:.0f} % of resamples)")
+    if not close:
+        return []
+    return [f"Against {target}, {main} is not clearly ahead of {', '.join(close)}."]

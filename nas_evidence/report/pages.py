@@ -1,0 +1,65 @@
+"""From values to text: the templates, and how a number, a name and a figure are written.
+
+Everything is escaped unless a template says otherwise; Markdown also escapes its own signs. The
+page brings its scripts and styles along and forbids itself every request (content policy).
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+MISSING = "–"
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_page(path: Path, template: str, values: Mapping[str, object]) -> None:
+    """Write a self-contained HTML page."""
+    values = {**values, "plotly_script": Markup(get_plotlyjs())}
+    path.write_text(_environment().get_template(template).render(values), encoding="utf-8")
+
+
+def write_markdown(path: Path, template: str, values: Mapping[str, object]) -> None:
+    """Write a Markdown document."""
+    text = _environment().get_template(template).render(values)
+    path.write_text(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", encoding="utf-8")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number with `digits` decimals, or a dash where it is missing."""
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def count(value: int | None) -> str:
+    """Return a count with thousands separated, or a dash where it is missing."""
+    return MISSING if value is None else f"{value:,}"
+
+
+def markdown(text: object) -> Markup:
+    r"""Return text that Markdown and HTML show as it is.
+
+    >>> print(markdown("a|b <i>_x_"))
+    a\|b &lt;i&gt;\_x\_
+    """
+    one_line = " ".join(str(text).split())
+    html = re.sub(r"([\\`*_\[\]|#~$])", r"\\\1", one_line)
+    return Markup(html.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "count": count, "md": markdown}
+    environment.globals["include_raw"] = lambda name: Markup(
+        (_TEMPLATES / name).read_text(encoding="utf-8")
+    )
+    return environment

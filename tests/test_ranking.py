@@ -1,0 +1,167 @@
+"""Claims about rank statistics: published values, brute force, properties."""
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy import stats
+
+from nas_evidence.maths.ranking import (
+    MIN_PAIRS,
+    Floats,
+    RankStatistics,
+    rank_statistics,
+    regret,
+    resampling_plan,
+    share_at_least_as_good,
+)
+
+PUBLISHED = [
+    ("c9_cifar10", 0.9718, 0.30, 0.961),
+    ("c10_cifar100", 0.9692, 0.00, 0.945),
+    ("c11_fmnist", 0.6389, 3.62, -0.284),
+]
+
+
+def statistics(score: object, target: object, *, n_resamples: int = 50) -> RankStatistics:
+    plan = resampling_plan(np.size(score), seed=0, n_resamples=n_resamples)
+    return rank_statistics(score, target, plan=plan)  # type: ignore[arg-type]
+
+
+def with_ties(seed: int, n: int = 9, levels: int = 5) -> tuple[Floats, Floats]:
+    rng = np.random.default_rng(seed)
+    x = rng.integers(levels, size=n).astype(float)
+    return x, np.where(rng.random(n) < 0.5, x, rng.integers(levels, size=n))
+
+
+@pytest.mark.parametrize(("table", "rho", "regret_1", "rho_n_parameters"), PUBLISHED)
+def test_the_published_tables_give_their_statistics(
+    shared: Path, table: str, rho: float, regret_1: float, rho_n_parameters: float
+) -> None:
+    data = pd.read_csv(shared / "paper_tables" / f"immer2021_table_{table}.csv")
+    target = data["test_accuracy_percent"]
+    evidence = statistics(data["log_evidence_per_datum_nats"], target)
+    assert evidence.regret is not None
+    assert_allclose(evidence.rho, rho, rtol=0, atol=5e-5)
+    assert_allclose(evidence.regret[1], regret_1, rtol=0, atol=1e-9)
+    baseline = statistics(data["n_parameters"], target)
+    assert_allclose(baseline.rho, rho_n_parameters, rtol=0, atol=5e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kendall_tau_matches_counting_pairs(seed: int) -> None:
+    x, y = with_ties(seed)
+    pairs = list(combinations(range(len(x)), 2))
+    signs = np.array([(np.sign(x[i] - x[j]), np.sign(y[i] - y[j])) for i, j in pairs])
+    expected = signs.prod(1).sum() / np.sqrt(abs(signs).sum(0).prod())
+    assert_allclose(statistics(x, y).tau, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_intervals_match_resampling_one_by_one(seed: int) -> None:
+    x, y = with_ties(seed, n=12)
+    plan = resampling_plan(12, seed=seed, n_resamples=60)
+    result = rank_statistics(x, y, plan=plan)
+    rho, tau = [], []
+    for counts in plan.astype(int):
+        drawn = np.repeat(np.arange(12), counts)
+        rho.append(stats.spearmanr(x[drawn], y[drawn]).statistic)
+        tau.append(stats.kendalltau(x[drawn], y[drawn]).statistic)
+    assert result.rho_interval is not None
+    assert result.tau_interval is not None
+    assert_allclose(
+        [result.rho_interval.low, result.rho_interval.high], np.quantile(rho, [0.025, 0.975])
+    )
+    assert_allclose(
+        [result.tau_interval.low, result.tau_interval.high], np.quantile(tau, [0.025, 0.975])
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_regret_is_the_worst_over_all_orders_of_ties(seed: int, k: int) -> None:
+    x, y = with_ties(seed, n=7, levels=3)
+    allowed = [
+        chosen
+        for chosen in combinations(range(7), k)
+        if min(x[list(chosen)]) >= max(np.delete(x, chosen))
+    ]
+    assert regret(x, y, k) == max(y.max() - y[list(chosen)].max() for chosen in allowed)
+
+
+def test_a_perfect_score_has_rho_one_and_no_regret() -> None:
+    target = np.array([0.1, 0.5, 0.3, 0.9, 0.7, 0.2])
+    result = statistics(np.exp(target), target)
+    assert_allclose([result.rho, result.tau], [1.0, 1.0])
+    assert result.regret == {1: 0.0, 3: 0.0}
+    assert result.rho_interval is not None
+    assert_allclose([result.rho_interval.low, result.rho_interval.high], [1.0, 1.0])
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_only_the_order_of_a_score_counts_and_its_sign_matters(seed: int) -> None:
+    x, y = with_ties(seed, n=10)
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return
+    assert statistics(x**3 + 2, y) == statistics(x, y)
+    reversed_rho = statistics(-x, y).rho
+    expected = statistics(x, y).rho
+    assert reversed_rho is not None
+    assert expected is not None
+    assert_allclose(-reversed_rho, expected, atol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), missing=st.integers(1, 4))
+def test_missing_values_are_dropped_pairwise_and_counted(seed: int, missing: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(2, 12))
+    x[:missing] = np.nan
+    y[missing] = np.inf
+    result, expected = statistics(x, y), statistics(x[missing + 1 :], y[missing + 1 :])
+    assert (result.n, result.n_missing) == (11 - missing, missing + 1)
+    assert_allclose([result.rho, result.tau], [expected.rho, expected.tau], rtol=1e-12)
+    assert result.regret == expected.regret
+
+
+@pytest.mark.parametrize(
+    ("score", "target", "reason"),
+    [
+        ([1, 2, 3, 4], [1, 2, 3, 4], "only 4 with both values"),
+        ([], [], "only 0 with both values"),
+        ([1, 2, 3, 4, np.nan], [1, 2, 3, 4, 5], "only 4 with both values"),
+        ([2, 2, 2, 2, 2], [1, 2, 3, 4, 5], "the score is the same"),
+        ([1, 2, 3, 4, 5], [3, 3, 3, 3, 3], "the target is the same"),
+    ],
+)
+def test_too_few_or_constant_values_are_undefined_with_a_reason(
+    score: list[float], target: list[float], reason: str
+) -> None:
+    result = statistics(score, target)
+    assert (result.rho, result.rho_interval, result.tau, result.regret) == (None,) * 4
+    assert reason in result.reason
+
+
+def test_the_plan_is_seeded_and_every_resample_has_the_size_of_the_data() -> None:
+    plan = resampling_plan(MIN_PAIRS, seed=3, n_resamples=40)
+    assert plan.shape == (40, MIN_PAIRS)
+    assert (plan.sum(1) == MIN_PAIRS).all()
+    assert (plan == resampling_plan(MIN_PAIRS, seed=3, n_resamples=40)).all()
+    assert (plan != resampling_plan(MIN_PAIRS, seed=4, n_resamples=40)).any()
+
+
+def test_rivals_are_compared_resample_by_resample() -> None:
+    rng = np.random.default_rng(0)
+    target = rng.normal(size=30)
+    score, rival = target + 0.1 * rng.normal(size=30), rng.normal(size=30)
+    plan = resampling_plan(30, seed=0, n_resamples=200)
+    assert share_at_least_as_good(rival, score, target, plan=plan) == 0.0
+    assert share_at_least_as_good(score, rival, target, plan=plan) == 1.0
+    assert share_at_least_as_good(score, score, target, plan=plan) == 1.0
+    assert share_at_least_as_good(0 * score, score, target, plan=plan) is None
