@@ -1,0 +1,1 @@
+"""The search service: who proposes, who runs, and the loop that joins them."""

@@ -1,0 +1,60 @@
+"""How long a study will take: a few timed training steps, extrapolated."""
+
+import time
+
+import torch
+
+from nas_evidence.data import ArrayData
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.likelihood import Categorical
+from nas_evidence.models import build, infeasible
+from nas_evidence.service.proposer import startup_points
+from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.trial import device_for
+
+#: Architectures timed for each family.
+TIMED_PER_FAMILY = 3
+#: Cost of a curvature pass in training epochs; an exact one has a column a class.
+_ONE_COLUMN, _A_COLUMN = 1.5, 0.5
+
+
+def forecast_seconds(study: StudySpec, arrays: ArrayData) -> float:
+    """Return the expected wall time of the study in seconds, good to a factor of about two."""
+    torch.set_num_threads(study.resources.cpus)
+    by_family: dict[str, list[ArchitectureSpec]] = {}
+    for point in startup_points(study):
+        by_family.setdefault(point.family, []).append(point)
+    seconds, planned = 0.0, 0
+    for points in by_family.values():
+        sample = points[:: max(1, len(points) // TIMED_PER_FAMILY)][:TIMED_PER_FAMILY]
+        mean = sum(_trial_seconds(point, study, arrays) for point in sample) / len(sample)
+        seconds += mean * len(points)
+        planned += len(points)
+    return seconds / planned * study.n_trials / min(study.resources.workers, study.n_trials)
+
+
+def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData) -> float:
+    if infeasible(point, arrays.input_shape, arrays.n_classes):
+        return 0.0
+    plan = study.plan
+    data = to_tensors(arrays, device_for(study.resources.gpus))
+    x, y = data.x_train[: plan.batch_size], data.y_train[: plan.batch_size]
+    model = build(point, arrays.input_shape, arrays.n_classes, torch.Generator().manual_seed(0))
+    model.to(x.device)
+    step_seconds = min(_step_seconds(model, x, y) for _ in range(3))
+    epoch = step_seconds * max(1, arrays.n_train / plan.batch_size)
+    kinds = {plan.online.curvature, *study.estimators}
+    columns = sum(
+        _A_COLUMN * (arrays.n_classes - 1) if kind.endswith("ggn") else _ONE_COLUMN
+        for kind in kinds
+        if "_" in kind
+    )
+    return epoch * (plan.epochs + columns * len(plan.evaluation_epochs()))
+
+
+def _step_seconds(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+    started = time.perf_counter()
+    Categorical().nll_mean(model(x), y).backward()  # type: ignore[no-untyped-call]
+    if x.is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - started

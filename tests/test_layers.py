@@ -1,0 +1,88 @@
+"""The house: imports go down, and each heavy library has one importer."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
+LAYERS = {
+    "spec": 0, "record": 0,
+    "codec": 1, "maths": 1,
+    "likelihood": 2, "models": 2, "data": 2, "curvature": 2,
+    "evidence": 3,
+    "training": 4,
+    "trial": 5, "store": 5,
+    "report": 6, "export": 6, "service": 6,
+    "terminal": 7, "cli": 7,
+}  # fmt: skip
+#: Between rooms of one layer, these only.
+SIDEWAYS = {("curvature", "likelihood"), ("record", "spec"), ("cli", "terminal")}
+SOLE_IMPORTERS = {
+    "optuna": ["service/proposer.py"],
+    "ray": ["service/ray_executor.py"],
+    "pyarrow": ["store.py"],
+    "typer": ["cli.py"],
+    "plotly": ["report"],
+    "matplotlib": ["report"],
+    "jinja2": ["report"],
+    "torchvision": ["data"],
+    "sklearn": ["data"],
+}
+#: Files longer than 400 lines; this list may only shrink.
+LONG_FILES = {"cli.py"}
+FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> list[str]:
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.append(node.module or "")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_down(path: Path) -> None:
+    mine = room(path)
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "nas_evidence" or len(parts) == 1:
+            continue
+        other = parts[1]
+        allowed = other == mine or LAYERS[other] < LAYERS[mine] or (mine, other) in SIDEWAYS
+        assert allowed, f"{mine} (layer {LAYERS[mine]}) imports {name} (layer {LAYERS[other]})"
+
+
+@pytest.mark.parametrize("library", sorted(SOLE_IMPORTERS))
+def test_each_heavy_library_has_its_importer(library: str) -> None:
+    importers = [
+        str(path.relative_to(PACKAGE))
+        for path in FILES
+        if any(name.split(".")[0] == library for name in imports(path))
+    ]
+    assert importers, f"nobody imports {library}"
+    for importer in importers:
+        assert any(importer.startswith(place) for place in SOLE_IMPORTERS[library])
+
+
+def test_only_the_command_line_prints() -> None:
+    printers = {
+        room(path)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
+    }
+    assert printers <= {"cli"}
+
+
+def test_long_files_are_the_known_ones() -> None:
+    long = {str(p.relative_to(PACKAGE)) for p in FILES if len(p.read_text().splitlines()) > 400}
+    assert long <= LONG_FILES
