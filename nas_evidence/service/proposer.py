@@ -33,8 +33,9 @@ from nas_evidence.spec import (
 )
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-#: How often in a row a known architecture is asked again before it is taken as a replicate.
-MAX_REPETITIONS = 10
+#: Known architectures in a row after which chance proposes instead of the sampler, whose mode may
+#: be a single architecture, and after which one is taken as a replicate.
+REPETITIONS_TO_CHANCE, MAX_REPETITIONS = 3, 20
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Proposer:
     def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
         seed = derive_seed(self.spec.seed, "sampler", number) % 2**32
         sampler = self.spec.sampler
-        if sampler.name != "tpe":
+        if sampler.name != "tpe" or self._repetitions >= REPETITIONS_TO_CHANCE:
             return optuna.samplers.RandomSampler(seed=seed)
         with warnings.catch_warnings():
             # group and constant_liar are marked experimental; the constraint file pins optuna.
