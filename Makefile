@@ -30,8 +30,8 @@ check: $(VENV)/installed-test  ## ruff, mypy and the fast tests, under two minut
 test: $(VENV)/installed-test  ## all tests
 	$(BIN)/python -m pytest -q
 
-bench: $(VENV)/installed-test  ## measure; prints tables
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+bench: $(VENV)/installed-test  ## measure (DATA_ROOT=folder of the data sets); prints tables
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(DATA_ROOT) || exit 1; done
 
 clean:           ## remove the environment and all runs
 	rm -rf $(VENV) runs

@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -60,12 +61,13 @@ def main() -> None:
     """Run the command line; every error becomes one clear message and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        app(standalone_mode=False, prog_name="nas-evidence")
-    except typer.Exit as stop:
-        sys.exit(stop.exit_code)
+        # Not standalone, so that typer.Exit comes back as a number and errors come out here.
+        sys.exit(app(standalone_mode=False, prog_name="nas-evidence"))
     except (KeyboardInterrupt, typer.Abort):
         err.print("interrupted")
         sys.exit(130)
+    except BrokenPipeError:  # the reader has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except StudyError as error:
         for message in error.messages:
             err.print(message)
@@ -144,7 +146,7 @@ def status(folder: StudyFolder, as_json: AsJson = False) -> None:
     now = study_status(folder)
     best = None
     if now.best is not None:
-        best = {"trial_id": now.best.trial_id, now.objective: now.best.values[now.objective]}
+        best = {"trial_id": int(now.best.trial_id), now.objective: now.best.values[now.objective]}
     if as_json:
         _print_json(
             {
@@ -164,7 +166,7 @@ def status(folder: StudyFolder, as_json: AsJson = False) -> None:
         out.print(f"running: trial {assignment.trial_id} {assignment.architecture}")
     if now.best is not None:
         value = score_text(now.best.values[now.objective])
-        out.print(f"best: trial {now.best.trial_id} with {now.objective} = {value} nats")
+        out.print(f"best: trial {now.best.trial_id} with {now.objective} = {value}")
     if now.state == "stopped":
         out.print(f"continue: nas-evidence resume {folder}")
 
@@ -262,7 +264,7 @@ def report(
     """Write the report of a study, or the same statistics for any table.
 
     Example: nas-evidence report runs/digits
-    Example: nas-evidence report --table runs.csv --score evidence --target accuracy
+    Example: nas-evidence report --table t.csv --score evidence --target accuracy
     """
     if table is not None:
         if folder is not None:
@@ -377,13 +379,14 @@ def _search(
         from nas_evidence.service.ray_executor import RayExecutor
 
         resources = spec.resources.model_copy(update={"workers": workers})
-        pool = RayExecutor(arrays, resources, (folder / "logs").resolve())
+        starting = out.status("starting the workers") if out.is_terminal else nullcontext()
+        with starting:
+            pool = RayExecutor(arrays, resources, (folder / "logs").resolve())
     try:
         with _watching(spec, n_done) as progress:
             Driver(spec, folder.resolve(), pool, progress).run()
     finally:
-        with _uninterrupted():
-            pool.close()
+        pool.close()
 
 
 @contextlib.contextmanager
@@ -403,9 +406,10 @@ def _conclude(spec: StudySpec, folder: Path, data_root: Path | None, *, exported
     from nas_evidence.service.study_folder import study_status
 
     now = study_status(folder)
-    rows = load_study_tables(folder).ranking
+    tables = load_study_tables(folder)
+    rows = tables.ranking
     _print_rows(
-        f"Ranking of {spec.name} by {spec.objective}",
+        f"Ranking of {spec.name} by {spec.objective} ({tables.objective_unit})",
         (
             "rank",
             "trial",
@@ -413,7 +417,7 @@ def _conclude(spec: StudySpec, folder: Path, data_root: Path | None, *, exported
             "width",
             "depth",
             "parameters",
-            f"{spec.objective} per datum",
+            spec.objective,
             "SOTL",
             "test accuracy",
             "test nll",
@@ -445,7 +449,7 @@ def _conclude(spec: StudySpec, folder: Path, data_root: Path | None, *, exported
     out.print(f"trials: {counts}")
     out.print(
         f"more:   nas-evidence resume {folder} --trials {2 * spec.n_trials}"
-        f"{_data_option(data_root)}",
+        f"{_data_option(data_root)}"
     )
     if not now.by_status.get(TrialStatus.COMPLETE.value):
         err.print(f"error: no trial is complete; causes: nas-evidence report, or {folder}/logs")
@@ -463,7 +467,7 @@ def _print_trust(correlations: Path, objective: str) -> None:
     found = {row["score"]: row for row in rows}
     mine = found.get(objective)
     if mine is None or not mine["rho"]:
-        out.print(f"trust:  undefined ({mine['note'] if mine else 'no complete trial'})")
+        out.print(f"trust:  {mine['note'] if mine else 'undefined: no complete trial'}")
         return
     better = [
         f"{row['score']} {float(row['rho']):.2f}"
@@ -572,16 +576,6 @@ def _log_to(path: Path) -> None:
     logger = logging.getLogger("nas_evidence")
     logger.addHandler(handler)
     logger.propagate = False
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let the workers be stopped in peace: a second Ctrl-C waits."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _interrupt(signum: int, frame: object) -> NoReturn:

@@ -14,10 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 ParameterValue = bool | int | float | str
 
-#: Laplace evidences: a curvature kind each. A bare name is exact, `_mc` is Monte Carlo.
-LAPLACE_KINDS = ("diag_ef", "kfac_ggn", "kfac_ggn_mc")
 #: Curvature kinds whose spectrum splits over parameter tensors, fit for the online update.
-ONLINE_KINDS = ("diag_ef", "kfac_ggn", "kfac_ggn_mc")
+ONLINE_KINDS = (
+    "diag_ef",
+    "diag_ggn",
+    "diag_ggn_mc",
+    "kfac_ggn",
+    "kfac_ggn_mc",
+    "kfac_ef",
+    "ekfac_ggn",
+    "block_ggn",
+)
+#: Laplace evidences: a curvature kind each. A bare name is exact, `_mc` is Monte Carlo.
+LAPLACE_KINDS = (*ONLINE_KINDS, "full_ggn", "full_ef")
 #: Scores read off the training losses at no cost; recorded for every trial.
 CURVE_SCORES = ("sotl", "sotl_e", "sotl_ema", "prequential_epoch1")
 #: What any useful score has to beat; recorded for every trial.

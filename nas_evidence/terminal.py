@@ -3,6 +3,7 @@
 Builds text and tables; `cli.py` prints them.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from rich.text import Text
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.service.executors import Lost
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
+
+#: Lines of a study that goes well, where there is no live table.
+MAX_LINES = 80
 
 
 def duration(seconds: float) -> str:
@@ -81,7 +85,6 @@ class Progress:
     rows: dict[int, _Row] = field(default_factory=dict)
     finished: list[_Row] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
-    failures: int = 0
 
     def launched(self, assignment: Assignment) -> None:
         """Show a trial as running."""
@@ -102,10 +105,11 @@ class Progress:
         estimate = record.final_estimate(self.study.objective)
         if estimate is not None and estimate.valid:
             row.score = estimate.value if estimate.per_datum is None else estimate.per_datum
-        if record.status is not TrialStatus.COMPLETE:
-            self.failures += 1
         self.finished.append(row)
-        if self.say:
+        # Of a long study every k-th line is enough, but every failure has its own.
+        stride = math.ceil(self.study.n_trials / MAX_LINES)
+        worth_saying = self.n_done % stride == 0 or record.status is not TrialStatus.COMPLETE
+        if self.say and worth_saying:
             self.say(self._line(row, record))
 
     def lost(self, loss: Lost) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,15 @@ class RayExecutor:
         self._logs = logs
         self._running: dict[int, _Running] = {}
         self._idle: list[Any] = []
-        with _stderr_to(logs / "ray.log"):
+        try:
+            self._start(arrays)
+        except BaseException:  # Ctrl-C too: no cluster stays behind
+            self.close()
+            raise
+
+    def _start(self, arrays: ArrayData) -> None:
+        resources, logs = self._resources, self._logs
+        with _stderr_to(logs / "ray.log"), _own_signals():
             # address="local": never join a cluster that happens to be there.
             ray.init(
                 address="local",
@@ -128,8 +137,8 @@ class RayExecutor:
         return event
 
     def close(self) -> None:
-        """End the workers and the local cluster."""
-        with _stderr_to(self._logs / "ray.log"):
+        """End the workers and the local cluster; a second Ctrl-C waits for that."""
+        with _stderr_to(self._logs / "ray.log"), _own_signals(signal.SIG_IGN):
             ray.shutdown()
 
     def _new_actor(self) -> Any:
@@ -145,7 +154,6 @@ class RayExecutor:
         if wanted == "auto":
             return min(1.0, available / self._resources.workers) if available else 0.0
         if float(wanted) * self._resources.workers > available:
-            self.close()
             raise ValueError(
                 f"{self._resources.workers} workers with gpus = {wanted} each need "
                 f"{float(wanted) * self._resources.workers:g} GPUs, but this machine has "
@@ -157,7 +165,6 @@ class RayExecutor:
         pending = [actor.ready.remote() for actor in self._idle]
         ready, missing = ray.wait(pending, num_returns=len(pending), timeout=START_TIMEOUT)
         if missing:
-            self.close()
             raise ValueError(
                 f"only {len(ready)} of {len(pending)} workers started within "
                 f"{START_TIMEOUT:.0f} s; lower `workers` in [resources], see {self._logs}."
@@ -165,7 +172,6 @@ class RayExecutor:
         try:
             ray.get(ready)
         except RayError as error:
-            self.close()
             raise ValueError(
                 f"a worker did not start: {_why(error)}; see {self._logs}."
             ) from error
@@ -178,6 +184,25 @@ def _why(error: RayError) -> str:
         return "the worker could not be reached"
     kind = "worker" if isinstance(error, RayActorError) else type(error).__name__
     return f"{kind}: {str(error).strip().splitlines()[-1]}"
+
+
+@contextlib.contextmanager
+def _own_signals(interrupted: Any = None) -> Iterator[None]:
+    """Restore this process's handlers afterwards; Ray's for SIGTERM aborts with a stack trace.
+
+    `interrupted`, if given, handles SIGINT inside the block.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if interrupted is not None:
+        signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -171,16 +171,20 @@ def evaluate(state: Training, data: TensorData, assignment: Assignment) -> None:
 
 def _pass(kind: str, state: Training, data: TensorData, assignment: Assignment) -> CurvaturePass:
     seed = assignment.derived_seed(f"curvature:{kind}", state.epoch)
-    generator = torch.Generator(device=data.x_train.device).manual_seed(seed)
-    return curvature_pass(
+    done = curvature_pass(
         kind,
         state.model,
         data.x_train,
         data.y_train,
         Categorical(),
         batch_size=CURVATURE_BATCH,
-        generator=generator,
+        generator=torch.Generator().manual_seed(seed),  # on the CPU: the same for every device
     )
+    if not (math.isfinite(done.log_likelihood) and bool(done.curvature.trace().isfinite().all())):
+        raise DivergedError(
+            f"log likelihood {done.log_likelihood} or {kind} not finite after epoch {state.epoch}"
+        )
+    return done
 
 
 def _free_scores(state: Training, n_data: int, plan: TrainingPlan) -> list[EvidenceEstimate]:

@@ -1,0 +1,276 @@
+"""One pass over the data that shows every layer its input and its output gradients.
+
+The parameters are frozen during the pass, so that autograd computes gradients with respect to
+activations only; a hook on each parameter-carrying module hands its input `a` and the gradients
+`s` of r·f at its output to a `Collector`, once for each vector r of the batch. Nothing is guessed:
+
+- a module that is shared, unknown, unused or holds frozen parameters is refused by name;
+- two data points go through ordinary autograd first, and every gradient that the layer rules
+  give must agree with it. This catches weights used outside their module, overridden forwards
+  and anything else that the hooks cannot see.
+
+The model is left exactly as it was, also after an exception: mode of each module, requires_grad,
+.grad, hooks, and the state of the global random generators.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from nas_evidence.curvature.layers import Layer, WeightLayer, layer_of
+
+SUPPORTED = "Linear, Conv2d (zero padding), GroupNorm, LayerNorm, Fixup scale and bias"
+
+
+class Collector(Protocol):
+    """What a curvature kind does with what the layers see; keeps nothing but sums."""
+
+    def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
+        """Take the input of a batch; return it if `receive` needs it."""
+
+    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+        """Take one output gradient of the layer; `last` for the last column of the batch."""
+
+    def end_column(self) -> None:
+        """Learn that every layer has received the column."""
+
+
+def layers_of(model: nn.Module) -> tuple[Layer, ...]:
+    """Return the layers of a model in the order of its parameters.
+
+    Raises:
+        ValueError: naming a parameter that is frozen or shared, or a module that is not known.
+    """
+    seen: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in seen:
+            raise ValueError(
+                f"parameter `{name}` is shared with `{seen[id(parameter)]}`; curvature needs each "
+                "parameter in one module that is called once. No curvature kind supports sharing"
+            )
+        seen[id(parameter)] = name
+        if not parameter.requires_grad:
+            raise ValueError(
+                f"parameter `{name}` has requires_grad=False; the evidence is a function of all "
+                "parameters. Unfreeze it, or register it as a buffer"
+            )
+    layers = []
+    for path, module in model.named_modules():
+        names = tuple(n for n, _ in module.named_parameters(prefix=path, recurse=False))
+        if not names:
+            continue
+        layer = layer_of(path or "(model)", module, names)
+        if layer is None:
+            raise ValueError(
+                f"module `{path or '(model)'}` of type {type(module).__name__} holds "
+                f"{', '.join(f'`{n}`' for n in names)}, and no curvature kind knows it; "
+                f"supported modules with parameters: {SUPPORTED}"
+            )
+        layers.append(layer)
+    if not layers:
+        raise ValueError("the model has no parameters")
+    return tuple(layers)
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Put the model into evaluation mode with frozen parameters; put everything back after."""
+    modes = [(module, module.training) for module in model.modules()]
+    parameters = [(p, p.requires_grad) for p in model.parameters()]
+    devices = sorted({p.device.index for p, _ in parameters if p.device.type == "cuda"})
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=devices))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        try:
+            for module, _ in modes:
+                module.training = False
+            for parameter, _ in parameters:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+            for parameter, needs_grad in parameters:
+                parameter.requires_grad_(needs_grad)
+
+
+@dataclass
+class Capture:
+    """Hooks on the layers of one model, for the length of one pass."""
+
+    model: nn.Module
+    layers: tuple[Layer, ...]
+    collector: Collector
+    kept: dict[int, tuple[Tensor | None, int]] = field(default_factory=dict)  # a, its version
+    received: set[int] = field(default_factory=set)
+    n_rows: int = 0
+    last: bool = True
+    anchor: Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        """Hold the forward hooks on the layers."""
+        handles = [
+            layer.module.register_forward_hook(self._forward_hook(index), with_kwargs=True)
+            for index, layer in enumerate(self.layers)
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self.kept.clear()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the outputs [n, C] for a batch, and let the collector keep the inputs."""
+        self.kept.clear()
+        self.n_rows = len(inputs)
+        self.anchor = torch.zeros((), device=inputs.device, requires_grad=True)
+        outputs = self.model(inputs)
+        for index, layer in enumerate(self.layers):
+            if index not in self.kept:
+                raise ValueError(
+                    f"module `{layer.path}` is not called by the model's forward; remove it, or "
+                    "call the module instead of using its parameters directly"
+                )
+        if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(inputs):
+            got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise ValueError(f"the model must return outputs of shape [n, C], but returned {got}")
+        return outputs
+
+    def backward(self, outputs: Tensor, columns: Tensor) -> None:
+        """Send each of the columns [K, n, C] back through the batch."""
+        for k, column in enumerate(columns):
+            self.received.clear()
+            self.last = k == len(columns) - 1
+            # Gradients with respect to the anchor are zero; asking for them runs the hooks.
+            torch.autograd.grad(outputs, self.anchor, column, retain_graph=not self.last)
+            self.check_received()
+            self.collector.end_column()
+
+    def check_received(self) -> None:
+        """Refuse a layer that the outputs do not depend on."""
+        for index, layer in enumerate(self.layers):
+            if index not in self.received:
+                raise ValueError(
+                    f"the outputs do not depend on the parameters of `{layer.path}`; remove the "
+                    "module, or do not detach its output"
+                )
+
+    def _forward_hook(self, index: int) -> Any:
+        layer = self.layers[index]
+
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> None:
+            if index in self.kept:
+                raise ValueError(
+                    f"module `{layer.path}` is called more than once; curvature of shared "
+                    "modules is not supported by any kind"
+                )
+            (a,) = (*args, *kwargs.values())
+            self._check_rows(layer, a)
+            self.kept[index] = (self.collector.keep(layer, a.detach()), a._version)
+            if not out.requires_grad:
+                _Anchor.apply(out, self.anchor)
+            out.register_hook(lambda s: self._receive(index, s))  # type: ignore[no-untyped-call]
+
+        return hook
+
+    def _receive(self, index: int, s: Tensor) -> None:
+        layer = self.layers[index]
+        a, version = self.kept[index]
+        if a is not None and a._version != version:
+            raise ValueError(
+                f"the input of `{layer.path}` is modified in place after the module has read it; "
+                "use the operation that makes a new tensor"
+            )
+        if index in self.received:
+            raise ValueError(f"module `{layer.path}` received two gradients for one output")
+        self.received.add(index)
+        self.collector.receive(layer, a, s.detach(), self.last)
+        if self.last:
+            self.kept[index] = (None, version)  # frees the input
+
+    def _check_rows(self, layer: Layer, a: Tensor) -> None:
+        is_conv = isinstance(layer, WeightLayer) and isinstance(layer.module, nn.Conv2d)
+        if len(a) != self.n_rows or a.ndim < 2 or (is_conv and a.ndim != 4):
+            raise ValueError(
+                f"module `{layer.path}` sees an input of shape {list(a.shape)} for "
+                f"{self.n_rows} data points; the first axis must be the data"
+            )
+
+
+class _Anchor(torch.autograd.Function):
+    """Identity, in place, that makes an activation part of a graph without a copy.
+
+    In place, because a leaf that requires grad must not be modified by the next layer, say an
+    in-place ReLU, and a view of it neither.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, activation: Tensor, anchor: Tensor) -> Tensor:
+        ctx.mark_dirty(activation)
+        return activation
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        return None, gradient.new_zeros(())
+
+
+@dataclass
+class _GradientSums:
+    """Sums of the gradients over the data, to be compared with autograd's."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+
+    def keep(self, layer: Layer, a: Tensor) -> Tensor:
+        return a
+
+    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+        assert a is not None
+        for name, gradients in zip(layer.names, layer.gradients(a, s), strict=True):
+            self.sums[name] = gradients.sum(0)
+
+    def end_column(self) -> None:
+        pass
+
+
+def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor) -> Tensor:
+    """Compare the gradients of the layer rules with autograd on a few data points.
+
+    Returns the outputs [n, C] at these points.
+
+    Raises:
+        ValueError: naming the first parameter whose gradient the hooks do not see in full.
+    """
+    collector = _GradientSums()
+    capture = Capture(model, layers, collector)
+    named = list(model.named_parameters())
+    with capture.hooks():
+        for _, parameter in named:
+            parameter.requires_grad_(True)
+        outputs = capture.forward(inputs)
+        # Any fixed direction without special structure does.
+        column = torch.arange(outputs.numel(), device=outputs.device).add(1.0).cos()
+        column = column.reshape(outputs.shape).to(outputs.dtype)
+        expected = torch.autograd.grad(outputs, [p for _, p in named], column, allow_unused=True)
+        for _, parameter in named:
+            parameter.requires_grad_(False)
+    capture.check_received()
+    gradients = [(n, g.flatten()) for (n, _), g in zip(named, expected, strict=True)]
+    scale = max(float(g.norm()) for _, g in gradients)
+    # Far above rounding, far below any real disagreement.
+    tolerance = 1e-2 if outputs.dtype in (torch.float32, torch.float64) else 1e-1
+    for name, gradient in gradients:
+        found = collector.sums[name].flatten()
+        if float((found - gradient).norm()) > tolerance * float(gradient.norm()) + 1e-6 * scale:
+            raise ValueError(
+                f"the gradient of `{name}` does not pass through one call of its module; is the "
+                "parameter also used elsewhere, or the module's forward overridden? No curvature "
+                "kind supports that"
+            )
+    return outputs.detach()

@@ -1,0 +1,125 @@
+"""Dense curvature: exact blocks of tensors, and the full matrix in two forms.
+
+    H = Σ_{n,k} g gᵀ,   g = J_nᵀ r_k  [P]      M rows g in all: N (C − 1) or N C for the GGN,
+                                               N for the empirical Fisher
+    P <= M   the P x P matrix                  M < P   Gram matrices K_l = J_l J_lᵀ, M x M
+
+The memory is estimated first, and refused with the estimate where it is not there.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from nas_evidence.curvature.layers import Layer
+from nas_evidence.curvature.layerwise import Sums
+from nas_evidence.curvature.memory import COPIES, demand, squares
+from nas_evidence.curvature.sweep import Sweep
+from nas_evidence.maths.structured import BlockDiagonal, Dense, FullKernel, FullMatrix
+
+_INSTEAD = "kfac_ggn, ekfac_ggn or a diagonal kind"
+
+
+@dataclass
+class BlockCollector:
+    """The exact block of each parameter tensor."""
+
+    sums: Sums = field(default_factory=Sums)
+
+    def keep(self, layer: Layer, a: Tensor) -> Tensor:
+        """Keep every input."""
+        return a
+
+    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+        """Add the outer products of one column."""
+        assert a is not None
+        for name, gradients in zip(layer.names, layer.gradients(a, s), strict=True):
+            rows = gradients.double()
+            self.sums.add(name, rows.mT @ rows)
+
+    def end_column(self) -> None:
+        """Do nothing: layers add on arrival."""
+
+
+@dataclass
+class RowCollector:
+    """The rows g of each column; summed to the P x P matrix, or all of them stored."""
+
+    names: tuple[str, ...]
+    matrix: Tensor | None  # [P, P], or None to store
+    column: dict[str, Tensor] = field(default_factory=dict)
+    stored: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def keep(self, layer: Layer, a: Tensor) -> Tensor:
+        """Keep every input."""
+        return a
+
+    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+        """Take the part of the rows that belongs to the layer."""
+        assert a is not None
+        self.column.update(zip(layer.names, layer.gradients(a, s), strict=True))
+
+    def end_column(self) -> None:
+        """Add the rows, now complete, to the matrix or to the store."""
+        if self.matrix is not None:
+            rows = torch.cat([self.column[name] for name in self.names], dim=1).double()
+            self.matrix.addmm_(rows.mT, rows)
+        else:
+            for name in self.names:
+                self.stored.setdefault(name, []).append(self.column[name])
+        self.column.clear()
+
+    def gram(self, name: str) -> Tensor:
+        """Return J_l J_lᵀ of one tensor and forget its rows."""
+        rows = torch.cat(self.stored.pop(name)).double()
+        return rows @ rows.mT
+
+
+def tensor_blocks(sweep: Sweep) -> BlockDiagonal:
+    """Return the exact block of each parameter tensor."""
+    sizes = _sizes(sweep)
+    what = f"a block for each of {len(sizes)} tensors, the largest of {max(sizes)} parameters,"
+    demand(what, squares(sizes), sweep.inputs.device, instead=_INSTEAD)
+    collector = BlockCollector()
+    sweep.run(collector)
+    names = _names(sweep)
+    return BlockDiagonal(names, tuple(Dense(collector.sums.total(name)) for name in names))
+
+
+def full(sweep: Sweep) -> FullMatrix | FullKernel:
+    """Return the full curvature in the form that is smaller."""
+    n_parameters, n_rows = sum(_sizes(sweep)), len(sweep.inputs) * sweep.n_columns
+    return full_matrix(sweep) if n_parameters <= n_rows else full_kernel(sweep)
+
+
+def full_matrix(sweep: Sweep) -> FullMatrix:
+    """Return the full curvature as a P x P matrix."""
+    sizes, names = _sizes(sweep), _names(sweep)
+    total, device = sum(sizes), sweep.inputs.device
+    n_bytes = 8 * total * (COPIES * total + 2 * sweep.batch_size)
+    demand(f"the full curvature of {total} parameters", n_bytes, device, instead=_INSTEAD)
+    matrix = torch.zeros(total, total, dtype=torch.float64, device=device)
+    sweep.run(RowCollector(names, matrix))
+    return FullMatrix(names, sizes, matrix)
+
+
+def full_kernel(sweep: Sweep) -> FullKernel:
+    """Return the full curvature as one Gram matrix for each parameter tensor."""
+    sizes, names = _sizes(sweep), _names(sweep)
+    rows = len(sweep.inputs) * sweep.n_columns
+    stored = rows * (sum(sizes) * next(sweep.model.parameters()).element_size() + 8 * max(sizes))
+    n_bytes = stored + 8 * rows**2 * (2 * len(sizes) + COPIES)
+    what = f"the kernel of {rows} rows for {sum(sizes)} parameters"
+    demand(what, n_bytes, sweep.inputs.device, instead=_INSTEAD)
+    collector = RowCollector(names, None)
+    sweep.run(collector)
+    return FullKernel(names, sizes, torch.stack([collector.gram(name) for name in names]))
+
+
+def _names(sweep: Sweep) -> tuple[str, ...]:
+    return tuple(name for layer in sweep.layers for name in layer.names)
+
+
+def _sizes(sweep: Sweep) -> tuple[int, ...]:
+    return tuple(parameter.numel() for parameter in sweep.model.parameters())

@@ -1,0 +1,254 @@
+"""Collectors for curvature with one block for each parameter tensor.
+
+    diagonal   h_p = Σ_{n,k} (∂ r_k·f_n / ∂θ_p)²
+    Kronecker  SA = Σ_{n,t} a aᵀ,  SB = Σ_{n,t,k} s sᵀ;  weight block SB ⊗ SA / (N |T|), bias
+               block Σ_{n,k} (Σ_t s)(Σ_t s)ᵀ, exact                    (Martens & Grosse 2015)
+    EKFAC      the diagonal in the eigenbasis of the Kronecker block   (George et al. 2018)
+    dense      Σ_{n,k} g gᵀ with g the gradient of one datum; also the small parameters of
+               normalisation layers and Fixup scalars in the Kronecker kinds
+
+    r_k  the vectors of a batch: K = C − 1 roots of the output Hessian, one Monte-Carlo root, or
+         the residual (empirical Fisher); s, a as in `layers`.
+
+Sums of up to `FLUSH_EVERY` terms are in the dtype of the model, sums of these in float64.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from nas_evidence.curvature.layers import Layer, WeightLayer
+from nas_evidence.curvature.memory import demand, squares
+from nas_evidence.curvature.sweep import Sweep
+from nas_evidence.maths.structured import Block, BlockDiagonal, Dense, Diagonal, Kronecker
+
+#: Terms added up in the model's dtype before they go to float64. Adding a large matrix there for
+#: each batch would cost a third of the pass; 16 terms lose no more than a 16 times larger batch.
+FLUSH_EVERY = 16
+
+
+@dataclass
+class Sums:
+    """Named sums, created on first use; float64 except for the latest few terms."""
+
+    totals: dict[str, Tensor] = field(default_factory=dict)
+    latest: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
+
+    def add(self, name: str, term: Tensor) -> None:
+        """Add a term of any dtype, which the sum may keep and change."""
+        if name in self.latest:
+            partial, count = self.latest[name]
+            partial += term
+        else:
+            partial, count = term, 0
+        self._count(name, partial, count + 1)
+
+    def add_gram(self, name: str, rows: Tensor) -> None:
+        """Add the Gram matrices rowsᵀ rows of rows [groups, m, d], in place."""
+        if name in self.latest:
+            partial, count = self.latest[name]
+            partial.baddbmm_(rows.mT, rows)
+            self._count(name, partial, count + 1)
+        else:
+            self.add(name, rows.mT @ rows)
+
+    def total(self, name: str) -> Tensor:
+        """Return the sum, float64."""
+        if name in self.latest:
+            self._flush(name)
+        return self.totals[name]
+
+    def _count(self, name: str, partial: Tensor, count: int) -> None:
+        self.latest[name] = (partial, count)
+        if count == FLUSH_EVERY:
+            self._flush(name)
+
+    def _flush(self, name: str) -> None:
+        partial, _ = self.latest.pop(name)
+        if name in self.totals:
+            self.totals[name] += partial
+        else:
+            self.totals[name] = partial.double()
+
+
+@dataclass
+class DiagonalCollector:
+    """Sums of squared gradients."""
+
+    layers: tuple[Layer, ...]
+    sums: Sums = field(default_factory=Sums)
+    squared: dict[str, Tensor] = field(default_factory=dict)  # Σ_k s² of the batch [n, d_out]
+
+    def keep(self, layer: Layer, a: Tensor) -> Tensor:
+        """Keep every input."""
+        return a
+
+    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+        """Add the squares of one column; with one position only s² until the last column."""
+        assert a is not None
+        if not isinstance(layer, WeightLayer) or s.ndim > 2:
+            self._add(layer, layer.squares(a, s))
+            return
+        if layer.path in self.squared:
+            self.squared[layer.path].addcmul_(s, s)
+        else:
+            self.squared[layer.path] = s.square()
+        if last:
+            self._add(layer, layer.outer_squares(a, self.squared.pop(layer.path)))
+
+    def end_column(self) -> None:
+        """Do nothing: layers add on arrival."""
+
+    def _add(self, layer: Layer, squares: tuple[Tensor, ...]) -> None:
+        for name, square in zip(layer.names, squares, strict=True):
+            self.sums.add(name, square)
+
+    def finish(self) -> BlockDiagonal:
+        """Return the diagonal."""
+        names = tuple(name for layer in self.layers for name in layer.names)
+        return BlockDiagonal(names, tuple(Diagonal(self.sums.total(n).flatten()) for n in names))
+
+
+@dataclass
+class KroneckerCollector:
+    """Sums of outer products of inputs and of output gradients."""
+
+    layers: tuple[Layer, ...]
+    sums: Sums = field(default_factory=Sums)
+    n_positions: dict[str, int] = field(default_factory=dict)
+
+    def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
+        """Add the input factor; a weight layer's input is then no longer needed."""
+        if isinstance(layer, WeightLayer):
+            for rows in layer.input_rows(a):
+                self.sums.add_gram(f"{layer.path}:A", rows)
+            return None
+        return a
+
+    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+        """Add the gradient factors of one column."""
+        if isinstance(layer, WeightLayer):
+            self._same_positions(layer, s)
+            self.sums.add_gram(f"{layer.path}:B", layer.gradient_rows(s))
+            if len(layer.names) == 2 and not self._bias_is_gradient_factor(layer):
+                self.sums.add_gram(layer.names[1], layer.gradient_totals(s)[None])
+            return
+        assert a is not None
+        for name, gradients in zip(layer.names, layer.gradients(a, s), strict=True):
+            self.sums.add_gram(name, gradients[None])
+
+    def end_column(self) -> None:
+        """Do nothing: layers add on arrival."""
+
+    def finish(self, n_data: int) -> BlockDiagonal:
+        """Return the blocks: Kronecker for weights, dense for all others."""
+        names: list[str] = []
+        blocks: list[Block] = []
+        for layer in self.layers:
+            for position, name in enumerate(layer.names):
+                names.append(name)
+                if isinstance(layer, WeightLayer) and position == 0:
+                    blocks.append(self._weight_block(layer, n_data))
+                elif isinstance(layer, WeightLayer) and self._bias_is_gradient_factor(layer):
+                    blocks.append(Dense(self.sums.total(f"{layer.path}:B")[0]))
+                else:
+                    blocks.append(Dense(self.sums.total(name)[0]))
+        return BlockDiagonal(tuple(names), tuple(blocks))
+
+    def _weight_block(self, layer: Layer, n_data: int) -> Kronecker:
+        inputs = self.sums.total(f"{layer.path}:A")
+        gradients = self.sums.total(f"{layer.path}:B")
+        return Kronecker(inputs, gradients, 1 / (n_data * self.n_positions[layer.path]))
+
+    def _bias_is_gradient_factor(self, layer: WeightLayer) -> bool:
+        """Tell whether Σ_t s = s, so that SB is the exact block of the bias."""
+        return layer.groups == 1 and self.n_positions[layer.path] == 1
+
+    def _same_positions(self, layer: WeightLayer, s: Tensor) -> None:
+        found = layer.n_positions(s)
+        if self.n_positions.setdefault(layer.path, found) != found:
+            raise ValueError(
+                f"`{layer.path}` has {found} positions in one batch and "
+                f"{self.n_positions[layer.path]} in another; all data must have one shape"
+            )
+
+
+@dataclass
+class EigenCollector:
+    """The diagonal of weights in given eigenbases; all else comes from the first pass."""
+
+    layers: tuple[Layer, ...]
+    first: BlockDiagonal
+    bases: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    sums: Sums = field(default_factory=Sums)
+
+    def __post_init__(self) -> None:
+        for name, block in zip(self.first.names, self.first.blocks, strict=True):
+            if isinstance(block, Kronecker):
+                right = torch.linalg.eigh(block.inputs)[1]
+                left = torch.linalg.eigh(block.gradients)[1]
+                self.bases[name] = (left, right)
+
+    def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
+        """Keep the inputs of weight layers."""
+        return a if isinstance(layer, WeightLayer) else None
+
+    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+        """Add (Q_Bᵀ g Q_A)² of one column."""
+        if not isinstance(layer, WeightLayer) or a is None:
+            return
+        left, right = (basis.to(a.dtype) for basis in self.bases[layer.names[0]])
+        for columns, s_columns in layer.chunks(a, s):
+            rotated = (left.mT @ s_columns) @ (right.mT @ columns).mT
+            self.sums.add(layer.names[0], rotated.square_().sum(0))
+
+    def end_column(self) -> None:
+        """Do nothing: layers add on arrival."""
+
+    def finish(self) -> BlockDiagonal:
+        """Return the corrected eigenvalues of weights and the exact blocks of all others."""
+        blocks = tuple(
+            Diagonal(self.sums.total(name).flatten()) if name in self.bases else block
+            for name, block in zip(self.first.names, self.first.blocks, strict=True)
+        )
+        return BlockDiagonal(self.first.names, blocks)
+
+
+def diagonal(sweep: Sweep) -> BlockDiagonal:
+    """Return the diagonal of the curvature."""
+    collector = DiagonalCollector(sweep.layers)
+    sweep.run(collector)
+    return collector.finish()
+
+
+def kronecker(sweep: Sweep) -> BlockDiagonal:
+    """Return Kronecker blocks for weights, exact dense blocks for all other parameters."""
+    sides = [
+        side
+        for layer in sweep.layers
+        for parameter in layer.module.parameters(recurse=False)
+        for side in _sides(layer, parameter)
+    ]
+    what = f"Kronecker curvature with a factor of side {max(sides)}"
+    demand(what, squares(sides), sweep.inputs.device, instead="a diagonal kind")
+    collector = KroneckerCollector(sweep.layers)
+    sweep.run(collector)
+    return collector.finish(len(sweep.inputs))
+
+
+def _sides(layer: Layer, parameter: Tensor) -> tuple[int, ...]:
+    """Return the sides of the matrices kept for a parameter."""
+    if isinstance(layer, WeightLayer) and parameter.ndim > 1:
+        return (parameter[0].numel(), len(parameter))
+    return (parameter.numel(),)
+
+
+def eigen_corrected(sweep: Sweep) -> BlockDiagonal:
+    """Return the Kronecker curvature with exact diagonals in its eigenbases; two sweeps."""
+    first = kronecker(sweep)
+    if not bool(first.trace().isfinite().all()):
+        return first  # a diverged model has no eigenbasis; its trace says so to the caller
+    collector = EigenCollector(sweep.layers, first)
+    sweep.run(collector)
+    return collector.finish()

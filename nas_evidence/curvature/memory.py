@@ -1,0 +1,47 @@
+"""Memory, asked for before it is used: a refusal with a number instead of a killed process."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+#: Square matrices alive at once: the sum, its scaled copy, and the work space of eigenvalues.
+COPIES = 3
+
+
+class DoesNotFitError(ValueError, MemoryError):
+    """A curvature needs more memory than there is."""
+
+
+def demand(what: str, n_bytes: int, device: torch.device, *, instead: str) -> None:
+    """Do nothing if the memory is there.
+
+    Raises:
+        DoesNotFitError: with the estimate, what is free, and which kinds to use instead.
+    """
+    free = available_bytes(device)
+    if n_bytes > free:
+        raise DoesNotFitError(
+            f"{what} needs about {n_bytes / 2**30:.3g} GiB, but {free / 2**30:.3g} GiB are free; "
+            f"use {instead}"
+        )
+
+
+def squares(sizes: Sequence[int]) -> int:
+    """Return the bytes of float64 square matrices and of the work on the largest."""
+    return 8 * (sum(size**2 for size in sizes) + COPIES * max(sizes) ** 2)
+
+
+def available_bytes(device: torch.device) -> int:
+    """Return the free memory of a device: of the GPU, or of this machine or its container."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    candidates = [1 << 62]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        candidates.append(int(fields["MemAvailable"].split()[0]) * 1024)
+    limit, used = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    if limit.exists() and (text := limit.read_text().strip()) != "max":
+        candidates.append(int(text) - int(used.read_text()))
+    return min(candidates)

@@ -1,0 +1,70 @@
+"""One sweep over the data: forward, then each column back; what is summed on the way.
+
+The columns of a batch are one of
+
+    exact     all roots r_k of the output Hessian, Σ_k r_k r_kᵀ = Λ_n
+    sampled   one random root, E r rᵀ = Λ_n
+    residual  ∂ log p(y_n|f_n) / ∂f_n, for the empirical Fisher
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nas_evidence.curvature.capture import Capture, Collector, check_gradients
+from nas_evidence.curvature.layers import Layer
+from nas_evidence.likelihood import Likelihood
+
+Columns = Literal["exact", "sampled", "residual"]
+
+
+@dataclass
+class Sweep:
+    """The data and the model of a curvature pass; `run` may be called more than once."""
+
+    model: nn.Module
+    layers: tuple[Layer, ...]
+    inputs: Tensor
+    targets: Tensor
+    likelihood: Likelihood
+    columns: Columns
+    batch_size: int
+    generator: torch.Generator | None
+    n_columns: int = 0
+    log_likelihood: float = 0.0
+    n_correct: int | None = None
+
+    def prepare(self) -> None:
+        """Check the gradients of the model and count the columns of a batch."""
+        outputs = check_gradients(self.model, self.layers, self.inputs[:2])
+        exact = self.columns == "exact"
+        self.n_columns = len(self.likelihood.hessian_roots(outputs)) if exact else 1
+
+    def run(self, collector: Collector) -> None:
+        """Show the collector all data; sets `log_likelihood` and `n_correct`."""
+        capture = Capture(self.model, self.layers, collector)
+        log_likelihood = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
+        n_correct = torch.zeros((), dtype=torch.int64, device=self.inputs.device)
+        labels = not self.targets.is_floating_point()
+        with capture.hooks():
+            for start in range(0, len(self.inputs), self.batch_size):
+                rows = slice(start, start + self.batch_size)
+                targets = self.targets[rows]
+                outputs = capture.forward(self.inputs[rows].detach())
+                found = outputs.detach()
+                log_likelihood += self.likelihood.log_likelihood(found, targets)
+                if labels:
+                    n_correct += (found.argmax(1) == targets).sum()
+                capture.backward(outputs, self._columns_of(found, targets))
+        self.log_likelihood = float(log_likelihood)
+        self.n_correct = int(n_correct) if labels else None
+
+    def _columns_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.columns == "exact":
+            return self.likelihood.hessian_roots(outputs)
+        if self.columns == "residual":
+            return self.likelihood.residual(outputs, targets)[None]
+        assert self.generator is not None
+        return self.likelihood.sampled_roots(outputs, self.generator)

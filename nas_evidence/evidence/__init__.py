@@ -1,0 +1,29 @@
+"""Evidence estimators: one paper, one file; each ends in an `EvidenceEstimate`.
+
+`ESTIMATORS` names them all and says what holds on models that are linear in their parameters with
+Gaussian noise, at the mode. There the truth is in closed form: an estimate that is EXACT_ON_LINEAR
+must hit it, a LOWER_BOUND must not exceed it, a SCORE only ranks.
+"""
+
+from nas_evidence.record import Relation
+
+ESTIMATORS: dict[str, Relation] = {
+    "diag_ef": "SCORE",
+    # Dropping entries of H off a block diagonal raises its determinant (Fischer), hence bounds.
+    # On one linear layer Kronecker blocks are exact and only the weight-bias part is dropped.
+    "diag_ggn": "LOWER_BOUND",
+    "diag_ggn_mc": "SCORE",
+    "kfac_ggn": "LOWER_BOUND",
+    "kfac_ggn_mc": "SCORE",
+    "kfac_ef": "SCORE",
+    "ekfac_ggn": "LOWER_BOUND",
+    "block_ggn": "LOWER_BOUND",
+    "full_ggn": "EXACT_ON_LINEAR",
+    "full_ef": "SCORE",
+    "sotl": "SCORE",
+    "sotl_e": "SCORE",
+    "sotl_ema": "SCORE",
+    "prequential_epoch1": "SCORE",
+    "n_parameters": "SCORE",
+    "train_nll_per_datum": "SCORE",
+}

@@ -1,0 +1,58 @@
+"""Sums of training losses (Ru et al. 2021; Lyle et al. 2020, section 4.2).
+
+    SOTL       Σ_{t≤T} ℓ_t                      ℓ_t  mean loss of epoch t, nats per datum,
+    SOTL-E     Σ_{T−E<t≤T} ℓ_t                       each taken before the step on its minibatch
+    SOTL-EMA   Σ_{t≤T} γ^{T−t} ℓ_t              T    epochs so far
+
+Only the first epoch is prequential: N ℓ_1 is then a code length in nats, comparable with minus a
+log evidence. Later epochs measure the area under the training curve. Lower is better here; a
+stored score has its sign changed. The sums are over epochs: they compare models trained by one
+plan, not across batch sizes, schedules or lengths.
+"""
+
+from collections.abc import Sequence
+
+
+def sotl(losses: Sequence[float]) -> float:
+    """Return the sum of the mean losses of all epochs.
+
+    >>> sotl([3.0, 2.0, 1.0])
+    6.0
+    """
+    return float(sum(losses))
+
+
+def sotl_e(losses: Sequence[float], n_epochs: int) -> float:
+    """Return the sum over the last `n_epochs` epochs, or over all if there are fewer.
+
+    >>> sotl_e([3.0, 2.0, 1.0], 2)
+    3.0
+    """
+    if n_epochs < 1:
+        raise ValueError(f"`n_epochs >= 1` must hold, but got {n_epochs}")
+    return float(sum(losses[-n_epochs:]))
+
+
+def sotl_ema(losses: Sequence[float], gamma: float) -> float:
+    """Return Σ_t γ^(T−t) ℓ_t; the latest epoch has weight one.
+
+    >>> sotl_ema([4.0, 2.0, 1.0], 0.5)
+    3.0
+    """
+    if not 0 < gamma < 1:
+        raise ValueError(f"`0 < gamma < 1` must hold, but got {gamma}")
+    total = 0.0
+    for loss in losses:
+        total = gamma * total + loss
+    return float(total)
+
+
+def prequential_epoch1(losses: Sequence[float], n_data: int) -> float:
+    """Return the code length of the data in nats: `n_data` times the mean loss of epoch 1.
+
+    >>> prequential_epoch1([2.5, 1.0], 4)
+    10.0
+    """
+    if not losses:
+        raise ValueError("`losses` must hold the first epoch, but is empty")
+    return float(n_data * losses[0])

@@ -1,0 +1,112 @@
+"""The command line as a person meets it: real processes on studies of a few seconds."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from nas_evidence.store import TABLES, read_tables
+
+SCRIPT = Path(sys.executable).with_name("nas-evidence")
+#: Nothing of the caller's terminal decides what is printed.
+_ENVIRONMENT = {
+    key: value
+    for key, value in os.environ.items()
+    if key not in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "PYTHONPATH")
+} | {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+
+TINY = """\
+name = "tiny"
+n_trials = 4
+objective = "diag_ef"
+estimators = ["diag_ef"]
+[dataset]
+name = "npz"
+path = "{data}"
+[family.mlp]
+width = {{low = 4, high = 16, log = true}}
+depth = 1
+[family.linear]
+[plan]
+epochs = 4
+batch_size = 32
+[plan.online]
+every = 2
+curvature = "diag_ef"
+[sampler]
+name = "random"
+startup_per_family = 2
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    return _ENVIRONMENT | more
+
+
+def start(*arguments: object, folder: Path, **options: object) -> subprocess.Popen[str]:
+    """Start `nas-evidence ...` in `folder`, in a session and process group of its own."""
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
+        [str(SCRIPT), *map(str, arguments)],
+        cwd=folder,
+        env=environment(),
+        text=True,
+        start_new_session=True,
+        **{**given, **options},
+    )
+
+
+def run(*arguments: object, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run `nas-evidence ...` in `folder` to its end, which must be the exit code `code`."""
+    process = start(*arguments, folder=folder)
+    try:
+        out, err = process.communicate(timeout=180)
+    finally:
+        process.kill()
+    assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
+    assert "Traceback" not in out + err
+    return subprocess.CompletedProcess(process.args, code, out, err)
+
+
+def write_study(folder: Path, text: str = TINY, *, mix_test_labels: bool = False) -> Path:
+    """Write a study of three well-separated classes, and its data, into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(0)
+    y = np.arange(180) % 3
+    x = generator.normal(size=(180, 6)) + 2 * np.eye(6)[y]
+    y_test = np.roll(y[120:], 1) if mix_test_labels else y[120:]
+    data = folder / "data.npz"
+    np.savez(data, x_train=x[:120], y_train=y[:120], x_test=x[120:], y_test=y_test)
+    path = folder / "tiny.toml"
+    path.write_text(text.format(data=data))
+    return path
+
+
+def found(folder: Path, *, without: Sequence[str] = ()) -> dict[str, pd.DataFrame]:
+    """Return all that a study found and another run of it must find again, bit by bit."""
+    tables, unreadable = read_tables(folder)
+    assert not unreadable
+    for name, frame in tables.items():
+        free = [c for c in frame if c.endswith("seconds") or c in ("versions", *without)]
+        tables[name] = frame.drop(columns=free)
+    assert set(tables) == set(TABLES)
+    return dict(tables)
+
+
+def assert_same(one: dict[str, pd.DataFrame], other: dict[str, pd.DataFrame]) -> None:
+    for name, frame in one.items():
+        assert len(frame)
+        pd.testing.assert_frame_equal(frame, other[name], check_exact=True, obj=name)
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every Parquet file."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*.parquet"))
+    }

@@ -1,0 +1,185 @@
+"""Slow and obvious definitions of every curvature; never imports the package.
+
+Everything is float64 and goes one datum, one output and one parameter tensor at a time through
+ordinary autograd. Parameters are flattened in the order of `model.parameters()`.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+def jacobian(model: nn.Module, x: Tensor) -> Tensor:
+    """[n, C, P]."""
+    parameters = list(model.parameters())
+    rows = []
+    for datum in x:
+        outputs = model(datum[None])[0]
+        per_output = []
+        for output in outputs:
+            gradients = torch.autograd.grad(output, parameters, retain_graph=True)
+            per_output.append(torch.cat([g.flatten() for g in gradients]))
+        rows.append(torch.stack(per_output))
+    return torch.stack(rows)
+
+
+def output_hessian(outputs: Tensor, noise_std: float | None) -> Tensor:
+    """[n, C, C]; categorical where there is no noise."""
+    if noise_std is not None:
+        eye = torch.eye(outputs.shape[1], dtype=outputs.dtype) / noise_std**2
+        return eye.expand(len(outputs), -1, -1)
+    p = outputs.softmax(1)
+    return torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+
+
+def output_residual(outputs: Tensor, y: Tensor, noise_std: float | None) -> Tensor:
+    """d log p(y|f) / df [n, C]."""
+    if noise_std is not None:
+        return (y - outputs) / noise_std**2
+    return functional.one_hot(y, outputs.shape[1]).to(outputs) - outputs.softmax(1)
+
+
+def log_likelihood(outputs: Tensor, y: Tensor, noise_std: float | None) -> float:
+    if noise_std is None:
+        return -functional.cross_entropy(outputs, y, reduction="sum").item()
+    rss = (y - outputs).square().sum().item()
+    constant = 0.5 * outputs.numel() * math.log(2 * math.pi * noise_std**2)
+    return -0.5 * rss / noise_std**2 - constant
+
+
+def full_ggn(model: nn.Module, x: Tensor, noise_std: float | None) -> Tensor:
+    """Sum over data of J^T Lambda J [P, P]."""
+    j = jacobian(model, x)
+    with torch.no_grad():
+        hessian = output_hessian(model(x), noise_std)
+    return torch.einsum("ncp,ncd,ndq->pq", j, hessian, j)
+
+
+def full_ef(model: nn.Module, x: Tensor, y: Tensor, noise_std: float | None) -> Tensor:
+    """Sum over data of g g^T [P, P]."""
+    with torch.no_grad():
+        residual = output_residual(model(x), y, noise_std)
+    g = torch.einsum("ncp,nc->np", jacobian(model, x), residual)
+    return g.T @ g
+
+
+def tensor_blocks(matrix: Tensor, model: nn.Module) -> list[Tensor]:
+    """The block of each parameter tensor on the diagonal of [P, P]."""
+    blocks, start = [], 0
+    for parameter in model.parameters():
+        stop = start + parameter.numel()
+        blocks.append(matrix[start:stop, start:stop])
+        start = stop
+    return blocks
+
+
+def kfac_factors(
+    model: nn.Module, x: Tensor, noise_std: float | None
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """SA [d_in, d_in] and SB [d_out, d_out] of each weight, divided by nothing but N |T|.
+
+    Only for layers without groups. The roots of the output Hessian are its eigenvectors here.
+    """
+    factors: dict[str, tuple[Tensor, Tensor]] = {}
+    layers = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)}
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def hook(name: str) -> Callable[..., Tensor]:
+        def remember(_: nn.Module, args: tuple, kwargs: dict, z: Tensor) -> Tensor:
+            seen[name] = ((*args, *kwargs.values())[0].clone(), z)
+            return z.clone()  # the network may go on in place
+
+        return remember
+
+    handles = [m.register_forward_hook(hook(n), with_kwargs=True) for n, m in layers.items()]
+    for datum in x:
+        outputs = model(datum[None])
+        values, vectors = torch.linalg.eigh(output_hessian(outputs.detach(), noise_std)[0])
+        for name, layer in layers.items():
+            a, z = seen[name]
+            columns = patches(layer, a)  # [d_in, T]
+            factor_a = sum(torch.outer(c, c) for c in columns.T) / len(x) / columns.shape[1]
+            factor_b = 0
+            for value, vector in zip(values, vectors.T, strict=True):
+                root = value.clamp(min=0).sqrt() * vector
+                s = torch.autograd.grad(outputs, z, root[None], retain_graph=True)[0]
+                s_columns = s[0].flatten(1) if isinstance(layer, nn.Conv2d) else rows_of(s).T
+                factor_b = factor_b + sum(torch.outer(c, c) for c in s_columns.T)
+            before = factors.get(name + ".weight", (0, 0))
+            factors[name + ".weight"] = (before[0] + factor_a, before[1] + factor_b)
+    for handle in handles:
+        handle.remove()
+    return factors
+
+
+def patches(layer: nn.Module, a: Tensor) -> Tensor:
+    """The inputs of one datum as columns [d_in, T]."""
+    if isinstance(layer, nn.Linear):
+        return rows_of(a).T
+    if layer.padding == "same":
+        total = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+        a = functional.pad(
+            a, (total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2)
+        )
+        padding = (0, 0)
+    else:
+        padding = (0, 0) if layer.padding == "valid" else layer.padding
+    return functional.unfold(a, layer.kernel_size, layer.dilation, padding, layer.stride)[0]
+
+
+def rows_of(a: Tensor) -> Tensor:
+    return a[0].reshape(-1, a.shape[-1])
+
+
+def kfac_blocks(model: nn.Module, x: Tensor, noise_std: float | None) -> list[Tensor]:
+    """Kronecker blocks of weights, exact blocks of all other parameters."""
+    exact = tensor_blocks(full_ggn(model, x, noise_std), model)
+    factors = kfac_factors(model, x, noise_std)
+    blocks = []
+    for (name, _), block in zip(model.named_parameters(), exact, strict=True):
+        blocks.append(torch.kron(factors[name][1], factors[name][0]) if name in factors else block)
+    return blocks
+
+
+def ekfac_blocks(model: nn.Module, x: Tensor, noise_std: float | None) -> list[Tensor]:
+    """The exact blocks of weights, diagonal parts in the Kronecker eigenbasis; others exact."""
+    exact = tensor_blocks(full_ggn(model, x, noise_std), model)
+    factors = kfac_factors(model, x, noise_std)
+    blocks = []
+    for (name, _), block in zip(model.named_parameters(), exact, strict=True):
+        if name in factors:
+            a, b = factors[name]
+            q = torch.kron(torch.linalg.eigh(b)[1], torch.linalg.eigh(a)[1])
+            block = torch.diag((q.T @ block @ q).diagonal())
+        blocks.append(block)
+    return blocks
+
+
+def log_det_ratio(block: Tensor, delta: float | Tensor) -> float:
+    """log|H + D| - log|D| [P, P], D = diag(delta)."""
+    size = len(block)
+    diagonal = torch.as_tensor(delta, dtype=block.dtype).expand(size)
+    return (torch.logdet(block + torch.diag(diagonal)) - diagonal.log().sum()).item()
+
+
+def log_evidence(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    noise_std: float | None,
+    delta: list[float],
+    blocks: list[Tensor],
+) -> float:
+    """Laplace log evidence with one block for each tensor, or with a single [P, P] block."""
+    with torch.no_grad():
+        value = log_likelihood(model(x), y, noise_std)
+    for parameter, d in zip(model.parameters(), delta, strict=True):
+        value -= 0.5 * d * parameter.detach().square().sum().item()
+    if len(blocks) == len(delta):
+        return value - 0.5 * sum(log_det_ratio(b, d) for b, d in zip(blocks, delta, strict=True))
+    sizes = torch.tensor([p.numel() for p in model.parameters()])
+    spread = torch.tensor(delta, dtype=torch.float64).repeat_interleave(sizes)
+    return value - 0.5 * log_det_ratio(blocks[0], spread)

@@ -1,0 +1,431 @@
+"""Curvature against dense per-datum Jacobians, and what must not change it."""
+
+import copy
+import gc
+import math
+import weakref
+from collections.abc import Callable
+
+import pytest
+import reference
+import torch
+from cases import CASES, Case, case
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.testing import assert_close
+
+from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
+from nas_evidence.curvature.layers import WeightLayer
+from nas_evidence.maths.structured import BlockDiagonal, Dense, Diagonal, Kronecker
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+
+BLOCK_KINDS = tuple(k for k in KINDS if not k.startswith("full"))
+EXACT_BLOCK_KINDS = tuple(k for k in BLOCK_KINDS if not k.endswith("_mc"))
+
+
+def run(kind: str, c: Case, *, batch_size: int = 4, seed: int = 0) -> CurvaturePass:
+    generator = torch.Generator().manual_seed(seed)
+    return curvature_pass(
+        kind, c.model, c.x, c.y, c.likelihood, batch_size=batch_size, generator=generator
+    )
+
+
+def matrices(passed: CurvaturePass) -> list[Tensor]:
+    """The blocks as dense matrices."""
+    assert isinstance(passed.curvature, BlockDiagonal)
+    return [_matrix(block) for block in passed.curvature.blocks]
+
+
+def _matrix(block: Diagonal | Dense | Kronecker) -> Tensor:
+    if isinstance(block, Diagonal):
+        return torch.diag(block.values)
+    if isinstance(block, Dense):
+        return block.matrix
+    pairs = zip(block.gradients, block.inputs, strict=True)
+    return torch.block_diag(*[block.scale * torch.kron(b, a) for b, a in pairs])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_diagonal_ef_is_the_sum_of_squared_gradients(name: str) -> None:
+    c = case(name)
+    c.model.eval()
+    dense = reference.full_ef(c.model, c.x, c.y, c.noise_std)
+    expected = reference.tensor_blocks(dense, c.model)
+    for found, block in zip(matrices(run("diag_ef", c)), expected, strict=True):
+        assert_close(found.diagonal(), block.diagonal(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_diagonal_ggn_is_the_diagonal_of_the_dense_ggn(name: str) -> None:
+    c = case(name)
+    c.model.eval()
+    dense = reference.full_ggn(c.model, c.x, c.noise_std)
+    expected = reference.tensor_blocks(dense, c.model)
+    for found, block in zip(matrices(run("diag_ggn", c)), expected, strict=True):
+        assert_close(found.diagonal(), block.diagonal(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n != "conv_groups"])
+def test_kfac_matches_patches_and_gradients_taken_one_by_one(name: str) -> None:
+    c = case(name)
+    c.model.eval()
+    expected = reference.kfac_blocks(c.model, c.x, c.noise_std)
+    for found, block in zip(matrices(run("kfac_ggn", c)), expected, strict=True):
+        assert_close(found, block, rtol=1e-10, atol=1e-12)
+
+
+def test_kfac_of_a_grouped_convolution_is_that_of_its_groups() -> None:
+    c = case("conv_groups")
+    conv = c.model[0]
+    parts = [nn.Conv2d(1, 2, 3, padding=1).double() for _ in range(2)]
+    for i, part in enumerate(parts):
+        part.load_state_dict(
+            {"weight": conv.weight[2 * i : 2 * i + 2], "bias": conv.bias[2 * i : 2 * i + 2]}
+        )
+
+    class Split(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.rest = *parts, c.model[1:]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.rest(torch.cat([self.first(x[:, :1]), self.second(x[:, 1:])], 1))
+
+    whole = matrices(run("kfac_ggn", c))
+    split = matrices(run("kfac_ggn", Case(Split(), c.x, c.y)))
+    assert_close(whole[0], torch.block_diag(split[0], split[2]), rtol=1e-10, atol=1e-12)
+    for i in range(2):  # the bias block of the whole also holds the terms between groups
+        assert_close(whole[1][2 * i :, 2 * i :][:2, :2], split[2 * i + 1])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_log_likelihood_and_hits_come_out_of_the_pass(name: str) -> None:
+    c = case(name)
+    passed = run("diag_ef", c)
+    c.model.eval()
+    outputs = c.model(c.x).detach()
+    expected = reference.log_likelihood(outputs, c.y, c.noise_std)
+    assert_close(passed.log_likelihood, expected, rtol=1e-12, atol=0)
+    assert passed.n_data == len(c.x)
+    hits = None if c.noise_std else int((outputs.argmax(1) == c.y).sum())
+    assert passed.n_correct == hits
+
+
+@pytest.mark.parametrize("positions", [1, 16, 64, 256])
+def test_kfac_of_a_convolution_has_the_right_scale(positions: int) -> None:
+    """With gradients independent over data and positions, tr(KFAC) = E tr(exact).
+
+    A factor |T| too many, as in BackPACK, would show as a ratio of 16 to 256.
+    """
+    generator = torch.Generator().manual_seed(positions)
+    side = math.isqrt(positions)
+    conv = nn.Conv2d(2, 3, 3, padding=1).double()
+    layer = WeightLayer("conv", conv, ("weight", "bias"))
+    n = 4096 // positions + 64
+    a = torch.rand(n, 2, side, side, generator=generator).double()
+    s = torch.randn(n, 3, side, side, generator=generator).double()
+    inputs = sum(rows.square().sum() for rows in layer.input_rows(a))
+    kfac = inputs * layer.gradient_rows(s).square().sum() / (n * layer.n_positions(s))
+    exact_weight, exact_bias = (g.sum() for g in layer.squares(a, s))
+    # Relative standard error of both traces: about sqrt(2 / (3 n)) and less; five of them.
+    assert_close(kfac / exact_weight, torch.ones(()).double(), rtol=0, atol=5 * (2 / 3 / n) ** 0.5)
+    assert_close(layer.gradient_totals(s).square().sum(), exact_bias)
+
+
+def test_kfac_trace_of_a_conv_flatten_net_is_near_the_exact_one() -> None:
+    c = case("conv_plain")
+    kfac, exact = run("kfac_ggn", c), run("diag_ggn", c)
+    ratio = float(kfac.curvature.trace()[0] / exact.curvature.trace()[0])
+    assert 0.5 <= ratio <= 2.0
+
+
+@pytest.mark.parametrize("kind", EXACT_BLOCK_KINDS)
+def test_one_by_one_convolution_equals_linear(kind: str) -> None:
+    c = case("mlp")
+    images = c.x[:, :, None, None]
+    conv = nn.Sequential(nn.Conv2d(4, 5, 1), nn.Tanh(), nn.Flatten(), nn.Linear(5, 3)).double()
+    state = c.model.state_dict()
+    conv.load_state_dict(
+        {
+            "0.weight": state["0.weight"][:, :, None, None],
+            "0.bias": state["0.bias"],
+            "3.weight": state["3.weight"],
+            "3.bias": state["3.bias"],
+        }
+    )
+    one, other = run(kind, c), run(kind, Case(conv, images, c.y))
+    for a, b in zip(one.curvature.spectra(), other.curvature.spectra(), strict=True):
+        assert_close(a.sort()[0], b.sort()[0], rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv_stride_padding", "residual", "sequence"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_and_order_do_not_matter(kind: str, name: str) -> None:
+    c = case(name)
+    delta = c.prior_precision
+    if kind.endswith("_mc"):  # the draws follow the data, in any batches
+        expected = run(kind, c, batch_size=len(c.x)).curvature.trace()
+        assert_close(run(kind, c, batch_size=1).curvature.trace().sum() > 0, torch.tensor(True))
+        assert_close(run(kind, c, batch_size=len(c.x)).curvature.trace(), expected)
+        return
+    expected = run(kind, c, batch_size=len(c.x)).curvature.log_det_ratio(delta)
+    order = torch.randperm(len(c.x), generator=torch.Generator().manual_seed(1))
+    shuffled = Case(c.model, c.x[order], c.y[order], c.noise_std)
+    for batch_size in (1, 3):
+        found = run(kind, shuffled, batch_size=batch_size).curvature.log_det_ratio(delta)
+        assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", EXACT_BLOCK_KINDS)
+def test_duplicated_data_double_the_curvature(kind: str) -> None:
+    c = case("conv_stride_padding")
+    twice = Case(c.model, torch.cat([c.x, c.x]), torch.cat([c.y, c.y]))
+    one, two = run(kind, c), run(kind, twice)
+    for a, b in zip(one.curvature.spectra(), two.curvature.spectra(), strict=True):
+        assert_close(2 * a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.endswith("_mc")])
+def test_monte_carlo_mean_is_the_exact_curvature(kind: str) -> None:
+    c = case("residual")
+    exact = matrices(run(kind.removesuffix("_mc"), c))
+    copies = 800  # one draw each for so many copies of the data; blocks then grow by as much
+    many = Case(c.model, c.x.repeat(copies, 1, 1, 1), c.y.repeat(copies))
+    blocks = [m / copies for m in matrices(run(kind, many, batch_size=700))]
+    for found, expected in zip(blocks, exact, strict=True):
+        # A draw has relative standard deviation of order one for each of 7 data: 5 errors.
+        atol = 5 * expected.abs().max().item() / math.sqrt(copies)
+        assert_close(found, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saturated_softmax_gives_no_curvature_and_no_nan(kind: str) -> None:
+    c = case("mlp")
+    with torch.no_grad():
+        c.model[3].bias.copy_(torch.tensor([1e4, 0.0, -1e4]))
+    c.y.zero_()
+    passed = run(kind, c)
+    assert_close(passed.curvature.trace(), torch.zeros(4).double(), rtol=0, atol=1e-300)
+    assert_close(passed.curvature.log_det_ratio(c.prior_precision).sum().item(), 0.0)
+
+
+def test_nearly_saturated_softmax_keeps_relative_accuracy() -> None:
+    c = case("mlp")
+    with torch.no_grad():
+        c.model[3].bias.copy_(torch.tensor([60.0, 0.0, 0.0]))
+    c.model.eval()
+    j = reference.jacobian(c.model, c.x)
+    f = c.model(c.x).detach()
+    small = (f[:, 1:] - f[:, :1]).exp()  # p of the two other classes, to a relative 1e-26
+    difference = j[:, 1:] - j[:, :1]
+    expected = torch.einsum("nc,ncp->p", small, difference.square())
+    found = torch.cat([m.diagonal() for m in matrices(run("diag_ggn", c))])
+    assert_close(found, expected, rtol=1e-9, atol=0)
+
+
+def _state(c: Case) -> list[object]:
+    return [
+        [m.training for m in c.model.modules()],
+        [p.requires_grad for p in c.model.parameters()],
+        [None if p.grad is None else p.grad.clone() for p in c.model.parameters()],
+        [p.detach().clone() for p in c.model.parameters()],
+        [len(m._forward_hooks) + len(m._backward_hooks) for m in c.model.modules()],
+        torch.get_rng_state(),
+        c.x.clone(),
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_model_is_left_as_it_was(kind: str) -> None:
+    c = case("residual")
+    c.model.train()
+    c.model.head.eval()  # a mixed mode must come back mixed
+    next(c.model.parameters()).grad = torch.ones_like(next(c.model.parameters()))
+    before = _state(c)
+    with torch.no_grad():
+        run(kind, c)
+        assert not torch.is_grad_enabled()
+    with torch.inference_mode():
+        run(kind, c)
+    assert_close(_state(c), before, rtol=0, atol=0)
+
+
+def test_the_model_is_left_as_it_was_after_an_exception() -> None:
+    c = case("residual")
+    c.model.train()
+    before = _state(c)
+    with pytest.raises(ValueError, match="int64"):
+        curvature_pass("diag_ef", c.model, c.x, c.y.double(), c.likelihood, batch_size=2)
+    assert_close(_state(c), before, rtol=0, atol=0)
+
+
+def test_memory_does_not_grow_over_a_hundred_passes() -> None:
+    c = case("residual")
+    seen = []
+    handle = c.model.head.register_forward_hook(lambda _, a, z: seen.append(weakref.ref(z)))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(100):
+            run("diag_ef", c)
+        alive = sum(ref() is not None for ref in seen)
+    finally:
+        gc.enable()
+        handle.remove()
+    assert alive == 0
+
+
+class _Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(torch.tanh(self.layer(x))))
+
+
+class _Tied(_Shared):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(functional.linear(torch.tanh(self.layer(x)), self.layer.weight))
+
+
+class _Unused(_Shared):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x)
+
+
+class _Detached(_Shared):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x) + self.layer(x).detach()[:, :3]
+
+
+class _InPlace(_Shared):
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.layer(x)) * 1
+        z = self.head(h)
+        h += 1
+        return z + 0 * h[:, :3]
+
+
+class _Overridden(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+class _Free(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(1))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.factor * x)
+
+
+class _RowsMixed(_Shared):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x.repeat(2, 1))[: len(x)])
+
+
+def _shared_parameter() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3))
+    model[1].weight = model[0].weight
+    return model
+
+
+def _frozen() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    model[0].bias.requires_grad_(False)
+    return model
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "shared module": (_Shared, "`layer` is called more than once"),
+    "shared parameter": (_shared_parameter, "`1.weight` is shared with `0.weight`"),
+    "tied weight": (_Tied, "`layer.weight` does not pass through one call"),
+    "unused": (_Unused, "`layer` is not called"),
+    "detached": (_Detached, "do not depend on the parameters of `layer`"),
+    "in place": (_InPlace, "input of `head` is modified in place"),
+    "overridden": (lambda: nn.Sequential(_Overridden(4, 3)), "`0.weight` does not pass"),
+    "free parameter": (_Free, r"`\(model\)` of type _Free holds `factor`"),
+    "frozen": (_frozen, "`0.bias` has requires_grad=False"),
+    "rows": (_RowsMixed, r"`layer` sees an input of shape \[4, 4\] for 2 data points"),
+    "batch norm": (
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
+        "`1` of type BatchNorm1d",
+    ),
+    "circular padding": (
+        lambda: nn.Sequential(nn.Conv2d(4, 3, 1, padding_mode="circular")),
+        "`0` of type Conv2d",
+    ),
+    "no parameters": (nn.Identity, "no parameters"),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+@pytest.mark.parametrize("kind", ["diag_ef", "kfac_ggn"])
+def test_what_cannot_be_right_is_refused_by_name(kind: str, reason: str) -> None:
+    make, message = REFUSED[reason]
+    if kind == "kfac_ggn" and reason == "in place":
+        pytest.skip("KFAC has read the input before it changes")
+    x, y = torch.randn(5, 4), torch.randint(0, 3, (5,))
+    with pytest.raises(ValueError, match=message):
+        run(kind, Case(make(), x, y))
+
+
+def test_arguments_are_checked() -> None:
+    c = case("mlp")
+    arguments = (c.model, c.x, c.y, c.likelihood)
+    with pytest.raises(ValueError, match="must be one of diag_ef"):
+        curvature_pass("kfac", *arguments, batch_size=2)
+    with pytest.raises(ValueError, match="`generator` must be given"):
+        curvature_pass("kfac_ggn_mc", *arguments, batch_size=2)
+    with pytest.raises(ValueError, match="batch_size >= 1"):
+        curvature_pass("diag_ef", *arguments, batch_size=0)
+
+
+@pytest.mark.parametrize("kind", EXACT_BLOCK_KINDS)
+def test_float32_agrees_with_float64(kind: str) -> None:
+    c = case("residual")
+    exact = run(kind, c).curvature.trace()
+    single = Case(c.model.float(), c.x.float(), c.y)
+    assert_close(run(kind, single).curvature.trace(), exact, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("arguments", [{"padding": 1}, {"stride": 2, "groups": 2, "dilation": 2}])
+def test_the_float32_kernel_of_convolutions_agrees_with_products_of_patches(
+    arguments: dict[str, int], generator: torch.Generator
+) -> None:
+    conv = nn.Conv2d(8, 12, 3, **arguments)  # of 8 and more channels, in float32, on the CPU
+    a = torch.randn(200, 8, 9, 9, generator=generator)  # more data than fit one chunk
+    s = torch.randn(conv(a).shape, generator=generator)
+    found = WeightLayer("conv", conv, ("weight", "bias")).squares(a, s)
+    double = WeightLayer("conv", copy.deepcopy(conv).double(), ("weight", "bias"))
+    for one, other in zip(found, double.squares(a.double(), s.double()), strict=True):
+        assert_close(one.double(), other, rtol=1e-4, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_backpack_agrees_where_its_convention_is_the_definition() -> None:
+    backpack = pytest.importorskip("backpack")
+    from backpack.extensions import KFLR, DiagGGNExact, SumGradSquared
+
+    c = case("mlp")
+    layers = copy.deepcopy(c.model)  # it leaves hooks behind
+    model = backpack.extend(nn.Sequential(*layers[:2], layers[3]))
+    loss = backpack.extend(nn.CrossEntropyLoss(reduction="sum"))
+    with backpack.backpack(SumGradSquared(), DiagGGNExact(), KFLR()):
+        loss(model(c.x), c.y).backward()
+    pairs = zip(matrices(run("diag_ef", c)), model.parameters(), strict=True)
+    for found, parameter in pairs:
+        assert_close(found.diagonal(), parameter.sum_grad_squared.flatten(), rtol=1e-10, atol=0)
+    pairs = zip(matrices(run("diag_ggn", c)), model.parameters(), strict=True)
+    for found, parameter in pairs:
+        assert_close(found.diagonal(), parameter.diag_ggn_exact.flatten(), rtol=1e-10, atol=0)
+    pairs = zip(matrices(run("kfac_ggn", c, batch_size=11)), model.parameters(), strict=True)
+    for found, parameter in pairs:
+        factors = parameter.kflr
+        expected = factors[0] if len(factors) == 1 else torch.kron(factors[0], factors[1])
+        assert_close(found, expected, rtol=1e-10, atol=1e-14)

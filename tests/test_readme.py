@@ -1,0 +1,80 @@
+"""What the README says is executed, so that it stays true."""
+
+import re
+from pathlib import Path
+
+import duckdb
+import pytest
+from fakes import FakeExecutor, Silent
+
+from nas_evidence.cli import app
+from nas_evidence.codec import load_study, shipped_studies
+from nas_evidence.service.driver import Driver
+from nas_evidence.spec import StudySpec
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def snippets(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a finished study in runs/digits."""
+    study = StudySpec.model_validate(
+        {
+            "name": "digits",
+            "n_trials": 6,
+            "dataset": {"name": "digits"},
+            "family": {"mlp": {"width": {"low": 4, "high": 64}}},
+            "sampler": {"name": "random"},
+            "plan": {"epochs": 4},
+        }
+    )
+    Driver(study, tmp_path / "runs" / "digits", FakeExecutor(), Silent()).run()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("here")
+def test_the_pandas_snippet_reads_the_results(capsys: pytest.CaptureFixture[str]) -> None:
+    code = next(s for s in snippets("python") if "read_parquet" in s)
+    exec(code, {})
+    assert "kfac_ggn" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("here")
+def test_the_duckdb_snippet_reads_the_results() -> None:
+    (query,) = snippets("sql")
+    rows = duckdb.sql(query).fetchall()
+    assert len(rows) == 6
+    assert all(row[0] == "mlp" for row in rows)
+
+
+def test_the_npz_snippet_is_a_valid_part_of_a_study(tmp_path: Path) -> None:
+    (table,) = snippets("toml")
+    path = tmp_path / "study.toml"
+    path.write_text(f'name = "mine"\n[family.linear]\n{table}')
+    assert load_study(path).dataset.path == "mine.npz"
+
+
+def test_every_verb_and_option_of_the_readme_exists() -> None:
+    verbs = {command.callback.__name__: command.callback for command in app.registered_commands}
+    lines = [line for block in snippets("console") for line in block.splitlines()]
+    used = [line for line in lines if line.startswith("nas-evidence ")]
+    assert len(used) >= 8
+    for line in used:
+        assert line.split()[1] in verbs, line
+    makefile = (ROOT / "Makefile").read_text()
+    for line in lines:
+        if line.startswith("make "):
+            assert re.search(rf"^{line.split()[1]}:", makefile, flags=re.MULTILINE), line
+
+
+def test_every_shipped_study_and_every_link_of_the_readme_exists() -> None:
+    for name in shipped_studies():
+        assert f"`{name}`" in README
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
