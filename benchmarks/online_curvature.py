@@ -36,6 +36,7 @@ EPOCHS, EVERY = 40, 5
 def train(
     family: str, values: dict[str, int], kind: str, seed: int, data: TensorData
 ) -> TrialRecord:
+    """Return the record of one training run."""
     online = {"every": EVERY} if kind == "none" else {"every": EVERY, "curvature": kind}
     online |= {"burn_in": EPOCHS} if kind == "none" else {}
     plan = TrainingPlan.model_validate({"epochs": EPOCHS, "learning_rate": 0.05, "online": online})

@@ -355,8 +355,8 @@ precisions; it serves to compare models on the same data, not to predict accurac
 ## Load
 ```python
 import torch
-program = torch.export.load("model.pt2").module()   # needs torch alone
-logits = program(raw_inputs)                        # [n, {sizes}] -> [n, {arrays.n_classes}]
+program = torch.export.load("model.pt2").module()   # torch alone
+logits = program(raw_inputs)   # {arrays.x_train.dtype} [n, {sizes}] -> [n, {arrays.n_classes}]
 
 import nas_evidence
 model = nas_evidence.load_exported(".")             # an ordinary module, same inputs
