@@ -25,10 +25,11 @@ check: $(VENV)/installed-test  ## ruff, mypy and the fast tests, under two minut
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -m "not slow and not ray"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not ray"
 
 test: $(VENV)/installed-test  ## all tests
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not ray"
+	$(BIN)/python -m pytest -q -m ray
 
 bench: $(VENV)/installed-test  ## measure (DATA_ROOT=folder of the data sets); prints tables
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(DATA_ROOT) || exit 1; done

@@ -9,6 +9,7 @@ import csv
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -168,7 +169,7 @@ def status(folder: StudyFolder, as_json: AsJson = False) -> None:
         value = score_text(now.best.values[now.objective])
         out.print(f"best: trial {now.best.trial_id} with {now.objective} = {value}")
     if now.state == "stopped":
-        out.print(f"continue: nas-evidence resume {folder}")
+        out.print(f"continue: {_program()} resume {folder}")
 
 
 @app.command()
@@ -249,7 +250,9 @@ def validate(
 
 @app.command()
 def report(
-    folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="A study folder.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="A study folder [the latest in runs/].")
+    ] = None,
     to: Annotated[Path | None, typer.Option("--to", metavar="OUT", help="Write it here.")] = None,
     table: Annotated[
         Path | None, typer.Option("--table", metavar="FILE.csv", help="Rank any table instead.")
@@ -274,7 +277,7 @@ def report(
         _report_table(table, score, target, group, baseline or (), to)
         return
     if folder is None:
-        raise ValueError("give a study folder, or --table FILE.csv with --score and --target.")
+        folder = _latest_study()
     from nas_evidence.report.study import build_report
     from nas_evidence.service.study_folder import read_study
 
@@ -305,6 +308,17 @@ def export(
 # ---------------------------------------------------------------------------------------------
 
 
+def _latest_study() -> Path:
+    """Return the study folder below runs/ that was worked on last."""
+    databases = sorted(Path("runs").glob("*/study.db"), key=lambda path: path.stat().st_mtime)
+    if not databases:
+        raise ValueError(
+            "there is no study below runs/; give a study folder, or --table FILE.csv with "
+            "--score and --target."
+        )
+    return databases[-1].parent
+
+
 def _with_options(spec: StudySpec, trials: int | None, workers: int | None) -> StudySpec:
     changes: dict[str, Any] = {}
     if trials is not None:
@@ -331,7 +345,7 @@ def _run(
                 err.print(
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
                     "stored, the others go on from their last checkpoint.\n"
-                    f"Continue: nas-evidence resume {folder}{_data_option(data_root)}"
+                    f"Continue: {_program()} resume {folder}{_data_option(data_root)}"
                 )
                 raise typer.Exit(130) from None
         else:
@@ -448,7 +462,7 @@ def _conclude(spec: StudySpec, folder: Path, data_root: Path | None, *, exported
     counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
     out.print(f"trials: {counts}")
     out.print(
-        f"more:   nas-evidence resume {folder} --trials {2 * spec.n_trials}"
+        f"more:   {_program()} resume {folder} --trials {2 * spec.n_trials}"
         f"{_data_option(data_root)}"
     )
     if not now.by_status.get(TrialStatus.COMPLETE.value):
@@ -560,6 +574,14 @@ def _statistic(cell: object) -> str:
     if cell is None:
         return "undefined"
     return f"{cell:.4f}" if isinstance(cell, float) else str(cell)
+
+
+def _program() -> str:
+    """Return how this program is called from here: its name if on the path, else where it lies."""
+    if shutil.which("nas-evidence") or not Path(sys.argv[0]).is_file():
+        return "nas-evidence"
+    path = Path(sys.argv[0]).absolute()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _text_or_none(path: Path | None) -> str | None:

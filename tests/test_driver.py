@@ -144,6 +144,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing after it runs."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arrow", ["asked", "assigned", "checkpoint", "model", "written", "told"])
 @pytest.mark.parametrize("at", [1, 4])
 def test_killed_at_any_arrow_the_study_ends_as_if_nothing_had_happened(

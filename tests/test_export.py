@@ -75,7 +75,9 @@ def test_the_best_trial_is_exported_with_all_its_files(
     assert "200 training and 50 test rows" in card
 
 
-@pytest.mark.parametrize("trial_id", range(4))
+@pytest.mark.parametrize(
+    "trial_id", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2, 3))]
+)
 def test_the_program_gives_the_same_logits_with_torch_and_numpy_alone(
     folder: Path, arrays: ArrayData, tmp_path: Path, trial_id: int
 ) -> None:
