@@ -83,9 +83,7 @@ def taper_mlp() -> nn.Module:
     """Return 784-1024-512-256-128-10."""
     sizes = (784, 1024, 512, 256, 128)
     layers = [
-        layer
-        for a, b in itertools.pairwise(sizes)
-        for layer in (nn.Linear(a, b), nn.ReLU())
+        layer for a, b in itertools.pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())
     ]
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(128, 10))
 

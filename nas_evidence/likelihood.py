@@ -2,8 +2,8 @@
 
     log p(D|θ) = Σ_n log p(y_n|f_n)        Λ_n = −∂² log p(y_n|f_n) / ∂f_n ∂f_nᵀ = Σ_k r_k r_kᵀ
 
-    f_n  outputs of the network  [C]      categorical  Λ = diag(p) − p pᵀ,  p = softmax(f)
-    y_n  target                           Gaussian     Λ = I / s²
+    f_n  outputs of the network  [C]    categorical  Λ = (diag(p) − p pᵀ) / T²,  p = softmax(f / T)
+    y_n  target                         Gaussian     Λ = I / s²
 
 One sign, one unit: natural logs with every constant, larger is better. Probabilities, sums over
 data and roots are computed in float64; gradients and roots are handed back in the dtype of the
@@ -39,27 +39,35 @@ class Likelihood(Protocol):
 
 @dataclass(frozen=True)
 class Categorical:
-    """Classes with softmax probabilities; targets are int64 [n]."""
+    """Classes with softmax probabilities; targets are int64 [n].
+
+    temperature  T, the divisor of the outputs
+    """
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise ValueError(f"`temperature > 0` must hold, but got {self.temperature}")
 
     def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return Σ_n log p(y_n|f_n) in nats, float64 []."""
         _check_labels(outputs, targets)
-        log_probability = torch.log_softmax(outputs.double(), dim=1)
-        return log_probability.gather(1, targets[:, None]).sum()
+        return self._log_probability(outputs).gather(1, targets[:, None]).sum()
 
     def nll_mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return −(1/n) Σ_n log p(y_n|f_n) in nats [], differentiable."""
         _check_labels(outputs, targets)
-        return torch.nn.functional.cross_entropy(outputs, targets)
+        return torch.nn.functional.cross_entropy(outputs / self.temperature, targets)
 
     def hessian_roots(self, outputs: Tensor) -> Tensor:
-        """Return the C − 1 columns of the triangular root of diag(p) − p pᵀ [C-1, n, C].
+        """Return the C − 1 columns of the triangular root of (diag(p) − p pᵀ) / T² [C-1, n, C].
 
         With tail sums Q_j = Σ_{i≥j} p_i the root is V_jj = √(p_j Q_{j+1} / Q_j) and
         V_ij = −(p_i / Q_{j+1}) V_jj below the diagonal. Nothing is subtracted, so saturated
         probabilities keep full relative accuracy; Λ has rank C − 1, so no column is missing.
         """
-        p = torch.log_softmax(outputs.detach().double(), dim=1).exp()
+        p = self._log_probability(outputs.detach()).exp()
         tail = p.flip(1).cumsum(1).flip(1)
         head, rest = p[:, :-1], tail[:, 1:]
         alive = (head > 0) & (rest > 0)
@@ -68,7 +76,7 @@ class Categorical:
         below = -(p[:, :, None] / safe_rest[:, None, :]) * diagonal[:, None, :]  # [n, C, C-1]
         roots = torch.tril(below, diagonal=-1)
         roots.diagonal(dim1=1, dim2=2).copy_(diagonal)
-        return roots.permute(2, 0, 1).to(outputs.dtype)
+        return (roots.permute(2, 0, 1) / self.temperature).to(outputs.dtype)
 
     def sampled_roots(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
         """Return Σ_k ε_k r_k, signs ε_k = ±1 at random, r_k the exact roots [1, n, C].
@@ -81,10 +89,13 @@ class Categorical:
         return _signed_sum(self.hessian_roots(outputs), generator)
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return onehot(y) − p [n, C]."""
+        """Return (onehot(y) − p) / T [n, C]."""
         _check_labels(outputs, targets)
-        p = torch.log_softmax(outputs.detach().double(), dim=1).exp()
-        return _onehot_minus(p, targets).to(outputs.dtype)
+        p = self._log_probability(outputs.detach()).exp()
+        return (_onehot_minus(p, targets) / self.temperature).to(outputs.dtype)
+
+    def _log_probability(self, outputs: Tensor) -> Tensor:
+        return torch.log_softmax(outputs.double() / self.temperature, dim=1)
 
 
 @dataclass(frozen=True)
@@ -122,7 +133,7 @@ class Gaussian:
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return (y − f) / s² [n, C]; hence the empirical Fisher scales as 1/s⁴."""
         _check_real(outputs, targets)
-        return (targets - outputs.detach()) / self.noise_std**2
+        return ((targets - outputs.detach()) / self.noise_std**2).to(outputs.dtype)
 
     @property
     def _log_variance_2pi(self) -> float:

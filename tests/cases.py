@@ -1,6 +1,7 @@
 """Small models with data, one for each kind of layer and wiring; float64 throughout."""
 
 import json
+import pickle
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nas_evidence.curvature import curvature_pass
 from nas_evidence.likelihood import Categorical, Gaussian
+from nas_evidence.maths.blocks import Diagonal
+from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.models.fixup import FixupBias, FixupScale
 
 
@@ -141,6 +145,39 @@ def case(name: str, seed: int = 0) -> Case:
             return _CASES[name]()
         finally:
             torch.set_default_dtype(previous)
+
+
+def spectral_problem(*, sizes: tuple[int, ...] = (40, 5, 12, 3), seed: int = 0) -> BlockDiagonal:
+    """Eigenvalues over many octaves, without a model."""
+    generator = torch.Generator().manual_seed(seed)
+    spectra = [(4 * torch.randn(s, generator=generator).double() - 1).exp() for s in sizes]
+    names = tuple(f"{i // 2}.{'weight' if i % 2 == 0 else 'bias'}" for i in range(len(sizes)))
+    return BlockDiagonal(names, tuple(Diagonal(s) for s in spectra))
+
+
+SPECTRAL_NORMS = torch.tensor([7.0, 0.3, 50.0, 1e-3], dtype=torch.float64)
+
+
+def pickled_passes(name: str, kinds: tuple[str, ...], start: int, stop: int | None) -> bytes:
+    """Passes over some rows of a case, in a form that leaves a process."""
+    c = case(name)
+    generator = torch.Generator().manual_seed(0)
+    rows = slice(start, stop)
+    return pickle.dumps(
+        [
+            curvature_pass(
+                kind,
+                c.model,
+                c.x[rows],
+                c.y[rows],
+                c.likelihood,
+                batch_size=2,
+                generator=generator,
+                diagnose=True,
+            )
+            for kind in kinds
+        ]
+    )
 
 
 GOLDEN = ("digits_mlp", "digits_cnn", "diabetes_mlp")

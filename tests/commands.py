@@ -18,7 +18,12 @@ _ENVIRONMENT = {
     key: value
     for key, value in os.environ.items()
     if key not in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "PYTHONPATH")
-} | {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+} | {
+    "OMP_NUM_THREADS": "1",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PATH": f"{SCRIPT.parent}{os.pathsep}{os.environ.get('PATH', '')}",
+}
 
 TINY = """\
 name = "tiny"

@@ -16,7 +16,8 @@ from torch.testing import assert_close
 
 from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
 from nas_evidence.curvature.layers import WeightLayer
-from nas_evidence.maths.structured import BlockDiagonal, Dense, Diagonal, Kronecker
+from nas_evidence.maths.blocks import Block, Dense, Diagonal, Rotated
+from nas_evidence.maths.structured import BlockDiagonal
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -37,11 +38,15 @@ def matrices(passed: CurvaturePass) -> list[Tensor]:
     return [_matrix(block) for block in passed.curvature.blocks]
 
 
-def _matrix(block: Diagonal | Dense | Kronecker) -> Tensor:
+def _matrix(block: Block) -> Tensor:
     if isinstance(block, Diagonal):
         return torch.diag(block.values)
     if isinstance(block, Dense):
         return block.matrix
+    if isinstance(block, Rotated):
+        triples = zip(block.left, block.right, block.values, strict=True)
+        parts = [(torch.kron(b, a), v.flatten()) for b, a, v in triples]
+        return torch.block_diag(*[q @ torch.diag(v) @ q.T for q, v in parts])
     pairs = zip(block.gradients, block.inputs, strict=True)
     return torch.block_diag(*[block.scale * torch.kron(b, a) for b, a in pairs])
 

@@ -35,9 +35,7 @@ def test_every_golden_entry_is_tested(shared, name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["diag_ggn_mc", "kfac_ggn_mc"])
 @pytest.mark.parametrize("name", ["digits_mlp", "digits_cnn"])
-def test_one_column_is_near_the_exact_value_of_a_trained_net(
-    shared, name: str, kind: str
-) -> None:
+def test_one_column_is_near_the_exact_value_of_a_trained_net(shared, name: str, kind: str) -> None:
     # With draws of labels instead of signs, one draw is off by 50 nats and more here.
     c, definition = golden(shared, name)
     found = estimate_evidence(

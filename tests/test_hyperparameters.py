@@ -5,24 +5,17 @@ import time
 
 import pytest
 import torch
-from cases import case
+from cases import SPECTRAL_NORMS, case, spectral_problem
 from torch import Tensor
 from torch.testing import assert_close
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.evidence.laplace import log_evidence, squared_norms
-from nas_evidence.maths.structured import BlockDiagonal, Diagonal
+from nas_evidence.maths.blocks import Diagonal
+from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.training.hyperparameters import LOG_PRECISION_RANGE, update_prior_precision
 
-
-def _problem(*, sizes: tuple[int, ...] = (40, 5, 12, 3), seed: int = 0) -> BlockDiagonal:
-    generator = torch.Generator().manual_seed(seed)
-    spectra = [(4 * torch.randn(s, generator=generator).double() - 1).exp() for s in sizes]
-    names = tuple(f"{i // 2}.{'weight' if i % 2 == 0 else 'bias'}" for i in range(len(sizes)))
-    return BlockDiagonal(names, tuple(Diagonal(s) for s in spectra))
-
-
-NORMS = torch.tensor([7.0, 0.3, 50.0, 1e-3], dtype=torch.float64)
+NORMS = SPECTRAL_NORMS
 
 
 def _update(
@@ -54,7 +47,7 @@ def _evidence(curvature: BlockDiagonal, norms: Tensor, precision: Tensor) -> Ten
 
 @pytest.mark.parametrize("start", [1e-5, 1.0, 1e7])
 def test_newton_ends_where_the_gradient_is_zero_from_any_start(start: float) -> None:
-    curvature = _problem()
+    curvature = spectral_problem()
     log_delta = _update(curvature, start=start).log().requires_grad_()
     value = _evidence(curvature, NORMS, log_delta.exp())
     (gradient,) = torch.autograd.grad(value, log_delta)
@@ -62,14 +55,14 @@ def test_newton_ends_where_the_gradient_is_zero_from_any_start(start: float) -> 
 
 
 def test_newton_is_a_fixed_point_of_mackay() -> None:
-    curvature = _problem()
+    curvature = spectral_problem()
     delta = _update(curvature)
     assert_close(curvature.effective_parameters(delta) / NORMS, delta, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("groups", ["tensor", "module", "scalar"])
 def test_newton_and_adam_agree_to_a_thousandth_of_a_nat(groups: str) -> None:
-    curvature = _problem()
+    curvature = spectral_problem()
     newton = _evidence(curvature, NORMS, _update(curvature, groups=groups))
     adam = _evidence(curvature, NORMS, _update(curvature, method="adam", groups=groups))
     assert_close(adam, newton, rtol=0, atol=1e-3)
@@ -77,7 +70,7 @@ def test_newton_and_adam_agree_to_a_thousandth_of_a_nat(groups: str) -> None:
 
 
 def test_adam_is_torchs() -> None:
-    curvature = _problem()
+    curvature = spectral_problem()
     log_delta = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.Adam([log_delta], lr=0.3)
     for _ in range(17):
@@ -89,7 +82,7 @@ def test_adam_is_torchs() -> None:
 
 
 def test_no_nearby_precision_has_more_evidence() -> None:
-    curvature = _problem()
+    curvature = spectral_problem()
     delta = _update(curvature)
     best = _evidence(curvature, NORMS, delta)
     for i in range(4):
@@ -112,7 +105,7 @@ def test_dead_tensors_stop_at_the_bounds_or_stay() -> None:
 
 
 def test_ties_follow_the_names() -> None:
-    curvature = _problem()
+    curvature = spectral_problem()
     by_module, one = (_update(curvature, groups=g) for g in ("module", "scalar"))
     assert by_module[0] == by_module[1] != by_module[2] == by_module[3]
     assert bool((one == one[0]).all())
@@ -122,7 +115,7 @@ def test_ties_follow_the_names() -> None:
 
 
 def test_members_of_a_module_need_not_be_neighbours() -> None:
-    curvature = _problem()
+    curvature = spectral_problem()
     order = (0, 2, 1, 3)
     mixed = BlockDiagonal(
         tuple(curvature.names[i] for i in order), tuple(curvature.blocks[i] for i in order)
@@ -133,7 +126,7 @@ def test_members_of_a_module_need_not_be_neighbours() -> None:
 
 @pytest.mark.parametrize("method", ["newton", "adam"])
 def test_binning_a_large_spectrum_costs_no_accuracy(method: str) -> None:
-    curvature = _problem(sizes=(300_000, 9_000, 5_000, 3))
+    curvature = spectral_problem(sizes=(300_000, 9_000, 5_000, 3))
     norms = 1e3 * NORMS
     delta = _update(curvature, norms, method=method, steps=800)
     expected = curvature.effective_parameters(delta) / norms
@@ -149,12 +142,12 @@ def test_more_parameters_than_data_and_outputs_is_no_trouble() -> None:
     norms = squared_norms(c.model)
     delta = _update(passed.curvature, norms)
     gradient = passed.curvature.effective_parameters(delta) - delta * norms
-    inside = (delta.log() < LOG_PRECISION_RANGE[1] - 1e-9)
+    inside = delta.log() < LOG_PRECISION_RANGE[1] - 1e-9
     assert_close(gradient[inside], torch.zeros_like(gradient[inside]), rtol=0, atol=1e-9)
 
 
 def test_a_spectrum_of_the_wrong_size_is_refused() -> None:
-    curvature = _problem()
+    curvature = spectral_problem()
     with pytest.raises(ValueError, match="must have the sizes"):
         update_prior_precision(
             curvature.spectra(),
@@ -170,7 +163,7 @@ def test_a_spectrum_of_the_wrong_size_is_refused() -> None:
 
 
 def test_a_million_and_a_half_eigenvalues_take_milliseconds() -> None:
-    curvature = _problem(sizes=(1_490_000, 1024, 10_000, 10))
+    curvature = spectral_problem(sizes=(1_490_000, 1024, 10_000, 10))
     curvature.spectra()
     _update(curvature, 1e3 * NORMS)
     seconds = []

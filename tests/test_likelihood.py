@@ -57,6 +57,39 @@ def test_gaussian_log_likelihood_has_every_constant() -> None:
     assert_close(Gaussian(0.3).nll_mean(outputs, targets), -expected / 5)
 
 
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_training_loss_with_decay_over_data_has_the_ridge_solution(n_outputs: int) -> None:
+    # Averaging the error over outputs as well would make the prior C times too strong.
+    x, y = torch.randn(20, 4).double(), torch.randn(20, n_outputs).double()
+    noise_std, delta = 0.7, 5.0
+    theta = torch.zeros(4, n_outputs, dtype=torch.float64, requires_grad=True)
+
+    def objective(at: torch.Tensor) -> torch.Tensor:
+        return Gaussian(noise_std).nll_mean(x @ at, y) + delta * at.square().sum() / (2 * len(x))
+
+    gradient = torch.autograd.functional.jacobian(objective, theta).flatten()
+    hessian = torch.autograd.functional.hessian(objective, theta).reshape(len(gradient), -1)
+    found = -torch.linalg.solve(hessian, gradient).reshape(theta.shape)  # quadratic: one step
+    variance = noise_std**2
+    expected = torch.linalg.solve(x.T @ x + delta * variance * torch.eye(4).double(), x.T @ y)
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 3.0])
+def test_temperature_is_a_divisor_of_the_outputs(temperature: float) -> None:
+    outputs, labels = torch.randn(7, 4).double(), torch.randint(0, 4, (7,))
+    warm, cold = Categorical(temperature), Categorical()
+    divided = outputs / temperature
+    assert_close(warm.log_likelihood(outputs, labels), cold.log_likelihood(divided, labels))
+    assert_close(warm.nll_mean(outputs, labels), cold.nll_mean(divided, labels))
+    assert_close(_outer(warm.hessian_roots(outputs)),
+                 _outer(cold.hessian_roots(divided)) / temperature**2)  # fmt: skip
+    expected = torch.autograd.functional.jacobian(
+        lambda f: warm.log_likelihood(f, labels), outputs
+    )
+    assert_close(warm.residual(outputs, labels), expected)
+
+
 @pytest.mark.parametrize("noise_std", [None, 0.4])
 def test_residual_is_the_gradient_of_the_log_likelihood(noise_std: float | None) -> None:
     outputs = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
@@ -90,6 +123,8 @@ def test_sampled_roots_are_unbiased(
 def test_mistakes_are_refused_in_words() -> None:
     with pytest.raises(ValueError, match="noise_std > 0"):
         Gaussian(0.0)
+    with pytest.raises(ValueError, match="temperature > 0"):
+        Categorical(-1.0)
     with pytest.raises(ValueError, match=r"shape \[n, C\]"):
         Gaussian(1.0).log_likelihood(torch.zeros(3, 1), torch.zeros(3))
     with pytest.raises(ValueError, match="int64"):

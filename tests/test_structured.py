@@ -3,14 +3,8 @@ import reference
 import torch
 from torch.testing import assert_close
 
-from nas_evidence.maths.structured import (
-    BlockDiagonal,
-    Dense,
-    Diagonal,
-    FullKernel,
-    FullMatrix,
-    Kronecker,
-)
+from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker, Rotated
+from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 
 DELTA = torch.tensor([0.3, 2.0], dtype=torch.float64)
 
@@ -24,19 +18,29 @@ def _kronecker(groups: int) -> tuple[Kronecker, torch.Tensor]:
     a = torch.stack([_gram(7, 3, seed=i) for i in range(groups)])
     b = torch.stack([_gram(7, 2, seed=9 + i) for i in range(groups)])
     dense = torch.block_diag(*[0.2 * torch.kron(y, x) for x, y in zip(a, b, strict=True)])
-    return Kronecker(a, b, 0.2), dense
+    return Kronecker(a, b, n_data=5, n_positions=1), dense
 
 
 def _structures() -> dict[str, tuple[BlockDiagonal, list[torch.Tensor]]]:
     diagonal = torch.rand(4, generator=torch.Generator().manual_seed(1)).double()
     dense = _gram(3, 5, seed=2)
     kronecker, kronecker_dense = _kronecker(1)
+    left, right = (
+        torch.linalg.eigh(_gram(7, 2, seed=4))[1],
+        torch.linalg.eigh(_gram(7, 3, seed=5))[1],
+    )
+    inside = torch.rand(1, 2, 3, generator=torch.Generator().manual_seed(6)).double()
+    basis = torch.kron(left, right)
     grouped, grouped_dense = _kronecker(2)
     blocks = {
         "diagonal": (Diagonal(diagonal), torch.diag(diagonal)),
         "dense": (Dense(dense), dense),
         "kronecker": (kronecker, kronecker_dense),
         "grouped": (grouped, grouped_dense),
+        "rotated": (
+            Rotated(inside, left[None], right[None]),
+            basis @ torch.diag(inside.flatten()) @ basis.T,
+        ),
     }
     other = (Diagonal(torch.ones(2).double()), torch.eye(2).double())
     return {
@@ -65,8 +69,7 @@ def test_gradient_in_log_precision_is_minus_the_effective_parameters(name: str) 
 
 def _full() -> tuple[FullMatrix, FullKernel]:
     j = torch.randn(4, 7, generator=torch.Generator().manual_seed(3)).double()
-    grams = torch.stack([j[:, :5] @ j[:, :5].T, j[:, 5:] @ j[:, 5:].T])
-    return FullMatrix(("w", "b"), (5, 2), j.T @ j), FullKernel(("w", "b"), (5, 2), grams)
+    return FullMatrix(("w", "b"), (5, 2), j.T @ j), FullKernel(("w", "b"), (j[:, :5], j[:, 5:]))
 
 
 def test_kernel_form_equals_parametric_form() -> None:
@@ -87,18 +90,75 @@ def test_gradient_of_coupled_forms_is_minus_the_effective_parameters() -> None:
 
 
 @pytest.mark.parametrize("structure", [*(s for s, _ in _structures().values()), *_full()])
-def test_scaling_keeps_the_gradient_in_the_factor(structure: BlockDiagonal) -> None:
+def test_a_factor_on_the_curvature_has_its_gradient(structure: BlockDiagonal) -> None:
     # The gradient in the noise goes through here; a reference code detaches it for Kronecker.
     factor = torch.tensor(1.7, dtype=torch.float64, requires_grad=True)
-    value = structure.scaled(factor).log_det_ratio(DELTA).sum()
+    value = structure.log_det_ratio(DELTA / factor).sum()
     (gradient,) = torch.autograd.grad(value, factor)
     assert_close(gradient, structure.effective_parameters(DELTA / 1.7).sum() / 1.7)
+
+
+def _dense_of(structure: BlockDiagonal | FullMatrix | FullKernel) -> torch.Tensor:
+    if isinstance(structure, FullMatrix):
+        return structure.matrix
+    if isinstance(structure, FullKernel):
+        rows = torch.cat(structure.rows, 1)
+        return rows.T @ rows
+    return torch.block_diag(*next(m for s, m in _structures().values() if _same(s, structure)))
+
+
+def _same(one: BlockDiagonal, other: BlockDiagonal) -> bool:
+    return type(one.blocks[0]) is type(other.blocks[0]) and one.sizes == other.sizes
+
+
+ALL = [*(s for s, _ in _structures().values()), *_full()]
+
+
+@pytest.mark.parametrize("structure", ALL)
+def test_inverse_quadratic_matches_a_solve(structure: BlockDiagonal) -> None:
+    vector = torch.randn(structure.n_parameters, generator=torch.Generator().manual_seed(8))
+    vector = vector.double()
+    spread = DELTA.repeat_interleave(torch.tensor(structure.sizes))
+    expected = vector @ torch.linalg.solve(_dense_of(structure) + torch.diag(spread), vector)
+    assert_close(structure.inverse_quadratic(vector, DELTA), expected, rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize("structure", ALL)
+def test_slopes_are_the_derivatives_in_log_precision(structure: BlockDiagonal) -> None:
+    value, effective, bend = structure.slopes(DELTA)
+    assert_close(value, structure.log_det_ratio(DELTA).sum())
+    assert_close(effective, structure.effective_parameters(DELTA))
+    expected = torch.autograd.functional.hessian(
+        lambda x: -structure.log_det_ratio(x.exp()).sum(), DELTA.log()
+    )
+    assert_close(bend, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_one_precision_for_each_parameter_matches_dense_algebra() -> None:
+    diagonal = torch.rand(4, generator=torch.Generator().manual_seed(1)).double()
+    structure = BlockDiagonal(("w", "b"), (Diagonal(diagonal[:3]), Diagonal(diagonal[3:])))
+    delta = torch.tensor([0.1, 2.0, 0.5, 7.0], dtype=torch.float64)
+    vector = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
+    for found in (structure, FullMatrix(("w", "b"), (3, 1), torch.diag(diagonal))):
+        ratio = found.log_det_ratio(delta).sum().item()
+        assert_close(ratio, reference.log_det_ratio(torch.diag(diagonal), delta))
+        expected = (diagonal / (diagonal + delta)).split([3, 1])
+        assert_close(found.effective_parameters(delta), torch.stack([e.sum() for e in expected]))
+        quadratic = found.inverse_quadratic(vector, delta)
+        assert_close(quadratic, (vector.square() / (diagonal + delta)).sum())
+
+
+@pytest.mark.parametrize("name", ["dense", "kronecker", "rotated"])
+def test_one_precision_for_each_parameter_is_refused_without_a_diagonal(name: str) -> None:
+    structure, _ = _structures()[name]
+    with pytest.raises(ValueError, match="needs a diagonal kind"):
+        structure.log_det_ratio(torch.ones(structure.n_parameters).double())
 
 
 def test_rounding_below_zero_is_clamped_and_counted() -> None:
     tilted = torch.diag(torch.tensor([1.0, -1e-9, 2.0], dtype=torch.float64))
     one = torch.ones(1, 1, 1, dtype=torch.float64)
-    blocks = (Dense(tilted), Kronecker(tilted[None], -1e-9 * one, 1.0))
+    blocks = (Dense(tilted), Kronecker(tilted[None], -1e-9 * one, 1, 1))
     structure = BlockDiagonal(("a", "b"), blocks)
     assert structure.n_clamped == 3
     assert min(float(s.min()) for s in structure.spectra()) == 0.0

@@ -4,21 +4,28 @@
 
 A kind is a choice of vectors sent back through the network and of what is kept of them. A bare
 name is exact (all roots of Λ), `_mc` draws one root for each datum, `ef` sends the residual.
+
+Everything kept is a sum over data, so passes over the shards of a data set, made anywhere, add up
+to the pass over all of it (`merge`).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import layers_of, undisturbed
 from nas_evidence.curvature.dense import full, tensor_blocks
+from nas_evidence.curvature.gradient import log_likelihood_gradient
+from nas_evidence.curvature.layers import WeightLayer
 from nas_evidence.curvature.layerwise import diagonal, eigen_corrected, kronecker
 from nas_evidence.curvature.sweep import Columns, Sweep
 from nas_evidence.likelihood import Likelihood
-from nas_evidence.maths.structured import Structured
+from nas_evidence.maths.structured import BlockDiagonal, Structured, add_curvatures
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,10 @@ class CurvaturePass:
     curvature       of the summed negative log likelihood at the model's parameters
     log_likelihood  nats, summed over the data
     n_data          points visited
+    n_outputs       of the model
     n_correct       points whose class has the largest output; None for real targets
+    squared_error   Σ_n ‖y_n − f_n‖²; None for labels
+    gradient        of the log likelihood [P], float64; None where nobody asked
     """
 
     curvature: Structured
@@ -58,6 +68,47 @@ class CurvaturePass:
     n_data: int
     n_correct: int | None
     seconds: float
+    n_outputs: int
+    squared_error: float | None = None
+    gradient: Tensor | None = None
+
+    def __add__(self, other: "CurvaturePass") -> "CurvaturePass":
+        """Return the pass over the data of both, to rounding; seconds add up too.
+
+        Raises:
+            ValueError: if they are of different models or kinds, or of a kind that is not a sum.
+        """
+        return CurvaturePass(
+            curvature=add_curvatures(self.curvature, other.curvature),
+            log_likelihood=self.log_likelihood + other.log_likelihood,
+            n_data=self.n_data + other.n_data,
+            n_correct=_sum(self.n_correct, other.n_correct),
+            seconds=self.seconds + other.seconds,
+            n_outputs=self.n_outputs,
+            squared_error=_sum(self.squared_error, other.squared_error),
+            gradient=_sum(self.gradient, other.gradient),
+        )
+
+
+T = TypeVar("T", int, float, Tensor)
+
+
+def _sum(one: T | None, other: T | None) -> T | None:
+    return None if one is None or other is None else one + other
+
+
+def merge(passes: Sequence[CurvaturePass]) -> CurvaturePass:
+    """Return the pass over the data of all, from passes of one kind over disjoint shards.
+
+    All kinds but ekfac_ggn, whose basis depends on all data. The full kinds choose their form by
+    the size of what they see: give shards with more rows than parameters, or with fewer, alike.
+
+    Raises:
+        ValueError: if there are none, or they cannot be added.
+    """
+    if not passes:
+        raise ValueError("`passes` must hold at least one pass, but is empty")
+    return reduce(CurvaturePass.__add__, passes)
 
 
 def curvature_pass(
@@ -69,6 +120,8 @@ def curvature_pass(
     *,
     batch_size: int,
     generator: torch.Generator | None = None,
+    diagnose: bool = False,
+    kfac_reduce: Collection[str] = (),
 ) -> CurvaturePass:
     """Return the curvature of `model` on the data, leaving the model exactly as it was.
 
@@ -81,6 +134,11 @@ def curvature_pass(
         batch_size: rows at a time; the result does not depend on it beyond rounding, that of
             Monte-Carlo kinds not beyond the draws.
         generator: random numbers of the Monte-Carlo kinds, which refuse to go without.
+        diagnose: also compute the gradient of the log likelihood, at the cost of a further
+            forward and backward pass.
+        kfac_reduce: paths of weight layers whose Kronecker factors are of sums over positions
+            ("reduce") and not of single positions ("expand"); see `layerwise`. Layers before a
+            global average pooling need it; `trace_ratios` tells.
 
     Raises:
         ValueError: for an unknown kind, data of unequal length, or a model with a layer that is
@@ -98,14 +156,63 @@ def curvature_pass(
     if columns == "sampled" and generator is None:
         raise ValueError(f"`generator` must be given for the Monte-Carlo kind {kind!r}")
     layers = layers_of(model)
-    sweep = Sweep(model, layers, inputs, targets, likelihood, columns, batch_size, generator)
+    unknown = set(kfac_reduce) - {layer.path for layer in layers if isinstance(layer, WeightLayer)}
+    if unknown:
+        raise ValueError(
+            "`kfac_reduce` must name Linear or Conv2d modules of the model, but got "
+            f"{', '.join(sorted(unknown))}"
+        )
+    sweep = Sweep(
+        model,
+        layers,
+        inputs,
+        targets,
+        likelihood,
+        columns,
+        batch_size,
+        generator,
+        reduced=frozenset(kfac_reduce),
+    )
     with undisturbed(model):
         sweep.prepare()
         curvature = structure(sweep)
+    gradient = None
+    if diagnose:
+        gradient = log_likelihood_gradient(
+            model, inputs, targets, likelihood, batch_size=batch_size
+        )
     return CurvaturePass(
         curvature=curvature,
         log_likelihood=sweep.log_likelihood,
         n_data=len(inputs),
         n_correct=sweep.n_correct,
         seconds=time.perf_counter() - started,
+        n_outputs=sweep.n_outputs,
+        squared_error=sweep.squared_error,
+        gradient=gradient,
     )
+
+
+def trace_ratios(kfac: CurvaturePass, diagonal: CurvaturePass) -> dict[str, float]:
+    """Return tr(KFAC) / tr(exact diagonal) by parameter tensor, NaN where the latter is zero.
+
+    A ratio far from 1 says that Kronecker factors misjudge the layer: 0.01 to 0.2 for "expand"
+    before a global average pooling, where "reduce" is about right.
+
+    Args:
+        kfac: of a Kronecker kind.
+        diagonal: of diag_ggn, or diag_ef beside kfac_ef, on the same data.
+
+    Raises:
+        ValueError: if a pass has no block for each tensor, or the models differ.
+    """
+    one, other = kfac.curvature, diagonal.curvature
+    if not (isinstance(one, BlockDiagonal) and isinstance(other, BlockDiagonal)) or (
+        one.names != other.names
+    ):
+        raise ValueError(
+            "trace ratios need two passes over one model with a block for each tensor, but got "
+            f"a {type(one).__name__} and a {type(other).__name__}"
+        )
+    ratios = torch.where(other.trace() > 0, one.trace() / other.trace(), torch.nan)
+    return dict(zip(one.names, ratios.tolist(), strict=True))

@@ -2,7 +2,7 @@
 
     H = Σ_{n,k} g gᵀ,   g = J_nᵀ r_k  [P]      M rows g in all: N (C − 1) or N C for the GGN,
                                                N for the empirical Fisher
-    P <= M   the P x P matrix                  M < P   Gram matrices K_l = J_l J_lᵀ, M x M
+    P <= M   the P x P matrix                  M < P   the rows, for M x M Gram matrices
 
 The memory is estimated first, and refused with the estimate where it is not there.
 """
@@ -16,7 +16,8 @@ from nas_evidence.curvature.layers import Layer
 from nas_evidence.curvature.layerwise import Sums
 from nas_evidence.curvature.memory import COPIES, demand, squares
 from nas_evidence.curvature.sweep import Sweep
-from nas_evidence.maths.structured import BlockDiagonal, Dense, FullKernel, FullMatrix
+from nas_evidence.maths.blocks import Dense
+from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 
 _INSTEAD = "kfac_ggn, ekfac_ggn or a diagonal kind"
 
@@ -70,10 +71,9 @@ class RowCollector:
                 self.stored.setdefault(name, []).append(self.column[name])
         self.column.clear()
 
-    def gram(self, name: str) -> Tensor:
-        """Return J_l J_lᵀ of one tensor and forget its rows."""
-        rows = torch.cat(self.stored.pop(name)).double()
-        return rows @ rows.mT
+    def rows(self, name: str) -> Tensor:
+        """Hand over the rows of one tensor [M, size]."""
+        return torch.cat(self.stored.pop(name))
 
 
 def tensor_blocks(sweep: Sweep) -> BlockDiagonal:
@@ -105,7 +105,7 @@ def full_matrix(sweep: Sweep) -> FullMatrix:
 
 
 def full_kernel(sweep: Sweep) -> FullKernel:
-    """Return the full curvature as one Gram matrix for each parameter tensor."""
+    """Return the full curvature as the rows of J."""
     sizes, names = _sizes(sweep), _names(sweep)
     rows = len(sweep.inputs) * sweep.n_columns
     stored = rows * (sum(sizes) * next(sweep.model.parameters()).element_size() + 8 * max(sizes))
@@ -114,7 +114,7 @@ def full_kernel(sweep: Sweep) -> FullKernel:
     demand(what, n_bytes, sweep.inputs.device, instead=_INSTEAD)
     collector = RowCollector(names, None)
     sweep.run(collector)
-    return FullKernel(names, sizes, torch.stack([collector.gram(name) for name in names]))
+    return FullKernel(names, tuple(collector.rows(name) for name in names))
 
 
 def _names(sweep: Sweep) -> tuple[str, ...]:

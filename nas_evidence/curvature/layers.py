@@ -129,6 +129,16 @@ class WeightLayer:
             patches = _patches(self.module, a[start : start + step]).permute(1, 2, 3, 0, 4, 5)
             yield patches.reshape(self.groups, width, -1).mT
 
+    def mean_rows(self, a: Tensor) -> Tensor:
+        """Return the mean over positions of the input columns, as rows [groups, n, d_in]."""
+        step = max(1, CHUNK_ELEMENTS // max(1, a[0].numel() * self.module.weight[0, 0].numel()))
+        parts = [self.positions(a[i : i + step]).mean(3) for i in range(0, len(a), step)]
+        return torch.cat(parts).transpose(0, 1)
+
+    def total_rows(self, s: Tensor) -> Tensor:
+        """Return Σ_t s as rows [groups, n, d_out]."""
+        return self.at_positions(s).sum(3).transpose(0, 1)
+
     def gradient_rows(self, s: Tensor) -> Tensor:
         """Return rows [groups, m, d_out] whose Gram is SB."""
         if isinstance(self.module, nn.Linear):

@@ -3,6 +3,8 @@
     diagonal   h_p = Σ_{n,k} (∂ r_k·f_n / ∂θ_p)²
     Kronecker  SA = Σ_{n,t} a aᵀ,  SB = Σ_{n,t,k} s sᵀ;  weight block SB ⊗ SA / (N |T|), bias
                block Σ_{n,k} (Σ_t s)(Σ_t s)ᵀ, exact                    (Martens & Grosse 2015)
+    reduce     SA = Σ_n ā āᵀ with ā the mean over t, SB the bias block; weight block SB ⊗ SA / N,
+               for layers whose output is averaged over positions (Eschenhagen et al. 2023)
     EKFAC      the diagonal in the eigenbasis of the Kronecker block   (George et al. 2018)
     dense      Σ_{n,k} g gᵀ with g the gradient of one datum; also the small parameters of
                normalisation layers and Fixup scalars in the Kronecker kinds
@@ -21,7 +23,8 @@ from torch import Tensor
 from nas_evidence.curvature.layers import Layer, WeightLayer
 from nas_evidence.curvature.memory import demand, squares
 from nas_evidence.curvature.sweep import Sweep
-from nas_evidence.maths.structured import Block, BlockDiagonal, Dense, Diagonal, Kronecker
+from nas_evidence.maths.blocks import Block, Dense, Diagonal, Kronecker, Rotated
+from nas_evidence.maths.structured import BlockDiagonal
 
 #: Terms added up in the model's dtype before they go to float64. Adding a large matrix there for
 #: each batch would cost a third of the pass; 16 terms lose no more than a 16 times larger batch.
@@ -115,13 +118,15 @@ class KroneckerCollector:
     """Sums of outer products of inputs and of output gradients."""
 
     layers: tuple[Layer, ...]
+    reduced: frozenset[str] = frozenset()
     sums: Sums = field(default_factory=Sums)
     n_positions: dict[str, int] = field(default_factory=dict)
 
     def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
         """Add the input factor; a weight layer's input is then no longer needed."""
         if isinstance(layer, WeightLayer):
-            for rows in layer.input_rows(a):
+            reduced = layer.path in self.reduced
+            for rows in [layer.mean_rows(a)] if reduced else layer.input_rows(a):
                 self.sums.add_gram(f"{layer.path}:A", rows)
             return None
         return a
@@ -130,7 +135,9 @@ class KroneckerCollector:
         """Add the gradient factors of one column."""
         if isinstance(layer, WeightLayer):
             self._same_positions(layer, s)
-            self.sums.add_gram(f"{layer.path}:B", layer.gradient_rows(s))
+            reduced = layer.path in self.reduced
+            rows = layer.total_rows(s) if reduced else layer.gradient_rows(s)
+            self.sums.add_gram(f"{layer.path}:B", rows)
             if len(layer.names) == 2 and not self._bias_is_gradient_factor(layer):
                 self.sums.add_gram(layer.names[1], layer.gradient_totals(s)[None])
             return
@@ -159,11 +166,13 @@ class KroneckerCollector:
     def _weight_block(self, layer: Layer, n_data: int) -> Kronecker:
         inputs = self.sums.total(f"{layer.path}:A")
         gradients = self.sums.total(f"{layer.path}:B")
-        return Kronecker(inputs, gradients, 1 / (n_data * self.n_positions[layer.path]))
+        n_positions = 1 if layer.path in self.reduced else self.n_positions[layer.path]
+        return Kronecker(inputs, gradients, n_data, n_positions)
 
     def _bias_is_gradient_factor(self, layer: WeightLayer) -> bool:
-        """Tell whether Σ_t s = s, so that SB is the exact block of the bias."""
-        return layer.groups == 1 and self.n_positions[layer.path] == 1
+        """Tell whether SB is of Σ_t s, and so the exact block of the bias."""
+        single = self.n_positions[layer.path] == 1 or layer.path in self.reduced
+        return layer.groups == 1 and single
 
     def _same_positions(self, layer: WeightLayer, s: Tensor) -> None:
         found = layer.n_positions(s)
@@ -209,7 +218,7 @@ class EigenCollector:
     def finish(self) -> BlockDiagonal:
         """Return the corrected eigenvalues of weights and the exact blocks of all others."""
         blocks = tuple(
-            Diagonal(self.sums.total(name).flatten()) if name in self.bases else block
+            Rotated(self.sums.total(name), *self.bases[name]) if name in self.bases else block
             for name, block in zip(self.first.names, self.first.blocks, strict=True)
         )
         return BlockDiagonal(self.first.names, blocks)
@@ -232,7 +241,7 @@ def kronecker(sweep: Sweep) -> BlockDiagonal:
     ]
     what = f"Kronecker curvature with a factor of side {max(sides)}"
     demand(what, squares(sides), sweep.inputs.device, instead="a diagonal kind")
-    collector = KroneckerCollector(sweep.layers)
+    collector = KroneckerCollector(sweep.layers, sweep.reduced)
     sweep.run(collector)
     return collector.finish(len(sweep.inputs))
 

@@ -32,21 +32,33 @@ class Sweep:
     columns: Columns
     batch_size: int
     generator: torch.Generator | None
+    reduced: frozenset[str] = frozenset()  # layers with "reduce" Kronecker factors
     n_columns: int = 0
     log_likelihood: float = 0.0
     n_correct: int | None = None
+    squared_error: float | None = None
+    n_outputs: int = 0
 
     def prepare(self) -> None:
         """Check the gradients of the model and count the columns of a batch."""
         outputs = check_gradients(self.model, self.layers, self.inputs[:2])
+        if not self.targets.is_floating_point():
+            low, high = (int(t) for t in self.targets.aminmax())
+            if low < 0 or high >= outputs.shape[1]:
+                raise ValueError(
+                    f"labels must be from 0 to {outputs.shape[1] - 1}, one less than the outputs "
+                    f"of the model, but range from {low} to {high}"
+                )
+        self.n_outputs = outputs.shape[1]
         exact = self.columns == "exact"
         self.n_columns = len(self.likelihood.hessian_roots(outputs)) if exact else 1
 
     def run(self, collector: Collector) -> None:
-        """Show the collector all data; sets `log_likelihood` and `n_correct`."""
+        """Show the collector all data; sets `log_likelihood` and the measures of fit."""
         capture = Capture(self.model, self.layers, collector)
         log_likelihood = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
         n_correct = torch.zeros((), dtype=torch.int64, device=self.inputs.device)
+        squared_error = torch.zeros_like(log_likelihood)
         labels = not self.targets.is_floating_point()
         with capture.hooks():
             for start in range(0, len(self.inputs), self.batch_size):
@@ -57,9 +69,12 @@ class Sweep:
                 log_likelihood += self.likelihood.log_likelihood(found, targets)
                 if labels:
                     n_correct += (found.argmax(1) == targets).sum()
+                else:
+                    squared_error += (targets.double() - found.double()).square().sum()
                 capture.backward(outputs, self._columns_of(found, targets))
         self.log_likelihood = float(log_likelihood)
         self.n_correct = int(n_correct) if labels else None
+        self.squared_error = None if labels else float(squared_error)
 
     def _columns_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.columns == "exact":

@@ -1,13 +1,14 @@
 """The evidence of one trained model, in one call."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import EvidenceEstimate, Term
@@ -25,6 +26,10 @@ def estimate_evidence(
     curvature: str,
     prior_precision: float | Sequence[float] | Mapping[str, float] | Tensor,
     noise_std: float | None = None,
+    temperature: float = 1.0,
+    likelihood_power: float = 1.0,
+    at_mode_correction: bool = False,
+    diagnose: bool = True,
     batch_size: int | None = None,
     generator: torch.Generator | None = None,
     seed: int = 0,
@@ -38,12 +43,18 @@ def estimate_evidence(
         model: any module whose parameters are in Linear, Conv2d, GroupNorm, LayerNorm or Fixup
             scale and bias modules; everything else in `forward` is free.
         inputs: training inputs [n, ...], on the device of the model.
-        targets: int64 labels [n] ("categorical") or real values [n, C] ("gaussian").
+        targets: integer labels [n] ("categorical") or real values [n, C] ("gaussian"), [n] where
+            the model has one output.
         likelihood: "categorical" (softmax) or "gaussian".
         curvature: a name in `nas_evidence.curvature.KINDS`.
         prior_precision: > 0; one number, or one for each tensor of `model.parameters()` in their
-            order or by name.
+            order or by name; with diagonal kinds also one for each parameter [P].
         noise_std: standard deviation of the noise; "gaussian" needs it.
+        temperature: divisor of the logits; "categorical" only.
+        likelihood_power: κ on the likelihood; other than 1, the value compares with the same κ
+            only.
+        at_mode_correction: add ½ gᵀ(H + D)⁻¹g with g the gradient of the negative log joint.
+        diagnose: report gᵀ(H + D)⁻¹g, for one more forward and backward pass.
         batch_size: rows at a time.
         generator: random numbers of the Monte-Carlo kinds; wins over `seed`.
         seed: of the Monte-Carlo kinds.
@@ -57,21 +68,49 @@ def estimate_evidence(
     if n_draws < 1:
         raise ValueError(f"`n_draws >= 1` must hold, but got {n_draws}")
     random = torch.Generator().manual_seed(seed) if generator is None else generator
-    noise = _likelihood(likelihood, noise_std)
+    noise = _likelihood(likelihood, noise_std, temperature)
     precision = _per_tensor(model, prior_precision)
-    draws = []
-    for _ in range(n_draws if curvature.endswith("_mc") else 1):
+    passes: list[CurvaturePass] = []
+    for draw in range(n_draws if curvature.endswith("_mc") else 1):
         passed = curvature_pass(
             curvature,
             model,
             inputs,
-            targets,
+            _targets(targets, likelihood),
             noise,
             batch_size=BATCH_SIZE if batch_size is None else batch_size,
             generator=random,
+            diagnose=(diagnose or at_mode_correction) and draw == 0,
         )
-        draws.append(laplace_estimate(curvature, passed, model, precision))
-    return draws[0] if len(draws) == 1 else _mean(draws)
+        passes.append(passed if draw == 0 else replace(passed, gradient=passes[0].gradient))
+    draws = [
+        laplace_estimate(
+            curvature,
+            passed,
+            model,
+            precision,
+            likelihood_power=likelihood_power,
+            at_mode_correction=at_mode_correction,
+        )
+        for passed in passes
+    ]
+    return _with_temperature(draws[0] if len(draws) == 1 else _mean(draws), temperature)
+
+
+def _targets(targets: Tensor, likelihood: str) -> Tensor:
+    """Return labels as int64, real targets as floats [n, C]."""
+    if likelihood == "categorical":
+        return targets if targets.is_floating_point() else targets.long()
+    real = targets if targets.is_floating_point() else targets.double()
+    return real[:, None] if real.ndim == 1 else real
+
+
+def _with_temperature(estimate: EvidenceEstimate, temperature: float) -> EvidenceEstimate:
+    if temperature == 1:
+        return estimate
+    term = Term(term="temperature", group="all", value=temperature)
+    note = "; ".join(filter(None, (estimate.note, f"softmax temperature {temperature:g}")))
+    return estimate.model_copy(update={"terms": (*estimate.terms, term), "note": note})
 
 
 def _mean(draws: list[EvidenceEstimate]) -> EvidenceEstimate:
@@ -96,14 +135,16 @@ def _mean(draws: list[EvidenceEstimate]) -> EvidenceEstimate:
     )
 
 
-def _likelihood(name: str, noise_std: float | None) -> Likelihood:
+def _likelihood(name: str, noise_std: float | None, temperature: float) -> Likelihood:
     if name == "categorical":
         if noise_std is not None:
             raise ValueError('`noise_std` is for likelihood = "gaussian", not "categorical"')
-        return Categorical()
+        return Categorical(float(temperature))
     if name == "gaussian":
         if noise_std is None:
             raise ValueError('`noise_std` must be given for likelihood = "gaussian"')
+        if temperature != 1:
+            raise ValueError('`temperature` is for likelihood = "categorical", not "gaussian"')
         return Gaussian(float(noise_std))
     raise ValueError(f'`likelihood` must be "categorical" or "gaussian", but got {name!r}')
 

@@ -7,6 +7,16 @@
 The factors 2π of prior and Gaussian integral cancel exactly. All logs natural, values in nats,
 summed over the data, larger is better. Differs from laplace-torch: log determinants are sums of
 log1p in float64, and gradients with respect to the prior pass through every structure.
+
+At parameters that are not a mode, expanding the log joint to second order adds (Immer et al.
+2021, A.1, whose sign of the shift is wrong)
+
+    + ½ gᵀ (H + D)⁻¹ g,      g = −∇ log p(D|θ) + D θ
+
+after which the value is exact on linear-Gaussian models at any θ. gᵀ (H + D)⁻¹ g is reported
+where the pass has the gradient; above 1 nat the parameters are not a mode. A likelihood power κ
+multiplies log likelihood, its gradient and H; the result is the evidence of no model, and
+comparable only at the same κ.
 """
 
 import math
@@ -27,17 +37,21 @@ def log_evidence(
     *,
     squared_norms: Tensor,
     prior_precision: Tensor,
+    curvature_scale: Tensor | float = 1.0,
 ) -> Tensor:
-    """Return the Laplace log evidence in nats, float64 [], differentiable in the prior precision.
+    """Return the Laplace log evidence in nats, float64 [], differentiable in δ and the scale.
 
     Args:
         log_likelihood: [], nats, summed over the data, at the mode.
         curvature: of the summed negative log likelihood at the mode.
         squared_norms: θ_lᵀθ_l of each parameter tensor [G].
         prior_precision: δ_l > 0 of each parameter tensor [G].
+        curvature_scale: factor on the curvature; for curvature of unit noise 1/s² (Gauss-Newton)
+            or 1/s⁴ (empirical Fisher), so that one pass serves every noise.
     """
-    scatter = (prior_precision.double() * squared_norms.to(prior_precision.device)).sum()
-    log_det_ratio = curvature.log_det_ratio(prior_precision).sum().to(scatter.device)
+    precision = prior_precision.double()
+    scatter = (precision * squared_norms.to(prior_precision.device)).sum()
+    log_det_ratio = curvature.log_det_ratio(precision / curvature_scale).sum().to(scatter.device)
     return log_likelihood - 0.5 * (scatter + log_det_ratio)
 
 
@@ -46,6 +60,9 @@ def laplace_estimate(
     pass_: CurvaturePass,
     model: nn.Module,
     prior_precision: Mapping[str, float] | Tensor,
+    *,
+    likelihood_power: float = 1.0,
+    at_mode_correction: bool = False,
 ) -> EvidenceEstimate:
     """Return the Laplace evidence of a model with its terms.
 
@@ -53,12 +70,21 @@ def laplace_estimate(
         kind: the curvature kind that `pass_` was made with.
         pass_: curvature and log likelihood at the parameters of `model`.
         model: whose parameters are taken for the mode.
-        prior_precision: one value > 0 for each tensor of `model.parameters()`: by name, or [G].
+        prior_precision: one value > 0 for each tensor of `model.parameters()`: by name, or [G];
+            or one for each parameter [P], with diagonal kinds and full_ggn as a matrix.
+        likelihood_power: κ > 0, on log likelihood and curvature.
+        at_mode_correction: add ½ gᵀ (H + D)⁻¹ g; needs a pass with its gradient.
+
+    Raises:
+        ValueError: for an impossible precision or power, or a correction without a gradient.
     """
-    names = pass_.curvature.names
-    precision = _precision(names, prior_precision)
-    norms = squared_norms(model)
-    note = _not_finite(pass_, norms)
+    if not (likelihood_power > 0 and math.isfinite(likelihood_power)):
+        raise ValueError(f"`likelihood_power > 0` must hold, but got {likelihood_power}")
+    if at_mode_correction and pass_.gradient is None:
+        raise ValueError("`at_mode_correction` needs a curvature pass with `diagnose=True`")
+    names, sizes = pass_.curvature.names, pass_.curvature.sizes
+    precision = _precision(names, sizes, prior_precision)
+    note = _not_finite(pass_, squared_norms(model))
     if note:
         return EvidenceEstimate(
             estimator=kind,
@@ -68,28 +94,70 @@ def laplace_estimate(
             valid=False,
             note=note,
         )
-    scatter = precision * norms
-    log_det_ratio = pass_.curvature.log_det_ratio(precision).cpu()
-    value = pass_.log_likelihood - 0.5 * float(scatter.sum() + log_det_ratio.sum())
+    scatter = _scatter(model, precision, sizes)
+    log_likelihood = likelihood_power * pass_.log_likelihood
+    beside = precision / likelihood_power  # κ H beside δ is H beside δ / κ
+    log_det_ratio = pass_.curvature.log_det_ratio(beside).cpu()
+    value = log_likelihood - 0.5 * float(scatter.sum() + log_det_ratio.sum())
     log_det_groups = names if len(log_det_ratio) == len(names) else ("all",)
-    effective = pass_.curvature.effective_parameters(precision).cpu()
-    terms = (
-        Term(term="log_likelihood", group="all", value=pass_.log_likelihood),
+    effective = pass_.curvature.effective_parameters(beside).cpu()
+    notes = [f"likelihood power {likelihood_power:g}"] if likelihood_power != 1 else []
+    terms = [
+        Term(term="log_likelihood", group="all", value=log_likelihood),
         *_by_group("scatter", names, scatter),
         *_by_group("log_det_ratio", log_det_groups, log_det_ratio),
         *_by_group("effective_parameters", names, effective),
-        *_by_group("prior_precision", names, precision),
+        *_by_group("prior_precision", names, _geometric_means(precision, names, sizes)),
         Term(term="clamped_eigenvalues", group="all", value=pass_.curvature.n_clamped),
         Term(term="n_data", group="all", value=pass_.n_data),
-    )
+    ]
+    if likelihood_power != 1:
+        terms.append(Term(term="likelihood_power", group="all", value=likelihood_power))
+    if pass_.gradient is not None:
+        norm = _gradient_norm_squared(pass_, model, precision, likelihood_power)
+        terms.append(Term(term="gradient_norm_squared", group="all", value=norm))
+        if norm > 1:
+            notes.append(f"not at a mode: gradient_norm_squared is {norm:.3g} nats, above 1")
+        if at_mode_correction:
+            value += 0.5 * norm
+            terms.append(Term(term="at_mode_correction", group="all", value=0.5 * norm))
+            notes.append("with at_mode_correction")
     return EvidenceEstimate(
         estimator=kind,
         value=value,
         per_datum=value / pass_.n_data,
         relation=ESTIMATORS[kind],
-        terms=terms,
+        terms=tuple(terms),
         seconds=pass_.seconds,
+        note="; ".join(notes),
     )
+
+
+def _gradient_norm_squared(
+    pass_: CurvaturePass, model: nn.Module, precision: Tensor, power: float
+) -> float:
+    """Return gᵀ (κ H + D)⁻¹ g, g = −κ ∇ log p(D|θ) + D θ."""
+    assert pass_.gradient is not None
+    sizes = torch.tensor(pass_.curvature.sizes)
+    delta = precision if len(precision) == sizes.sum() else precision.repeat_interleave(sizes)
+    theta = torch.cat([p.detach().double().flatten() for p in model.parameters()])
+    gradient = delta.to(theta) * theta - power * pass_.gradient
+    return float(pass_.curvature.inverse_quadratic(gradient, precision / power)) / power
+
+
+def _scatter(model: nn.Module, precision: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Return θ_lᵀ D_l θ_l of each tensor [G]."""
+    if len(precision) == len(sizes):
+        return precision * squared_norms(model)
+    pairs = zip(model.parameters(), torch.split(precision, list(sizes)), strict=True)
+    squares = [(p.detach().double().cpu().flatten().square() * delta).sum() for p, delta in pairs]
+    return torch.stack(squares)
+
+
+def _geometric_means(precision: Tensor, names: tuple[str, ...], sizes: tuple[int, ...]) -> Tensor:
+    if len(precision) == len(names):
+        return precision
+    return torch.stack([part.log().mean().exp() for part in torch.split(precision, list(sizes))])
 
 
 def squared_norms(model: nn.Module) -> Tensor:
@@ -97,7 +165,9 @@ def squared_norms(model: nn.Module) -> Tensor:
     return torch.stack([p.detach().double().square().sum() for p in model.parameters()]).cpu()
 
 
-def _precision(names: tuple[str, ...], given: Mapping[str, float] | Tensor) -> Tensor:
+def _precision(
+    names: tuple[str, ...], sizes: tuple[int, ...], given: Mapping[str, float] | Tensor
+) -> Tensor:
     if isinstance(given, Mapping):
         if set(given) != set(names):
             odd = sorted(set(given) ^ set(names))
@@ -108,10 +178,11 @@ def _precision(names: tuple[str, ...], given: Mapping[str, float] | Tensor) -> T
         given = torch.tensor([given[name] for name in names], dtype=torch.float64)
     precision = given.detach().double().cpu()
     positive = bool(((precision > 0) & precision.isfinite()).all())
-    if precision.shape != (len(names),) or not positive:
+    if precision.ndim != 1 or len(precision) not in (len(names), sum(sizes)) or not positive:
         raise ValueError(
             f"`prior_precision` must hold {len(names)} finite values > 0, one for each parameter "
-            f"tensor, but got {precision.tolist()}"
+            f"tensor, or {sum(sizes)}, one for each parameter, but got "
+            f"{len(precision.flatten())}: {precision.flatten()[:20].tolist()}"
         )
     return precision
 

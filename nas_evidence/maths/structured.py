@@ -3,101 +3,40 @@
     log|H + D| − log|D| = Σ log1p(λ / δ)      H  curvature of the summed nll  P x P
                                               D  prior precision, δ_l for tensor l of the G
 
-`BlockDiagonal` has one block for each parameter tensor and therefore a spectrum for each; its
-blocks are `Diagonal`, `Dense` or `Kronecker`. `FullMatrix` and `FullKernel` couple the tensors:
-the P x P matrix H itself, or the M x M Gram matrices of the rows J with H = Jᵀ J, used when there
-are fewer rows than parameters (Immer et al. 2021, Eq. 8, in its symmetric form):
+`BlockDiagonal` has one block for each parameter tensor and therefore a spectrum for each.
+`FullMatrix` and `FullKernel` couple the tensors: the P x P matrix H itself, or the M x M Gram
+matrices of the rows J with H = Jᵀ J, used when there are fewer rows than parameters (Immer et al.
+2021, Eq. 8, in its symmetric form):
 
     log|H + D| − log|D| = log|I + Σ_l K_l / δ_l|,   K_l = J_l J_lᵀ
 
 Everything here is float64. Log determinants are sums of log1p, never the difference of two sums
 of logs, and are differentiable in the prior precision. With S = D^{-1/2} H D^{-1/2} the effective
 number of parameters of tensor l is γ_l = tr_l[S (I + S)⁻¹] = Σ λ / (λ + δ_l) for a block.
+
+A factor c on the curvature (likelihood power, noise) needs no new object: all of these depend on
+H and D through H D⁻¹ alone, so c H beside δ is H beside δ / c, gradients in c included.
+
+`prior_precision` is [G], one for each tensor, or [P], one for each parameter, where the structure
+allows it: `FullMatrix`, and `BlockDiagonal` of `Diagonal` blocks.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Diagonal:
-    """A diagonal block, or any block in its eigenbasis: `values` [size]."""
-
-    values: Tensor
-
-    @property
-    def size(self) -> int:
-        """Number of parameters."""
-        return self.values.numel()
-
-    def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], clamped at 0, and how many were below."""
-        return _clamped(self.values.flatten())
-
-    def trace(self) -> Tensor:
-        """Return the trace []."""
-        return self.values.sum()
+from nas_evidence.maths.blocks import Block, Diagonal, add_blocks, clamped
 
 
-@dataclass(frozen=True)
-class Dense:
-    """A symmetric block: `matrix` [size, size]."""
+class Slopes(NamedTuple):
+    """The log determinant and its derivatives in x = log δ."""
 
-    matrix: Tensor
-
-    @property
-    def size(self) -> int:
-        """Number of parameters."""
-        return len(self.matrix)
-
-    def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], clamped at 0, and how many were below."""
-        return _clamped(torch.linalg.eigvalsh(self.matrix))
-
-    def trace(self) -> Tensor:
-        """Return the trace []."""
-        return self.matrix.trace()
-
-
-@dataclass(frozen=True)
-class Kronecker:
-    """The block `scale` · SB ⊗ SA of a weight (out, in), one pair for each convolution group.
-
-    inputs     SA = Σ_{n,t} a aᵀ    [groups, d_in, d_in]
-    gradients  SB = Σ_{n,t,c} s sᵀ  [groups, d_out, d_out]
-    scale      1 / (N |T|): one over data points times positions
-    """
-
-    inputs: Tensor
-    gradients: Tensor
-    scale: float
-
-    @property
-    def size(self) -> int:
-        """Number of parameters."""
-        return len(self.inputs) * self.inputs.shape[1] * self.gradients.shape[1]
-
-    def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], clamped at 0, and how many factor eigenvalues were below.
-
-        The factors are clamped, not the product: two rounding errors below zero would multiply
-        to a positive eigenvalue.
-        """
-        left, n_left = _clamped(torch.linalg.eigvalsh(self.gradients))
-        right, n_right = _clamped(torch.linalg.eigvalsh(self.inputs))
-        return (self.scale * left[:, :, None] * right[:, None, :]).flatten(), n_left + n_right
-
-    def trace(self) -> Tensor:
-        """Return the trace []."""
-        left = self.gradients.diagonal(dim1=1, dim2=2).sum(1)
-        right = self.inputs.diagonal(dim1=1, dim2=2).sum(1)
-        return self.scale * (left * right).sum()
-
-
-Block = Diagonal | Dense | Kronecker
+    log_det_ratio: Tensor  # log|H + D| − log|D| []
+    effective: Tensor  # γ = −∂(log|H + D| − log|D|)/∂x  [G]
+    bend: Tensor  # ∂γ_l/∂x_m  [G, G]
 
 
 @dataclass(frozen=True)
@@ -131,7 +70,7 @@ class BlockDiagonal:
         return torch.stack([block.trace() for block in self.blocks])
 
     def log_det_ratio(self, prior_precision: Tensor) -> Tensor:
-        """Return Σ log1p(λ / δ_l) for each tensor [G], differentiable in δ [G]."""
+        """Return Σ log1p(λ / δ_l) for each tensor [G], differentiable in δ."""
         pairs = zip(self.spectra(), self._beside(prior_precision), strict=True)
         return torch.stack([torch.log1p(values / delta).sum() for values, delta in pairs])
 
@@ -140,12 +79,37 @@ class BlockDiagonal:
         pairs = zip(self.spectra(), self._beside(prior_precision), strict=True)
         return torch.stack([(values / (values + delta)).sum() for values, delta in pairs])
 
-    def scaled(self, factor: float | Tensor) -> "BlockDiagonal":
-        """Return the spectrum of `factor` · H, differentiable in `factor` (noise, tempering)."""
-        return BlockDiagonal(self.names, tuple(Diagonal(s * factor) for s in self.spectra()))
+    def slopes(self, prior_precision: Tensor) -> Slopes:
+        """Return the log determinant with its derivatives, for δ [G]; the bend is diagonal."""
+        pairs = zip(self.spectra(), self._beside(prior_precision), strict=True)
+        bends = [-(v * delta / (v + delta).square()).sum() for v, delta in pairs]
+        return Slopes(
+            self.log_det_ratio(prior_precision).sum(),
+            self.effective_parameters(prior_precision),
+            torch.diag(torch.stack(bends)),
+        )
 
-    def _beside(self, prior_precision: Tensor) -> Tensor:
-        return prior_precision.to(self.spectra()[0])
+    def inverse_quadratic(self, vector: Tensor, prior_precision: Tensor) -> Tensor:
+        """Return vᵀ (H + D)⁻¹ v [] for v [P]."""
+        parts = torch.split(vector.to(self.spectra()[0]), list(self.sizes))
+        triples = zip(self.blocks, parts, self._beside(prior_precision), strict=True)
+        return torch.stack([b.inverse_quadratic(v, delta) for b, v, delta in triples]).sum()
+
+    def plus(self, other: "BlockDiagonal") -> "BlockDiagonal":
+        """Return the curvature of the data of both."""
+        pairs = zip(self.blocks, other.blocks, strict=True)
+        return BlockDiagonal(self.names, tuple(add_blocks(a, b) for a, b in pairs))
+
+    def _beside(self, prior_precision: Tensor) -> tuple[Tensor, ...]:
+        precision = prior_precision.to(self.spectra()[0])
+        if len(precision) == len(self.names):
+            return precision.unbind()
+        if not all(isinstance(block, Diagonal) for block in self.blocks):
+            raise ValueError(
+                "one precision for each parameter needs a diagonal kind; "
+                "give one for each parameter tensor"
+            )
+        return torch.split(precision, list(self.sizes))
 
     @cached_property
     def _spectra(self) -> tuple[tuple[Tensor, int], ...]:
@@ -171,41 +135,79 @@ class FullMatrix:
     @cached_property
     def n_clamped(self) -> int:
         """Number of eigenvalues of H that rounding had put below zero."""
-        return _clamped(torch.linalg.eigvalsh(self.matrix))[1]
+        return clamped(torch.linalg.eigvalsh(self.matrix))[1]
 
     def trace(self) -> Tensor:
         """Return the trace of the block of each tensor [G]."""
         return _sums(self.matrix.diagonal(), self.sizes)
 
     def log_det_ratio(self, prior_precision: Tensor) -> Tensor:
-        """Return log|H + D| − log|D| [1], differentiable in δ [G]."""
-        eigenvalues = torch.linalg.eigvalsh(self._whitened(prior_precision))
+        """Return log|H + D| − log|D| [1], differentiable in δ."""
+        eigenvalues = torch.linalg.eigvalsh(self._whitened(self._root(prior_precision)))
         return torch.log1p(eigenvalues.clamp(min=0)).sum()[None]
 
     def effective_parameters(self, prior_precision: Tensor) -> Tensor:
         """Return γ_l = tr_l[S (I + S)⁻¹] for each tensor [G]."""
-        eigenvalues, vectors = torch.linalg.eigh(self._whitened(prior_precision))
-        eigenvalues = eigenvalues.clamp(min=0)
+        eigenvalues, vectors = self._decomposed(self._root(prior_precision))
         shares = vectors.square() @ (eigenvalues / (1 + eigenvalues))
         return _sums(shares, self.sizes)
 
-    def scaled(self, factor: float | Tensor) -> "FullMatrix":
-        """Return `factor` · H, differentiable in `factor` (noise, tempering)."""
-        return FullMatrix(self.names, self.sizes, self.matrix * factor)
+    def slopes(self, prior_precision: Tensor) -> Slopes:
+        """Return the log determinant with its derivatives, for δ [G].
 
-    def _whitened(self, prior_precision: Tensor) -> Tensor:
-        sizes = torch.tensor(self.sizes, device=self.matrix.device)
-        root = prior_precision.to(self.matrix).rsqrt().repeat_interleave(sizes)
+        With W = (I + S)⁻¹ the bend is ‖W_lm‖² − [l = m] tr W_ll; there S W replaces I − W, which
+        would cancel, through ‖W_ll‖² − tr W_ll = −Σ_{m≠l} ‖W_lm‖² − tr[S W²]_ll.
+        """
+        eigenvalues, vectors = self._decomposed(self._root(prior_precision))
+        kept = 1 / (1 + eigenvalues)
+        weights = torch.stack([eigenvalues * kept, eigenvalues * kept.square()], 1)
+        effective, damped = (_sums(v, self.sizes) for v in (vectors.square() @ weights).unbind(1))
+        squares = ((vectors * kept) @ vectors.mT).square()
+        bend = torch.stack([_sums(part.sum(0), self.sizes) for part in self._split(squares)])
+        bend.fill_diagonal_(0)
+        bend -= torch.diag(bend.sum(1) + damped)
+        return Slopes(torch.log1p(eigenvalues).sum(), effective, bend)
+
+    def inverse_quadratic(self, vector: Tensor, prior_precision: Tensor) -> Tensor:
+        """Return vᵀ (H + D)⁻¹ v [] for v [P]."""
+        root = self._root(prior_precision)
+        eigenvalues, vectors = self._decomposed(root)
+        coordinates = vectors.mT @ (root * vector.to(root))
+        return (coordinates.square() / (1 + eigenvalues)).sum()
+
+    def plus(self, other: "FullMatrix") -> "FullMatrix":
+        """Return the curvature of the data of both."""
+        return FullMatrix(self.names, self.sizes, self.matrix + other.matrix)
+
+    def _root(self, prior_precision: Tensor) -> Tensor:
+        """Return the diagonal of D^{-1/2} [P]."""
+        root = prior_precision.to(self.matrix).rsqrt()
+        if len(root) == self.n_parameters:
+            return root
+        return root.repeat_interleave(torch.tensor(self.sizes, device=root.device))
+
+    def _whitened(self, root: Tensor) -> Tensor:
         return root[:, None] * self.matrix * root[None, :]
+
+    def _decomposed(self, root: Tensor) -> tuple[Tensor, Tensor]:
+        eigenvalues, vectors = torch.linalg.eigh(self._whitened(root))
+        return eigenvalues.clamp(min=0), vectors
+
+    def _split(self, rows: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(rows, list(self.sizes))
 
 
 @dataclass(frozen=True)
 class FullKernel:
-    """The Gram matrices K_l = J_l J_lᵀ [G, M, M] of the M rows of J, H = Jᵀ J."""
+    """The rows of J [M, P], H = Jᵀ J, tensor by tensor in the dtype of the model."""
 
     names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    grams: Tensor
+    rows: tuple[Tensor, ...]  # [M, size] each
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of parameters of each tensor."""
+        return tuple(rows.shape[1] for rows in self.rows)
 
     @property
     def n_parameters(self) -> int:
@@ -213,9 +215,14 @@ class FullKernel:
         return sum(self.sizes)
 
     @cached_property
+    def grams(self) -> Tensor:
+        """K_l = J_l J_lᵀ [G, M, M]."""
+        return torch.stack([(rows := j.double()) @ rows.mT for j in self.rows])
+
+    @cached_property
     def n_clamped(self) -> int:
         """Number of eigenvalues of J Jᵀ that rounding had put below zero."""
-        return _clamped(torch.linalg.eigvalsh(self.grams.sum(0)))[1]
+        return clamped(torch.linalg.eigvalsh(self.grams.sum(0)))[1]
 
     def trace(self) -> Tensor:
         """Return the trace of the block of each tensor [G]."""
@@ -228,17 +235,49 @@ class FullKernel:
 
     def effective_parameters(self, prior_precision: Tensor) -> Tensor:
         """Return γ_l = tr[(I + K)⁻¹ K_l] / δ_l for each tensor [G]."""
-        eigenvalues, vectors = torch.linalg.eigh(self._kernel(prior_precision))
-        inverse = (vectors / (1 + eigenvalues.clamp(min=0))) @ vectors.T
+        eigenvalues, vectors = self._decomposed(prior_precision)
+        inverse = (vectors / (1 + eigenvalues)) @ vectors.mT
         traces: Tensor = (self.grams * inverse).sum((1, 2))
         return traces / prior_precision.to(self.grams)
 
-    def scaled(self, factor: float | Tensor) -> "FullKernel":
-        """Return the kernel of `factor` · H, differentiable in `factor` (noise, tempering)."""
-        return FullKernel(self.names, self.sizes, self.grams * factor)
+    def slopes(self, prior_precision: Tensor) -> Slopes:
+        """Return the log determinant with its derivatives, for δ [G].
+
+        The bend is tr[V_l V_m] − [l = m] γ_l with V_l = (I + K)⁻¹ K_l / δ_l.
+        """
+        eigenvalues, vectors = self._decomposed(prior_precision)
+        inverse = (vectors / (1 + eigenvalues)) @ vectors.mT
+        parts = inverse @ (self.grams / prior_precision.to(self.grams)[:, None, None])
+        effective = parts.diagonal(dim1=1, dim2=2).sum(1)
+        bend = torch.einsum("lij,mji->lm", parts, parts) - torch.diag(effective)
+        return Slopes(torch.log1p(eigenvalues).sum(), effective, bend)
+
+    def inverse_quadratic(self, vector: Tensor, prior_precision: Tensor) -> Tensor:
+        """Return vᵀ (H + D)⁻¹ v [] for v [P], by Woodbury's identity."""
+        precision = prior_precision.to(self.grams)
+        parts = torch.split(vector.to(self.grams), list(self.sizes))
+        triples = list(zip(self.rows, parts, precision, strict=True))
+        projected = torch.stack([j.double() @ v / delta for j, v, delta in triples]).sum(0)
+        plain = torch.stack([v.square().sum() / delta for _, v, delta in triples]).sum()
+        eigenvalues, vectors = self._decomposed(prior_precision)
+        return plain - ((vectors.mT @ projected).square() / (1 + eigenvalues)).sum()
+
+    def plus(self, other: "FullKernel") -> "FullKernel":
+        """Return the curvature of the data of both: all their rows."""
+        pairs = zip(self.rows, other.rows, strict=True)
+        return FullKernel(self.names, tuple(torch.cat(pair) for pair in pairs))
+
+    def _decomposed(self, prior_precision: Tensor) -> tuple[Tensor, Tensor]:
+        eigenvalues, vectors = torch.linalg.eigh(self._kernel(prior_precision))
+        return eigenvalues.clamp(min=0), vectors
 
     def _kernel(self, prior_precision: Tensor) -> Tensor:
         inverse = 1 / prior_precision.to(self.grams)
+        if len(inverse) != len(self.names):
+            raise ValueError(
+                "one precision for each parameter needs a diagonal kind; "
+                "give one for each parameter tensor"
+            )
         kernel: Tensor = torch.tensordot(inverse, self.grams, dims=1)
         return kernel
 
@@ -246,8 +285,24 @@ class FullKernel:
 Structured = BlockDiagonal | FullMatrix | FullKernel
 
 
-def _clamped(eigenvalues: Tensor) -> tuple[Tensor, int]:
-    return eigenvalues.clamp(min=0), int((eigenvalues < 0).sum())
+def add_curvatures(one: Structured, other: Structured) -> Structured:
+    """Return the curvature of the data of both.
+
+    Raises:
+        ValueError: if they are of different kinds or models.
+    """
+    if one.names == other.names and one.sizes == other.sizes:
+        match one, other:
+            case BlockDiagonal(), BlockDiagonal():
+                return one.plus(other)
+            case FullMatrix(), FullMatrix():
+                return one.plus(other)
+            case FullKernel(), FullKernel():
+                return one.plus(other)
+    raise ValueError(
+        f"a {type(one).__name__} of {one.n_parameters} parameters and a {type(other).__name__} of "
+        f"{other.n_parameters} cannot be added; use shards for which the full kinds take one form"
+    )
 
 
 def _sums(values: Tensor, sizes: tuple[int, ...]) -> Tensor:

@@ -98,6 +98,8 @@ class Driver:
 
     def run(self) -> None:
         """Ask, run, write and tell until nothing is left to do."""
+        for trial_id in self._done:  # killed between storing it and tidying up
+            shutil.rmtree(self._home(trial_id), ignore_errors=True)
         self._queue.extend(plan_trials(self._proposer.proposals(), self._done, self._study))
         self._tell_finished()
         while self._launch_all() or self._running:

@@ -73,7 +73,7 @@ class RayExecutor:
 
     def _start(self, arrays: ArrayData) -> None:
         resources, logs = self._resources, self._logs
-        with _stderr_to(logs / "ray.log"), _own_signals():
+        with _signals_deferred(), _stderr_to(logs / "ray.log"):
             # address="local": never join a cluster that happens to be there.
             ray.init(
                 address="local",
@@ -137,8 +137,8 @@ class RayExecutor:
         return event
 
     def close(self) -> None:
-        """End the workers and the local cluster; a second Ctrl-C waits for that."""
-        with _stderr_to(self._logs / "ray.log"), _own_signals(signal.SIG_IGN):
+        """End the workers and the local cluster; Ctrl-C waits for that."""
+        with _signals_deferred(), _stderr_to(self._logs / "ray.log"):
             ray.shutdown()
 
     def _new_actor(self) -> Any:
@@ -187,22 +187,27 @@ def _why(error: RayError) -> str:
 
 
 @contextlib.contextmanager
-def _own_signals(interrupted: Any = None) -> Iterator[None]:
-    """Restore this process's handlers afterwards; Ray's for SIGTERM aborts with a stack trace.
+def _signals_deferred() -> Iterator[None]:
+    """Hold Ctrl-C back until the block is over: half a cluster would outlive this process.
 
-    `interrupted`, if given, handles SIGINT inside the block.
+    Also puts back the handlers that Ray replaces; its own for SIGTERM aborts with a stack trace.
     """
     if threading.current_thread() is not threading.main_thread():  # only it may set handlers
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    if interrupted is not None:
-        signal.signal(signal.SIGINT, interrupted)
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    held: list[tuple[int, Any]] = []
+    for number, handler in before.items():
+        if callable(handler):
+            signal.signal(number, lambda *received: held.append(received))
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if held:
+        number, frame = held[0]
+        before[number](number, frame)
 
 
 @contextlib.contextmanager

@@ -5,10 +5,13 @@
     F_g″   = −½ (Σ λ eˣ / (λ + eˣ)² + eˣ ‖θ_g‖²) < 0
 
     λ  eigenvalues of the curvature of the summed nll, one spectrum for each parameter tensor l
-    g  a group of tensors that share one precision
+    g  a group of tensors that share one precision, up to fixed factors; see `prior_groups`
 
 Every F_g is concave and stands alone, so one safeguarded Newton iteration serves all groups at
-once. log δ is clamped to [−12, 18]: a dead tensor (θ = 0, λ > 0) ends above, one without curvature
+once. MacKay's equation by half steps, x ← ½ (x + log γ/‖θ‖²), goes there too: the slope of the
+right side lies between 0 and ½. Undamped it can swing for ever.
+
+log δ is clamped to [−12, 18]: a dead tensor (θ = 0, λ > 0) ends above, one without curvature
 (λ = 0, θ ≠ 0) below, and one with neither keeps its precision.
 
 Large spectra are binned: 64 bins an octave, each with its count and its mean. γ then has a
@@ -16,6 +19,7 @@ relative error below 3e-6: its second derivative in log λ is at most γ/4, the 
 bin 2e-5. Newton ends with a step on the full spectra, which squares that error.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -23,6 +27,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from nas_evidence.maths.blocks import Diagonal
+from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.training.prior_groups import PriorGroups, ties_of
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -42,11 +50,12 @@ def update_prior_precision(
     sizes: Sequence[int],
     prior_precision: Tensor,
     *,
-    method: Literal["newton", "adam"],
+    method: Literal["newton", "adam", "mackay"],
     steps: int,
     learning_rate: float,
-    groups: Literal["tensor", "module", "scalar"],
+    groups: PriorGroups,
     names: Sequence[str],
+    shapes: Sequence[Sequence[int]] = (),
 ) -> Tensor:
     """Return prior precisions of higher evidence, one for each parameter tensor [G], float64.
 
@@ -55,33 +64,66 @@ def update_prior_precision(
         squared_norms: θ_lᵀθ_l [G].
         sizes: number of parameters of each tensor.
         prior_precision: where to start [G]; tied tensors start at their geometric mean.
-        method: "newton" goes to the maximum; "adam" takes `steps` steps on log δ with fresh
-            moments (torch's defaults), as published by Immer et al. 2021.
+        method: "newton" and "mackay" go to the maximum; "adam" takes `steps` steps on log δ with
+            fresh moments (torch's defaults), as published by Immer et al. 2021.
         steps: of Adam.
         learning_rate: of Adam.
-        groups: which tensors share one precision: none, those of one module, or all.
-        names: of the tensors; what precedes the last dot is the module.
+        groups: which tensors share one precision.
+        names: of the tensors.
+        shapes: of the tensors, where `groups` need them.
 
     Raises:
-        ValueError: if a spectrum has not the size of its tensor.
+        ValueError: if a spectrum has not the size of its tensor, or for an unknown word.
     """
     found = [spectrum.numel() for spectrum in spectra]
     if found != list(sizes):
         raise ValueError(f"spectra must have the sizes of the tensors {sizes}, but have {found}")
-    member = _membership(groups, names)
+    if method not in ("newton", "adam", "mackay"):
+        raise ValueError(f"`method` must be newton, adam or mackay, but got {method!r}")
+    ties = ties_of(groups, names, shapes)
+    member, scale = np.array(ties.member), np.array(ties.scale)
     order = np.argsort(member, kind="stable")
-    start = np.log(prior_precision.detach().cpu().numpy().astype(np.float64))
+    start = np.log(prior_precision.detach().cpu().numpy().astype(np.float64) / scale)
     x = np.clip(np.bincount(member, start) / np.bincount(member), *LOG_PRECISION_RANGE)
-    norms: Array = np.bincount(member, squared_norms.detach().cpu().numpy()).astype(np.float64)
-    full = [spectrum.detach().double().cpu().numpy() for spectrum in spectra]
+    norms = np.bincount(member, scale * squared_norms.detach().cpu().numpy()).astype(np.float64)
+    # λ beside scale · δ is λ / scale beside δ.
+    full = [s.detach().double().cpu().numpy() for s in spectra]
+    full = [s if c == 1 else s / c for s, c in zip(full, scale, strict=True)]
     binned = _Spectrum([_binned(full[i]) for i in order], member[order], norms)
     if method == "adam":
         x = _adam(binned, x, steps, learning_rate)
+    elif method == "mackay":
+        x = _mackay(binned, x)
     else:
         x = _newton(binned, x)
         if max(found) > _LARGE:
             x = _step(x, *_full_derivatives(full, member, norms, x))
-    return torch.from_numpy(np.exp(x)[member])
+    return torch.from_numpy(np.exp(x)[member] * scale)
+
+
+def precision_of_each_parameter(
+    curvature: BlockDiagonal, squared_parameters: Tensor, prior_precision: Tensor
+) -> Tensor:
+    """Return the precisions of most evidence, one for each parameter [P], float64.
+
+    With δ θ² = h / (h + δ) for each parameter, δ = 2 / (θ² + √(θ⁴ + 4 θ² / h)) in closed form.
+
+    Args:
+        curvature: diagonal, h.
+        squared_parameters: θ² [P].
+        prior_precision: kept by parameters with θ = h = 0 [P].
+
+    Raises:
+        ValueError: if the curvature is not diagonal.
+    """
+    if not all(isinstance(block, Diagonal) for block in curvature.blocks):
+        raise ValueError("one precision for each parameter needs a diagonal kind")
+    h = torch.cat(curvature.spectra())
+    square = squared_parameters.to(h)
+    low, high = (math.exp(bound) for bound in LOG_PRECISION_RANGE)
+    best = 2 / (square + (square.square() + 4 * square / h).sqrt())  # 0 and inf where dead
+    dead = (square == 0) & (h == 0)
+    return torch.where(dead, prior_precision.to(h), best).clamp(low, high)
 
 
 class _Spectrum:
@@ -93,6 +135,12 @@ class _Spectrum:
         self.norms = norms
         self.lengths = np.bincount(member, [len(values) for values, _ in parts]).astype(np.int64)
         self.starts = np.cumsum(self.lengths) - self.lengths
+
+    def effective(self, x: Array) -> Array:
+        """Return γ of each group at log δ = x [groups]."""
+        share = self.values / (self.values + np.repeat(np.exp(x), self.lengths))
+        gamma: Array = np.add.reduceat(self.weights * share, self.starts)
+        return gamma
 
     def derivatives(self, x: Array) -> Derivatives:
         """Return F′ and F″ of each group at log δ = x [groups]."""
@@ -142,6 +190,21 @@ def _full_derivatives(full: list[Array], member: Index, norms: Array, x: Array) 
     return 0.5 * (gamma - scatter), -0.5 * (gamma - squares + scatter)
 
 
+def _mackay(spectrum: _Spectrum, x: Array) -> Array:
+    """Return the fixed point of δ = γ / ‖θ‖² by half steps in log δ."""
+    for _ in range(_MAX_ITERATIONS):
+        gamma = spectrum.effective(x)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            target = np.log(gamma) - np.log(spectrum.norms)  # ±inf goes to a bound
+        moved = np.clip(0.5 * (x + target), *LOG_PRECISION_RANGE)
+        moved = np.where((gamma == 0) & (spectrum.norms == 0), x, moved)
+        done = bool(np.all(np.abs(moved - x) < _TOLERANCE))
+        x = moved
+        if done:
+            break
+    return x
+
+
 def _adam(spectrum: _Spectrum, x: Array, steps: int, learning_rate: float) -> Array:
     """Return log δ after ascending with Adam (Kingma & Ba 2015)."""
     first_decay, second_decay, epsilon = 0.9, 0.999, 1e-8
@@ -166,13 +229,3 @@ def _binned(values: Array) -> tuple[Array, Array]:
     means = np.bincount(bins, values)
     used = counts > 0
     return means[used] / counts[used], counts[used].astype(np.float64)
-
-
-def _membership(groups: str, names: Sequence[str]) -> Index:
-    """Return the group of each tensor, numbered from 0."""
-    if groups == "scalar":
-        return np.zeros(len(names), dtype=np.int64)
-    if groups == "tensor":
-        return np.arange(len(names))
-    modules = [name.rpartition(".")[0] for name in names]
-    return np.unique(modules, return_inverse=True)[1]
