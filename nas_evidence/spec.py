@@ -185,10 +185,10 @@ class OnlinePlan(Frozen):
     every: Annotated[int, Field(ge=1)] = 5  # F: epochs between updates
     burn_in: Annotated[int, Field(ge=0)] = 0  # B: no update in the first B epochs
     curvature: Literal[*ONLINE_KINDS] = "kfac_ggn_mc"  # type: ignore[valid-type]
-    hyper_step: Literal["newton", "adam"] = "newton"
+    hyper_step: Literal["newton", "adam", "mackay"] = "newton"
     hyper_steps: Annotated[int, Field(ge=1)] = 100  # K, read by "adam"
     hyper_learning_rate: Annotated[float, Field(gt=0)] = 1.0  # gamma, read by "adam"
-    prior_groups: Literal["tensor", "module", "scalar"] = "tensor"
+    prior_groups: Literal["tensor", "module", "kind", "width", "scalar"] = "tensor"
 
 
 class TrainingPlan(Frozen):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
+from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass, row_grams
 from nas_evidence.curvature.layers import WeightLayer
 from nas_evidence.maths.blocks import Block, Dense, Diagonal, Rotated
 from nas_evidence.maths.structured import BlockDiagonal
@@ -410,6 +410,40 @@ def test_the_float32_kernel_of_convolutions_agrees_with_products_of_patches(
     double = WeightLayer("conv", copy.deepcopy(conv).double(), ("weight", "bias"))
     for one, other in zip(found, double.squares(a.double(), s.double()), strict=True):
         assert_close(one.double(), other, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"kernel_size": 3, "padding": 1},
+        {"kernel_size": (2, 4), "padding": "same"},
+        {"kernel_size": (3, 1), "padding": "valid"},
+        {"kernel_size": 3, "padding": (2, 0), "stride": (1, 2), "groups": 2},
+        {"kernel_size": 3, "padding": 2, "dilation": (2, 1)},
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_input_factor_from_rows_is_that_of_the_patches(
+    arguments: dict[str, object],
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+    generator: torch.Generator,
+) -> None:
+    monkeypatch.setattr(row_grams, "_ELEMENTS", 2000)  # a few data at a time
+    conv = nn.Conv2d(4, 6, **arguments).to(dtype)
+    layer = WeightLayer("conv", conv, ("weight", "bias"))
+    a = torch.randn(11, 4, 7, 6, generator=generator, dtype=dtype)
+    found = layer.input_gram(a.transpose(2, 3).contiguous().transpose(2, 3))  # of any strides
+    assert found is not None
+    expected = sum(rows.mT @ rows for rows in layer.input_rows(a))
+    rtol = 1e-4 if dtype == torch.float32 else 1e-12
+    assert_close(found, expected, rtol=rtol, atol=rtol * float(expected.abs().max()))
+
+
+def test_input_factor_from_rows_needs_rows_in_common() -> None:
+    for conv in (nn.Conv2d(2, 3, 1), nn.Conv2d(2, 3, (1, 3)), nn.Conv2d(2, 3, 3, stride=2)):
+        layer = WeightLayer("conv", conv, ("weight", "bias"))
+        assert layer.input_gram(torch.ones(1, 2, 5, 5)) is None
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nas_evidence.curvature.row_grams import input_gram, rows_apply
+
 #: Largest number of elements of a temporary array; bounds the memory beyond the activations.
 CHUNK_ELEMENTS = 1 << 22
 
@@ -116,6 +118,12 @@ class WeightLayer:
         if len(self.names) == 1:
             return (weight.flatten(),)
         return weight.flatten(), self.gradient_totals(s).square().sum(0)
+
+    def input_gram(self, a: Tensor) -> Tensor | None:
+        """Return SA [groups, d_in, d_in] where there is a way around `input_rows`."""
+        if isinstance(self.module, nn.Linear) or not rows_apply(self.module, a):
+            return None
+        return input_gram(self.module, functional.pad(a, _padding(self.module)))
 
     def input_rows(self, a: Tensor) -> Iterator[Tensor]:
         """Yield rows [groups, m, d_in], one for each datum and position, whose Gram is SA."""

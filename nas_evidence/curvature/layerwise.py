@@ -125,9 +125,13 @@ class KroneckerCollector:
     def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
         """Add the input factor; a weight layer's input is then no longer needed."""
         if isinstance(layer, WeightLayer):
-            reduced = layer.path in self.reduced
+            name, reduced = f"{layer.path}:A", layer.path in self.reduced
+            gram = None if reduced else layer.input_gram(a)
+            if gram is not None:
+                self.sums.add(name, gram)
+                return None
             for rows in [layer.mean_rows(a)] if reduced else layer.input_rows(a):
-                self.sums.add_gram(f"{layer.path}:A", rows)
+                self.sums.add_gram(name, rows)
             return None
         return a
 

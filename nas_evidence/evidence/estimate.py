@@ -1,6 +1,6 @@
 """The evidence of one trained model, in one call."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Literal
@@ -30,6 +30,7 @@ def estimate_evidence(
     likelihood_power: float = 1.0,
     at_mode_correction: bool = False,
     diagnose: bool = True,
+    kfac_reduce: Collection[str] = (),
     batch_size: int | None = None,
     generator: torch.Generator | None = None,
     seed: int = 0,
@@ -55,6 +56,8 @@ def estimate_evidence(
             only.
         at_mode_correction: add ½ gᵀ(H + D)⁻¹g with g the gradient of the negative log joint.
         diagnose: report gᵀ(H + D)⁻¹g, for one more forward and backward pass.
+        kfac_reduce: weight layers before a global pooling, for the Kronecker kinds; see
+            `nas_evidence.curvature.curvature_pass`.
         batch_size: rows at a time.
         generator: random numbers of the Monte-Carlo kinds; wins over `seed`.
         seed: of the Monte-Carlo kinds.
@@ -81,6 +84,7 @@ def estimate_evidence(
             batch_size=BATCH_SIZE if batch_size is None else batch_size,
             generator=random,
             diagnose=(diagnose or at_mode_correction) and draw == 0,
+            kfac_reduce=kfac_reduce,
         )
         passes.append(passed if draw == 0 else replace(passed, gradient=passes[0].gradient))
     draws = [
@@ -94,7 +98,14 @@ def estimate_evidence(
         )
         for passed in passes
     ]
-    return _with_temperature(draws[0] if len(draws) == 1 else _mean(draws), temperature)
+    estimate = draws[0] if len(draws) == 1 else _mean(draws)
+    if kfac_reduce:
+        estimate = _noted(estimate, f"kfac_reduce on {', '.join(sorted(kfac_reduce))}")
+    if temperature == 1:
+        return estimate
+    term = Term(term="temperature", group="all", value=temperature)
+    estimate = estimate.model_copy(update={"terms": (*estimate.terms, term)})
+    return _noted(estimate, f"softmax temperature {temperature:g}")
 
 
 def _targets(targets: Tensor, likelihood: str) -> Tensor:
@@ -105,12 +116,8 @@ def _targets(targets: Tensor, likelihood: str) -> Tensor:
     return real[:, None] if real.ndim == 1 else real
 
 
-def _with_temperature(estimate: EvidenceEstimate, temperature: float) -> EvidenceEstimate:
-    if temperature == 1:
-        return estimate
-    term = Term(term="temperature", group="all", value=temperature)
-    note = "; ".join(filter(None, (estimate.note, f"softmax temperature {temperature:g}")))
-    return estimate.model_copy(update={"terms": (*estimate.terms, term), "note": note})
+def _noted(estimate: EvidenceEstimate, note: str) -> EvidenceEstimate:
+    return estimate.model_copy(update={"note": "; ".join(filter(None, (estimate.note, note)))})
 
 
 def _mean(draws: list[EvidenceEstimate]) -> EvidenceEstimate:

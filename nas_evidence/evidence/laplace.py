@@ -115,13 +115,10 @@ def laplace_estimate(
         terms.append(Term(term="likelihood_power", group="all", value=likelihood_power))
     if pass_.gradient is not None:
         norm = _gradient_norm_squared(pass_, model, precision, likelihood_power)
-        terms.append(Term(term="gradient_norm_squared", group="all", value=norm))
+        value += 0.5 * norm if at_mode_correction else 0.0
+        terms += _diagnosis(norm, corrected=at_mode_correction)
         if norm > 1:
             notes.append(f"not at a mode: gradient_norm_squared is {norm:.3g} nats, above 1")
-        if at_mode_correction:
-            value += 0.5 * norm
-            terms.append(Term(term="at_mode_correction", group="all", value=0.5 * norm))
-            notes.append("with at_mode_correction")
     return EvidenceEstimate(
         estimator=kind,
         value=value,
@@ -143,6 +140,13 @@ def _gradient_norm_squared(
     theta = torch.cat([p.detach().double().flatten() for p in model.parameters()])
     gradient = delta.to(theta) * theta - power * pass_.gradient
     return float(pass_.curvature.inverse_quadratic(gradient, precision / power)) / power
+
+
+def _diagnosis(norm: float, *, corrected: bool) -> list[Term]:
+    terms = [Term(term="gradient_norm_squared", group="all", value=norm)]
+    if corrected:
+        terms.append(Term(term="at_mode_correction", group="all", value=0.5 * norm))
+    return terms
 
 
 def _scatter(model: nn.Module, precision: Tensor, sizes: tuple[int, ...]) -> Tensor:

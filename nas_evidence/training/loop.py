@@ -158,6 +158,7 @@ def evaluate(state: Training, data: TensorData, assignment: Assignment) -> None:
             learning_rate=online.hyper_learning_rate,
             groups=online.prior_groups,
             names=curvature.names,
+            shapes=[p.shape for p in state.model.parameters()],
         )
     estimates = [
         laplace_estimate(kind, at(kind), state.model, state.prior_precision)

@@ -1,0 +1,40 @@
+"""The gradient of the log likelihood, summed over the data: one ordinary pass.
+
+    ∇ log p(D|θ) = Σ_n J_nᵀ ∂ log p(y_n|f_n) / ∂f_n      [P], zero for no prior at a mode
+
+It tells how far from a mode a model is, see `evidence.laplace`. The cost is a training epoch
+without the steps.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from nas_evidence.curvature.capture import undisturbed
+from nas_evidence.likelihood import Likelihood
+
+
+def log_likelihood_gradient(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    likelihood: Likelihood,
+    *,
+    batch_size: int,
+) -> Tensor:
+    """Return the gradient in the order of `model.parameters()`, float64 [P].
+
+    The model is in evaluation mode meanwhile and left exactly as it was.
+    """
+    parameters = list(model.parameters())
+    size = sum(p.numel() for p in parameters)
+    total = torch.zeros(size, dtype=torch.float64, device=inputs.device)
+    with undisturbed(model):
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        for start in range(0, len(inputs), batch_size):
+            rows = slice(start, start + batch_size)
+            outputs = model(inputs[rows].detach())
+            column = likelihood.residual(outputs, targets[rows])
+            parts = torch.autograd.grad(outputs, parameters, column)
+            total += torch.cat([part.flatten() for part in parts])
+    return total

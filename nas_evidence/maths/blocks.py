@@ -1,0 +1,199 @@
+"""The block of one parameter tensor in a block-diagonal curvature matrix.
+
+    Diagonal   diag(h)                                        one number for each parameter
+    Rotated    (Q_B ⊗ Q_A) diag(h) (Q_B ⊗ Q_A)ᵀ               diagonal in a Kronecker eigenbasis
+    Dense      any symmetric matrix
+    Kronecker  SB ⊗ SA / (N |T|), one pair for each convolution group
+
+Everything here is float64 and a sum over data, so that blocks of disjoint data can be added. A
+Kronecker block keeps SA, SB and N apart: the product of sums is not the sum of products.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """A diagonal block: `values` [size]."""
+
+    values: Tensor
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.values.numel()
+
+    def spectrum(self) -> tuple[Tensor, int]:
+        """Return the eigenvalues [size], clamped at 0, and how many were below."""
+        return clamped(self.values.flatten())
+
+    def trace(self) -> Tensor:
+        """Return the trace []."""
+        return self.values.sum()
+
+    def inverse_quadratic(self, vector: Tensor, precision: Tensor) -> Tensor:
+        """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ [] or [size]."""
+        return (vector.square() / (self.values.flatten().clamp(min=0) + precision)).sum()
+
+    def plus(self, other: "Diagonal") -> "Diagonal":
+        """Return the block of the data of both."""
+        return Diagonal(self.values + other.values)
+
+
+@dataclass(frozen=True)
+class Rotated:
+    """Diagonal in the eigenbasis of a Kronecker block; not a sum over data, the basis is not.
+
+    values  [groups, d_out, d_in]
+    left    Q_B, columns [groups, d_out, d_out]
+    right   Q_A, columns [groups, d_in, d_in]
+    """
+
+    values: Tensor
+    left: Tensor
+    right: Tensor
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.values.numel()
+
+    def spectrum(self) -> tuple[Tensor, int]:
+        """Return the eigenvalues [size], clamped at 0, and how many were below."""
+        return clamped(self.values.flatten())
+
+    def trace(self) -> Tensor:
+        """Return the trace []."""
+        return self.values.sum()
+
+    def inverse_quadratic(self, vector: Tensor, precision: Tensor) -> Tensor:
+        """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ []."""
+        rotated = self.left.mT @ vector.reshape(self.values.shape) @ self.right
+        return (rotated.square() / (self.values.clamp(min=0) + precision)).sum()
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A symmetric block: `matrix` [size, size]."""
+
+    matrix: Tensor
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return len(self.matrix)
+
+    def spectrum(self) -> tuple[Tensor, int]:
+        """Return the eigenvalues [size], clamped at 0, and how many were below."""
+        return clamped(torch.linalg.eigvalsh(self.matrix))
+
+    def trace(self) -> Tensor:
+        """Return the trace []."""
+        return self.matrix.trace()
+
+    def inverse_quadratic(self, vector: Tensor, precision: Tensor) -> Tensor:
+        """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ []."""
+        eigenvalues, vectors = torch.linalg.eigh(self.matrix)
+        return Diagonal(eigenvalues).inverse_quadratic(vectors.mT @ vector, precision)
+
+    def plus(self, other: "Dense") -> "Dense":
+        """Return the block of the data of both."""
+        return Dense(self.matrix + other.matrix)
+
+
+@dataclass(frozen=True)
+class Kronecker:
+    """The block SB ⊗ SA / (N |T|) of a weight (out, in), one pair for each convolution group.
+
+    inputs       SA = Σ_{n,t} a aᵀ    [groups, d_in, d_in]
+    gradients    SB = Σ_{n,t,c} s sᵀ  [groups, d_out, d_out]
+    n_data       N
+    n_positions  |T|
+    """
+
+    inputs: Tensor
+    gradients: Tensor
+    n_data: int
+    n_positions: int
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return len(self.inputs) * self.inputs.shape[1] * self.gradients.shape[1]
+
+    @property
+    def scale(self) -> float:
+        """1 / (N |T|)."""
+        return 1 / (self.n_data * self.n_positions)
+
+    def spectrum(self) -> tuple[Tensor, int]:
+        """Return the eigenvalues [size], clamped at 0, and how many factor eigenvalues were below.
+
+        The factors are clamped, not the product: two rounding errors below zero would multiply
+        to a positive eigenvalue.
+        """
+        left, n_left = clamped(torch.linalg.eigvalsh(self.gradients))
+        right, n_right = clamped(torch.linalg.eigvalsh(self.inputs))
+        return (self.scale * left[:, :, None] * right[:, None, :]).flatten(), n_left + n_right
+
+    def trace(self) -> Tensor:
+        """Return the trace []."""
+        left = self.gradients.diagonal(dim1=1, dim2=2).sum(1)
+        right = self.inputs.diagonal(dim1=1, dim2=2).sum(1)
+        return self.scale * (left * right).sum()
+
+    def inverse_quadratic(self, vector: Tensor, precision: Tensor) -> Tensor:
+        """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ []."""
+        b, left = torch.linalg.eigh(self.gradients)
+        a, right = torch.linalg.eigh(self.inputs)
+        values = self.scale * b.clamp(min=0)[:, :, None] * a.clamp(min=0)[:, None, :]
+        return Rotated(values, left, right).inverse_quadratic(vector, precision)
+
+    def plus(self, other: "Kronecker") -> "Kronecker":
+        """Return the block of the data of both: the product of the sums.
+
+        Raises:
+            ValueError: if the numbers of positions differ.
+        """
+        if self.n_positions != other.n_positions:
+            raise ValueError(
+                f"Kronecker factors with {self.n_positions} and {other.n_positions} positions "
+                "cannot be added; all data must have one shape"
+            )
+        return Kronecker(
+            self.inputs + other.inputs,
+            self.gradients + other.gradients,
+            self.n_data + other.n_data,
+            self.n_positions,
+        )
+
+
+Block = Diagonal | Rotated | Dense | Kronecker
+
+
+def add_blocks(one: Block, other: Block) -> Block:
+    """Return the block of the data of both.
+
+    Raises:
+        ValueError: if they are of different kinds, or of a kind that is not a sum over data.
+    """
+    match one, other:
+        case Diagonal(), Diagonal():
+            return one.plus(other)
+        case Dense(), Dense():
+            return one.plus(other)
+        case Kronecker(), Kronecker():
+            return one.plus(other)
+        case _:
+            raise ValueError(
+                f"a {type(one).__name__} and a {type(other).__name__} block cannot be added; "
+                "merge passes of one kind, and not of ekfac_ggn, whose basis depends on all data"
+            )
+
+
+def clamped(eigenvalues: Tensor) -> tuple[Tensor, int]:
+    """Return the eigenvalues clamped at 0, and how many were below."""
+    return eigenvalues.clamp(min=0), int((eigenvalues < 0).sum())

@@ -1,0 +1,237 @@
+"""Prior precisions, and the noise, that maximise the Laplace evidence: any structure, one Newton.
+
+At fixed parameters and for curvature H of unit noise (Gauss-Newton a = 1, empirical Fisher a = 2)
+
+    F(x, v) = κ (−½ RSS e⁻ᵛ − ½ N C (v + log 2π)) − ½ Σ_l δ_l ‖θ_l‖² − ½ log|c H + D| / |D|
+
+    ∂F/∂x_g = ½ (γ_g − δ_g ‖θ_g‖²)                x_g = log δ_g       c = κ e⁻ᵃᵛ
+    ∂F/∂v   = ½ (κ RSS e⁻ᵛ − κ N C + a Σ γ)       v = log s²          κ = likelihood power
+
+F is concave in (x, v) jointly, so there is one maximum; a Newton step of at most 3 in any
+coordinate, halved until F rises, finds it from anywhere. At the maximum MacKay's equations hold,
+s² = RSS / (N C − a γ / κ), which as an update breaks down where γ exceeds N C: diagonal and
+Kronecker curvature with more parameters than targets. With several groups coupled by a full
+matrix γ_l = P_l − δ_l tr[(H + D)⁻¹]_ll; see `Slopes`. γ depends on x + a v only, which gives every
+second derivative.
+
+Dead groups are decided beforehand: θ = 0 and H > 0 goes to the upper bound, θ ≠ 0 and H = 0 to the
+lower, and a group with neither keeps its precision.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nas_evidence.curvature import CurvaturePass
+from nas_evidence.maths.structured import Structured
+from nas_evidence.training.hyperparameters import LOG_PRECISION_RANGE
+from nas_evidence.training.prior_groups import Ties
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+LOG_VARIANCE_RANGE = (-30.0, 30.0)  # of the noise, log s²
+_MAX_STEP = 3.0
+_MAX_ITERATIONS = 200
+_LAST_GAIN = 1e-8  # nats still to gain at the last step, which squares what is missing
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What a Gaussian likelihood adds to the evidence, for any noise.
+
+    squared_error  RSS = Σ_n ‖y_n − f_n‖²
+    n_targets      N C
+    exponent       a: the curvature is proportional to s^(−2a)
+    pass_std       the s that the curvature was computed with
+    """
+
+    squared_error: float
+    n_targets: int
+    exponent: Literal[1, 2]
+    pass_std: float
+
+
+def noise_of(kind: str, pass_: CurvaturePass, noise_std: float) -> Noise:
+    """Return the noise terms of a pass of `kind` that was made with `Gaussian(noise_std)`.
+
+    Raises:
+        ValueError: if the targets of the pass are labels.
+    """
+    if pass_.squared_error is None:
+        raise ValueError("the noise is a hyperparameter of real targets, but these are labels")
+    exponent: Literal[1, 2] = 2 if kind.endswith("ef") else 1
+    return Noise(pass_.squared_error, pass_.n_data * pass_.n_outputs, exponent, noise_std)
+
+
+class Derivatives(NamedTuple):
+    """F in nats, its gradient and its Hessian in (x, v), or in x without noise."""
+
+    value: float
+    gradient: Array
+    hessian: Array
+
+
+@dataclass(frozen=True)
+class Objective:
+    """F and its derivatives; without noise the likelihood is a constant and left out."""
+
+    curvature: Structured
+    squared_norms: Tensor  # [G]
+    ties: Ties
+    noise: Noise | None = None
+    likelihood_power: float = 1.0
+
+    def at(self, z: Array) -> Derivatives:
+        """Return the derivatives at z = (x of each group, v)."""
+        exponent = 0 if self.noise is None else self.noise.exponent
+        scale = self.likelihood_power
+        if self.noise is not None:
+            scale *= math.exp(-exponent * (z[-1] - 2 * math.log(self.noise.pass_std)))
+        precision = self.precision(z)
+        slopes = self.curvature.slopes(precision / scale)
+        groups = self.membership
+        effective = groups.T @ slopes.effective.cpu().numpy()
+        bend = groups.T @ slopes.bend.cpu().numpy() @ groups
+        scatter = groups.T @ (precision * self.squared_norms.cpu()).numpy()
+        value = -0.5 * (float(scatter.sum()) + float(slopes.log_det_ratio))
+        gradient, hessian = 0.5 * (effective - scatter), 0.5 * (bend - np.diag(scatter))
+        if self.noise is None:
+            return Derivatives(value, gradient, hessian)
+        fit = self.likelihood_power * self.noise.squared_error * math.exp(-z[-1])
+        count = self.likelihood_power * self.noise.n_targets
+        mixed = 0.5 * exponent * bend.sum(1)
+        corner = 0.5 * (-fit + exponent**2 * bend.sum())
+        return Derivatives(
+            value - 0.5 * fit - 0.5 * count * (z[-1] + math.log(2 * math.pi)),
+            np.append(gradient, 0.5 * (fit - count + exponent * effective.sum())),
+            np.block([[hessian, mixed[:, None]], [mixed[None, :], np.array([[corner]])]]),
+        )
+
+    def precision(self, z: Array) -> Tensor:
+        """Return δ_l of each tensor [G]."""
+        x = torch.from_numpy(z[list(self.ties.member)])
+        return x.exp() * torch.tensor(self.ties.scale, dtype=torch.float64)
+
+    @property
+    def membership(self) -> Array:
+        """One column for each group, one row for each tensor; entries 0 and 1."""
+        member = np.array(self.ties.member)
+        columns: Array = np.eye(member.max() + 1)[member]
+        return columns
+
+
+def fit_prior(
+    curvature: Structured,
+    squared_norms: Tensor,
+    prior_precision: Tensor,
+    *,
+    ties: Ties,
+    likelihood_power: float = 1.0,
+) -> Tensor:
+    """Return the prior precisions of most evidence, one for each parameter tensor [G], float64.
+
+    Serves every structure; `update_prior_precision` is the fast way for spectra of millions.
+
+    Args:
+        curvature: of the summed negative log likelihood.
+        squared_norms: θ_lᵀθ_l [G].
+        prior_precision: where to start [G].
+        ties: which tensors share one precision.
+        likelihood_power: κ.
+    """
+    objective = Objective(curvature, squared_norms, ties, likelihood_power=likelihood_power)
+    return objective.precision(_maximum(objective, _start(prior_precision, ties)))
+
+
+def fit_prior_and_noise(
+    curvature: Structured,
+    squared_norms: Tensor,
+    prior_precision: Tensor,
+    *,
+    ties: Ties,
+    noise: Noise,
+    likelihood_power: float = 1.0,
+) -> tuple[Tensor, float]:
+    """Return prior precisions [G] and standard deviation of the noise of most evidence.
+
+    Args:
+        curvature: of the summed negative log likelihood, with noise `noise.pass_std`.
+        squared_norms: θ_lᵀθ_l [G].
+        prior_precision: where to start [G].
+        ties: which tensors share one precision.
+        noise: of the pass, from `noise_of`.
+        likelihood_power: κ.
+    """
+    objective = Objective(curvature, squared_norms, ties, noise, likelihood_power)
+    start = np.append(_start(prior_precision, ties), 2 * math.log(noise.pass_std))
+    z = _maximum(objective, start)
+    return objective.precision(z), math.exp(0.5 * z[-1])
+
+
+def _start(prior_precision: Tensor, ties: Ties) -> Array:
+    """Return log δ of each group: the mean over its members of log(δ_l / scale_l)."""
+    member = np.array(ties.member)
+    x = np.log(prior_precision.detach().cpu().double().numpy()) - np.log(ties.scale)
+    start: Array = np.bincount(member, x) / np.bincount(member)
+    return start
+
+
+def _maximum(objective: Objective, z: Array) -> Array:
+    n_groups = objective.membership.shape[1]
+    low, high = np.full_like(z, LOG_PRECISION_RANGE[0]), np.full_like(z, LOG_PRECISION_RANGE[1])
+    low[n_groups:], high[n_groups:] = LOG_VARIANCE_RANGE
+    z = np.clip(z, low, high)
+    norms = objective.membership.T @ objective.squared_norms.cpu().double().numpy()
+    traces = objective.membership.T @ objective.curvature.trace().cpu().numpy()
+    live = np.ones(len(z), dtype=bool)
+    live[:n_groups] = (norms > 0) & (traces > 0)
+    z[:n_groups][(norms == 0) & (traces > 0)] = LOG_PRECISION_RANGE[1]
+    z[:n_groups][(norms > 0) & (traces == 0)] = LOG_PRECISION_RANGE[0]
+    return _newton(objective, z, live, low, high)
+
+
+def _newton(objective: Objective, z: Array, live: Mask, low: Array, high: Array) -> Array:
+    """Return the maximum over the live coordinates within the bounds."""
+    here = objective.at(z)
+    for _ in range(_MAX_ITERATIONS):
+        pushed = ((z <= low) & (here.gradient < 0)) | ((z >= high) & (here.gradient > 0))
+        free = live & ~pushed
+        if not free.any():
+            return z
+        step = np.zeros_like(z)
+        step[free] = _solve(-here.hessian[np.ix_(free, free)], here.gradient[free])
+        gain = 0.5 * float(here.gradient @ step)
+        if gain < _LAST_GAIN and float(np.abs(step).max()) < 0.1:
+            return np.clip(z + step, low, high)
+        step *= min(1.0, _MAX_STEP / float(np.abs(step).max()))
+        moved, there = _rise(objective, z, here, step, low, high)
+        if there is here:
+            return z
+        z, here = moved, there
+    return z
+
+
+def _rise(
+    objective: Objective, z: Array, here: Derivatives, step: Array, low: Array, high: Array
+) -> tuple[Array, Derivatives]:
+    """Return the first of step, step/2, step/4, ... at which F rises, or where we are."""
+    for _ in range(30):
+        moved = np.clip(z + step, low, high)
+        there = objective.at(moved)
+        if there.value > here.value:
+            return moved, there
+        step = 0.5 * step
+    return z, here
+
+
+def _solve(matrix: Array, vector: Array) -> Array:
+    # A saturated coordinate has next to no curvature: its step is then large, and capped.
+    ridge = 1e-14 * float(np.trace(matrix)) + 1e-300
+    solution = np.linalg.solve(matrix + ridge * np.eye(len(matrix)), vector)
+    return solution.astype(np.float64)

@@ -1,0 +1,82 @@
+"""What every data set owes the rest of the house; a new one is tested by being registered."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nas_evidence.data import DATASETS, load
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.models import infeasible
+from nas_evidence.spec import DATASET_NAMES, ArchitectureSpec, DatasetSpec
+
+#: Where a set that needs files may lie: below the folder of reference data.
+FILES = {"mnist": "data", "fashion_mnist": "data", "cifar10": "data", "cifar100": "data"}
+N_TRAIN, N_TEST = 60, 40
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    path = tmp_path / "own.npz"
+    labels = np.arange(200) % 4
+    images = generator.integers(0, 256, (200, 5, 6), dtype=np.uint8)
+    np.savez(
+        path, x_train=images[:120], y_train=labels[:120], x_test=images[120:], y_test=labels[120:]
+    )
+    return path
+
+
+def spec(name: str, path: Path | str) -> DatasetSpec:
+    sizes = {"max_train": N_TRAIN, "max_test": N_TEST}
+    return DatasetSpec(name=name, path=str(path) if name == "npz" else None, **sizes)
+
+
+def test_the_registry_and_the_study_file_know_the_same_names() -> None:
+    assert set(DATASETS) == set(DATASET_NAMES)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_it_is_what_was_asked_for_and_the_same_every_time(
+    name: str, own_file: Path, request: pytest.FixtureRequest
+) -> None:
+    root = None
+    if name in FILES:
+        root = str(request.getfixturevalue("shared") / FILES[name])
+    asked = spec(name, own_file)
+    try:
+        data, again = (load(asked, seed=3, data_root=root) for _ in range(2))
+    except ValueError as error:
+        if name not in FILES:
+            raise
+        pytest.skip(f"its files are not here: {error}")
+    other = load(asked, seed=4, data_root=root)
+    arrays = ("x_train", "y_train", "x_test", "y_test", "mean", "std")
+    for array in arrays:
+        np.testing.assert_array_equal(getattr(data, array), getattr(again, array))
+    assert not np.array_equal(data.x_train, other.x_train)
+    assert data.name == name
+
+    assert (len(data.x_train), len(data.y_train), data.n_train) == (N_TRAIN,) * 3
+    assert len(data.x_test) == len(data.y_test) == N_TEST
+    assert data.x_train.dtype == data.x_test.dtype
+    assert data.x_train.dtype in (np.uint8, np.float32)
+    assert data.y_train.dtype == data.y_test.dtype == np.int64
+    assert set(data.y_train) == set(range(data.n_classes)) >= set(data.y_test)
+    assert data.x_train.shape[1:] == data.x_test.shape[1:] == data.input_shape
+    assert (data.std > 0).all()
+    one_input = (data.x_train[0] - data.mean) / data.std
+    assert one_input.shape == data.input_shape
+
+    tensors = to_tensors(data, "cpu")
+    assert abs(tensors.x_train.double().mean().item()) < 1e-4
+    assert infeasible(ArchitectureSpec(family="linear"), data.input_shape, data.n_classes) is None
+
+
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits"}))
+def test_missing_files_are_one_error_that_names_the_set_and_the_remedy(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=rf"{name}(.|\n)*--data-root"):
+        load(spec(name, tmp_path / "gone.npz"), seed=0, data_root=str(tmp_path))
+    assert not list(tmp_path.iterdir())

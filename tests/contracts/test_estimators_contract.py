@@ -1,0 +1,133 @@
+"""What every estimator owes the ranking; a new one is tested by being registered.
+
+On a linear model with Gaussian noise the evidence is in closed form,
+
+    log p(y) = log N(y; 0, s^2 I + X D^-1 X^T),
+
+whatever the shape of the design: one that is EXACT_ON_LINEAR must hit it, a LOWER_BOUND must not
+exceed it, and a SCORE only ranks.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import MultivariateNormal
+
+from nas_evidence import estimate_evidence
+from nas_evidence.curvature import KINDS
+from nas_evidence.data import load
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.evidence import ESTIMATORS
+from nas_evidence.record import EvidenceEstimate, TrialRecord
+from nas_evidence.spec import (
+    LAPLACE_KINDS,
+    ONLINE_KINDS,
+    SCORES,
+    ArchitectureSpec,
+    Assignment,
+    DatasetSpec,
+)
+from nas_evidence.trial import Trial
+
+
+@pytest.mark.parametrize("relation", ["EXACT_ON_LINEAR", "LOWER_BOUND"])
+@pytest.mark.parametrize("n_data", [2, 40])  # fewer and more rows than parameters
+@pytest.mark.parametrize("scale", [1e-2, 1e2])  # of the inputs: flat and sharp posteriors
+def test_a_claim_about_linear_models_holds(relation: str, n_data: int, scale: float) -> None:
+    torch.manual_seed(n_data)
+    x = scale * torch.randn(n_data, 4).double() @ torch.diag(torch.logspace(-1, 1, 4).double())
+    y = torch.randn(n_data, 2).double()
+    noise_std, delta = 0.3, torch.tensor([0.05, 20.0], dtype=torch.float64)
+    features = torch.cat([x, torch.ones(n_data, 1).double()], 1)
+    prior = torch.diag(torch.cat([delta[:1].expand(4), delta[1:]]))
+    hessian = features.T @ features / noise_std**2
+    mode = torch.linalg.solve(hessian + prior, features.T @ y / noise_std**2)
+    model = nn.Linear(4, 2).double()
+    with torch.no_grad():
+        model.weight.copy_(mode[:4].T)
+        model.bias.copy_(mode[4])
+    covariance = (
+        features @ prior.inverse() @ features.T + noise_std**2 * torch.eye(n_data).double()
+    )
+    truth = MultivariateNormal(torch.zeros(n_data).double(), covariance).log_prob(y.T).sum().item()
+
+    claims = [kind for kind in KINDS if ESTIMATORS[kind] == relation]
+    assert claims
+    for kind in claims:
+        estimate = estimate_evidence(
+            model, x, y, likelihood="gaussian", curvature=kind, prior_precision=delta,
+            noise_std=noise_std,
+        )  # fmt: skip
+        assert estimate.relation == relation
+        if relation == "EXACT_ON_LINEAR":
+            assert estimate.value == pytest.approx(truth, rel=1e-8), kind
+        else:
+            assert estimate.value <= truth + 1e-8 * abs(truth), kind
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> TrialRecord:
+    """A short trial with every score that a study may ask for."""
+    data = DatasetSpec(name="digits", max_train=60, max_test=20)
+    assignment = Assignment(
+        trial_id=0,
+        attempt=1,
+        replicate=0,
+        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 4}),
+        dataset=data,
+        plan={"epochs": 2, "online": {"every": 2}},
+        estimators=SCORES,
+        seed=0,
+    )
+    tensors = to_tensors(load(data, seed=0), "cpu")
+    trial = Trial.start(assignment, tensors, tmp_path_factory.mktemp("trial"))
+    trial.advance(2)
+    return trial.finish()
+
+
+@pytest.fixture
+def estimate(record: TrialRecord, name: str) -> EvidenceEstimate:
+    found = record.final_estimate(name)
+    assert found is not None, f"{name} may be asked for, and was not recorded"
+    return found
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_every_score_of_a_study_is_recorded_with_its_registered_relation(
+    estimate: EvidenceEstimate, name: str
+) -> None:
+    assert estimate.relation == ESTIMATORS[name]
+    assert estimate.valid
+    assert math.isfinite(estimate.value)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_per_datum_is_there_exactly_where_the_unit_is_nats_summed_over_data(
+    estimate: EvidenceEstimate, record: TrialRecord, name: str
+) -> None:
+    if name in LAPLACE_KINDS or name == "prequential_epoch1":
+        assert estimate.per_datum == pytest.approx(estimate.value / 60, rel=1e-14)
+    else:
+        assert estimate.per_datum is None
+
+
+@pytest.mark.parametrize("name", LAPLACE_KINDS)
+def test_an_evidence_names_its_terms_for_every_tensor(
+    estimate: EvidenceEstimate, name: str
+) -> None:
+    tensors = {"linear1.weight", "linear1.bias", "head.weight", "head.bias"}
+    groups: dict[str, set[str]] = {}
+    for term in estimate.terms:
+        assert math.isfinite(term.value)
+        groups.setdefault(term.term, set()).add(term.group)
+    log_det_groups = groups.pop("log_det_ratio")
+    assert log_det_groups == tensors or (name not in ONLINE_KINDS and log_det_groups == {"all"})
+    for term in ("scatter", "effective_parameters", "prior_precision"):
+        assert groups.pop(term) == tensors
+    assert groups == {key: {"all"} for key in ("log_likelihood", "clamped_eigenvalues", "n_data")}
+
+
+def test_relations_are_the_three_words() -> None:
+    assert set(ESTIMATORS.values()) == {"EXACT_ON_LINEAR", "LOWER_BOUND", "SCORE"}

@@ -1,0 +1,73 @@
+"""What every curvature kind owes the evidence; a new one is tested by being registered."""
+
+import copy
+
+import pytest
+import torch
+from cases import case
+
+from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
+from nas_evidence.spec import LAPLACE_KINDS, ONLINE_KINDS
+
+CASES = ("mlp", "regression", "residual")
+
+
+def run(kind: str, name: str, *, batch_size: int = 4, seed: int = 0) -> CurvaturePass:
+    c = case(name)
+    return curvature_pass(
+        kind, c.model, c.x, c.y, c.likelihood,
+        batch_size=batch_size, generator=torch.Generator().manual_seed(seed),
+    )  # fmt: skip
+
+
+def test_a_study_can_name_registered_kinds_only() -> None:
+    assert set(LAPLACE_KINDS) | set(ONLINE_KINDS) <= set(KINDS)
+
+
+@pytest.mark.parametrize("kind", ONLINE_KINDS)
+def test_an_online_kind_has_a_spectrum_for_every_tensor(kind: str) -> None:
+    curvature = run(kind, "residual").curvature
+    assert [len(s) for s in curvature.spectra()] == list(curvature.sizes)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_determinant_and_effective_parameters_fit_each_other(kind: str, name: str) -> None:
+    passed = run(kind, name)
+    curvature = passed.curvature
+    sizes = torch.tensor(curvature.sizes, dtype=torch.float64)
+    delta = torch.logspace(-1, 2, len(sizes), dtype=torch.float64, requires_grad=True)
+    log_det_ratio = curvature.log_det_ratio(delta)
+    assert log_det_ratio.dtype == torch.float64
+    assert log_det_ratio.isfinite().all()
+    assert (log_det_ratio >= 0).all()
+    assert passed.n_data == len(case(name).x)
+    assert curvature.n_parameters == sizes.sum()
+
+    effective = curvature.effective_parameters(delta.detach())
+    assert ((effective >= -1e-12) & (effective <= sizes + 1e-9)).all()
+    # gamma_l = sum lambda / (lambda + delta_l) = -delta_l d log|H + D| |D|^-1 / d delta_l
+    (gradient,) = torch.autograd.grad(log_det_ratio.sum(), delta)
+    torch.testing.assert_close(effective, -delta.detach() * gradient, rtol=1e-7, atol=1e-9)
+
+    weaker = curvature.log_det_ratio(10 * delta.detach())
+    assert (weaker <= log_det_ratio.detach() + 1e-12).all()
+    none = curvature.log_det_ratio(1e14 * delta.detach())
+    torch.testing.assert_close(none, torch.zeros_like(none), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_is_a_function_of_its_arguments_and_changes_none(kind: str, name: str) -> None:
+    c = case(name)
+    before = copy.deepcopy((c.model.state_dict(), c.x, c.y))
+    state = torch.get_rng_state()
+    one, two = run(kind, name, seed=5), run(kind, name, seed=5)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close((c.model.state_dict(), c.x, c.y), before, rtol=0, atol=0)
+    assert one.log_likelihood == two.log_likelihood
+    torch.testing.assert_close(one.curvature.trace(), two.curvature.trace(), rtol=0, atol=0)
+    # The likelihood part of a pass is the same for every kind, in any batches.
+    other = run("diag_ef", name, batch_size=len(c.x))
+    assert one.log_likelihood == pytest.approx(other.log_likelihood, rel=1e-12)
+    assert one.n_correct == other.n_correct

@@ -1,0 +1,274 @@
+"""The public call: targets, tempering, and parameters that are not a mode."""
+
+import math
+
+import pytest
+import reference
+import torch
+from cases import CASES, Case, case
+from torch import Tensor, nn
+from torch.distributions import MultivariateNormal
+from torch.testing import assert_close
+
+from nas_evidence import EvidenceEstimate, estimate_evidence
+from nas_evidence.curvature import KINDS, curvature_pass
+from nas_evidence.curvature.gradient import log_likelihood_gradient
+from nas_evidence.evidence.laplace import laplace_estimate
+from nas_evidence.likelihood import Categorical
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+
+
+def estimate(kind: str, c: Case, **arguments: object) -> EvidenceEstimate:
+    given = {
+        "likelihood": "categorical" if c.noise_std is None else "gaussian",
+        "prior_precision": c.prior_precision,
+        "noise_std": c.noise_std,
+        "batch_size": 4,
+    }
+    return estimate_evidence(c.model, c.x, c.y, curvature=kind, **{**given, **arguments})
+
+
+def term(found: EvidenceEstimate, name: str) -> float:
+    (value,) = (t.value for t in found.terms if t.term == name)
+    return value
+
+
+def _linear(n: int, *, bias: bool) -> tuple[Case, float]:
+    """A linear model far from its mode, and the exact log density of the targets."""
+    generator = torch.Generator().manual_seed(n)
+    x, y = (torch.randn(n, d, generator=generator).double() for d in (3, 2))
+    model = nn.Linear(3, 2, bias=bias).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(3 * torch.randn(parameter.shape, generator=generator).double())
+    delta = torch.tensor([0.8, 2.5][: 1 + bias], dtype=torch.float64)
+    features = torch.cat([x, torch.ones(n, 1).double()], 1) if bias else x
+    spread = torch.cat([delta[:1].expand(3), delta[1:]])
+    covariance = features @ torch.diag(1 / spread) @ features.T + 0.49 * torch.eye(n).double()
+    exact = MultivariateNormal(torch.zeros(n).double(), covariance).log_prob(y.T).sum()
+    return Case(model, x, y, 0.7, delta), exact.item()
+
+
+@pytest.mark.parametrize("n", [2, 12])  # two data points: the kernel form
+def test_correction_makes_linear_regression_exact_at_any_parameters(n: int) -> None:
+    c, exact = _linear(n, bias=True)
+    plain = estimate("full_ggn", c)
+    corrected = estimate("full_ggn", c, at_mode_correction=True)
+    assert_close(corrected.value, exact, rtol=1e-10, atol=0)
+    assert plain.value < exact - 1
+    assert "not at a mode" in plain.note
+    assert_close(term(corrected, "at_mode_correction"), corrected.value - plain.value)
+    assert "at_mode_correction" not in {t.term for t in plain.terms}
+    assert_close(term(plain, "gradient_norm_squared"), 2 * (exact - plain.value))
+
+
+@pytest.mark.parametrize("kind", ["kfac_ggn", "ekfac_ggn", "block_ggn"])
+def test_correction_is_exact_for_one_tensor(kind: str) -> None:
+    c, exact = _linear(12, bias=False)
+    assert_close(estimate(kind, c, at_mode_correction=True).value, exact, rtol=1e-10, atol=0)
+
+
+def test_correction_is_exact_for_a_diagonal_matrix() -> None:
+    c, _ = _linear(12, bias=False)
+    c.x = torch.eye(3).double()[torch.arange(12) % 3]
+    found = [estimate(k, c, at_mode_correction=True).value for k in ("diag_ggn", "full_ggn")]
+    assert_close(found[0], found[1], rtol=1e-12, atol=0)
+
+
+def test_at_the_mode_there_is_nothing_to_correct() -> None:
+    c, exact = _linear(12, bias=True)
+    features = torch.cat([c.x, torch.ones(12, 1).double()], 1)
+    spread = torch.diag(torch.tensor([0.8, 0.8, 0.8, 2.5], dtype=torch.float64))
+    mode = torch.linalg.solve(features.T @ features / 0.49 + spread, features.T @ c.y) / 0.49
+    with torch.no_grad():
+        c.model.weight.copy_(mode[:3].T)
+        c.model.bias.copy_(mode[3])
+    found = estimate("full_ggn", c)
+    assert 0 <= term(found, "gradient_norm_squared") < 1e-20
+    assert found.note == ""
+    assert_close(found.value, exact, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradient_of_the_log_likelihood_is_autograds(name: str) -> None:
+    c = case(name)
+    found = log_likelihood_gradient(c.model, c.x, c.y, c.likelihood, batch_size=3)
+    c.model.eval()
+    value = c.likelihood.log_likelihood(c.model(c.x), c.y)
+    expected = torch.autograd.grad(value, list(c.model.parameters()))
+    assert_close(found, torch.cat([g.flatten() for g in expected]))
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if not k.endswith("_mc")])
+def test_gradient_norm_is_that_of_the_dense_matrix(kind: str) -> None:
+    c = case("residual")
+    c.model.eval()
+    delta = c.prior_precision
+    assert delta is not None
+    sizes = torch.tensor([p.numel() for p in c.model.parameters()])
+    theta = torch.cat([p.detach().flatten() for p in c.model.parameters()])
+    g = delta.repeat_interleave(sizes) * theta
+    g -= log_likelihood_gradient(c.model, c.x, c.y, Categorical(), batch_size=9)
+    if kind.endswith("ef"):
+        full = reference.full_ef(c.model, c.x, c.y, None)
+    else:
+        full = reference.full_ggn(c.model, c.x, None)
+    blocks = {
+        "diag": [torch.diag(full.diagonal())],
+        "block": reference.tensor_blocks(full, c.model),
+        "full": [full],
+        "kfac": reference.kfac_blocks(c.model, c.x, None) if kind == "kfac_ggn" else [],
+    }.get(kind.split("_")[0], [])
+    found = term(estimate(kind, c), "gradient_norm_squared")
+    if not blocks:  # kfac_ef, ekfac: no dense definition here, but still a norm
+        assert 0 < found <= (g.square() / delta.repeat_interleave(sizes)).sum()
+        return
+    h = torch.block_diag(*blocks) + torch.diag(delta.repeat_interleave(sizes))
+    assert_close(found, (g @ torch.linalg.solve(h, g)).item(), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_diagnosis_costs_nothing_when_not_asked_for(kind: str) -> None:
+    c = case("mlp")
+    calls = []
+    c.model.register_forward_hook(lambda *_: calls.append(None))
+    passed = curvature_pass(
+        kind, c.model, c.x, c.y, Categorical(), batch_size=11, generator=torch.Generator()
+    )
+    # two data for the check of the layers, then the data; EKFAC sees them twice
+    assert len(calls) == (3 if kind == "ekfac_ggn" else 2)
+    assert passed.gradient is None
+    found = laplace_estimate(kind, passed, c.model, c.prior_precision)
+    assert "gradient_norm_squared" not in {t.term for t in found.terms}
+    told, silent = (estimate(kind, c, diagnose=d, seed=1) for d in (True, False))
+    assert told.value == silent.value
+
+
+def _tempered_evidence(c: Case, kappa: float, temperature: float = 1.0) -> float:
+    """κ l − ½ θᵀDθ − ½ log|κ H + D|/|D| by brute force, for the full GGN."""
+    c.model.eval()
+    scaled = nn.Sequential(c.model, _Divide(temperature))
+    full = kappa * reference.full_ggn(scaled, c.x, c.noise_std)
+    with torch.no_grad():
+        value = kappa * reference.log_likelihood(scaled(c.x), c.y, c.noise_std)
+    assert c.prior_precision is not None
+    for p, d in zip(c.model.parameters(), c.prior_precision, strict=True):
+        value -= 0.5 * float(d) * p.detach().square().sum().item()
+    sizes = torch.tensor([p.numel() for p in c.model.parameters()])
+    return value - 0.5 * reference.log_det_ratio(full, c.prior_precision.repeat_interleave(sizes))
+
+
+class _Divide(nn.Module):
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        return outputs / self.temperature
+
+
+@pytest.mark.parametrize("name", ["mlp", "regression", "residual"])
+def test_likelihood_power_scales_likelihood_and_curvature(name: str) -> None:
+    c = case(name)
+    for kappa in (0.2, 5.0):
+        found = estimate("full_ggn", c, likelihood_power=kappa)
+        assert_close(found.value, _tempered_evidence(c, kappa), rtol=1e-10, atol=0)
+        assert term(found, "likelihood_power") == kappa
+        assert f"likelihood power {kappa:g}" in found.note
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if "ggn" in k and not k.endswith("_mc")])
+def test_a_power_of_two_is_the_data_seen_twice(kind: str) -> None:
+    # ... in each of value and distance from the mode, Gaussian normaliser included.
+    for name in ("regression", "conv_stride_padding"):
+        c = case(name)
+        twice = Case(c.model, torch.cat([c.x, c.x]), torch.cat([c.y, c.y]), c.noise_std)
+        found, expected = estimate(kind, c, likelihood_power=2.0), estimate(kind, twice)
+        assert_close(found.value, expected.value, rtol=1e-9, atol=0)
+        norms = [term(e, "gradient_norm_squared") for e in (found, expected)]
+        assert_close(norms[0], norms[1], rtol=1e-8, atol=0)
+
+
+def test_linear_regression_tempered_is_exact_at_any_parameters() -> None:
+    # N(y|f, s²)^κ = N(y|f, s²/κ) times a constant in closed form.
+    c, _ = _linear(12, bias=True)
+    kappa, variance = 3.0, 0.49
+    found = estimate("full_ggn", c, at_mode_correction=True, likelihood_power=kappa)
+    same = estimate("full_ggn", c, at_mode_correction=True, noise_std=(variance / kappa) ** 0.5)
+    tau = 2 * math.pi * variance
+    constant = -0.5 * c.y.numel() * (kappa * math.log(tau) - math.log(tau / kappa))
+    assert_close(found.value, same.value + constant, rtol=1e-10, atol=0)
+
+
+def test_temperature_divides_the_logits() -> None:
+    c = case("mlp")
+    found = estimate("full_ggn", c, temperature=2.5)
+    assert_close(found.value, _tempered_evidence(c, 1.0, 2.5), rtol=1e-10, atol=0)
+    assert term(found, "temperature") == 2.5
+    scaled = case("mlp")
+    with torch.no_grad():  # the same function with the division in the last layer
+        scaled.model[3].weight /= 2.5
+        scaled.model[3].bias /= 2.5
+    assert scaled.prior_precision is not None
+    scaled.prior_precision[2:] *= 2.5**2
+    for kind in (k for k in KINDS if not k.endswith("_mc")):
+        one, other = estimate(kind, c, temperature=2.5), estimate(kind, scaled)
+        assert_close(one.value, other.value, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_of_any_integer_type_are_taken(dtype: torch.dtype) -> None:
+    c = case("mlp")
+    expected = estimate("kfac_ggn", c).value
+    c.y = c.y.to(dtype)
+    assert estimate("kfac_ggn", c).value == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_real_targets_without_an_axis_for_one_output_are_taken(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).to(dtype)
+    x, y = torch.randn(8, 3, dtype=dtype), torch.randn(8, 1)
+    flat, column = Case(model, x, y[:, 0], 0.5), Case(model, x, y, 0.5)
+    for kind in ("diag_ef", "full_ggn"):
+        assert estimate(kind, flat).value == estimate(kind, column).value
+        assert_close(
+            estimate(kind, Case(model, x, y.double(), 0.5)).value, estimate(kind, column).value
+        )
+
+
+def test_whole_numbers_are_real_targets_too() -> None:
+    c = case("regression")
+    c.y = c.y.round()
+    expected = estimate("full_ef", c).value
+    c.y = c.y.long()
+    assert estimate("full_ef", c).value == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("regression", {"temperature": 2.0}, "`temperature` is for"),
+        ("mlp", {"temperature": 0.0}, "temperature > 0"),
+        ("mlp", {"likelihood_power": 0.0}, "likelihood_power > 0"),
+        ("mlp", {"likelihood_power": math.inf}, "likelihood_power > 0"),
+    ],
+)
+def test_mistakes_are_refused_in_words(
+    name: str, arguments: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        estimate("diag_ef", case(name), **arguments)
+
+
+def test_targets_that_cannot_be_meant_are_refused() -> None:
+    c = case("mlp")
+    for y, message in ((c.y + 1, "range from 1 to 3"), (c.y.double(), "must be int64")):
+        with pytest.raises(ValueError, match=message):
+            estimate("diag_ef", Case(c.model, c.x, y))
+    r = case("regression")  # two outputs
+    with pytest.raises(ValueError, match=r"got \[.*, 1\] for \[.*, 2\]"):
+        estimate("diag_ef", Case(r.model, r.x, r.y[:, 0], 0.6))
+    passed = curvature_pass("diag_ef", c.model, c.x, c.y, Categorical(), batch_size=4)
+    with pytest.raises(ValueError, match="needs a curvature pass with"):
+        laplace_estimate("diag_ef", passed, c.model, c.prior_precision, at_mode_correction=True)

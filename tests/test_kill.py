@@ -1,0 +1,222 @@
+"""Really killed processes: nothing finished is lost, changed or run twice, and nothing stays.
+
+Every search here runs Ray in a session of its own; only processes of that session are ended.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from commands import assert_same, found, hashes, run, start
+
+from nas_evidence.spec import Assignment
+from nas_evidence.store import read_table
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
+
+N_TRIALS = 8
+STUDY = f"""\
+name = "killed"
+n_trials = {N_TRIALS}
+objective = "diag_ef"
+estimators = ["diag_ef"]
+[dataset]
+name = "digits"
+max_train = 400
+max_test = 100
+[family.mlp]
+width = {{low = 16, high = 64, log = true}}
+[plan]
+epochs = 40
+batch_size = 16
+[plan.online]
+every = 5
+curvature = "diag_ef"
+[sampler]
+name = "random"
+startup_per_family = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the study file, and `calm`: the study as it ends undisturbed."""
+    home = tmp_path_factory.mktemp("killed")
+    (home / "killed.toml").write_text(STUDY)
+    run("search", "killed.toml", "--out", "calm", "--executor", "inline", folder=home)
+    return home
+
+
+@pytest.fixture
+def folder(home: Path, request: pytest.FixtureRequest) -> Path:
+    return home / request.node.name
+
+
+# --- processes
+
+
+def members(session: int) -> dict[int, str]:
+    """Return the living processes of a session: pid -> command."""
+    alive = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                state, _, _, its_session, *_ = (
+                    (entry / "stat").read_text().rpartition(")")[2].split()
+                )
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if int(its_session) == session and state != "Z":
+                    alive[int(entry.name)] = command
+    return alive
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.005)
+
+
+@dataclass
+class Search:
+    """A running search and its folder."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+
+    @property
+    def stored(self) -> set[int]:
+        return {int(p.name[:6]) for p in self.folder.glob("trials/[0-9]*.parquet")}
+
+    @property
+    def assignments(self) -> dict[int, Assignment]:
+        """Return what was under way and has a checkpoint, by trial."""
+        running = {}
+        for path in self.folder.glob("checkpoints/*/attempt-*/epoch-*.pt"):
+            with contextlib.suppress(OSError):
+                text = (path.parent / "assignment.json").read_text()
+                assignment = Assignment.model_validate_json(text)
+                if assignment.trial_id not in self.stored:
+                    running[assignment.trial_id] = assignment
+        return running
+
+    def wait_for_trials(self, n_more: int) -> None:
+        """Wait until so many more trials are stored, and one that is not has a checkpoint."""
+        wanted = len(self.stored) + n_more
+
+        def reached() -> bool:
+            assert self.process.poll() is None, "the search ended too early"
+            return len(self.stored) >= wanted and bool(self.assignments)
+
+        wait_for(reached, f"{wanted} trials and a checkpoint")
+
+    def all_gone(self) -> bool:
+        # Ray's two agents notice within a minute that a raylet was killed; they know no results.
+        return all("Agent" in command for command in members(self.process.pid).values())
+
+
+@contextlib.contextmanager
+def searching(folder: Path, *arguments: object) -> Iterator[Search]:
+    process = start(*arguments, folder=folder.parent)
+    try:
+        yield Search(process, folder)
+    finally:
+        for pid in members(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+# --- the promises
+
+
+def assert_says_that_nothing_is_lost(search: Search) -> None:
+    text, errors = search.process.communicate(timeout=60)
+    assert search.process.returncode == 130
+    n_stored = len(search.stored)
+    assert errors == (
+        f"\nStopped. Nothing is lost: {n_stored} of {N_TRIALS} trials are stored, the others "
+        f"go on from their last checkpoint.\nContinue: nas-evidence resume {search.folder}\n"
+    )
+    assert "Traceback" not in text
+    wait_for(lambda: not members(search.process.pid), "every process to be gone", 20)
+
+
+def test_killed_and_stopped_again_and_again_it_ends_as_if_nothing_had_happened(
+    home: Path, folder: Path
+) -> None:
+    first = ("search", "killed.toml", "--out", folder)
+    again = ("resume", folder)
+    stored: dict[str, str] = {}
+    last_words: dict[int, Assignment] = {}
+    # Ctrl-C in a terminal is a SIGINT to every process of the foreground group.
+    for command, kill, number, n_more in (
+        (first, os.killpg, signal.SIGKILL, 0),
+        (again, os.kill, signal.SIGKILL, 1),
+        ((*again, "--workers", 1), os.kill, signal.SIGTERM, 1),
+        ((*again, "--workers", 2), os.killpg, signal.SIGINT, 1),
+    ):
+        with searching(folder, *command) as search:
+            search.wait_for_trials(n_more)
+            kill(search.process.pid, number)
+            if number == signal.SIGKILL:
+                assert search.process.wait(timeout=10) == -signal.SIGKILL
+                wait_for(search.all_gone, "every worker to be gone", 20)
+            else:
+                assert_says_that_nothing_is_lost(search)
+            under_way = search.assignments
+        now = hashes(folder)
+        assert {name: now[name] for name in stored} == stored, "a finished trial changed"
+        stored = now
+        for trial_id, assignment in under_way.items():
+            before = last_words.get(trial_id, assignment)
+            assert assignment.model_copy(update={"attempt": before.attempt}) == before
+        last_words |= under_way
+        assert run("status", folder, folder=home).stdout.startswith("killed: stopped, ")
+
+    done = set(read_table(folder, "trials")["trial_id"])
+    text = run("resume", folder, "--executor", "inline", folder=home).stdout
+    assert not any(f" trial {i} mlp" in text for i in done), "a finished trial ran again"
+    now = hashes(folder)
+    assert {name: now[name] for name in stored} == stored, "a finished trial changed"
+    assert len(now) == 4 * N_TRIALS
+    trials = read_table(folder, "trials").set_index("trial_id")
+    for trial_id, assignment in last_words.items():
+        assert trials.loc[trial_id, "seed"] == assignment.seed
+        assert trials.loc[trial_id, "architecture_key"] == assignment.architecture.key
+        assert trials.loc[trial_id, "attempt"] > assignment.attempt
+    assert_same(found(home / "calm", without=["attempt"]), found(folder, without=["attempt"]))
+    assert not list((folder / "checkpoints").iterdir())
+
+
+def test_a_killed_worker_costs_an_attempt_and_a_second_driver_is_refused(
+    home: Path, folder: Path
+) -> None:
+    with searching(folder, "search", "killed.toml", "--out", folder, "--trials", 4) as search:
+        search.wait_for_trials(0)
+        workers = [
+            pid for pid, name in members(search.process.pid).items() if "_Actor.advance" in name
+        ]
+        os.kill(workers[0], signal.SIGKILL)
+        refused = run("resume", folder, "--trials", 9, folder=home, code=2).stderr
+        assert f'another process works on {folder} ({{"pid": {search.process.pid}, ' in refused
+        assert "n_trials = 4\n" in (folder / "study.toml").read_text()
+        assert run("status", folder, folder=home).stdout.startswith("killed: running, ")
+        text, errors = search.process.communicate(timeout=120)
+        assert search.process.returncode == 0
+        assert errors == ""
+    lost = [line for line in text.splitlines() if " lost " in line]
+    assert len(lost) == 1
+    assert lost[0].endswith("attempt 1 lost (the worker process died); again")
+    attempts = read_table(folder, "trials").set_index("trial_id")["attempt"]
+    assert sorted(attempts) == [1, 1, 1, 2]
+    assert attempts[int(lost[0].split()[1])] == 2
+    calm = found(home / "calm", without=["attempt"])
+    calm = {name: frame[frame["trial_id"] < 4] for name, frame in calm.items()}
+    assert_same(calm, found(folder, without=["attempt"]))
