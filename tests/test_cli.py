@@ -1,6 +1,7 @@
 """The command line: real processes, from the first word on the screen to the exit code."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from commands import TINY, assert_same, environment, found, hashes, run, start, 
 
 import nas_evidence
 from nas_evidence.codec import load_study
+from nas_evidence.service.study_folder import locked
 from nas_evidence.store import read_table
 
 VERBS = ("search", "resume", "status", "show", "validate", "report", "export")
@@ -276,6 +278,18 @@ def test_another_study_is_refused_with_the_difference(home: Path, done: Path) ->
     assert (done / "study.toml").read_bytes() == before
     # Workers and trials are free to change.
     run("search", "tiny.toml", "--out", done, "--workers", 7, folder=home)
+
+
+def test_a_folder_at_work_is_refused_and_left_as_it_is(home: Path, done: Path) -> None:
+    before = (done / "study.toml").read_bytes()
+    with locked(done):
+        for arguments in (("resume", done, "--trials", 9), ("search", "tiny.toml", "--out", done)):
+            process = run(*arguments, folder=home, code=2)
+            holder = f'another process works on {done} ({{"pid": {os.getpid()}, '
+            assert process.stderr.startswith(f"error: {holder}")
+        assert run("status", done, folder=home).stdout.startswith("tiny: running, 4 of 4 trials")
+    assert (done / "study.toml").read_bytes() == before
+    assert run("status", done, folder=home).stdout.startswith("tiny: finished, ")
 
 
 @pytest.mark.parametrize("content", ["file", "folder", "below a file"])
