@@ -219,10 +219,10 @@ def finished(folder: Path) -> dict[int, TrialRow]:
     ):
         values.setdefault(int(trial_id), {})[str(estimator)] = float(value)
     return {
-        row.trial_id: TrialRow(
-            trial_id=row.trial_id,
-            attempt=row.attempt,
-            replicate=row.replicate,
+        int(row.trial_id): TrialRow(
+            trial_id=int(row.trial_id),
+            attempt=int(row.attempt),
+            replicate=int(row.replicate),
             status=TrialStatus(row.status),
             architecture_key=row.architecture_key,
             values=values.get(row.trial_id, {}),

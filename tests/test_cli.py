@@ -16,6 +16,9 @@ from nas_evidence.codec import load_study
 from nas_evidence.service.study_folder import locked
 from nas_evidence.store import read_table
 
+#: A process for each test: part of `make test`, too long for `make check`.
+pytestmark = pytest.mark.slow
+
 VERBS = ("search", "resume", "status", "show", "validate", "report", "export")
 INLINE = ("--executor", "inline")
 

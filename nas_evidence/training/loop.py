@@ -192,7 +192,7 @@ def _free_scores(state: Training, n_data: int, plan: TrainingPlan) -> list[Evide
     """Return the scores that need no further pass: larger is better, so losses change sign."""
     point = state.curve[-1]
     notes = {
-        "sotl_e": f"last {plan.sotl_epochs} epochs",
+        "sotl_e": f"E = {plan.sotl_epochs}",
         "sotl_ema": f"gamma = {plan.sotl_gamma}",
     }
     names = (*CURVE_SCORES, "train_nll_per_datum")
