@@ -1,5 +1,6 @@
 """How long a study will take: a few timed training steps, extrapolated."""
 
+import statistics
 import time
 
 import torch
@@ -9,13 +10,15 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.likelihood import Categorical
 from nas_evidence.models import build, infeasible
 from nas_evidence.service.proposer import startup_points
-from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.spec import LAPLACE_KINDS, ArchitectureSpec, StudySpec
 from nas_evidence.trial import device_for
 
 #: Architectures timed for each family.
 TIMED_PER_FAMILY = 3
 #: Cost of a curvature pass in training epochs; an exact one has a column a class.
-_ONE_COLUMN, _A_COLUMN = 1.5, 0.5
+_ONE_COLUMN, _A_COLUMN = 2.0, 0.7
+#: Workers side by side share memory and caches; a trial has its start, its test and its files.
+_SHARED, _TRIAL_SECONDS = 1.4, 1.0
 
 
 def forecast_seconds(study: StudySpec, arrays: ArrayData) -> float:
@@ -30,7 +33,9 @@ def forecast_seconds(study: StudySpec, arrays: ArrayData) -> float:
         mean = sum(_trial_seconds(point, study, arrays) for point in sample) / len(sample)
         seconds += mean * len(points)
         planned += len(points)
-    return seconds / planned * study.n_trials / min(study.resources.workers, study.n_trials)
+    workers = min(study.resources.workers, study.n_trials)
+    mean = seconds / planned * (_SHARED if workers > 1 else 1.0) + _TRIAL_SECONDS
+    return mean * study.n_trials / workers
 
 
 def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData) -> float:
@@ -41,20 +46,25 @@ def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData)
     x, y = data.x_train[: plan.batch_size], data.y_train[: plan.batch_size]
     model = build(point, arrays.input_shape, arrays.n_classes, torch.Generator().manual_seed(0))
     model.to(x.device)
-    step_seconds = min(_step_seconds(model, x, y) for _ in range(3))
+    optimiser = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    step_seconds = statistics.median(_step_seconds(model, optimiser, x, y) for _ in range(5))
     epoch = step_seconds * max(1, arrays.n_train / plan.batch_size)
     kinds = {plan.online.curvature, *study.estimators}
     columns = sum(
         _A_COLUMN * (arrays.n_classes - 1) if kind.endswith("ggn") else _ONE_COLUMN
         for kind in kinds
-        if "_" in kind
+        if kind in LAPLACE_KINDS
     )
     return epoch * (plan.epochs + columns * len(plan.evaluation_epochs()))
 
 
-def _step_seconds(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+def _step_seconds(
+    model: torch.nn.Module, optimiser: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
+) -> float:
     started = time.perf_counter()
+    optimiser.zero_grad()
     Categorical().nll_mean(model(x), y).backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
     if x.is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter() - started
