@@ -350,7 +350,7 @@ def _run(
                 raise typer.Exit(130) from None
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
-        _conclude(spec, folder, data_root, exported=len(done) < spec.n_trials)
+        _conclude(spec, folder, data_root)
 
 
 def _search(
@@ -413,7 +413,7 @@ def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
         yield Progress(spec, n_done, say=lambda line: out.print(line))
 
 
-def _conclude(spec: StudySpec, folder: Path, data_root: Path | None, *, exported: bool) -> None:
+def _conclude(spec: StudySpec, folder: Path, data_root: Path | None) -> None:
     """Print the ranking, write report and export, and say how to go on."""
     from nas_evidence.report.study import build_report
     from nas_evidence.report.tables import load_study_tables
@@ -454,9 +454,10 @@ def _conclude(spec: StudySpec, folder: Path, data_root: Path | None, *, exported
     )
     paths = build_report(folder)
     _print_trust(paths.correlations, spec.objective)
-    if rows and (exported or not (folder / "export" / "evidence.json").exists()):
+    winner = tables.winner
+    if winner is not None and not _is_exported(folder / "export", winner.trial_id):
         _export(spec, folder, folder / "export", None, data_root)
-    elif rows:
+    elif winner is not None:
         out.print(f"export: {folder / 'export'}")
     out.print(f"report: {paths.html}")
     counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
@@ -468,6 +469,14 @@ def _conclude(spec: StudySpec, folder: Path, data_root: Path | None, *, exported
     if not now.by_status.get(TrialStatus.COMPLETE.value):
         err.print(f"error: no trial is complete; causes: nas-evidence report, or {folder}/logs")
         raise typer.Exit(1)
+
+
+def _is_exported(folder: Path, trial_id: int) -> bool:
+    """Tell whether the folder holds this trial, whole: the model card is written last."""
+    if not (folder / "MODEL_CARD.md").is_file():
+        return False
+    written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+    return bool(written["trial_id"] == trial_id)
 
 
 def _print_trust(correlations: Path, objective: str) -> None:

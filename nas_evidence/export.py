@@ -127,6 +127,7 @@ def export_winner(
         _assert_close(rescored, value)
 
     to.mkdir(parents=True, exist_ok=True)
+    (to / "MODEL_CARD.md").unlink(missing_ok=True)  # written last: it says that all are there
     described = {
         "family": architecture.family,
         "values": dict(architecture.values),

@@ -457,3 +457,18 @@ def test_export_of_no_trial_says_so(home: Path, tmp_path: Path) -> None:
     process = run("export", "done", "--to", tmp_path / "x", "--trial", 99, folder=home, code=2)
     assert process.stderr.startswith("error: ")
     assert "99" in process.stderr
+
+
+@pytest.mark.parametrize("damage", ["another trial", "cut short"])
+def test_an_export_that_is_not_the_winner_whole_is_made_again(
+    home: Path, done: Path, damage: str
+) -> None:
+    summary = done / "export" / "evidence.json"
+    written = json.loads(summary.read_text())
+    if damage == "another trial":
+        summary.write_text(json.dumps({**written, "trial_id": 99}))
+    else:
+        (done / "export" / "MODEL_CARD.md").unlink()
+    run("resume", str(done), *INLINE, folder=home)
+    assert json.loads(summary.read_text())["trial_id"] == written["trial_id"]
+    assert (done / "export" / "MODEL_CARD.md").is_file()

@@ -165,15 +165,10 @@ def test_one_by_one_convolution_equals_linear(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv_stride_padding", "residual", "sequence"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [k for k in KINDS if not k.endswith("_mc")])
 def test_batches_and_order_do_not_matter(kind: str, name: str) -> None:
     c = case(name)
     delta = c.prior_precision
-    if kind.endswith("_mc"):  # the draws follow the data, in any batches
-        expected = run(kind, c, batch_size=len(c.x)).curvature.trace()
-        assert_close(run(kind, c, batch_size=1).curvature.trace().sum() > 0, torch.tensor(True))
-        assert_close(run(kind, c, batch_size=len(c.x)).curvature.trace(), expected)
-        return
     expected = run(kind, c, batch_size=len(c.x)).curvature.log_det_ratio(delta)
     order = torch.randperm(len(c.x), generator=torch.Generator().manual_seed(1))
     shuffled = Case(c.model, c.x[order], c.y[order], c.noise_std)
