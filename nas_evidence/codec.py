@@ -17,15 +17,14 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange
 from nas_evidence.spec import (
     FAMILY_PARAMETERS,
-    Choice,
+    BudgetSpec,
     DatasetSpec,
-    Domain,
-    FloatRange,
-    Frozen,
-    IntRange,
+    LimitSpec,
     OnlinePlan,
+    PruningSpec,
     ResourceSpec,
     SamplerSpec,
     StudySpec,
@@ -38,6 +37,9 @@ _TABLES: Mapping[str, type[Frozen]] = {
     "plan": TrainingPlan,
     "plan.online": OnlinePlan,
     "sampler": SamplerSpec,
+    "pruning": PruningSpec,
+    "limits": LimitSpec,
+    "budget": BudgetSpec,
     "resources": ResourceSpec,
 }
 
@@ -112,9 +114,10 @@ def dump_study(study: StudySpec) -> str:
 
 
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
-    """Return what differs between two studies beyond `n_trials` and `resources`, a line each."""
+    """Return what differs beyond `n_trials`, `budget` and `resources`, a line each."""
     left, right = (_flatten(_without_none(s.model_dump(mode="json"))) for s in (old, new))
-    names = [n for n in {**left, **right} if n != "n_trials" and not n.startswith("resources.")]
+    free = ("n_trials", "budget", "resources")
+    names = [n for n in {**left, **right} if n.partition(".")[0] not in free]
     return [
         f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"
         for name in names

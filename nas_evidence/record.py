@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
 
-from nas_evidence.spec import ArchitectureSpec, Frozen
+from nas_evidence.domains import Frozen
+from nas_evidence.spec import ArchitectureSpec
 
 Relation = Literal["EXACT_ON_LINEAR", "LOWER_BOUND", "SCORE"]
 
@@ -79,6 +80,8 @@ class CurvePoint(Frozen):
     sotl_ema: float  # sum_t gamma^(epoch - t) train_nll_per_datum_t
     prequential_epoch1: float  # nats summed over the data, first epoch only
     seconds: float
+    noise_std: float | None = None  # real targets only
+    temperature: float | None = None  # labels only
 
 
 class TrialRecord(Frozen):
@@ -93,11 +96,20 @@ class TrialRecord(Frozen):
     seed: int
     n_parameters: int | None = None
     n_data: int | None = None
+    flops: int | None = None  # of one forward pass of one example
+    memory_bytes: int | None = None  # estimated, in training
+    latency_seconds: float | None = None  # of one example, measured
+    gpu_share: float | None = None  # of one GPU; 0 on a CPU
     epochs: int = 0
+    best_epoch: int | None = None  # of the highest evidence of the online curvature
+    best_evidence: float | None = None  # nats; the last one is in `evaluations`
+    noise_std: float | None = None  # at the end; of standardised targets
+    temperature: float | None = None  # at the end
     evaluations: tuple[Evaluation, ...] = ()
     curve: tuple[CurvePoint, ...] = ()
     test_accuracy: float | None = None  # fraction
-    test_nll_per_datum: float | None = None  # nats
+    test_nll_per_datum: float | None = None  # nats; real targets are standardised
+    test_rmse: float | None = None  # real targets only, in their own unit
     train_seconds: float = 0.0
     evidence_seconds: float = 0.0
     total_seconds: float = 0.0
@@ -122,4 +134,6 @@ class SliceReport(Frozen):
     done: bool
     status: TrialStatus = TrialStatus.RUNNING
     scores: Mapping[str, float] = {}  # latest valid ones; per datum where that exists
+    costs: Mapping[str, float] = {}  # of COSTS, those that are known
     sotl: float | None = None
+    seconds: float = 0.0  # that the slice took

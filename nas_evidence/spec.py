@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-ParameterValue = bool | int | float | str
+from nas_evidence.domains import Choice, Domain, Frozen, IntRange, ParameterValue
 
 #: Curvature kinds whose spectrum splits over parameter tensors, fit for the online update.
 ONLINE_KINDS = (
@@ -27,120 +27,27 @@ ONLINE_KINDS = (
 )
 #: Laplace evidences: a curvature kind each. A bare name is exact, `_mc` is Monte Carlo.
 LAPLACE_KINDS = (*ONLINE_KINDS, "full_ggn", "full_ef")
+#: Those with one number for each parameter.
+DIAGONAL_KINDS = frozenset({"diag_ef", "diag_ggn", "diag_ggn_mc"})
 #: Scores read off the training losses at no cost; recorded for every trial.
 CURVE_SCORES = ("sotl", "sotl_e", "sotl_ema", "prequential_epoch1")
 #: What any useful score has to beat; recorded for every trial.
 BASELINES = ("n_parameters", "train_nll_per_datum")
 SCORES = LAPLACE_KINDS + CURVE_SCORES + BASELINES
+#: What an architecture costs in use; known before it is trained.
+COSTS = ("n_parameters", "flops", "latency_seconds")
+
+#: Rows of a batch of `estimate_evidence`; the result does not depend on it.
+EVIDENCE_BATCH = 512
+#: Draws of the Monte-Carlo kinds, whose mean is the estimate.
+MC_DRAWS = 4
 
 FAMILY_NAMES = ("mlp", "cnn", "resnet", "linear")
-#: Test images split off the bundled digits where a study names no `test_size`.
+#: Test examples split off the bundled sets where a study names no `test_size`.
 DIGITS_TEST_SIZE = 500
-DATASET_NAMES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "npz")
+DIABETES_TEST_SIZE = 142
+DATASET_NAMES = ("digits", "diabetes", "mnist", "fashion_mnist", "cifar10", "cifar100", "npz")
 
-
-class Frozen(BaseModel):
-    """A value: immutable, and refusing keys it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class IntRange(Frozen):
-    """The integers `low, low + step, ... <= high`; proposed uniformly in log scale if `log`."""
-
-    low: int
-    high: int
-    log: bool = False
-    step: Annotated[int, Field(ge=1)] = 1
-
-    @model_validator(mode="after")
-    def _ordered(self) -> "IntRange":
-        if self.low > self.high:
-            raise ValueError(
-                f"`low <= high` must hold, but got low = {self.low}, high = {self.high}"
-            )
-        if self.log and self.low < 1:
-            raise ValueError(f"`low >= 1` must hold with log = true, but got {self.low}")
-        if self.log and self.step != 1:
-            raise ValueError(f"`step` must be 1 with log = true, but got {self.step}")
-        return self
-
-    def at(self, unit: float) -> int:
-        """Return the member at quantile `unit` in [0, 1)."""
-        if self.log:
-            low, high = math.log(self.low - 0.5), math.log(self.high + 0.5)
-            return min(self.high, max(self.low, round(math.exp(low + unit * (high - low)))))
-        count = (self.high - self.low) // self.step + 1
-        return self.low + self.step * min(count - 1, int(unit * count))
-
-    def contains(self, value: ParameterValue) -> bool:
-        """Tell whether `value` is a member."""
-        return (
-            isinstance(value, int)
-            and not isinstance(value, bool)
-            and self.low <= value <= self.high
-            and (value - self.low) % self.step == 0
-        )
-
-    @property
-    def size(self) -> float:
-        """Number of members."""
-        return (self.high - self.low) // self.step + 1
-
-
-class FloatRange(Frozen):
-    """The interval [low, high]; proposed uniformly in log scale if `log`."""
-
-    low: float
-    high: float
-    log: bool = False
-
-    @model_validator(mode="after")
-    def _ordered(self) -> "FloatRange":
-        if self.low > self.high:
-            raise ValueError(
-                f"`low <= high` must hold, but got low = {self.low}, high = {self.high}"
-            )
-        if self.log and self.low <= 0:
-            raise ValueError(f"`low > 0` must hold with log = true, but got {self.low}")
-        return self
-
-    def at(self, unit: float) -> float:
-        """Return the member at quantile `unit` in [0, 1)."""
-        if self.log:
-            return float(self.low * (self.high / self.low) ** unit)
-        return self.low + unit * (self.high - self.low)
-
-    def contains(self, value: ParameterValue) -> bool:
-        """Tell whether `value` is a member."""
-        return isinstance(value, int | float) and self.low <= value <= self.high
-
-    @property
-    def size(self) -> float:
-        """Number of members: infinite unless the interval is a point."""
-        return 1 if self.low == self.high else math.inf
-
-
-class Choice(Frozen):
-    """One of a few options."""
-
-    options: Annotated[tuple[ParameterValue, ...], Field(min_length=1)]
-
-    def at(self, unit: float) -> ParameterValue:
-        """Return the option at quantile `unit` in [0, 1)."""
-        return self.options[min(len(self.options) - 1, int(unit * len(self.options)))]
-
-    def contains(self, value: ParameterValue) -> bool:
-        """Tell whether `value` is one of the options."""
-        return any(type(value) is type(option) and value == option for option in self.options)
-
-    @property
-    def size(self) -> float:
-        """Number of options."""
-        return len(self.options)
-
-
-Domain = IntRange | FloatRange | Choice
 
 #: What each family may be asked to vary, and the widest domain it accepts.
 FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
@@ -188,12 +95,30 @@ class OnlinePlan(Frozen):
     hyper_step: Literal["newton", "adam", "mackay"] = "newton"
     hyper_steps: Annotated[int, Field(ge=1)] = 100  # K, read by "adam"
     hyper_learning_rate: Annotated[float, Field(gt=0)] = 1.0  # gamma, read by "adam"
-    prior_groups: Literal["tensor", "module", "kind", "width", "scalar"] = "tensor"
+    prior_groups: Literal["tensor", "module", "kind", "width", "scalar", "parameter"] = "tensor"
+    learn_noise: bool = True  # read by likelihood = "gaussian"
+    learn_temperature: bool = False  # read by likelihood = "categorical"; about ten passes each
+    patience: Annotated[int, Field(ge=1)] | None = None  # updates without a better evidence
+    smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.5  # weight of the past in that evidence
+
+    @model_validator(mode="after")
+    def _parameter_groups(self) -> "OnlinePlan":
+        if self.prior_groups == "parameter" and self.curvature not in DIAGONAL_KINDS:
+            raise ValueError(
+                '`curvature` must be a diagonal kind with prior_groups = "parameter", '
+                f'but got "{self.curvature}"'
+            )
+        return self
 
 
 class TrainingPlan(Frozen):
     """How one architecture is trained; the prior is the only regulariser."""
 
+    likelihood: Literal["categorical", "gaussian"] = "categorical"
+    noise_std: Annotated[float, Field(gt=0)] = 1.0  # of targets of unit variance; "gaussian"
+    temperature: Annotated[float, Field(gt=0)] = 1.0  # divides the logits; "categorical"
+    likelihood_power: Annotated[float, Field(gt=0)] = 1.0  # kappa, in training and evidence
+    mc_draws: Annotated[int, Field(ge=1)] = MC_DRAWS  # of `_mc` kinds, at the last evaluation
     epochs: Annotated[int, Field(ge=1)] = 40
     batch_size: Annotated[int, Field(ge=1)] = 128
     optimiser: Literal["sgd", "adam"] = "sgd"
@@ -228,7 +153,7 @@ class DatasetSpec(Frozen):
     test_size: Annotated[int, Field(ge=1)] | None = None  # for sets without a split of their own
     max_train: Annotated[int, Field(ge=1)] | None = None
     max_test: Annotated[int, Field(ge=1)] | None = None
-    path: str | None = None  # of an .npz file
+    path: str | None = None  # of an .npz file, or a folder of .npy files
 
     @model_validator(mode="after")
     def _path(self) -> "DatasetSpec":
@@ -236,7 +161,7 @@ class DatasetSpec(Frozen):
             raise ValueError('`path` must name the .npz file when name = "npz"')
         if self.name != "npz" and self.path is not None:
             raise ValueError(f'`path` is read for name = "npz" only, but name = "{self.name}"')
-        if self.name != "digits" and self.test_size is not None:
+        if self.name not in ("digits", "diabetes") and self.test_size is not None:
             raise ValueError(
                 f'`test_size` is for data without a test split, but "{self.name}" has one; '
                 "use max_test"
@@ -247,12 +172,54 @@ class DatasetSpec(Frozen):
 class SamplerSpec(Frozen):
     """Who proposes architectures; every argument is written out, none left to the library."""
 
-    name: Literal["tpe", "random", "grid"] = "tpe"
+    name: Literal["tpe", "random", "qmc", "grid"] = "tpe"
     startup_per_family: Annotated[int, Field(ge=1)] = 6  # quasi-random points before the sampler
+    families: Literal["shared", "joint", "separate"] = "shared"  # see service/proposer.py
+    max_history: Annotated[int, Field(ge=1)] = 1000  # latest finished trials that TPE sees
     n_ei_candidates: Annotated[int, Field(ge=1)] = 24
     multivariate: bool = True
     group: bool = True
     constant_liar: bool = True
+
+
+class PruningSpec(Frozen):
+    """When a trial that does badly at a rung is stopped; no validation data is looked at."""
+
+    rule: Literal["none", "halving", "median"] = "none"
+    score: Literal[*SCORES] | None = None  # type: ignore[valid-type]  # else the objective
+    first_epoch: Annotated[int, Field(ge=1)] = 5  # of the first rung
+    reduction: Annotated[int, Field(ge=2)] = 3  # eta: the best 1/eta go on, epochs times eta
+    startup_trials: Annotated[int, Field(ge=1)] = 4  # seen at a rung before anything is pruned
+
+    def rungs(self, plan: TrainingPlan) -> tuple[int, ...]:
+        """Return the epochs at which trials are compared: evaluations before the last epoch.
+
+        The first evaluation from `first_epoch` on, from `first_epoch` times `reduction` on, ...
+        """
+        if self.rule == "none":
+            return ()
+        due, rungs = plan.evaluation_epochs(), []
+        wanted = self.first_epoch
+        while wanted < plan.epochs:
+            rungs.append(min(epoch for epoch in due if epoch >= wanted))
+            wanted *= self.reduction
+        return tuple(sorted({rung for rung in rungs if rung < plan.epochs}))
+
+
+class LimitSpec(Frozen):
+    """What an architecture may cost; one above a limit is `infeasible` and is not trained."""
+
+    n_parameters: Annotated[int, Field(ge=1)] | None = None
+    flops: Annotated[int, Field(ge=1)] | None = None  # of one forward pass of one example
+    memory_bytes: Annotated[int, Field(ge=1)] | None = None  # estimated, in training
+    latency_seconds: Annotated[float, Field(gt=0)] | None = None  # one example, measured
+
+
+class BudgetSpec(Frozen):
+    """When a study ends before its last trial; may change between runs of one study."""
+
+    wall_seconds: Annotated[float, Field(gt=0)] | None = None  # over all runs of the study
+    device_seconds: Annotated[float, Field(gt=0)] | None = None  # of workers, all together
 
 
 class ResourceSpec(Frozen):
@@ -260,7 +227,10 @@ class ResourceSpec(Frozen):
 
     workers: Annotated[int, Field(ge=1)] = 2
     cpus: Annotated[int, Field(ge=1)] = 1  # torch threads a worker
-    gpus: Literal["auto"] | float = "auto"  # share of one GPU a worker
+    gpus: Literal["auto"] | float = "auto"  # share of one GPU a trial; "auto" by its memory
+    trials_per_worker: Annotated[int, Field(ge=1)] = 50  # before its process is replaced
+    worker_growth_bytes: Annotated[int, Field(ge=1)] = 2 * 1024**3  # and before that
+    slice_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0  # at least; see service/driver.py
 
     @field_validator("gpus", mode="before")
     @classmethod
@@ -279,12 +249,25 @@ class StudySpec(Frozen):
     n_trials: Annotated[int, Field(ge=1)] = 24
     replicates: Annotated[int, Field(ge=1)] = 1
     objective: Literal[*SCORES] = "kfac_ggn"  # type: ignore[valid-type]
+    minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]  # beside the objective
     estimators: tuple[Literal[*SCORES], ...] = ("diag_ef", "kfac_ggn")  # type: ignore[valid-type]
+    scheduling: Literal["async", "batch"] = "async"
+    batch: Annotated[int, Field(ge=1)] = 8  # proposals at a time, read by "batch"
+    warm_start: str | None = None  # folder of an older study of the same data and objective
+    first: tuple[Mapping[str, ParameterValue], ...] = ()  # architectures to try before others
     dataset: DatasetSpec
     family: Mapping[str, Mapping[str, Domain]]
     plan: TrainingPlan = TrainingPlan()
     sampler: SamplerSpec = SamplerSpec()
+    pruning: PruningSpec = PruningSpec()
+    limits: LimitSpec = LimitSpec()
+    budget: BudgetSpec = BudgetSpec()
     resources: ResourceSpec = ResourceSpec()
+
+    @property
+    def pruning_score(self) -> str:
+        """Return the score that trials are compared by at the rungs."""
+        return str(self.pruning.score or self.objective)
 
     @model_validator(mode="after")
     def _objective(self) -> "StudySpec":
@@ -292,6 +275,17 @@ class StudySpec(Frozen):
             raise ValueError(
                 f'`objective` must be one of the estimators, but got "{self.objective}" '
                 f"with estimators = {list(self.estimators)}"
+            )
+        kinds = {kind for kind in self.estimators if kind in LAPLACE_KINDS}
+        if self.plan.online.prior_groups == "parameter" and not kinds <= DIAGONAL_KINDS:
+            raise ValueError(
+                f"`estimators` must be diagonal kinds ({', '.join(sorted(DIAGONAL_KINDS))}) with "
+                f'prior_groups = "parameter", but got {sorted(kinds - DIAGONAL_KINDS)}'
+            )
+        if self.pruning_score in LAPLACE_KINDS and self.pruning_score not in self.estimators:
+            raise ValueError(
+                f"`score` in [pruning] must be one of the estimators, but got "
+                f'"{self.pruning_score}" with estimators = {list(self.estimators)}'
             )
         if self.sampler.name == "grid":
             for family, domains in self.family.items():
@@ -314,6 +308,7 @@ class Assignment(Frozen):
     dataset: DatasetSpec
     plan: TrainingPlan
     estimators: tuple[str, ...]
+    limits: LimitSpec = LimitSpec()
     seed: int
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:

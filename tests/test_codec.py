@@ -12,7 +12,7 @@ from nas_evidence.codec import (
     load_study,
     shipped_studies,
 )
-from nas_evidence.spec import IntRange
+from nas_evidence.domains import IntRange
 
 GOOD = """\
 name = "small"

@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
 LAYERS = {
-    "spec": 0, "record": 0,
+    "domains": 0, "spec": 0, "record": 0,
     "codec": 1, "maths": 1,
     "likelihood": 2, "models": 2, "data": 2, "curvature": 2,
     "evidence": 3,
@@ -17,7 +17,10 @@ LAYERS = {
     "terminal": 7, "cli": 7,
 }  # fmt: skip
 #: Between rooms of one layer, these only.
-SIDEWAYS = {("curvature", "likelihood"), ("record", "spec"), ("cli", "terminal")}
+SIDEWAYS = {
+    ("curvature", "likelihood"), ("record", "spec"), ("record", "domains"), ("spec", "domains"),
+    ("cli", "terminal"),
+}  # fmt: skip
 SOLE_IMPORTERS = {
     "optuna": ["service/proposer.py"],
     "ray": ["service/ray_executor.py"],

@@ -5,14 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from nas_evidence.spec import (
-    ArchitectureSpec,
-    Choice,
-    FloatRange,
-    IntRange,
-    TrainingPlan,
-    derive_seed,
-)
+from nas_evidence.domains import Choice, FloatRange, IntRange
+from nas_evidence.spec import ArchitectureSpec, TrainingPlan, derive_seed
 
 
 @given(low=st.integers(1, 50), more=st.integers(0, 300), log=st.booleans(), unit=st.floats(0, 1))

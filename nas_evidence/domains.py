@@ -1,0 +1,112 @@
+"""What a parameter of an architecture may be: a range or a choice; and the base of all values."""
+
+import math
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+ParameterValue = bool | int | float | str
+
+
+class Frozen(BaseModel):
+    """A value: immutable, and refusing keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class IntRange(Frozen):
+    """The integers `low, low + step, ... <= high`; proposed uniformly in log scale if `log`."""
+
+    low: int
+    high: int
+    log: bool = False
+    step: Annotated[int, Field(ge=1)] = 1
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "IntRange":
+        if self.low > self.high:
+            raise ValueError(
+                f"`low <= high` must hold, but got low = {self.low}, high = {self.high}"
+            )
+        if self.log and self.low < 1:
+            raise ValueError(f"`low >= 1` must hold with log = true, but got {self.low}")
+        if self.log and self.step != 1:
+            raise ValueError(f"`step` must be 1 with log = true, but got {self.step}")
+        return self
+
+    def at(self, unit: float) -> int:
+        """Return the member at quantile `unit` in [0, 1)."""
+        if self.log:
+            low, high = math.log(self.low - 0.5), math.log(self.high + 0.5)
+            return min(self.high, max(self.low, round(math.exp(low + unit * (high - low)))))
+        count = (self.high - self.low) // self.step + 1
+        return self.low + self.step * min(count - 1, int(unit * count))
+
+    def contains(self, value: ParameterValue) -> bool:
+        """Tell whether `value` is a member."""
+        return (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and self.low <= value <= self.high
+            and (value - self.low) % self.step == 0
+        )
+
+    @property
+    def size(self) -> float:
+        """Number of members."""
+        return (self.high - self.low) // self.step + 1
+
+
+class FloatRange(Frozen):
+    """The interval [low, high]; proposed uniformly in log scale if `log`."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "FloatRange":
+        if self.low > self.high:
+            raise ValueError(
+                f"`low <= high` must hold, but got low = {self.low}, high = {self.high}"
+            )
+        if self.log and self.low <= 0:
+            raise ValueError(f"`low > 0` must hold with log = true, but got {self.low}")
+        return self
+
+    def at(self, unit: float) -> float:
+        """Return the member at quantile `unit` in [0, 1)."""
+        if self.log:
+            return float(self.low * (self.high / self.low) ** unit)
+        return self.low + unit * (self.high - self.low)
+
+    def contains(self, value: ParameterValue) -> bool:
+        """Tell whether `value` is a member."""
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
+    @property
+    def size(self) -> float:
+        """Number of members: infinite unless the interval is a point."""
+        return 1 if self.low == self.high else math.inf
+
+
+class Choice(Frozen):
+    """One of a few options."""
+
+    options: Annotated[tuple[ParameterValue, ...], Field(min_length=1)]
+
+    def at(self, unit: float) -> ParameterValue:
+        """Return the option at quantile `unit` in [0, 1)."""
+        return self.options[min(len(self.options) - 1, int(unit * len(self.options)))]
+
+    def contains(self, value: ParameterValue) -> bool:
+        """Tell whether `value` is one of the options."""
+        return any(type(value) is type(option) and value == option for option in self.options)
+
+    @property
+    def size(self) -> float:
+        """Number of options."""
+        return len(self.options)
+
+
+Domain = IntRange | FloatRange | Choice
