@@ -1,12 +1,14 @@
 """How large the known defects of published codes are, each on one small case.
 
 Every row re-enacts the defect in this project's terms and compares with the definition; rows that
-name BackPACK run BackPACK. The words behind the numbers are in docs/differences.md.
+name BackPACK or FunctionalLaplace run that code. The words behind the numbers are in
+docs/differences.md.
 """
 
 import copy
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +16,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature import CurvaturePass, curvature_pass
+from nas_evidence import estimate_evidence
+from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
 from nas_evidence.evidence.laplace import log_evidence, squared_norms
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
-from nas_evidence.maths.blocks import Diagonal, Kronecker
+from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker
 from nas_evidence.maths.structured import BlockDiagonal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -163,6 +166,81 @@ def prior_of_several_outputs() -> None:
     )
 
 
+def functional_evidence() -> None:
+    """Print laplace-torch's evidence of a function beside that of the linear model behind it."""
+    try:
+        from laplace import Laplace
+    except ImportError:
+        print("7  laplace-torch is not installed")
+        return
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1, bias=False).double()
+    x = torch.randn(30, 4).double()
+    y = x @ torch.randn(4, 1).double() + 0.5 * torch.randn(30, 1).double()
+    with torch.no_grad():  # the mode for noise 0.5 and precision 1
+        model.weight.copy_(torch.linalg.solve(x.T @ x + 0.25 * torch.eye(4), x.T @ y).T)
+    covariance = x @ x.T + 0.25 * torch.eye(30)
+    zero = torch.zeros(30).double()
+    exact = torch.distributions.MultivariateNormal(zero, covariance).log_prob(y[:, 0])
+    ours = log_z(run("full_ggn", model, x, y, Gaussian(0.5)), model)
+    data = torch.utils.data.TensorDataset(x, y)
+    theirs = Laplace(
+        copy.deepcopy(model),
+        "regression",
+        subset_of_weights="all",
+        hessian_structure="gp",
+        n_subset=30,
+        sigma_noise=0.5,
+        prior_precision=1.0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs.fit(torch.utils.data.DataLoader(data, batch_size=30))
+        found = float(theirs.log_marginal_likelihood())
+    print(
+        f"7  log evidence: exact {float(exact):.3f}, ours {ours:.3f}, "
+        f"FunctionalLaplace {found:.3f}"
+    )
+
+
+def residual_nets() -> None:
+    """Print what BackPACK does with a sum of two branches, and what we do."""
+    try:
+        from backpack import backpack, extend
+        from backpack.custom_module.branching import Parallel
+        from backpack.extensions import KFLR
+    except ImportError:
+        print("8  BackPACK is not installed")
+        return
+    torch.manual_seed(0)
+    layers = nn.Linear(4, 4), nn.Linear(4, 3)
+    x, y = torch.randn(20, 4), torch.randint(0, 3, (20,))
+
+    class Skip(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.head = (copy.deepcopy(layer).double() for layer in layers)
+
+        def forward(self, h: Tensor) -> Tensor:
+            return self.head(h + torch.tanh(self.inner(h)))
+
+    model = Skip()
+    kfac, full = (run(k, model, x.double(), y, Categorical()) for k in ("kfac_ggn", "full_ggn"))
+    branch = nn.Sequential(copy.deepcopy(layers[0]), nn.Tanh())
+    first = nn.Linear(4, 4)  # a parameter before the branches, where two gradients meet
+    theirs = extend(nn.Sequential(first, Parallel(nn.Identity(), branch), layers[1]))
+    try:
+        with backpack(KFLR()):
+            extend(nn.CrossEntropyLoss(reduction="sum"))(theirs(x), y).backward()
+        words = "runs"
+    except (NotImplementedError, AttributeError) as error:
+        words = f"{type(error).__name__}: {str(error)[-90:]}"
+    print(
+        f"8  KFLR over a skip: {words}; our log Z {log_z(kfac, model):.2f}, "
+        f"full {log_z(full, model):.2f}"
+    )
+
+
 def cross_positions() -> None:
     """Print the diagonal of a convolution as a sum over positions of squares."""
     model, x, y = conv_net(8)
@@ -180,6 +258,22 @@ def cross_positions() -> None:
     print(
         f"11 relative error of the diagonal {error:.2f}; log Z {log_z(exact, model):.2f}, "
         f"without cross terms {log_z(swapped, model):.2f}"
+    )
+
+
+def bias_of_convolution() -> None:
+    """Print what the bias of a convolution loses with the factor of the weight."""
+    model, x, y = conv_net(8)
+    passed = run("kfac_ggn", model, x, y, Categorical())
+    assert isinstance(passed.curvature, BlockDiagonal)
+    weight, bias, *others = passed.curvature.blocks
+    assert isinstance(weight, Kronecker)
+    wrong = Dense(weight.gradients[0] / weight.n_positions)
+    blocks = (weight, wrong, *others)
+    swapped = replace(passed, curvature=BlockDiagonal(passed.curvature.names, blocks))
+    print(
+        f"B  trace of the bias block {float(wrong.trace() / bias.trace()):.4f} of the exact one; "
+        f"log Z {log_z(passed, model):.2f}, with it {log_z(swapped, model):.2f}"
     )
 
 
@@ -214,6 +308,42 @@ def rounding() -> None:
     print(
         f"R  log|H+D|, rank 5 of 200: {right:.2f}; float32 {torch.logdet(h + torch.eye(200)):.2f}"
     )
+
+
+def single_precision() -> None:
+    """Print the error of the evidence of float32 models, for every kind."""
+    from cases import CASES, GOLDEN, Case, case, golden
+
+    shared = Path(__file__).resolve().parents[2] / "shared"
+    names = [*CASES, *(GOLDEN if shared.is_dir() else ())]
+    for kind in KINDS:
+        worst = {}
+        for name in names:
+            c = golden(shared, name)[0] if name in GOLDEN else case(name)
+            c.model.float().double()
+            c = Case(c.model, c.x.float().double(), c.y, c.noise_std, c.prior_precision)
+            c.y = c.y if c.noise_std is None else c.y.float().double()
+            values = []
+            for dtype in (torch.float64, torch.float32):
+                y = c.y if c.noise_std is None else c.y.to(dtype)
+                found = estimate_evidence(
+                    c.model.to(dtype),
+                    c.x.to(dtype),
+                    y,
+                    likelihood="categorical" if c.noise_std is None else "gaussian",
+                    curvature=kind,
+                    prior_precision=c.prior_precision,
+                    noise_std=c.noise_std,
+                )
+                values.append(found.value)
+            worst[name] = (abs(values[1] / values[0] - 1), abs(values[1] - values[0]))
+        name = max(worst, key=lambda n: worst[n][0])
+        relative, nats = worst[name]
+        largest = max(error for _, error in worst.values())
+        print(
+            f"F  {kind:12s} worst of {len(worst)}: {relative:.1e} relative, {nats:.1e} nats "
+            f"({name}); largest {largest:.1e} nats"
+        )
 
 
 def label_draws() -> None:
@@ -260,9 +390,13 @@ ROWS: tuple[Callable[[], None], ...] = (
     empirical_fisher_of_regression,
     inverted_temperature,
     prior_of_several_outputs,
+    functional_evidence,
+    residual_nets,
     cross_positions,
+    bias_of_convolution,
     points_not_visited,
     rounding,
+    single_precision,
     label_draws,
 )
 

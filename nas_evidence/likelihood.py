@@ -155,13 +155,14 @@ def _signed_sum(roots: Tensor, generator: torch.Generator) -> Tensor:
 def _check_labels(outputs: Tensor, targets: Tensor) -> None:
     if outputs.ndim != 2 or outputs.shape[1] < 2:
         raise ValueError(
-            "categorical outputs must have shape [n, C] with C >= 2, "
+            "categorical outputs must have shape [n, C] with C >= 2, one for each class, "
             f"but got {list(outputs.shape)}"
         )
     if targets.dtype != torch.int64 or targets.shape != outputs.shape[:1]:
         raise ValueError(
-            f"categorical targets must be int64 of shape [{len(outputs)}], "
-            f"but got {targets.dtype} of shape {list(targets.shape)}"
+            f"categorical targets must be int64 of shape [{len(outputs)}], the class of each "
+            f"datum from 0, but got {targets.dtype} of shape {list(targets.shape)}; real targets "
+            'need the likelihood "gaussian"'
         )
 
 
@@ -170,5 +171,6 @@ def _check_real(outputs: Tensor, targets: Tensor) -> None:
     if outputs.ndim != 2 or targets.shape != outputs.shape:
         raise ValueError(
             "Gaussian targets must have the shape [n, C] of the outputs, "
-            f"but got {list(targets.shape)} for {list(outputs.shape)}"
+            f"but got {list(targets.shape)} for {list(outputs.shape)}; labels need the likelihood "
+            '"categorical"'
         )

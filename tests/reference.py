@@ -77,13 +77,13 @@ def tensor_blocks(matrix: Tensor, model: nn.Module) -> list[Tensor]:
 
 
 def kfac_factors(
-    model: nn.Module, x: Tensor, noise_std: float | None
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """SA [d_in, d_in] and SB [d_out, d_out] of each weight, divided by nothing but N |T|.
+    model: nn.Module, x: Tensor, noise_std: float | None, y: Tensor | None = None
+) -> dict[str, list[tuple[Tensor, Tensor]]]:
+    """For each weight one SA [d_in, d_in] / (N |T|) and SB [d_out, d_out] for each group.
 
-    Only for layers without groups. The roots of the output Hessian are its eigenvectors here.
+    The roots of the output Hessian are its eigenvectors here; with y the residual instead.
     """
-    factors: dict[str, tuple[Tensor, Tensor]] = {}
+    factors: dict[str, list[tuple[Tensor, Tensor]]] = {}
     layers = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)}
     seen: dict[str, tuple[Tensor, Tensor]] = {}
 
@@ -95,21 +95,27 @@ def kfac_factors(
         return remember
 
     handles = [m.register_forward_hook(hook(n), with_kwargs=True) for n, m in layers.items()]
-    for datum in x:
+    for n, datum in enumerate(x):
         outputs = model(datum[None])
-        values, vectors = torch.linalg.eigh(output_hessian(outputs.detach(), noise_std)[0])
+        if y is None:
+            values, vectors = torch.linalg.eigh(output_hessian(outputs.detach(), noise_std)[0])
+            roots = [v.clamp(min=0).sqrt() * r for v, r in zip(values, vectors.T, strict=True)]
+        else:
+            roots = [output_residual(outputs.detach(), y[n : n + 1], noise_std)[0]]
         for name, layer in layers.items():
             a, z = seen[name]
-            columns = patches(layer, a)  # [d_in, T]
-            factor_a = sum(torch.outer(c, c) for c in columns.T) / len(x) / columns.shape[1]
-            factor_b = 0
-            for value, vector in zip(values, vectors.T, strict=True):
-                root = value.clamp(min=0).sqrt() * vector
-                s = torch.autograd.grad(outputs, z, root[None], retain_graph=True)[0]
-                s_columns = s[0].flatten(1) if isinstance(layer, nn.Conv2d) else rows_of(s).T
-                factor_b = factor_b + sum(torch.outer(c, c) for c in s_columns.T)
-            before = factors.get(name + ".weight", (0, 0))
-            factors[name + ".weight"] = (before[0] + factor_a, before[1] + factor_b)
+            groups = getattr(layer, "groups", 1)
+            columns = patches(layer, a).chunk(groups)  # [d_in, T] each
+            gradients = [torch.autograd.grad(outputs, z, r[None], retain_graph=True)[0]
+                         for r in roots]  # fmt: skip
+            before = factors.get(name + ".weight", [(0, 0)] * groups)
+            factors[name + ".weight"] = []
+            for g, (c, (sa, sb)) in enumerate(zip(columns, before, strict=True)):
+                sa = sa + sum(torch.outer(t, t) for t in c.T) / len(x) / c.shape[1]
+                for s in gradients:
+                    rows = s[0].flatten(1) if isinstance(layer, nn.Conv2d) else rows_of(s).T
+                    sb = sb + sum(torch.outer(t, t) for t in rows.chunk(groups)[g].T)
+                factors[name + ".weight"].append((sa, sb))
     for handle in handles:
         handle.remove()
     return factors
@@ -134,13 +140,17 @@ def rows_of(a: Tensor) -> Tensor:
     return a[0].reshape(-1, a.shape[-1])
 
 
-def kfac_blocks(model: nn.Module, x: Tensor, noise_std: float | None) -> list[Tensor]:
-    """Kronecker blocks of weights, exact blocks of all other parameters."""
-    exact = tensor_blocks(full_ggn(model, x, noise_std), model)
-    factors = kfac_factors(model, x, noise_std)
+def kfac_blocks(
+    model: nn.Module, x: Tensor, noise_std: float | None, y: Tensor | None = None
+) -> list[Tensor]:
+    """Kronecker blocks of weights, exact blocks of all other parameters; with y of the EF."""
+    full = full_ggn(model, x, noise_std) if y is None else full_ef(model, x, y, noise_std)
+    factors = kfac_factors(model, x, noise_std, y)
     blocks = []
-    for (name, _), block in zip(model.named_parameters(), exact, strict=True):
-        blocks.append(torch.kron(factors[name][1], factors[name][0]) if name in factors else block)
+    for (name, _), block in zip(model.named_parameters(), tensor_blocks(full, model), strict=True):
+        if name in factors:
+            block = torch.block_diag(*[torch.kron(b, a) for a, b in factors[name]])
+        blocks.append(block)
     return blocks
 
 
@@ -151,8 +161,8 @@ def ekfac_blocks(model: nn.Module, x: Tensor, noise_std: float | None) -> list[T
     blocks = []
     for (name, _), block in zip(model.named_parameters(), exact, strict=True):
         if name in factors:
-            a, b = factors[name]
-            q = torch.kron(torch.linalg.eigh(b)[1], torch.linalg.eigh(a)[1])
+            pairs = [(torch.linalg.eigh(b)[1], torch.linalg.eigh(a)[1]) for a, b in factors[name]]
+            q = torch.block_diag(*[torch.kron(b, a) for b, a in pairs])
             block = torch.diag((q.T @ block @ q).diagonal())
         blocks.append(block)
     return blocks
@@ -162,7 +172,7 @@ def log_det_ratio(block: Tensor, delta: float | Tensor) -> float:
     """log|H + D| - log|D| [P, P], D = diag(delta)."""
     size = len(block)
     diagonal = torch.as_tensor(delta, dtype=block.dtype).expand(size)
-    return (torch.logdet(block + torch.diag(diagonal)) - diagonal.log().sum()).item()
+    return (torch.linalg.slogdet(block + torch.diag(diagonal))[1] - diagonal.log().sum()).item()
 
 
 def log_evidence(

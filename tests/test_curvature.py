@@ -230,6 +230,7 @@ def _state(c: Case) -> list[object]:
         [p.requires_grad for p in c.model.parameters()],
         [None if p.grad is None else p.grad.clone() for p in c.model.parameters()],
         [p.detach().clone() for p in c.model.parameters()],
+        [b.clone() for b in c.model.buffers()],
         [len(m._forward_hooks) + len(m._backward_hooks) for m in c.model.modules()],
         torch.get_rng_state(),
         c.x.clone(),
@@ -360,8 +361,17 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: nn.Sequential(nn.Conv2d(4, 3, 1, padding_mode="circular")),
         "`0` of type Conv2d",
     ),
+    "transposed": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(4, 3, 1)),
+        "`0` of type ConvTranspose2d",
+    ),
+    "one-dimensional": (lambda: nn.Sequential(nn.Conv1d(4, 3, 1)), "`0` of type Conv1d"),
+    "recurrent": (lambda: nn.Sequential(nn.LSTM(4, 3)), "`0` of type LSTM"),
+    "embedding": (lambda: nn.Sequential(nn.Embedding(4, 3)), "`0` of type Embedding"),
     "no parameters": (nn.Identity, "no parameters"),
 }
+#: What no kind can take; all else the dense kinds can.
+HOPELESS = ("unused", "detached", "in place", "frozen", "no parameters")
 
 
 @pytest.mark.parametrize("reason", REFUSED)
@@ -371,8 +381,21 @@ def test_what_cannot_be_right_is_refused_by_name(kind: str, reason: str) -> None
     if kind == "kfac_ggn" and reason == "in place":
         pytest.skip("KFAC has read the input before it changes")
     x, y = torch.randn(5, 4), torch.randint(0, 3, (5,))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as refusal:
         run(kind, Case(make(), x, y))
+    if reason not in HOPELESS:
+        words = str(refusal.value)
+        assert words.startswith(f"{kind} does not support the model")
+        assert words.endswith("Kinds that take any layer: block_ggn, full_ggn, full_ef")
+
+
+@pytest.mark.parametrize("reason", ["unused", "detached", "frozen", "no parameters"])
+@pytest.mark.parametrize("kind", ["block_ggn", "full_ggn", "full_ef"])
+def test_what_no_kind_can_take_is_refused_by_the_dense_kinds_too(kind: str, reason: str) -> None:
+    make, message = REFUSED[reason]
+    message = "do not depend on the parameter" if reason == "unused" else message
+    with pytest.raises(ValueError, match=message):
+        run(kind, Case(make(), torch.randn(5, 4), torch.randint(0, 3, (5,))))
 
 
 def test_arguments_are_checked() -> None:
@@ -439,27 +462,3 @@ def test_input_factor_from_rows_needs_rows_in_common() -> None:
     for conv in (nn.Conv2d(2, 3, 1), nn.Conv2d(2, 3, (1, 3)), nn.Conv2d(2, 3, 3, stride=2)):
         layer = WeightLayer("conv", conv, ("weight", "bias"))
         assert layer.input_gram(torch.ones(1, 2, 5, 5)) is None
-
-
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
-def test_backpack_agrees_where_its_convention_is_the_definition() -> None:
-    backpack = pytest.importorskip("backpack")
-    from backpack.extensions import KFLR, DiagGGNExact, SumGradSquared
-
-    c = case("mlp")
-    layers = copy.deepcopy(c.model)  # it leaves hooks behind
-    model = backpack.extend(nn.Sequential(*layers[:2], layers[3]))
-    loss = backpack.extend(nn.CrossEntropyLoss(reduction="sum"))
-    with backpack.backpack(SumGradSquared(), DiagGGNExact(), KFLR()):
-        loss(model(c.x), c.y).backward()
-    pairs = zip(matrices(run("diag_ef", c)), model.parameters(), strict=True)
-    for found, parameter in pairs:
-        assert_close(found.diagonal(), parameter.sum_grad_squared.flatten(), rtol=1e-10, atol=0)
-    pairs = zip(matrices(run("diag_ggn", c)), model.parameters(), strict=True)
-    for found, parameter in pairs:
-        assert_close(found.diagonal(), parameter.diag_ggn_exact.flatten(), rtol=1e-10, atol=0)
-    pairs = zip(matrices(run("kfac_ggn", c, batch_size=11)), model.parameters(), strict=True)
-    for found, parameter in pairs:
-        factors = parameter.kflr
-        expected = factors[0] if len(factors) == 1 else torch.kron(factors[0], factors[1])
-        assert_close(found, expected, rtol=1e-10, atol=1e-14)

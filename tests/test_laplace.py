@@ -256,7 +256,7 @@ def test_a_diverged_model_gets_an_invalid_estimate_that_says_why(kind: str) -> N
         c.model[3].bias.fill_(torch.nan)
     found = estimate(kind, c)
     assert not found.valid
-    assert found.note == "the log likelihood is nan"
+    assert found.note == "the log likelihood is nan; not finite: 3.bias"
 
 
 def test_registries_agree() -> None:

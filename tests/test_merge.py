@@ -1,5 +1,6 @@
 """Curvature is a sum: passes over shards, here or in other processes, add up to one pass."""
 
+import itertools
 import multiprocessing
 import pickle
 
@@ -11,6 +12,7 @@ from torch.testing import assert_close
 from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass, merge
 from nas_evidence.curvature import dense as dense_rules
 from nas_evidence.evidence.laplace import laplace_estimate
+from nas_evidence.maths.structured import FullMatrix
 
 SUMS = tuple(k for k in KINDS if k != "ekfac_ggn" and not k.endswith("_mc"))
 
@@ -66,6 +68,26 @@ def test_full_matrices_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     agree("full_ggn", c, shards[0] + shards[1], run("full_ggn", c))
 
 
+@pytest.mark.parametrize("cuts", [(1, 2), (3, 7), (1, 6), (8,)])
+@pytest.mark.parametrize("kind", ["full_ggn", "full_ef"])
+def test_shards_of_any_form_add_up_to_the_form_of_the_whole(
+    kind: str, cuts: tuple[int, ...]
+) -> None:
+    # 12 parameters and up to 9 data of 2 columns: rows alone, rows that together outnumber the
+    # parameters, and matrices, in every order.
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2, bias=False)).double()
+    r = case("regression")
+    c = Case(model, r.x.repeat(3, 1), r.y.repeat(3, 1), 0.6)
+    edges = [0, *(3 * cut for cut in cuts), len(c.x)]
+    rows = [slice(a, b) for a, b in itertools.pairwise(edges)]
+    whole, shards = run(kind, c), [run(kind, c, part) for part in rows]
+    assert isinstance(whole.curvature, FullMatrix)
+    for order in (shards, shards[::-1]):
+        merged = merge(order)
+        assert isinstance(merged.curvature, FullMatrix)
+        agree(kind, c, merged, whole)
+
+
 def test_kronecker_blocks_are_products_of_sums_and_not_sums_of_products() -> None:
     c = case("mlp")
     parts = [run("kfac_ggn", c, rows) for rows in (slice(0, 3), slice(3, None))]
@@ -89,7 +111,7 @@ def test_monte_carlo_passes_add_up_in_expectation_and_count() -> None:
 
 @pytest.mark.slow  # two interpreters that import torch
 def test_two_processes_give_the_numbers_of_one() -> None:
-    kinds = ("diag_ef", "diag_ggn", "kfac_ggn", "block_ggn")
+    kinds = SUMS
     tasks = [("conv_stride_padding", kinds, 0, 3), ("conv_stride_padding", kinds, 3, None)]
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         shards = [pickle.loads(data) for data in pool.starmap(pickled_passes, tasks, chunksize=1)]

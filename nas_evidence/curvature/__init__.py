@@ -9,6 +9,7 @@ Everything kept is a sum over data, so passes over the shards of a data set, mad
 to the pass over all of it (`merge`).
 """
 
+import difflib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.capture import layers_of, undisturbed
+from nas_evidence.curvature.capture import UnsupportedLayerError, refuse_frozen, undisturbed
 from nas_evidence.curvature.dense import full, tensor_blocks
 from nas_evidence.curvature.gradient import log_likelihood_gradient
-from nas_evidence.curvature.layers import WeightLayer
 from nas_evidence.curvature.layerwise import diagonal, eigen_corrected, kronecker
 from nas_evidence.curvature.sweep import Columns, Sweep
 from nas_evidence.likelihood import Likelihood
@@ -34,6 +34,7 @@ class Kind:
 
     columns: Columns
     structure: Callable[[Sweep], Structured]
+    any_layer: bool = False  # also for layers without rules, one datum at a time
 
 
 KINDS: dict[str, Kind] = {
@@ -44,9 +45,9 @@ KINDS: dict[str, Kind] = {
     "kfac_ggn_mc": Kind("sampled", kronecker),
     "kfac_ef": Kind("residual", kronecker),
     "ekfac_ggn": Kind("exact", eigen_corrected),
-    "block_ggn": Kind("exact", tensor_blocks),
-    "full_ggn": Kind("exact", full),
-    "full_ef": Kind("residual", full),
+    "block_ggn": Kind("exact", tensor_blocks, any_layer=True),
+    "full_ggn": Kind("exact", full, any_layer=True),
+    "full_ef": Kind("residual", full, any_layer=True),
 }
 
 
@@ -101,7 +102,7 @@ def merge(passes: Sequence[CurvaturePass]) -> CurvaturePass:
     """Return the pass over the data of all, from passes of one kind over disjoint shards.
 
     All kinds but ekfac_ggn, whose basis depends on all data. The full kinds choose their form by
-    the size of what they see: give shards with more rows than parameters, or with fewer, alike.
+    the size of what they see; shards of either form add up to the form that all data have.
 
     Raises:
         ValueError: if there are none, or they cannot be added.
@@ -127,7 +128,9 @@ def curvature_pass(
 
     Args:
         kind: a name in `KINDS`.
-        model: any module whose parameters are in supported layers; see `capture`.
+        model: any module whose parameters are in supported layers, see `capture`; for
+            block_ggn, full_ggn and full_ef any module at all, at the cost of going one datum at
+            a time where a layer is not supported.
         inputs: [n, ...], on the device of the model.
         targets: int64 [n] or float [n, C].
         likelihood: of the targets given the outputs.
@@ -142,40 +145,38 @@ def curvature_pass(
 
     Raises:
         ValueError: for an unknown kind, data of unequal length, or a model with a layer that is
-            not supported; names the culprit.
+            not supported; names the culprit, and the kinds that would work.
     """
     started = time.perf_counter()
-    if kind not in KINDS:
-        raise ValueError(f"`curvature` must be one of {', '.join(KINDS)}, but got {kind!r}")
+    check_kind(kind)
     if len(inputs) != len(targets) or len(inputs) == 0 or batch_size < 1:
         raise ValueError(
             "`len(inputs) == len(targets) >= 1` and `batch_size >= 1` must hold, but got "
             f"{len(inputs)}, {len(targets)} and {batch_size}"
         )
-    columns, structure = KINDS[kind].columns, KINDS[kind].structure
-    if columns == "sampled" and generator is None:
+    if KINDS[kind].columns == "sampled" and generator is None:
         raise ValueError(f"`generator` must be given for the Monte-Carlo kind {kind!r}")
-    layers = layers_of(model)
-    unknown = set(kfac_reduce) - {layer.path for layer in layers if isinstance(layer, WeightLayer)}
-    if unknown:
-        raise ValueError(
-            "`kfac_reduce` must name Linear or Conv2d modules of the model, but got "
-            f"{', '.join(sorted(unknown))}"
-        )
+    refuse_frozen(model)
+    _check_reduced(model, kfac_reduce)
     sweep = Sweep(
         model,
-        layers,
         inputs,
         targets,
         likelihood,
-        columns,
+        KINDS[kind].columns,
         batch_size,
         generator,
         reduced=frozenset(kfac_reduce),
     )
     with undisturbed(model):
-        sweep.prepare()
-        curvature = structure(sweep)
+        try:
+            sweep.prepare(any_layer=KINDS[kind].any_layer)
+        except UnsupportedLayerError as error:
+            able = ", ".join(name for name, other in KINDS.items() if other.any_layer)
+            raise UnsupportedLayerError(
+                f"{kind} does not support the model: {error}. Kinds that take any layer: {able}"
+            ) from None
+        curvature = KINDS[kind].structure(sweep)
     gradient = None
     if diagnose:
         gradient = log_likelihood_gradient(
@@ -191,6 +192,28 @@ def curvature_pass(
         squared_error=sweep.squared_error,
         gradient=gradient,
     )
+
+
+def check_kind(kind: str) -> None:
+    """Do nothing for a name in `KINDS`.
+
+    Raises:
+        ValueError: with all names, and the one that may be meant.
+    """
+    if kind not in KINDS:
+        near = difflib.get_close_matches(str(kind), KINDS, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"`curvature` must be one of {', '.join(KINDS)}, but got {kind!r}{meant}")
+
+
+def _check_reduced(model: nn.Module, paths: Collection[str]) -> None:
+    modules = dict(model.named_modules())
+    wrong = [p for p in paths if not isinstance(modules.get(p), nn.Linear | nn.Conv2d)]
+    if wrong:
+        raise ValueError(
+            "`kfac_reduce` must name Linear or Conv2d modules of the model, but got "
+            f"{', '.join(sorted(wrong))}"
+        )
 
 
 def trace_ratios(kfac: CurvaturePass, diagonal: CurvaturePass) -> dict[str, float]:

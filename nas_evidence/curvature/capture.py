@@ -4,13 +4,14 @@ The parameters are frozen during the pass, so that autograd computes gradients w
 activations only; a hook on each parameter-carrying module hands its input `a` and the gradients
 `s` of r·f at its output to a `Collector`, once for each vector r of the batch. Nothing is guessed:
 
-- a module that is shared, unknown, unused or holds frozen parameters is refused by name;
+- a module that is shared, unknown, unused or holds frozen parameters is refused by name; the
+  dense kinds then go one datum at a time, which needs no rules (`per_datum`);
 - two data points go through ordinary autograd first, and every gradient that the layer rules
   give must agree with it. This catches weights used outside their module, overridden forwards
   and anything else that the hooks cannot see.
 
 The model is left exactly as it was, also after an exception: mode of each module, requires_grad,
-.grad, hooks, and the state of the global random generators.
+.grad, hooks, buffers, and the state of the global random generators.
 """
 
 from collections.abc import Iterator
@@ -26,6 +27,10 @@ from nas_evidence.curvature.layers import Layer, WeightLayer, layer_of
 SUPPORTED = "Linear, Conv2d (zero padding), GroupNorm, LayerNorm, Fixup scale and bias"
 
 
+class UnsupportedLayerError(ValueError):
+    """A layer without rules here; kinds that need none go on without."""
+
+
 class Collector(Protocol):
     """What a curvature kind does with what the layers see; keeps nothing but sums."""
 
@@ -39,25 +44,36 @@ class Collector(Protocol):
         """Learn that every layer has received the column."""
 
 
-def layers_of(model: nn.Module) -> tuple[Layer, ...]:
-    """Return the layers of a model in the order of its parameters.
+def refuse_frozen(model: nn.Module) -> None:
+    """Do nothing if all parameters of a model, one at least, are free.
 
     Raises:
-        ValueError: naming a parameter that is frozen or shared, or a module that is not known.
+        ValueError: naming a parameter that is frozen, or if there is none.
     """
-    seen: dict[int, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if id(parameter) in seen:
-            raise ValueError(
-                f"parameter `{name}` is shared with `{seen[id(parameter)]}`; curvature needs each "
-                "parameter in one module that is called once. No curvature kind supports sharing"
-            )
-        seen[id(parameter)] = name
+    if next(model.parameters(), None) is None:
+        raise ValueError("the model has no parameters, and so no evidence but its likelihood")
+    for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             raise ValueError(
                 f"parameter `{name}` has requires_grad=False; the evidence is a function of all "
                 "parameters. Unfreeze it, or register it as a buffer"
             )
+
+
+def layers_of(model: nn.Module) -> tuple[Layer, ...]:
+    """Return the layers of a model in the order of its parameters.
+
+    Raises:
+        UnsupportedLayerError: naming a parameter that is shared, or a module that is not known.
+    """
+    seen: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in seen:
+            raise UnsupportedLayerError(
+                f"parameter `{name}` is shared with `{seen[id(parameter)]}`, but must be in one "
+                "module that is called once"
+            )
+        seen[id(parameter)] = name
     layers = []
     for path, module in model.named_modules():
         names = tuple(n for n, _ in module.named_parameters(prefix=path, recurse=False))
@@ -65,14 +81,12 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
             continue
         layer = layer_of(path or "(model)", module, names)
         if layer is None:
-            raise ValueError(
+            raise UnsupportedLayerError(
                 f"module `{path or '(model)'}` of type {type(module).__name__} holds "
-                f"{', '.join(f'`{n}`' for n in names)}, and no curvature kind knows it; "
+                f"{', '.join(f'`{n}`' for n in names)}, and has no rules here; "
                 f"supported modules with parameters: {SUPPORTED}"
             )
         layers.append(layer)
-    if not layers:
-        raise ValueError("the model has no parameters")
     return tuple(layers)
 
 
@@ -81,6 +95,12 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     """Put the model into evaluation mode with frozen parameters; put everything back after."""
     modes = [(module, module.training) for module in model.modules()]
     parameters = [(p, p.requires_grad) for p in model.parameters()]
+    buffers = [
+        (module, name, buffer, buffer.clone(), buffer._version)
+        for module, _ in modes
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     devices = sorted({p.device.index for p, _ in parameters if p.device.type == "cuda"})
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=devices))
@@ -97,6 +117,10 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module.training = mode
             for parameter, needs_grad in parameters:
                 parameter.requires_grad_(needs_grad)
+            for module, name, buffer, content, version in buffers:
+                module._buffers[name] = buffer
+                if buffer._version != version:
+                    buffer.copy_(content)
 
 
 @dataclass
@@ -134,14 +158,11 @@ class Capture:
         outputs = self.model(inputs)
         for index, layer in enumerate(self.layers):
             if index not in self.kept:
-                raise ValueError(
+                raise UnsupportedLayerError(
                     f"module `{layer.path}` is not called by the model's forward; remove it, or "
                     "call the module instead of using its parameters directly"
                 )
-        if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(inputs):
-            got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise ValueError(f"the model must return outputs of shape [n, C], but returned {got}")
-        return outputs
+        return checked_outputs(outputs, len(inputs))
 
     def backward(self, outputs: Tensor, columns: Tensor) -> None:
         """Send each of the columns [K, n, C] back through the batch."""
@@ -167,9 +188,8 @@ class Capture:
 
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> None:
             if index in self.kept:
-                raise ValueError(
-                    f"module `{layer.path}` is called more than once; curvature of shared "
-                    "modules is not supported by any kind"
+                raise UnsupportedLayerError(
+                    f"module `{layer.path}` is called more than once, but must be called once"
                 )
             (a,) = (*args, *kwargs.values())
             self._check_rows(layer, a)
@@ -189,7 +209,9 @@ class Capture:
                 "use the operation that makes a new tensor"
             )
         if index in self.received:
-            raise ValueError(f"module `{layer.path}` received two gradients for one output")
+            raise UnsupportedLayerError(
+                f"module `{layer.path}` received two gradients for one output"
+            )
         self.received.add(index)
         self.collector.receive(layer, a, s.detach(), self.last)
         if self.last:
@@ -198,10 +220,24 @@ class Capture:
     def _check_rows(self, layer: Layer, a: Tensor) -> None:
         is_conv = isinstance(layer, WeightLayer) and isinstance(layer.module, nn.Conv2d)
         if len(a) != self.n_rows or a.ndim < 2 or (is_conv and a.ndim != 4):
-            raise ValueError(
+            raise UnsupportedLayerError(
                 f"module `{layer.path}` sees an input of shape {list(a.shape)} for "
                 f"{self.n_rows} data points; the first axis must be the data"
             )
+
+
+def checked_outputs(outputs: object, n_rows: int) -> Tensor:
+    """Return the outputs of a model if they are [n, C].
+
+    Raises:
+        ValueError: saying what they are.
+    """
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != n_rows:
+        got = list(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+        raise ValueError(
+            f"the model must return a tensor of shape [n, C], but returned {got} for n = {n_rows}"
+        )
+    return outputs
 
 
 class _Anchor(torch.autograd.Function):
@@ -245,7 +281,8 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
     Returns the outputs [n, C] at these points.
 
     Raises:
-        ValueError: naming the first parameter whose gradient the hooks do not see in full.
+        UnsupportedLayerError: naming the first parameter whose gradient the hooks do not see in
+            full.
     """
     collector = _GradientSums()
     capture = Capture(model, layers, collector)
@@ -268,9 +305,8 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
     for name, gradient in gradients:
         found = collector.sums[name].flatten()
         if float((found - gradient).norm()) > tolerance * float(gradient.norm()) + 1e-6 * scale:
-            raise ValueError(
+            raise UnsupportedLayerError(
                 f"the gradient of `{name}` does not pass through one call of its module; is the "
-                "parameter also used elsewhere, or the module's forward overridden? No curvature "
-                "kind supports that"
+                "parameter also used elsewhere, or the module's forward overridden?"
             )
     return outputs.detach()

@@ -35,6 +35,7 @@ def log_likelihood_gradient(
             rows = slice(start, start + batch_size)
             outputs = model(inputs[rows].detach())
             column = likelihood.residual(outputs, targets[rows])
-            parts = torch.autograd.grad(outputs, parameters, column)
+            # A parameter that no datum of the batch uses has gradient zero.
+            parts = torch.autograd.grad(outputs, parameters, column, materialize_grads=True)
             total += torch.cat([part.flatten() for part in parts])
     return total

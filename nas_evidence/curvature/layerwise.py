@@ -90,7 +90,10 @@ class DiagonalCollector:
     def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
         """Add the squares of one column; with one position only s² until the last column."""
         assert a is not None
-        if not isinstance(layer, WeightLayer) or s.ndim > 2:
+        if not isinstance(layer, WeightLayer):
+            self._add(layer, tuple(g.square().sum(0) for g in layer.gradients(a, s)))
+            return
+        if s.ndim > 2:
             self._add(layer, layer.squares(a, s))
             return
         if layer.path in self.squared:
@@ -140,8 +143,12 @@ class KroneckerCollector:
         if isinstance(layer, WeightLayer):
             self._same_positions(layer, s)
             reduced = layer.path in self.reduced
-            rows = layer.total_rows(s) if reduced else layer.gradient_rows(s)
-            self.sums.add_gram(f"{layer.path}:B", rows)
+            gram = None if reduced else layer.gradient_gram(s)
+            if gram is not None:
+                self.sums.add(f"{layer.path}:B", gram)
+            else:
+                rows = layer.total_rows(s) if reduced else layer.gradient_rows(s)
+                self.sums.add_gram(f"{layer.path}:B", rows)
             if len(layer.names) == 2 and not self._bias_is_gradient_factor(layer):
                 self.sums.add_gram(layer.names[1], layer.gradient_totals(s)[None])
             return

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 #: Largest number of elements of the unfolded rows; larger ones leave the cache, as timed.
 _ELEMENTS = 1 << 20
+_SHORT = 24
 
 
 def rows_apply(module: nn.Conv2d, a: Tensor) -> bool:
@@ -44,19 +45,29 @@ def _row_products(module: nn.Conv2d, padded: Tensor) -> list[Tensor]:
     """Return G_δ for δ = 0, ..., kh − 1 steps of the dilation [rows, groups, c kw, c kw]."""
     groups, (kh, kw), step = module.groups, module.kernel_size, module.dilation[0]
     n, channels, height, width = padded.shape
-    w_out = (width - module.dilation[1] * (kw - 1) - 1) // module.stride[1] + 1
+    stride, dilation = module.stride[1], module.dilation[1]
+    w_out = (width - dilation * (kw - 1) - 1) // stride + 1
     size = channels // groups * kw
     products = [padded.new_zeros((height - d * step) * groups, size, size) for d in range(kh)]
     chunk = max(1, _ELEMENTS // (channels * height * w_out * kw))
     for start in range(0, n, chunk):
         part = padded[start : start + chunk]
         by_n, by_c, by_h, by_w = part.stride()
-        unfolded = part.as_strided(
-            (height, channels, kw, len(part), w_out),
-            (by_h, by_c, by_w * module.dilation[1], by_n, by_w * module.stride[1]),
-            part.storage_offset(),
-        )
-        rows = unfolded.reshape(height * groups, size, -1)
+        # One row a position is the faster product, but slow to copy where the rows are short.
+        if size >= _SHORT:
+            unfolded = part.as_strided(
+                (height, groups, len(part), w_out, channels // groups, kw),
+                (by_h, by_c * (channels // groups), by_n, by_w * stride, by_c, by_w * dilation),
+                part.storage_offset(),
+            )
+            rows = unfolded.reshape(height * groups, -1, size)
+        else:
+            unfolded = part.as_strided(
+                (height, channels, kw, len(part), w_out),
+                (by_h, by_c, by_w * dilation, by_n, by_w * stride),
+                part.storage_offset(),
+            )
+            rows = unfolded.reshape(height * groups, size, -1).mT
         for d, product in enumerate(products):
-            product.baddbmm_(rows[: len(product)], rows[d * step * groups :].mT)
+            product.baddbmm_(rows[: len(product)].mT, rows[d * step * groups :])
     return [product.reshape(-1, groups, size, size) for product in products]

@@ -13,8 +13,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.capture import Capture, Collector, check_gradients
-from nas_evidence.curvature.layers import Layer
+from nas_evidence.curvature.capture import (
+    Capture,
+    Collector,
+    UnsupportedLayerError,
+    check_gradients,
+    layers_of,
+)
+from nas_evidence.curvature.layers import Layer, WholeModel
+from nas_evidence.curvature.per_datum import PerDatum, check_alone
 from nas_evidence.likelihood import Likelihood
 
 Columns = Literal["exact", "sampled", "residual"]
@@ -25,7 +32,6 @@ class Sweep:
     """The data and the model of a curvature pass; `run` may be called more than once."""
 
     model: nn.Module
-    layers: tuple[Layer, ...]
     inputs: Tensor
     targets: Tensor
     likelihood: Likelihood
@@ -33,15 +39,33 @@ class Sweep:
     batch_size: int
     generator: torch.Generator | None
     reduced: frozenset[str] = frozenset()  # layers with "reduce" Kronecker factors
+    layers: tuple[Layer, ...] = ()
     n_columns: int = 0
     log_likelihood: float = 0.0
     n_correct: int | None = None
     squared_error: float | None = None
     n_outputs: int = 0
 
-    def prepare(self) -> None:
-        """Check the gradients of the model and count the columns of a batch."""
-        outputs = check_gradients(self.model, self.layers, self.inputs[:2])
+    def prepare(self, *, any_layer: bool) -> None:
+        """Find the layers, check the gradients of the model and count the columns of a batch.
+
+        Args:
+            any_layer: go one datum at a time where a layer has no rules.
+
+        Raises:
+            ValueError: naming what the model or the labels have that cannot be.
+        """
+        few = self.inputs[:2].detach()
+        try:
+            outputs = self._first_look(few, any_layer)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            parameter = next(self.model.parameters())
+            raise ValueError(
+                f"the model, {parameter.dtype} on {parameter.device}, cannot read inputs "
+                f"{list(few.shape)} of {few.dtype} on {few.device}: {error}"
+            ) from error
         if not self.targets.is_floating_point():
             low, high = (int(t) for t in self.targets.aminmax())
             if low < 0 or high >= outputs.shape[1]:
@@ -53,9 +77,28 @@ class Sweep:
         exact = self.columns == "exact"
         self.n_columns = len(self.likelihood.hessian_roots(outputs)) if exact else 1
 
+    def _first_look(self, few: Tensor, any_layer: bool) -> Tensor:
+        """Set the layers; return the outputs [n, C] for a few data."""
+        try:
+            self.layers = layers_of(self.model)
+            return check_gradients(self.model, self.layers, few)
+        except UnsupportedLayerError:
+            if not any_layer:
+                raise
+            self.model.requires_grad_(False)  # as the check may have been cut short
+            names = tuple(name for name, _ in self.model.named_parameters())
+            self.layers = (WholeModel("(model)", self.model, names),)
+            return check_alone(self.model, few)
+
+    def _capture(self, collector: Collector) -> Capture | PerDatum:
+        first = self.layers[0]
+        if isinstance(first, WholeModel):
+            return PerDatum(self.model, first, collector)
+        return Capture(self.model, self.layers, collector)
+
     def run(self, collector: Collector) -> None:
         """Show the collector all data; sets `log_likelihood` and the measures of fit."""
-        capture = Capture(self.model, self.layers, collector)
+        capture = self._capture(collector)
         log_likelihood = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
         n_correct = torch.zeros((), dtype=torch.int64, device=self.inputs.device)
         squared_error = torch.zeros_like(log_likelihood)

@@ -1,20 +1,24 @@
 """The evidence of one trained model, in one call."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean, stdev
-from typing import Literal
+from numbers import Integral
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature import CurvaturePass, curvature_pass
-from nas_evidence.evidence.laplace import laplace_estimate
+from nas_evidence.curvature import CurvaturePass, check_kind, curvature_pass, trace_ratios
+from nas_evidence.evidence.laplace import (
+    checked_precision,
+    laplace_estimate,
+    mean_estimate,
+    with_trace_ratios,
+)
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import EvidenceEstimate, Term
-
-#: Rows of a batch where the caller names none; the result does not depend on it.
-BATCH_SIZE = 512
+from nas_evidence.spec import EVIDENCE_BATCH, MC_DRAWS
 
 
 def estimate_evidence(
@@ -30,11 +34,12 @@ def estimate_evidence(
     likelihood_power: float = 1.0,
     at_mode_correction: bool = False,
     diagnose: bool = True,
+    trace_ratio: bool = False,
     kfac_reduce: Collection[str] = (),
     batch_size: int | None = None,
     generator: torch.Generator | None = None,
     seed: int = 0,
-    n_draws: int = 4,
+    n_draws: int = MC_DRAWS,
 ) -> EvidenceEstimate:
     """Return the Laplace log evidence of a trained model, `.value` in nats, larger is better.
 
@@ -42,7 +47,8 @@ def estimate_evidence(
 
     Args:
         model: any module whose parameters are in Linear, Conv2d, GroupNorm, LayerNorm or Fixup
-            scale and bias modules; everything else in `forward` is free.
+            scale and bias modules, each called once; everything else in `forward` is free. With
+            block_ggn, full_ggn and full_ef any other module too, one datum at a time.
         inputs: training inputs [n, ...], on the device of the model.
         targets: integer labels [n] ("categorical") or real values [n, C] ("gaussian"), [n] where
             the model has one output.
@@ -56,9 +62,11 @@ def estimate_evidence(
             only.
         at_mode_correction: add ½ gᵀ(H + D)⁻¹g with g the gradient of the negative log joint.
         diagnose: report gᵀ(H + D)⁻¹g, for one more forward and backward pass.
-        kfac_reduce: weight layers before a global pooling, for the Kronecker kinds; see
+        trace_ratio: report tr(KFAC) / tr(exact diagonal) of each tensor, Kronecker kinds only;
+            for one pass of that diagonal more.
+        kfac_reduce: paths of weight layers before a global pooling, Kronecker kinds only; see
             `nas_evidence.curvature.curvature_pass`.
-        batch_size: rows at a time.
+        batch_size: rows at a time; the result does not depend on it beyond rounding.
         generator: random numbers of the Monte-Carlo kinds; wins over `seed`.
         seed: of the Monte-Carlo kinds.
         n_draws: of the Monte-Carlo kinds: every number is the mean over so many passes, and from
@@ -68,20 +76,25 @@ def estimate_evidence(
         ValueError: for an unknown name, a missing or impossible number, or a layer that is not
             supported; says what and where.
     """
-    if n_draws < 1:
-        raise ValueError(f"`n_draws >= 1` must hold, but got {n_draws}")
+    check_kind(curvature)
+    exact_diagonal = _exact_diagonal(curvature) if trace_ratio else None
+    _check_data(model, inputs, targets)
+    _check_reduced(curvature, kfac_reduce)
+    rows = _whole("batch_size", EVIDENCE_BATCH if batch_size is None else batch_size)
+    draws_asked = _whole("n_draws", n_draws)
     random = torch.Generator().manual_seed(seed) if generator is None else generator
     noise = _likelihood(likelihood, noise_std, temperature)
     precision = _per_tensor(model, prior_precision)
+    kappa = _number("likelihood_power", likelihood_power)
     passes: list[CurvaturePass] = []
-    for draw in range(n_draws if curvature.endswith("_mc") else 1):
+    for draw in range(draws_asked if curvature.endswith("_mc") else 1):
         passed = curvature_pass(
             curvature,
             model,
             inputs,
             _targets(targets, likelihood),
             noise,
-            batch_size=BATCH_SIZE if batch_size is None else batch_size,
+            batch_size=rows,
             generator=random,
             diagnose=(diagnose or at_mode_correction) and draw == 0,
             kfac_reduce=kfac_reduce,
@@ -93,14 +106,27 @@ def estimate_evidence(
             passed,
             model,
             precision,
-            likelihood_power=likelihood_power,
+            likelihood_power=kappa,
             at_mode_correction=at_mode_correction,
         )
         for passed in passes
     ]
-    estimate = draws[0] if len(draws) == 1 else _mean(draws)
+    estimate = mean_estimate(draws)
+    if exact_diagonal is not None:
+        exact = curvature_pass(
+            exact_diagonal,
+            model,
+            inputs,
+            _targets(targets, likelihood),
+            noise,
+            batch_size=rows,
+        )
+        estimate = with_trace_ratios(estimate, trace_ratios(passes[0], exact))
     if kfac_reduce:
         estimate = _noted(estimate, f"kfac_reduce on {', '.join(sorted(kfac_reduce))}")
+    if not estimate.valid:
+        odd = [n for n, p in model.named_parameters() if not bool(p.isfinite().all())]
+        return _noted(estimate, f"not finite: {', '.join(odd)}") if odd else estimate
     if temperature == 1:
         return estimate
     term = Term(term="temperature", group="all", value=temperature)
@@ -108,11 +134,17 @@ def estimate_evidence(
     return _noted(estimate, f"softmax temperature {temperature:g}")
 
 
+def _exact_diagonal(kind: str) -> str:
+    if not kind.startswith("kfac"):
+        raise ValueError(f"`trace_ratio` is for the kinds kfac_*, but got curvature = {kind!r}")
+    return "diag_ef" if kind == "kfac_ef" else "diag_ggn"
+
+
 def _targets(targets: Tensor, likelihood: str) -> Tensor:
     """Return labels as int64, real targets as floats [n, C]."""
     if likelihood == "categorical":
         return targets if targets.is_floating_point() else targets.long()
-    real = targets if targets.is_floating_point() else targets.double()
+    real = targets.detach() if targets.is_floating_point() else targets.double()
     return real[:, None] if real.ndim == 1 else real
 
 
@@ -120,47 +152,88 @@ def _noted(estimate: EvidenceEstimate, note: str) -> EvidenceEstimate:
     return estimate.model_copy(update={"note": "; ".join(filter(None, (estimate.note, note)))})
 
 
-def _mean(draws: list[EvidenceEstimate]) -> EvidenceEstimate:
-    """Return the mean of independent estimates, with its standard error."""
-    invalid = [draw for draw in draws if not draw.valid]
-    if invalid:
-        return invalid[0]
-    values = [draw.value for draw in draws]
-    terms = tuple(
-        Term(term=same[0].term, group=same[0].group, value=fmean(t.value for t in same))
-        for same in zip(*(draw.terms for draw in draws), strict=True)
-    )
-    per_datum = [draw.per_datum for draw in draws if draw.per_datum is not None]
-    return draws[0].model_copy(
-        update={
-            "value": fmean(values),
-            "per_datum": fmean(per_datum),
-            "standard_error": stdev(values) / len(values) ** 0.5,
-            "terms": terms,
-            "seconds": sum(draw.seconds for draw in draws),
-        }
-    )
-
-
 def _likelihood(name: str, noise_std: float | None, temperature: float) -> Likelihood:
     if name == "categorical":
         if noise_std is not None:
             raise ValueError('`noise_std` is for likelihood = "gaussian", not "categorical"')
-        return Categorical(float(temperature))
+        return Categorical(_number("temperature", temperature))
     if name == "gaussian":
         if noise_std is None:
             raise ValueError('`noise_std` must be given for likelihood = "gaussian"')
         if temperature != 1:
             raise ValueError('`temperature` is for likelihood = "categorical", not "gaussian"')
-        return Gaussian(float(noise_std))
+        return Gaussian(_number("noise_std", noise_std))
     raise ValueError(f'`likelihood` must be "categorical" or "gaussian", but got {name!r}')
 
 
 def _per_tensor(
     model: nn.Module, given: float | Sequence[float] | Mapping[str, float] | Tensor
-) -> Mapping[str, float] | Tensor:
+) -> Tensor:
+    names = tuple(name for name, _ in model.named_parameters())
+    sizes = tuple(parameter.numel() for parameter in model.parameters())
+    try:
+        numbers = list(given.values()) if isinstance(given, Mapping) else given
+        values = torch.as_tensor(numbers, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            "`prior_precision` must be a number, one for each parameter tensor in their order, or "
+            f"a mapping of their names to numbers, but got {given!r}"
+        ) from error
     if isinstance(given, Mapping):
-        return given
-    values = torch.as_tensor(given, dtype=torch.float64)
-    count = sum(1 for _ in model.parameters())
-    return values.expand(count) if values.ndim == 0 else values
+        return checked_precision(names, sizes, dict(zip(given, values.tolist(), strict=True)))
+    return checked_precision(
+        names, sizes, values.expand(len(names)) if not values.ndim else values
+    )
+
+
+def _check_data(model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"`model` must be a torch.nn.Module, but got a {type(model).__name__}")
+    for name, given in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(given, Tensor) or given.ndim == 0:
+            raise ValueError(
+                f"`{name}` must be a tensor with one row for each datum, but got "
+                f"{'a single number' if isinstance(given, Tensor) else type(given).__name__}; "
+                "torch.as_tensor makes one of an array or a list"
+            )
+        # The sum is quick, and finite only if all values are.
+        if given.is_floating_point() and not bool(given.detach().sum().isfinite()):
+            odd = (
+                (~given.detach().flatten(1).isfinite()).any(1)
+                if given.ndim > 1
+                else ~given.isfinite()
+            )
+            if bool(odd.any()):
+                raise ValueError(
+                    f"`{name}` must be finite, but {int(odd.sum())} rows are not, the first of "
+                    f"them row {int(odd.nonzero()[0])}; remove them, or repair the values"
+                )
+
+    if len(inputs) != len(targets) or len(inputs) == 0:
+        raise ValueError(
+            f"`inputs` and `targets` must have as many rows, one at least, but have {len(inputs)} "
+            f"and {len(targets)}"
+        )
+
+
+def _check_reduced(kind: str, paths: Collection[str]) -> None:
+    if isinstance(paths, str):
+        raise ValueError(f"`kfac_reduce` must be a list of module paths, but got {paths!r}")
+    if paths and "kfac" not in kind:
+        raise ValueError(f"`kfac_reduce` is for the Kronecker kinds, but the kind is {kind!r}")
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"`{name} >= 1` must hold for a whole number, but got {value!r}")
+    return int(value)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (number > 0 and math.isfinite(number)):
+        raise ValueError(f"`{name} > 0` must hold for a finite number, but got {value!r}")
+    return number

@@ -20,7 +20,8 @@ comparable only at the same κ.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +84,7 @@ def laplace_estimate(
     if at_mode_correction and pass_.gradient is None:
         raise ValueError("`at_mode_correction` needs a curvature pass with `diagnose=True`")
     names, sizes = pass_.curvature.names, pass_.curvature.sizes
-    precision = _precision(names, sizes, prior_precision)
+    precision = checked_precision(names, sizes, prior_precision)
     note = _not_finite(pass_, squared_norms(model))
     if note:
         return EvidenceEstimate(
@@ -130,6 +131,47 @@ def laplace_estimate(
     )
 
 
+def with_trace_ratios(estimate: EvidenceEstimate, ratios: Mapping[str, float]) -> EvidenceEstimate:
+    """Return the estimate with tr(KFAC) / tr(exact diagonal) of each tensor among its terms.
+
+    Args:
+        estimate: of a Kronecker kind.
+        ratios: from `nas_evidence.curvature.trace_ratios`; NaN where a trace is zero.
+    """
+    terms = tuple(
+        Term(term="trace_ratio", group=name, value=ratio)
+        for name, ratio in ratios.items()
+        if math.isfinite(ratio)
+    )
+    return estimate.model_copy(update={"terms": (*estimate.terms, *terms)})
+
+
+def mean_estimate(draws: Sequence[EvidenceEstimate]) -> EvidenceEstimate:
+    """Return the mean of independent estimates, from two on with its standard error.
+
+    Args:
+        draws: of one Monte-Carlo kind at the same parameters; the first invalid one is returned
+            as it is.
+    """
+    invalid = [draw for draw in draws if not draw.valid]
+    if invalid or len(draws) == 1:
+        return (invalid or draws)[0]
+    values = [draw.value for draw in draws]
+    terms = tuple(
+        Term(term=same[0].term, group=same[0].group, value=fmean(t.value for t in same))
+        for same in zip(*(draw.terms for draw in draws), strict=True)
+    )
+    return draws[0].model_copy(
+        update={
+            "value": fmean(values),
+            "per_datum": fmean(d.per_datum for d in draws if d.per_datum is not None),
+            "standard_error": stdev(values) / len(values) ** 0.5,
+            "terms": terms,
+            "seconds": sum(draw.seconds for draw in draws),
+        }
+    )
+
+
 def _gradient_norm_squared(
     pass_: CurvaturePass, model: nn.Module, precision: Tensor, power: float
 ) -> float:
@@ -169,9 +211,14 @@ def squared_norms(model: nn.Module) -> Tensor:
     return torch.stack([p.detach().double().square().sum() for p in model.parameters()]).cpu()
 
 
-def _precision(
+def checked_precision(
     names: tuple[str, ...], sizes: tuple[int, ...], given: Mapping[str, float] | Tensor
 ) -> Tensor:
+    """Return the prior precision of each tensor [G] or parameter [P], float64, on the CPU.
+
+    Raises:
+        ValueError: for a wrong name or number of values, or one that is not finite or not > 0.
+    """
     if isinstance(given, Mapping):
         if set(given) != set(names):
             odd = sorted(set(given) ^ set(names))

@@ -106,8 +106,8 @@ class BlockDiagonal:
             return precision.unbind()
         if not all(isinstance(block, Diagonal) for block in self.blocks):
             raise ValueError(
-                "one precision for each parameter needs a diagonal kind; "
-                "give one for each parameter tensor"
+                f"`prior_precision` with one value for each of {len(precision)} parameters needs "
+                f"a diagonal kind; give one for each of the {len(self.names)} parameter tensors"
             )
         return torch.split(precision, list(self.sizes))
 
@@ -262,10 +262,17 @@ class FullKernel:
         eigenvalues, vectors = self._decomposed(prior_precision)
         return plain - ((vectors.mT @ projected).square() / (1 + eigenvalues)).sum()
 
-    def plus(self, other: "FullKernel") -> "FullKernel":
-        """Return the curvature of the data of both: all their rows."""
+    def plus(self, other: "FullKernel") -> "FullKernel | FullMatrix":
+        """Return the curvature of the data of both: all their rows, or the matrix if smaller."""
+        if len(self.rows[0]) + len(other.rows[0]) >= self.n_parameters:
+            return self.as_matrix().plus(other.as_matrix())
         pairs = zip(self.rows, other.rows, strict=True)
         return FullKernel(self.names, tuple(torch.cat(pair) for pair in pairs))
+
+    def as_matrix(self) -> FullMatrix:
+        """Return Jᵀ J [P, P]."""
+        rows = torch.cat(self.rows, 1).double()
+        return FullMatrix(self.names, self.sizes, rows.mT @ rows)
 
     def _decomposed(self, prior_precision: Tensor) -> tuple[Tensor, Tensor]:
         eigenvalues, vectors = torch.linalg.eigh(self._kernel(prior_precision))
@@ -275,8 +282,8 @@ class FullKernel:
         inverse = 1 / prior_precision.to(self.grams)
         if len(inverse) != len(self.names):
             raise ValueError(
-                "one precision for each parameter needs a diagonal kind; "
-                "give one for each parameter tensor"
+                f"`prior_precision` with one value for each of {len(inverse)} parameters needs "
+                f"a diagonal kind; give one for each of the {len(self.names)} parameter tensors"
             )
         kernel: Tensor = torch.tensordot(inverse, self.grams, dims=1)
         return kernel
@@ -299,9 +306,13 @@ def add_curvatures(one: Structured, other: Structured) -> Structured:
                 return one.plus(other)
             case FullKernel(), FullKernel():
                 return one.plus(other)
+            case FullMatrix(), FullKernel():
+                return one.plus(other.as_matrix())
+            case FullKernel(), FullMatrix():
+                return one.as_matrix().plus(other)
     raise ValueError(
         f"a {type(one).__name__} of {one.n_parameters} parameters and a {type(other).__name__} of "
-        f"{other.n_parameters} cannot be added; use shards for which the full kinds take one form"
+        f"{other.n_parameters} cannot be added; merge passes of one kind over one model"
     )
 
 

@@ -126,7 +126,30 @@ def test_an_evidence_names_its_terms_for_every_tensor(
     assert log_det_groups == tensors or (name not in ONLINE_KINDS and log_det_groups == {"all"})
     for term in ("scatter", "effective_parameters", "prior_precision"):
         assert groups.pop(term) == tensors
-    assert groups == {key: {"all"} for key in ("log_likelihood", "clamped_eigenvalues", "n_data")}
+    if name in ("kfac_ggn", "kfac_ggn_mc", "kfac_ef"):
+        assert groups.pop("trace_ratio") == tensors
+    assert groups == {
+        term: {"all"}
+        for term in ("log_likelihood", "clamped_eigenvalues", "n_data", "gradient_norm_squared")
+    }
+    assert (estimate.standard_error is not None) == name.endswith("_mc")
+
+
+def test_the_trace_ratio_of_one_exact_layer_is_one() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4)).double()
+    x, y = torch.randn(20, 3).double(), torch.randn(20, 4).double()
+    estimate = estimate_evidence(
+        model, x, y, likelihood="gaussian", curvature="kfac_ggn", prior_precision=1.0,
+        noise_std=0.5, trace_ratio=True,
+    )  # fmt: skip
+    ratios = {t.group: t.value for t in estimate.terms if t.term == "trace_ratio"}
+    assert ratios == pytest.approx({"0.weight": 1.0, "0.bias": 1.0}, rel=1e-12)
+    with pytest.raises(ValueError, match="trace_ratio.*diag_ggn"):
+        estimate_evidence(
+            model, x, y, likelihood="gaussian", curvature="diag_ggn", prior_precision=1.0,
+            noise_std=0.5, trace_ratio=True,
+        )  # fmt: skip
 
 
 def test_relations_are_the_three_words() -> None:

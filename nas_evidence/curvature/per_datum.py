@@ -1,0 +1,91 @@
+"""Gradients of one datum at a time, for models with layers that have no rules of their own.
+
+    g_nk = J_nᵀ r_k     [P], one backward pass through the model for each datum n and column k
+
+Autograd knows every layer, a weight that is used twice and a parameter without a module. No datum
+sees another here; that the model gives a datum in a batch what it gives it alone is checked on
+two of them, which refuses normalisation by the batch. The cost is that of N K small passes, and
+only the dense kinds, for small problems anyway, pay it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from nas_evidence.curvature.capture import Collector, checked_outputs
+from nas_evidence.curvature.layers import WholeModel
+
+
+@dataclass
+class PerDatum:
+    """In place of `capture.Capture`, for the length of one pass; parameters get gradients."""
+
+    model: nn.Module
+    layer: WholeModel
+    collector: Collector
+    rows: list[Tensor] = field(default_factory=list)  # outputs of the batch [1, C] each
+    reached: set[str] = field(default_factory=set)  # parameters that an output depends on
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        """Let the parameters have gradients; afterwards refuse those that had none.
+
+        Whoever calls has `undisturbed` put requires_grad back.
+        """
+        self.model.requires_grad_(True)
+        yield
+        self.rows.clear()
+        for name in self.layer.names:
+            if name not in self.reached:
+                raise ValueError(
+                    f"the outputs do not depend on the parameter `{name}`; remove it, or do not "
+                    "detach what is made of it"
+                )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the outputs [n, C] for a batch, made one by one."""
+        self.rows = [checked_outputs(self.model(datum[None]), 1) for datum in inputs]
+        return torch.cat(self.rows)
+
+    def backward(self, outputs: Tensor, columns: Tensor) -> None:
+        """Send each of the columns [K, n, C] back, datum by datum."""
+        for k, column in enumerate(columns):
+            last = k == len(columns) - 1
+            gradients = [
+                self._gradient(f, r, last) for f, r in zip(self.rows, column, strict=True)
+            ]
+            self.collector.receive(self.layer, outputs, torch.stack(gradients), last)
+            self.collector.end_column()
+
+    def _gradient(self, outputs: Tensor, column: Tensor, last: bool) -> Tensor:
+        parameters = list(self.model.parameters())
+        parts = torch.autograd.grad(
+            outputs, parameters, column[None], retain_graph=not last, allow_unused=True
+        )
+        pairs = list(zip(self.layer.names, parts, strict=True))
+        self.reached.update(name for name, part in pairs if part is not None)
+        filled = zip(parts, parameters, strict=True)
+        return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in filled])
+
+
+def check_alone(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return the outputs [n, C] for a few data, if each alone has the same.
+
+    Raises:
+        ValueError: if the output for a datum depends on the others of its batch.
+    """
+    refusal = ValueError(
+        "the output for a datum depends on the other data of its batch, in evaluation mode too; "
+        "no curvature kind is defined then. Use fixed statistics in place of the batch's"
+    )
+    together = checked_outputs(model(inputs), len(inputs)).detach()
+    try:
+        alone = torch.cat([checked_outputs(model(datum[None]), 1).detach() for datum in inputs])
+    except ValueError as error:  # normalisation by the batch cannot do with one
+        raise refusal from error
+    if float((together - alone).abs().max()) > 1e-3 * float(together.abs().max()) + 1e-6:
+        raise refusal
+    return together
