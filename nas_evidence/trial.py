@@ -3,6 +3,9 @@
 The seam of the service: an `Assignment` goes in, a `TrialRecord` comes out. Inside there is no
 Ray, no Optuna and no Parquet; outside there are no tensors. `Trial.start`, `advance`, `finish` is
 the only path through a trial. It writes into its attempt folder and nowhere else.
+
+What the network does is a status of the trial. What the machine does is not: an `OSError`, such as
+a full disk, leaves `advance` and `finish` as it is, and the attempt is lost.
 """
 
 import json
@@ -17,29 +20,33 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
+from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.likelihood import Categorical
 from nas_evidence.models import build, infeasible
-from nas_evidence.record import (
-    CurvePoint,
-    Evaluation,
-    SliceReport,
-    TrialRecord,
-    TrialStatus,
+from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec import COSTS, EVIDENCE_BATCH, LAPLACE_KINDS, Assignment, TrainingPlan
+from nas_evidence.training.checkpoint import (
+    load_checkpoint,
+    restore,
+    save_checkpoint,
+    state_of,
+    write_whole,
 )
-from nas_evidence.spec import Assignment
-from nas_evidence.training.checkpoint import load_checkpoint, save_checkpoint
+from nas_evidence.training.cost import Cost, cost_of, measured_latency
 from nas_evidence.training.loop import (
-    CURVATURE_BATCH,
     DivergedError,
     Training,
     begin,
-    evaluate,
+    likelihood_of,
     train_epoch,
 )
+from nas_evidence.training.online import evaluate
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2
+#: Name of the precisions of a tensor's parameters in a file of weights, before the tensor's.
+PRECISION_PREFIX = "prior_precision/"
 
 
 def device_for(gpu_share: str | float) -> torch.device:
@@ -48,18 +55,39 @@ def device_for(gpu_share: str | float) -> torch.device:
     return torch.device("cuda" if wanted and torch.cuda.is_available() else "cpu")
 
 
+def check_task(plan: TrainingPlan, data: ArrayData | TensorData) -> None:
+    """Check that the likelihood of the plan is one of such targets.
+
+    Raises:
+        ValueError: if it is not; names both, and the remedy.
+    """
+    needed = {"labels": "categorical", "real": "gaussian"}[data.task]
+    if plan.likelihood != needed:
+        what = "labels" if data.task == "labels" else "real numbers"
+        raise ValueError(
+            f'`likelihood` must be "{needed}" where the targets are {what}, but got '
+            f'"{plan.likelihood}"; set likelihood = "{needed}" in [plan]'
+        )
+
+
 class Trial:
     """One attempt at one trial, from `start` to `finish`."""
 
-    def __init__(self, assignment: Assignment, data: TensorData, folder: Path) -> None:
+    def __init__(
+        self, assignment: Assignment, data: TensorData, folder: Path, *, gpu_share: float = 0.0
+    ) -> None:
         self.assignment = assignment
         self.data = data
         self.folder = folder
+        self.gpu_share = gpu_share
         self.status = TrialStatus.RUNNING
         self.cause = ""
         self.error = ""
         self.earlier_seconds = 0.0
+        self.slice_seconds = 0.0
         self.started = time.perf_counter()
+        self.cost: Cost | None = None
+        self.latency_seconds: float | None = None
         self.training: Training | None = None
 
     @classmethod
@@ -70,40 +98,73 @@ class Trial:
         folder: Path,
         *,
         resume_from: Path | None = None,
+        gpu_share: float = 0.0,
     ) -> "Trial":
-        """Build the model, or restore it from an earlier attempt's folder; never raises for it."""
-        trial = cls(assignment, data, folder)
+        """Build the model, or restore it from an earlier attempt's folder; never raises for it.
+
+        Args:
+            assignment: what to run.
+            data: on the device to run on.
+            folder: where checkpoints and weights go.
+            resume_from: the folder of an earlier attempt.
+            gpu_share: of one GPU that this trial has; recorded.
+        """
+        trial = cls(assignment, data, folder, gpu_share=gpu_share)
         with _Failures(trial):
             trial._start(resume_from)
         return trial
 
     def _start(self, resume_from: Path | None) -> None:
-        architecture = self.assignment.architecture
-        shape, classes = self.data.input_shape, self.data.n_classes
-        reason = infeasible(architecture, shape, classes)
+        given, data = self.assignment, self.data
+        plan, architecture = given.plan, given.architecture
+        check_task(plan, data)
+        shape, width = data.input_shape, data.n_outputs
+        reason = infeasible(architecture, shape, width)
+        if not reason:
+            kinds = {plan.online.curvature, *given.estimators} & set(LAPLACE_KINDS)
+            self.cost = cost_of(architecture, shape, width, plan, kinds)
+            reason = self._excess()
         if reason:
             self.status, self.cause = TrialStatus.INFEASIBLE, reason
             return
-        generator = torch.Generator().manual_seed(self.assignment.derived_seed("init"))
-        model = build(architecture, shape, classes, generator).to(self.data.x_train.device)
-        self.training = begin(model, self.assignment.plan)
-        if resume_from is not None:
-            self._restore(resume_from)
+        generator = torch.Generator().manual_seed(given.derived_seed("init"))
+        model = build(architecture, shape, width, generator).to(data.x_train.device)
+        self.training = begin(model, plan)
+        if resume_from is not None and self._restore(resume_from):
+            return  # whether it is fast enough was settled by the first attempt
+        self.latency_seconds = measured_latency(model, data.x_train[:1])
+        reason = self._excess()
+        if reason:
+            self.status, self.cause = TrialStatus.INFEASIBLE, reason
+
+    def _excess(self) -> str:
+        """Return the first limit that is exceeded by what is known so far, or nothing."""
+        for name, limit in self.assignment.limits.model_dump(exclude_none=True).items():
+            found = getattr(self if name == "latency_seconds" else self.cost, name)
+            if found is not None and found > limit:
+                return f"{name} {found:.6g} > {limit:.6g} allowed"
+        return ""
 
     def advance(self, until_epoch: int) -> SliceReport:
-        """Train up to `until_epoch`, evaluating on the way, and write a checkpoint."""
+        """Train up to `until_epoch`, evaluating on the way, and write a checkpoint.
+
+        Raises:
+            OSError: if the checkpoint cannot be written.
+        """
+        started = time.perf_counter()
         with _Failures(self):
             training = self.training
             plan = self.assignment.plan
             if self.status is TrialStatus.RUNNING and training is not None:
                 due = plan.evaluation_epochs()
-                while training.epoch < min(until_epoch, plan.epochs):
+                last = min(until_epoch, plan.epochs)
+                while training.epoch < last and not training.ended:
                     train_epoch(training, self.data, self.assignment)
                     if training.epoch in due:
                         evaluate(training, self.data, self.assignment)
                 self._checkpoint()
-                if training.epoch >= plan.epochs:
-                    self.status = TrialStatus.COMPLETE
+                self._complete_if_done()
+        self.slice_seconds = time.perf_counter() - started
         return self.report()
 
     def report(self) -> SliceReport:
@@ -116,6 +177,8 @@ class Trial:
                 per_datum = estimate.per_datum
                 if estimate.valid:
                     scores[estimate.estimator] = estimate.value if per_datum is None else per_datum
+        known = {"latency_seconds": self.latency_seconds, **_known(self.cost)}
+        costs = {name: known.get(name) for name in COSTS}
         return SliceReport(
             trial_id=self.assignment.trial_id,
             attempt=self.assignment.attempt,
@@ -124,38 +187,75 @@ class Trial:
             done=self.status is not TrialStatus.RUNNING,
             status=self.status,
             scores=scores,
+            costs={name: cost for name, cost in costs.items() if cost is not None},
             sotl=training.curve[-1].sotl if training and training.curve else None,
+            seconds=self.slice_seconds,
         )
 
-    def finish(self) -> TrialRecord:
-        """Return the record; of a complete trial, test it and write its weights first."""
-        accuracy = nll = None
+    def finish(self, status: TrialStatus | None = None, cause: str = "") -> TrialRecord:
+        """Return the record; of a complete trial, test it and write its weights first.
+
+        Args:
+            status: ends a trial that is still running, before its time.
+            cause: why.
+
+        Raises:
+            OSError: if the weights cannot be written.
+        """
+        if status is not None and self.status is TrialStatus.RUNNING:
+            self.status, self.cause = status, cause
+        tested: dict[str, float] = {}
         with _Failures(self):
             if self.status is TrialStatus.COMPLETE and self.training is not None:
-                accuracy, nll = _test(self.training.model, self.data)
+                tested = _test(self.training, self.data, self.assignment.plan)
                 self._save_model(self.training)
-        training = self.training
-        return TrialRecord(
-            trial_id=self.assignment.trial_id,
-            attempt=self.assignment.attempt,
-            replicate=self.assignment.replicate,
-            architecture=self.assignment.architecture,
-            status=self.status,
-            cause=self.cause,
-            seed=self.assignment.seed,
-            n_parameters=_count(training.model) if training else None,
-            n_data=len(self.data.x_train),
-            epochs=training.epoch if training else 0,
-            evaluations=tuple(training.evaluations) if training else (),
-            curve=tuple(training.curve) if training else (),
-            test_accuracy=accuracy,
-            test_nll_per_datum=nll,
-            train_seconds=training.train_seconds if training else 0.0,
-            evidence_seconds=training.evidence_seconds if training else 0.0,
-            total_seconds=self.earlier_seconds + time.perf_counter() - self.started,
-            versions=json.dumps(versions(self.data.x_train.device)),
-            error=self.error,
+        training, given = self.training, self.assignment
+        found: dict[str, object] = {}
+        if training is not None:
+            gaussian = given.plan.likelihood == "gaussian"
+            found = {
+                "epochs": training.epoch,
+                "best_epoch": training.best_epoch,
+                "best_evidence": training.best_evidence,
+                "noise_std": training.noise_std if gaussian else None,
+                "temperature": None if gaussian else training.temperature,
+                "evaluations": tuple(training.evaluations),
+                "curve": tuple(training.curve),
+                "train_seconds": training.train_seconds,
+                "evidence_seconds": training.evidence_seconds,
+            }
+        return TrialRecord.model_validate(
+            {
+                "trial_id": given.trial_id,
+                "attempt": given.attempt,
+                "replicate": given.replicate,
+                "architecture": given.architecture,
+                "status": self.status,
+                "cause": self.cause,
+                "seed": given.seed,
+                "n_data": len(self.data.x_train),
+                **_known(self.cost),
+                "latency_seconds": self.latency_seconds,
+                "gpu_share": self.gpu_share,
+                **found,
+                **tested,
+                "total_seconds": self._total_seconds(),
+                "versions": json.dumps(versions(self.data.x_train.device)),
+                "error": self.error,
+            }
         )
+
+    def _complete_if_done(self) -> None:
+        training, plan = self.training, self.assignment.plan
+        assert training is not None
+        if training.ended:
+            self.status = TrialStatus.COMPLETE
+            self.cause = f"evidence has not risen for {plan.online.patience} updates"
+        elif training.epoch >= plan.epochs:
+            self.status = TrialStatus.COMPLETE
+
+    def _total_seconds(self) -> float:
+        return self.earlier_seconds + time.perf_counter() - self.started
 
     def _checkpoint(self) -> None:
         training = self.training
@@ -163,57 +263,53 @@ class Trial:
         state = {
             "version": CHECKPOINT_VERSION,
             "same_trial": _identity(self.assignment),
-            "model": training.model.state_dict(),
-            "optimiser": training.optimiser.state_dict(),
-            "prior_precision": training.prior_precision,
-            "epoch": training.epoch,
-            "curve": [point.model_dump_json() for point in training.curve],
-            "evaluations": [e.model_dump_json() for e in training.evaluations],
-            "train_seconds": training.train_seconds,
-            "evidence_seconds": training.evidence_seconds,
-            "total_seconds": self.earlier_seconds + time.perf_counter() - self.started,
+            "training": state_of(training),
+            "latency_seconds": self.latency_seconds,
+            "total_seconds": self._total_seconds(),
         }
         save_checkpoint(self.folder, training.epoch, state)
 
-    def _restore(self, folder: Path) -> None:
+    def _restore(self, folder: Path) -> bool:
+        """Take up the newest checkpoint in `folder`; tell whether there was one of this trial."""
         state = load_checkpoint(folder)
         training = self.training
         assert training is not None
         if state is None:
-            return
+            return False
         if (state["version"], state["same_trial"]) != (
             CHECKPOINT_VERSION,
             _identity(self.assignment),
         ):
             _LOG.warning("checkpoint_of_another_trial folder=%s", folder)
-            return
-        training.model.load_state_dict(state["model"])
-        training.optimiser.load_state_dict(state["optimiser"])
-        training.prior_precision = state["prior_precision"]
-        training.epoch = state["epoch"]
-        training.curve = [CurvePoint.model_validate_json(t) for t in state["curve"]]
-        training.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
-        training.train_seconds = state["train_seconds"]
-        training.evidence_seconds = state["evidence_seconds"]
+            return False
+        restore(training, state["training"])
+        self.latency_seconds = state["latency_seconds"]
         self.earlier_seconds = state["total_seconds"]
         # A checkpoint of the last epoch leaves nothing to train, only the finish.
-        if training.epoch >= self.assignment.plan.epochs:
-            self.status = TrialStatus.COMPLETE
+        self._complete_if_done()
+        return True
 
     def _save_model(self, training: Training) -> None:
-        names = [name for name, _ in training.model.named_parameters()]
-        precision = dict(zip(names, training.prior_precision.tolist(), strict=True))
         state = training.model.state_dict()
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
         header = {
             "trial_id": str(self.assignment.trial_id),
             "epoch": str(training.epoch),
-            "prior_precision": json.dumps(precision),
+            "noise_std": repr(training.noise_std),
+            "temperature": repr(training.temperature),
             "assignment": self.assignment.model_dump_json(),
-            "curvature_batch": str(CURVATURE_BATCH),
+            "curvature_batch": str(rows_at_once(training.model, self.data.x_train)),
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "model.safetensors").write_bytes(save(tensors, metadata=header))
+        named = dict(training.model.named_parameters())
+        precision = training.prior_precision
+        if len(precision) == len(named):
+            by_name = dict(zip(named, precision.tolist(), strict=True))
+            header["prior_precision"] = json.dumps(by_name)
+        else:
+            parts = torch.split(precision, [p.numel() for p in named.values()])
+            for (name, p), part in zip(named.items(), parts, strict=True):
+                tensors[PRECISION_PREFIX + name] = part.view(p.shape).contiguous()
+        write_whole(self.folder / "model.safetensors", save(tensors, metadata=header))
 
 
 class _Failures:
@@ -226,7 +322,8 @@ class _Failures:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, tb: object) -> bool:
-        if error is None or not isinstance(error, Exception):
+        # A network cannot raise an OSError; the machine does, and another may do better.
+        if not isinstance(error, Exception) or isinstance(error, OSError):
             return False
         trial = self.trial
         out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
@@ -260,19 +357,34 @@ def _identity(assignment: Assignment) -> str:
     return assignment.model_dump_json(exclude={"attempt"})
 
 
-def _count(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
+def _known(cost: Cost | None) -> dict[str, int]:
+    if cost is None:
+        return {}
+    names = ("n_parameters", "flops", "memory_bytes")
+    return {name: getattr(cost, name) for name in names}
 
 
 @torch.no_grad()
-def _test(model: nn.Module, data: TensorData) -> tuple[float, float]:
-    """Return accuracy (fraction) and nll per datum (nats) on the test data, for reports only."""
+def _test(training: Training, data: TensorData, plan: TrainingPlan) -> dict[str, float]:
+    """Return the measures on the test data, for reports only.
+
+    nll per datum in nats, of standardised targets where they are real; accuracy as a fraction, or
+    the root of the squared error's mean over data and outputs, in the unit of the targets.
+    """
+    likelihood = likelihood_of(plan, training.noise_std, training.temperature)
+    model: nn.Module = training.model
     model.eval()
-    correct, nll = 0, 0.0
-    for start in range(0, len(data.y_test), CURVATURE_BATCH):
-        rows = slice(start, start + CURVATURE_BATCH)
+    nll, total = 0.0, 0.0
+    for start in range(0, len(data.y_test), EVIDENCE_BATCH):
+        rows = slice(start, start + EVIDENCE_BATCH)
         x, y = data.x_test[rows], data.y_test[rows]
         outputs = model(x)
-        correct += int((outputs.argmax(-1) == y).sum())
-        nll -= float(Categorical().log_likelihood(outputs, y))
-    return correct / len(data.y_test), nll / len(data.y_test)
+        nll -= float(likelihood.log_likelihood(outputs, y))
+        if plan.likelihood == "categorical":
+            total += int((outputs.argmax(-1) == y).sum())
+        else:
+            total += float(((outputs - y).double() * data.y_std.to(y.device)).square().sum())
+    measures = {"test_nll_per_datum": nll / len(data.y_test)}
+    if plan.likelihood == "categorical":
+        return measures | {"test_accuracy": total / len(data.y_test)}
+    return measures | {"test_rmse": float((total / data.y_test.numel()) ** 0.5)}

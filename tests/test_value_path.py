@@ -9,13 +9,14 @@ from safetensors.torch import load_file
 
 from nas_evidence.codec import load_study
 from nas_evidence.data import load
+from nas_evidence.domains import IntRange
 from nas_evidence.record import TrialRecord
 from nas_evidence.report.study import build_report
 from nas_evidence.service.driver import Driver
 from nas_evidence.service.inline_executor import InlineExecutor
 from nas_evidence.service.proposer import startup_points
 from nas_evidence.service.study_folder import open_study
-from nas_evidence.spec import Assignment, IntRange
+from nas_evidence.spec import Assignment
 from nas_evidence.store import read_table
 
 WIDTH = 37  # found nowhere else in the study

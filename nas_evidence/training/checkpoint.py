@@ -5,6 +5,8 @@ last two are kept, so that an unreadable newest one costs a slice and not the tr
 are not in it: every stream is seeded by (trial seed, purpose, epoch).
 """
 
+import contextlib
+import io
 import logging
 import os
 import pickle
@@ -15,28 +17,96 @@ from typing import Any
 
 import torch
 
+from nas_evidence.record import CurvePoint, Evaluation
+from nas_evidence.training.loop import Training
+
 _LOG = logging.getLogger(__name__)
+#: Numbers and flags of `Training`, written as they are.
+_PLAIN = (
+    "prior_precision",
+    "noise_std",
+    "temperature",
+    "epoch",
+    "smoothed_evidence",
+    "highest_smoothed",
+    "updates_waited",
+    "best_epoch",
+    "best_evidence",
+    "ended",
+    "train_seconds",
+    "evidence_seconds",
+)
 _NAME = re.compile(r"epoch-(\d{6})\.pt")
+_ATTEMPT = re.compile(r"attempt-\d+")
+
+
+def state_of(training: Training) -> dict[str, Any]:
+    """Return all of a training as tensors and plain values."""
+    return {
+        "model": training.model.state_dict(),
+        "optimiser": training.optimiser.state_dict(),
+        **{name: getattr(training, name) for name in _PLAIN},
+        "curve": [point.model_dump_json() for point in training.curve],
+        "evaluations": [e.model_dump_json() for e in training.evaluations],
+    }
+
+
+def restore(training: Training, state: Mapping[str, Any]) -> None:
+    """Put a training of the same model and plan where another one was at `state_of`."""
+    training.model.load_state_dict(state["model"])
+    training.optimiser.load_state_dict(state["optimiser"])
+    for name in _PLAIN:
+        setattr(training, name, state[name])
+    training.curve = [CurvePoint.model_validate_json(t) for t in state["curve"]]
+    training.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
 
 
 def save_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:
-    """Write `state` as the checkpoint of `epoch` in `folder`, atomically; keep the last two."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `state` as the checkpoint of `epoch` in `folder`, atomically; keep the last two.
+
+    Raises:
+        OSError: if it cannot be written; names the file, and nothing of it is left.
+    """
     path = folder / f"epoch-{epoch:06d}.pt"
-    temporary = folder / f".{path.name}.tmp"
-    with temporary.open("wb") as file:
-        torch.save(dict(state), file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    # To memory first: writing to a full disk, torch hides the system's word in its own.
+    content = io.BytesIO()
+    torch.save(dict(state), content)
+    write_whole(path, content.getbuffer())
     for old in _checkpoints(folder)[2:]:
         old.unlink()
     return path
 
 
+def write_whole(path: Path, content: bytes | memoryview) -> None:
+    """Write a file under a temporary name, sync it, and give it its own.
+
+    Raises:
+        OSError: if it cannot be written; names the file, and nothing of it is left.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Return the newest readable checkpoint in `folder`, or None; unreadable ones are logged."""
-    for path in _checkpoints(folder):
+    """Return the newest readable checkpoint of the trial that an attempt's `folder` belongs to.
+
+    Every `attempt-N` beside it counts, since all attempts at a trial agree bit by bit; a folder
+    of another name stands alone. Unreadable files are logged; None if there is no readable one.
+    """
+    one_of_many = _ATTEMPT.fullmatch(folder.name)
+    attempts = folder.parent.glob("attempt-*") if one_of_many else [folder]
+    found = [path for attempt in attempts for path in _checkpoints(attempt)]
+    for path in sorted(found, key=lambda p: p.name, reverse=True):
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
             return dict(state)

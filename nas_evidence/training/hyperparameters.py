@@ -35,6 +35,7 @@ from nas_evidence.training.prior_groups import PriorGroups, ties_of
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Derivatives = tuple[Array, Array]
+Method = Literal["newton", "adam", "mackay"]
 
 LOG_PRECISION_RANGE = (-12.0, 18.0)
 _LARGE = 4096  # eigenvalues; smaller spectra are not binned
@@ -50,12 +51,13 @@ def update_prior_precision(
     sizes: Sequence[int],
     prior_precision: Tensor,
     *,
-    method: Literal["newton", "adam", "mackay"],
+    method: Method,
     steps: int,
     learning_rate: float,
     groups: PriorGroups,
     names: Sequence[str],
     shapes: Sequence[Sequence[int]] = (),
+    curvature_scale: float = 1.0,
 ) -> Tensor:
     """Return prior precisions of higher evidence, one for each parameter tensor [G], float64.
 
@@ -71,6 +73,7 @@ def update_prior_precision(
         groups: which tensors share one precision.
         names: of the tensors.
         shapes: of the tensors, where `groups` need them.
+        curvature_scale: factor on the spectra; the likelihood power, or a change of the noise.
 
     Raises:
         ValueError: if a spectrum has not the size of its tensor, or for an unknown word.
@@ -88,7 +91,8 @@ def update_prior_precision(
     norms = np.bincount(member, scale * squared_norms.detach().cpu().numpy()).astype(np.float64)
     # λ beside scale · δ is λ / scale beside δ.
     full = [s.detach().double().cpu().numpy() for s in spectra]
-    full = [s if c == 1 else s / c for s, c in zip(full, scale, strict=True)]
+    ratios = curvature_scale / scale
+    full = [s if c == 1 else s * c for s, c in zip(full, ratios, strict=True)]
     binned = _Spectrum([_binned(full[i]) for i in order], member[order], norms)
     if method == "adam":
         x = _adam(binned, x, steps, learning_rate)
@@ -102,7 +106,11 @@ def update_prior_precision(
 
 
 def precision_of_each_parameter(
-    curvature: BlockDiagonal, squared_parameters: Tensor, prior_precision: Tensor
+    curvature: BlockDiagonal,
+    squared_parameters: Tensor,
+    prior_precision: Tensor,
+    *,
+    curvature_scale: float = 1.0,
 ) -> Tensor:
     """Return the precisions of most evidence, one for each parameter [P], float64.
 
@@ -112,18 +120,19 @@ def precision_of_each_parameter(
         curvature: diagonal, h.
         squared_parameters: θ² [P].
         prior_precision: kept by parameters with θ = h = 0 [P].
+        curvature_scale: factor on the curvature.
 
     Raises:
         ValueError: if the curvature is not diagonal.
     """
     if not all(isinstance(block, Diagonal) for block in curvature.blocks):
         raise ValueError("one precision for each parameter needs a diagonal kind")
-    h = torch.cat(curvature.spectra())
+    h = curvature_scale * torch.cat(curvature.spectra())
     square = squared_parameters.to(h)
     low, high = (math.exp(bound) for bound in LOG_PRECISION_RANGE)
     best = 2 / (square + (square.square() + 4 * square / h).sqrt())  # 0 and inf where dead
     dead = (square == 0) & (h == 0)
-    return torch.where(dead, prior_precision.to(h), best).clamp(low, high)
+    return torch.where(dead, prior_precision.to(h), best).clamp(low, high).cpu()
 
 
 class _Spectrum:

@@ -25,11 +25,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass
-from nas_evidence.maths.structured import Structured
-from nas_evidence.training.hyperparameters import LOG_PRECISION_RANGE
+from nas_evidence.maths.structured import BlockDiagonal, Structured
+from nas_evidence.training.hyperparameters import (
+    LOG_PRECISION_RANGE,
+    precision_of_each_parameter,
+)
 from nas_evidence.training.prior_groups import Ties
 
 Array = npt.NDArray[np.float64]
@@ -172,6 +176,47 @@ def fit_prior_and_noise(
     start = np.append(_start(prior_precision, ties), 2 * math.log(noise.pass_std))
     z = _maximum(objective, start)
     return objective.precision(z), math.exp(0.5 * z[-1])
+
+
+def fit_noise_and_each_precision(
+    curvature: BlockDiagonal,
+    squared_parameters: Tensor,
+    prior_precision: Tensor,
+    *,
+    noise: Noise,
+    likelihood_power: float = 1.0,
+) -> tuple[Tensor, float]:
+    """Return the precision of each parameter [P] and the noise of most evidence.
+
+    With the best precisions at each v, in closed form, F is a concave function of v alone, whose
+    slope ∂F/∂v has one zero.
+
+    Args:
+        curvature: diagonal, of the summed nll, with noise `noise.pass_std`.
+        squared_parameters: θ² [P].
+        prior_precision: kept by parameters with θ = h = 0 [P].
+        noise: of the pass, from `noise_of`.
+        likelihood_power: κ.
+    """
+    start = 2 * math.log(noise.pass_std)
+
+    def best(v: float) -> tuple[Tensor, float]:
+        scale = likelihood_power * math.exp(-noise.exponent * (v - start))
+        precision = precision_of_each_parameter(
+            curvature, squared_parameters, prior_precision, curvature_scale=scale
+        )
+        gamma = float(curvature.effective_parameters(precision / scale).sum())
+        fit = likelihood_power * (noise.squared_error * math.exp(-v) - noise.n_targets)
+        return precision, fit + noise.exponent * gamma
+
+    low, high = LOG_VARIANCE_RANGE
+    if best(low)[1] <= 0:
+        v = low
+    elif best(high)[1] >= 0:
+        v = high
+    else:
+        v = float(brentq(lambda at: best(at)[1], low, high, xtol=1e-10))
+    return best(v)[0], math.exp(0.5 * v)
 
 
 def _start(prior_precision: Tensor, ties: Ties) -> Array:

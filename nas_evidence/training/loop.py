@@ -1,14 +1,17 @@
-"""Training with online Laplace updates (Immer et al. 2021, Algorithm 1).
+"""Training with the prior as the only regulariser (Immer et al. 2021, Algorithm 1).
 
-    minimise over theta   nll_mean(theta) + 1/(2N) theta^T Delta theta        one epoch at a time
-    every F epochs        log q(D) = l - 1/2 theta^T Delta theta - 1/2 log|H + Delta| / |Delta|
-                          maximised over log Delta at fixed theta
+    minimise over theta   kappa nll_mean(theta) + 1/(2N) theta^T Delta theta
 
-    theta [P], Delta = diag(delta), one delta a parameter tensor [G]; N data; nats throughout.
+    theta [P], Delta = diag(delta), one delta a parameter tensor [G] or each parameter [P]; N data;
+    kappa likelihood power; nll_mean in nats, Gaussian or categorical, at the noise standard
+    deviation s or softmax temperature T of now. `online` updates delta, s and T on the way.
 
-How this differs from the published code: the curvature pass sees the fixed, un-augmented training
-set in evaluation mode and leaves the mode as it was; N counts the points visited; the prior is the
-only regulariser, and precisions are clamped.
+Steps are taken on the objective times s^2 / kappa, or T^2 / kappa. The minimiser is the same, and
+the curvature in the outputs is that of s = T = kappa = 1: a learning rate stays stable when the
+noise is learned to be small, where the gradient of nll_mean grows as 1 / s^2.
+
+Differs from the published code: the prior is divided by N where the likelihood is, also with
+several outputs, and kappa means the same here as in the evidence.
 """
 
 import math
@@ -18,34 +21,46 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.data.tensors import TensorData, batches
-from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.evidence.sotl import prequential_epoch1, sotl, sotl_e, sotl_ema
-from nas_evidence.likelihood import Categorical
-from nas_evidence.maths.structured import BlockDiagonal
-from nas_evidence.record import CurvePoint, Evaluation, EvidenceEstimate
-from nas_evidence.spec import CURVE_SCORES, LAPLACE_KINDS, Assignment, TrainingPlan
-from nas_evidence.training.hyperparameters import update_prior_precision
+from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.record import CurvePoint, Evaluation
+from nas_evidence.spec import Assignment, TrainingPlan
 
-#: Rows of a curvature pass; independent of the batch size of training.
-CURVATURE_BATCH = 512
+#: A run counts as diverged when it is so many times worse than a constant prediction.
+_ABSURD = 1e4
 
 
 class DivergedError(ArithmeticError):
-    """The training loss is no longer finite."""
+    """The training loss is not finite, or absurd."""
 
 
 @dataclass
 class Training:
-    """What the next epoch needs; `curve` and `evaluations` are what was seen on the way."""
+    """What the next epoch needs; `curve` and `evaluations` are what was seen on the way.
+
+    prior_precision    one a parameter tensor [G] or each parameter [P], float64, > 0
+    noise_std          s, of standardised targets
+    temperature        T
+    smoothed_evidence  of the online curvature after each update, per datum in nats
+    updates_waited     since `highest_smoothed` rose
+    ended              patience ended the training before its last epoch
+    """
 
     model: nn.Module
     optimiser: torch.optim.Optimizer
-    prior_precision: Tensor  # [G], float64, > 0, one a parameter tensor
+    prior_precision: Tensor
+    noise_std: float
+    temperature: float
     epoch: int = 0
     curve: list[CurvePoint] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
+    smoothed_evidence: float | None = None
+    highest_smoothed: float | None = None
+    updates_waited: int = 0
+    best_epoch: int | None = None
+    best_evidence: float | None = None
+    ended: bool = False
     train_seconds: float = 0.0
     evidence_seconds: float = 0.0
 
@@ -69,9 +84,20 @@ def begin(model: nn.Module, plan: TrainingPlan) -> Training:
         optimiser = torch.optim.SGD(groups, lr=plan.learning_rate, momentum=plan.momentum)
     else:
         optimiser = torch.optim.Adam(groups, lr=plan.learning_rate)
-    count = sum(1 for _ in model.parameters())
-    precision = torch.full((count,), plan.prior_precision, dtype=torch.float64)
-    return Training(model=model, optimiser=optimiser, prior_precision=precision)
+    sizes = [p.numel() for p in model.parameters()]
+    count = sum(sizes) if plan.online.prior_groups == "parameter" else len(sizes)
+    return Training(
+        model=model,
+        optimiser=optimiser,
+        prior_precision=torch.full((count,), plan.prior_precision, dtype=torch.float64),
+        noise_std=plan.noise_std,
+        temperature=plan.temperature,
+    )
+
+
+def likelihood_of(plan: TrainingPlan, noise_std: float, temperature: float) -> Likelihood:
+    """Return the likelihood that the plan names, with its hyperparameter."""
+    return Gaussian(noise_std) if plan.likelihood == "gaussian" else Categorical(temperature)
 
 
 def learning_rate(plan: TrainingPlan, epoch: int) -> float:
@@ -87,7 +113,7 @@ def train_epoch(state: Training, data: TensorData, assignment: Assignment) -> No
     """Run one epoch and append its point to the curve; losses are taken before each step.
 
     Raises:
-        DivergedError: if a loss is not finite.
+        DivergedError: if the loss is not finite, or above `loss_limit`.
     """
     started = time.perf_counter()
     plan, model, epoch = assignment.plan, state.model, state.epoch + 1
@@ -96,10 +122,11 @@ def train_epoch(state: Training, data: TensorData, assignment: Assignment) -> No
         group["lr"] = rate * group["relative"]
     n_data = len(data.x_train)
     parameters = list(model.parameters())
-    # delta / N, no larger than half the inverse learning rate: beyond it a step overshoots zero.
-    decay = (state.prior_precision / n_data).clamp(max=0.5 / rate).tolist()
+    gaussian = plan.likelihood == "gaussian"
+    scale = (state.noise_std if gaussian else state.temperature) ** 2
+    decay = _weight_decay(state, scale / (plan.likelihood_power * n_data), rate)
     order = torch.Generator().manual_seed(assignment.derived_seed("order", epoch))
-    likelihood = Categorical()
+    likelihood = likelihood_of(plan, state.noise_std, state.temperature)
     nll_sum = torch.zeros((), dtype=torch.float64, device=data.x_train.device)
     model.train()
     for index in batches(n_data, plan.batch_size, order):
@@ -107,104 +134,62 @@ def train_epoch(state: Training, data: TensorData, assignment: Assignment) -> No
         loss = likelihood.nll_mean(model(data.x_train[rows]), data.y_train[rows])
         nll_sum += loss.detach().double() * len(rows)
         state.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        (scale * loss).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             for parameter, strength in zip(parameters, decay, strict=True):
                 if parameter.grad is not None:
-                    parameter.grad.add_(parameter, alpha=strength)
+                    parameter.grad.addcmul_(parameter, strength)
         state.optimiser.step()
     mean = nll_sum.item() / n_data
-    if not math.isfinite(mean):
-        raise DivergedError(f"the training loss is {mean} in epoch {epoch}")
+    limit = loss_limit(plan, state.noise_std, data.n_outputs)
+    if not mean <= limit:
+        raise DivergedError(
+            f"the training loss is {mean:.6g} nats per datum in epoch {epoch}, where at most "
+            f"{limit:.3g} is allowed"
+        )
     state.epoch = epoch
-    losses = [point.train_nll_per_datum for point in state.curve] + [mean]
     seconds = time.perf_counter() - started
     state.train_seconds += seconds
-    state.curve.append(
-        CurvePoint(
-            epoch=epoch,
-            train_nll_per_datum=mean,
-            learning_rate=rate,
-            sotl=sotl(losses),
-            sotl_e=sotl_e(losses, plan.sotl_epochs),
-            sotl_ema=sotl_ema(losses, plan.sotl_gamma),
-            prequential_epoch1=prequential_epoch1(losses, n_data),
-            seconds=seconds,
-        )
+    state.curve.append(_point(state, plan, mean, n_data, rate, seconds))
+
+
+def loss_limit(plan: TrainingPlan, noise_std: float, n_outputs: int) -> float:
+    """Return the nll per datum in nats above which a run counts as diverged.
+
+    For labels 10⁴ times that of equal probabilities, log C. For real targets, which have variance
+    1, that of 10⁴ times the squared error of a constant prediction, at the noise as it stands.
+    """
+    if plan.likelihood == "categorical":
+        return _ABSURD * math.log(n_outputs)
+    log_variance = math.log(2 * math.pi * noise_std**2)
+    return 0.5 * n_outputs * (_ABSURD / noise_std**2 + log_variance)
+
+
+def _weight_decay(state: Training, per_datum: float, rate: float) -> list[Tensor]:
+    """Return the factors of θ in the gradient, [] or of the shape of each parameter tensor."""
+    parameters = list(state.model.parameters())
+    # No larger than half the inverse learning rate: beyond it a step overshoots zero.
+    decay = (state.prior_precision * per_datum).clamp(max=0.5 / rate)
+    if len(decay) == len(parameters):
+        return [value.to(p) for value, p in zip(decay, parameters, strict=True)]
+    parts = torch.split(decay, [p.numel() for p in parameters])
+    return [part.to(p).view_as(p) for part, p in zip(parts, parameters, strict=True)]
+
+
+def _point(
+    state: Training, plan: TrainingPlan, mean: float, n_data: int, rate: float, seconds: float
+) -> CurvePoint:
+    losses = [point.train_nll_per_datum for point in state.curve] + [mean]
+    gaussian = plan.likelihood == "gaussian"
+    return CurvePoint(
+        epoch=state.epoch,
+        train_nll_per_datum=mean,
+        learning_rate=rate,
+        sotl=sotl(losses),
+        sotl_e=sotl_e(losses, plan.sotl_epochs),
+        sotl_ema=sotl_ema(losses, plan.sotl_gamma),
+        prequential_epoch1=prequential_epoch1(losses, n_data),
+        seconds=seconds,
+        noise_std=state.noise_std if gaussian else None,
+        temperature=None if gaussian else state.temperature,
     )
-
-
-def evaluate(state: Training, data: TensorData, assignment: Assignment) -> None:
-    """Update the prior precisions if it is time, then append every score at this epoch."""
-    started = time.perf_counter()
-    online = assignment.plan.online
-    passes: dict[str, CurvaturePass] = {}
-
-    def at(kind: str) -> CurvaturePass:
-        if kind not in passes:
-            passes[kind] = _pass(kind, state, data, assignment)
-        return passes[kind]
-
-    if state.epoch % online.every == 0 and state.epoch > online.burn_in:
-        curvature = at(online.curvature).curvature
-        assert isinstance(curvature, BlockDiagonal), online.curvature
-        state.prior_precision = update_prior_precision(
-            curvature.spectra(),
-            squared_norms(state.model),
-            curvature.sizes,
-            state.prior_precision,
-            method=online.hyper_step,
-            steps=online.hyper_steps,
-            learning_rate=online.hyper_learning_rate,
-            groups=online.prior_groups,
-            names=curvature.names,
-            shapes=[p.shape for p in state.model.parameters()],
-        )
-    estimates = [
-        laplace_estimate(kind, at(kind), state.model, state.prior_precision)
-        for kind in assignment.estimators
-        if kind in LAPLACE_KINDS
-    ]
-    estimates += _free_scores(state, len(data.x_train), assignment.plan)
-    state.evaluations += [Evaluation(epoch=state.epoch, estimate=e) for e in estimates]
-    state.evidence_seconds += time.perf_counter() - started
-
-
-def _pass(kind: str, state: Training, data: TensorData, assignment: Assignment) -> CurvaturePass:
-    seed = assignment.derived_seed(f"curvature:{kind}", state.epoch)
-    done = curvature_pass(
-        kind,
-        state.model,
-        data.x_train,
-        data.y_train,
-        Categorical(),
-        batch_size=CURVATURE_BATCH,
-        generator=torch.Generator().manual_seed(seed),  # on the CPU: the same for every device
-    )
-    if not (math.isfinite(done.log_likelihood) and bool(done.curvature.trace().isfinite().all())):
-        raise DivergedError(
-            f"log likelihood {done.log_likelihood} or {kind} not finite after epoch {state.epoch}"
-        )
-    return done
-
-
-def _free_scores(state: Training, n_data: int, plan: TrainingPlan) -> list[EvidenceEstimate]:
-    """Return the scores that need no further pass: larger is better, so losses change sign."""
-    point = state.curve[-1]
-    notes = {
-        "sotl_e": f"E = {plan.sotl_epochs}",
-        "sotl_ema": f"gamma = {plan.sotl_gamma}",
-    }
-    names = (*CURVE_SCORES, "train_nll_per_datum")
-    scores = [
-        EvidenceEstimate(estimator=name, value=-getattr(point, name), note=notes.get(name, ""))
-        for name in names
-    ]
-    count = sum(p.numel() for p in state.model.parameters())
-    scores.append(EvidenceEstimate(estimator="n_parameters", value=count))
-    return [
-        s.model_copy(update={"per_datum": s.value / n_data})
-        if s.estimator == "prequential_epoch1"
-        else s
-        for s in scores
-    ]

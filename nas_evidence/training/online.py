@@ -1,0 +1,291 @@
+"""Evaluations on the way: online updates of the hyperparameters, every score, and patience.
+
+    every F epochs   log q(D) = kappa l − ½ theta^T Delta theta − ½ log|kappa H + Delta| / |Delta|
+                     maximised over log Delta, and over log s or log T, at fixed theta
+
+    l  log likelihood, nats      H  curvature of its negative [P, P]      kappa  likelihood power
+    Delta  prior precisions      s  noise of real targets                 T  softmax temperature
+
+Differs from the published code (Immer et al. 2021): the pass sees the fixed, un-augmented training
+set in evaluation mode and leaves the mode as it was; N counts the points visited; precisions are
+clamped.
+
+The evidence of the online curvature is followed from evaluation to evaluation. Patience looks at
+its exponential mean over updates, since one Monte-Carlo draw is off by a few nats. At the last
+evaluation every estimate says how far from a mode it was made, and Monte-Carlo kinds are the mean
+of several draws with a standard error.
+"""
+
+import math
+import time
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from nas_evidence.curvature import CurvaturePass, curvature_pass, trace_ratios
+from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.curvature.gradient import log_likelihood_gradient
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.evidence.laplace import (
+    laplace_estimate,
+    mean_estimate,
+    squared_norms,
+    with_trace_ratios,
+)
+from nas_evidence.likelihood import Likelihood
+from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.record import Evaluation, EvidenceEstimate
+from nas_evidence.spec import CURVE_SCORES, LAPLACE_KINDS, Assignment, TrainingPlan
+from nas_evidence.training.hyperparameters import (
+    Method,
+    precision_of_each_parameter,
+    update_prior_precision,
+)
+from nas_evidence.training.joint import (
+    Noise,
+    fit_noise_and_each_precision,
+    fit_prior_and_noise,
+    noise_of,
+)
+from nas_evidence.training.loop import DivergedError, Training, likelihood_of
+from nas_evidence.training.prior_groups import ties_of
+from nas_evidence.training.temperature import fit_temperature
+
+#: Kronecker kinds, and the diagonal that their traces are held against where a study has both.
+_EXACT_DIAGONAL = {"kfac_ggn": "diag_ggn", "kfac_ggn_mc": "diag_ggn", "kfac_ef": "diag_ef"}
+
+
+def evaluate(state: Training, data: TensorData, assignment: Assignment) -> None:
+    """Update the hyperparameters if it is time, then append every score at this epoch.
+
+    Raises:
+        DivergedError: if the log likelihood or a curvature is not finite.
+    """
+    started = time.perf_counter()
+    plan, online = assignment.plan, assignment.plan.online
+    passes = _Passes(state, data, assignment, _likelihood(state, plan))
+    updated = state.epoch % online.every == 0 and state.epoch > online.burn_in
+    if updated:
+        passes = _update(state, passes)
+    followed = _estimate(online.curvature, passes.of(online.curvature)[0], state, plan)
+    assert followed.per_datum is not None
+    if state.best_evidence is None or followed.value > state.best_evidence:
+        state.best_epoch, state.best_evidence = state.epoch, followed.value
+    if updated:
+        _wait(state, followed.per_datum, plan)
+    kinds = [kind for kind in assignment.estimators if kind in LAPLACE_KINDS]
+    if state.ended or state.epoch == plan.epochs:
+        estimates = _last_estimates(kinds, passes)
+    else:
+        estimates = [_estimate(kind, passes.of(kind)[0], state, plan) for kind in kinds]
+    estimates += _free_scores(state, len(data.x_train), plan)
+    state.evaluations += [Evaluation(epoch=state.epoch, estimate=e) for e in estimates]
+    state.evidence_seconds += time.perf_counter() - started
+
+
+@dataclass
+class _Passes:
+    """Curvature at the parameters of now; every draw of a kind is computed once."""
+
+    state: Training
+    data: TensorData
+    assignment: Assignment
+    likelihood: Likelihood
+    _done: dict[str, list[CurvaturePass]] = field(default_factory=dict)
+    _random: dict[str, torch.Generator] = field(default_factory=dict)
+
+    def of(self, kind: str, n_draws: int = 1) -> list[CurvaturePass]:
+        """Return independent passes of a kind, the first one the same however many there are."""
+        if kind not in self._random:
+            seed = self.assignment.derived_seed(f"curvature:{kind}", self.state.epoch)
+            # On the CPU: the same for every device.
+            self._random[kind] = torch.Generator().manual_seed(seed)
+        done = self._done.setdefault(kind, [])
+        while len(done) < n_draws:
+            done.append(self._pass(kind))
+        return done[:n_draws]
+
+    def at(self, likelihood: Likelihood) -> "_Passes":
+        """Return these passes, or new ones with another likelihood and the same signs."""
+        if likelihood == self.likelihood:
+            return self
+        return _Passes(self.state, self.data, self.assignment, likelihood)
+
+    def _pass(self, kind: str) -> CurvaturePass:
+        done = curvature_pass(
+            kind,
+            self.state.model,
+            self.data.x_train,
+            self.data.y_train,
+            self.likelihood,
+            batch_size=rows_at_once(self.state.model, self.data.x_train),
+            generator=self._random[kind],
+        )
+        trace = done.curvature.trace()
+        if not (math.isfinite(done.log_likelihood) and bool(trace.isfinite().all())):
+            raise DivergedError(
+                f"log likelihood {done.log_likelihood} or {kind} not finite after epoch "
+                f"{self.state.epoch}"
+            )
+        return done
+
+
+def _likelihood(state: Training, plan: TrainingPlan) -> Likelihood:
+    return likelihood_of(plan, state.noise_std, state.temperature)
+
+
+def _estimate(
+    kind: str, pass_: CurvaturePass, state: Training, plan: TrainingPlan
+) -> EvidenceEstimate:
+    power = plan.likelihood_power
+    return laplace_estimate(
+        kind, pass_, state.model, state.prior_precision, likelihood_power=power
+    )
+
+
+def _last_estimates(kinds: list[str], passes: _Passes) -> list[EvidenceEstimate]:
+    """Return the estimates of a finished training: with one gradient for all, and all draws."""
+    if not kinds:
+        return []
+    state, data, plan = passes.state, passes.data, passes.assignment.plan
+    rows = rows_at_once(state.model, data.x_train)
+    gradient = log_likelihood_gradient(
+        state.model, data.x_train, data.y_train, passes.likelihood, batch_size=rows
+    )
+    estimates = []
+    for kind in kinds:
+        draws = passes.of(kind, plan.mc_draws if kind.endswith("_mc") else 1)
+        diagnosed = [replace(draw, gradient=gradient) for draw in draws]
+        estimate = mean_estimate([_estimate(kind, draw, state, plan) for draw in diagnosed])
+        exact = _EXACT_DIAGONAL.get(kind)
+        if exact in kinds:
+            estimate = with_trace_ratios(estimate, trace_ratios(draws[0], passes.of(exact)[0]))
+        estimates.append(estimate)
+    return estimates
+
+
+def _wait(state: Training, evidence: float, plan: TrainingPlan) -> None:
+    """Note the evidence per datum after an update, and end the training if it rises no more."""
+    past = evidence if state.smoothed_evidence is None else state.smoothed_evidence
+    weight = plan.online.smoothing
+    state.smoothed_evidence = weight * past + (1 - weight) * evidence
+    if state.highest_smoothed is None or state.smoothed_evidence > state.highest_smoothed:
+        state.highest_smoothed, state.updates_waited = state.smoothed_evidence, 0
+        return
+    state.updates_waited += 1
+    patience = plan.online.patience
+    state.ended = (
+        patience is not None and state.updates_waited >= patience and state.epoch < plan.epochs
+    )
+
+
+def _update(state: Training, passes: _Passes) -> _Passes:
+    """Move prior precisions, and noise or temperature, to the most evidence at fixed θ.
+
+    Returns the passes at the likelihood that results.
+    """
+    plan = passes.assignment.plan
+    online, power = plan.online, plan.likelihood_power
+    if plan.likelihood == "categorical" and online.learn_temperature:
+        state.temperature = fit_temperature(
+            lambda temperature: _refitted_evidence(temperature, passes), state.temperature
+        )
+        passes = passes.at(_likelihood(state, plan))
+    pass_ = passes.of(online.curvature)[0]
+    curvature, scale = pass_.curvature, power
+    assert isinstance(curvature, BlockDiagonal), online.curvature
+    if plan.likelihood == "gaussian" and online.learn_noise:
+        noise = noise_of(online.curvature, pass_, state.noise_std)
+        state.noise_std = _fit_noise(state, curvature, noise, plan)
+        scale = power * (noise.pass_std / state.noise_std) ** (2 * noise.exponent)
+    state.prior_precision = _refit(state, curvature, scale, plan, online.hyper_step)
+    return passes.at(_likelihood(state, plan))
+
+
+def _refitted_evidence(temperature: float, passes: _Passes) -> float:
+    """Return the evidence in nats at a temperature, with the prior of most evidence there."""
+    state, plan = passes.state, passes.assignment.plan
+    # Monte-Carlo signs are the same at every temperature, so that the evidence is smooth in it.
+    there = passes.at(likelihood_of(plan, state.noise_std, temperature))
+    pass_ = there.of(plan.online.curvature)[0]
+    assert isinstance(pass_.curvature, BlockDiagonal)
+    power = plan.likelihood_power
+    precision = _refit(state, pass_.curvature, power, plan, "newton")
+    return laplace_estimate(
+        plan.online.curvature, pass_, state.model, precision, likelihood_power=power
+    ).value
+
+
+def _refit(
+    state: Training, curvature: BlockDiagonal, scale: float, plan: TrainingPlan, method: Method
+) -> torch.Tensor:
+    """Return prior precisions of more evidence beside `scale` times the curvature."""
+    online = plan.online
+    if online.prior_groups == "parameter":
+        return precision_of_each_parameter(
+            curvature, _squares(state), state.prior_precision, curvature_scale=scale
+        )
+    return update_prior_precision(
+        curvature.spectra(),
+        squared_norms(state.model),
+        curvature.sizes,
+        state.prior_precision,
+        method=method,
+        steps=online.hyper_steps,
+        learning_rate=online.hyper_learning_rate,
+        groups=online.prior_groups,
+        names=curvature.names,
+        shapes=[p.shape for p in state.model.parameters()],
+        curvature_scale=scale,
+    )
+
+
+def _fit_noise(
+    state: Training, curvature: BlockDiagonal, noise: Noise, plan: TrainingPlan
+) -> float:
+    """Return the noise of most evidence, together with the prior precisions."""
+    power, groups = plan.likelihood_power, plan.online.prior_groups
+    if groups == "parameter":
+        return fit_noise_and_each_precision(
+            curvature,
+            _squares(state),
+            state.prior_precision,
+            noise=noise,
+            likelihood_power=power,
+        )[1]
+    shapes = [p.shape for p in state.model.parameters()]
+    return fit_prior_and_noise(
+        curvature,
+        squared_norms(state.model),
+        state.prior_precision,
+        ties=ties_of(groups, curvature.names, shapes),
+        noise=noise,
+        likelihood_power=power,
+    )[1]
+
+
+def _squares(state: Training) -> torch.Tensor:
+    """Return θ² [P], float64."""
+    return torch.cat([p.detach().double().flatten() for p in state.model.parameters()]).square()
+
+
+def _free_scores(state: Training, n_data: int, plan: TrainingPlan) -> list[EvidenceEstimate]:
+    """Return the scores that need no further pass: larger is better, so losses change sign."""
+    point = state.curve[-1]
+    notes = {
+        "sotl_e": f"E = {plan.sotl_epochs}",
+        "sotl_ema": f"gamma = {plan.sotl_gamma}",
+    }
+    names = (*CURVE_SCORES, "train_nll_per_datum")
+    scores = [
+        EvidenceEstimate(estimator=name, value=-getattr(point, name), note=notes.get(name, ""))
+        for name in names
+    ]
+    count = sum(p.numel() for p in state.model.parameters())
+    scores.append(EvidenceEstimate(estimator="n_parameters", value=count))
+    return [
+        s.model_copy(update={"per_datum": s.value / n_data})
+        if s.estimator == "prequential_epoch1"
+        else s
+        for s in scores
+    ]

@@ -1,0 +1,233 @@
+"""What an architecture costs: flops by hand, factors by counting, memory by measuring."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from nas_evidence.curvature import curvature_pass
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihood import Categorical
+from nas_evidence.maths.blocks import Block
+from nas_evidence.models import build, n_parameters
+from nas_evidence.models.cnn import CELLS
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.training.cost import cost_of, factor_bytes, forward_pass, measured_latency
+from nas_evidence.training.loop import begin, train_epoch
+from nas_evidence.training.online import evaluate
+
+SGD, ADAM = TrainingPlan(), TrainingPlan(optimiser="adam")
+MLP = ArchitectureSpec(family="mlp", values={"depth": 2, "width": 32})
+CNN = ArchitectureSpec(family="cnn", values={"depth": 3, "width": 5})
+RESNET = ArchitectureSpec(family="resnet", values={"depth": 8, "width": 4})
+LINEAR = ArchitectureSpec(family="linear")
+
+
+def mlp(depth: int, width: int) -> ArchitectureSpec:
+    return ArchitectureSpec(family="mlp", values={"depth": depth, "width": width})
+
+
+@settings(max_examples=10, deadline=None)
+@given(depth=st.integers(1, 4), width=st.integers(4, 40), classes=st.integers(2, 6))
+def test_flops_of_an_mlp_are_two_for_each_weight(depth: int, width: int, classes: int) -> None:
+    cost = cost_of(mlp(depth, width), (15,), classes, SGD, ())
+    assert cost.flops == 2 * (15 * width + (depth - 1) * width**2 + width * classes)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_flops_of_a_cnn_are_those_of_convolutions_grid_means_and_head(depth: int) -> None:
+    width, (height, columns), classes = 5, (28, 24), 10
+    spec = ArchitectureSpec(family="cnn", values={"depth": depth, "width": width})
+    multiply_adds, c_in = 0, 1
+    for i in range(depth):
+        c_out = width * 2**i
+        before_pool = (height >> max(0, i - 1)) * (columns >> max(0, i - 1))
+        multiply_adds += before_pool * c_out * c_in * 9
+        c_in = c_out
+    h, w = height >> (depth - 1), columns >> (depth - 1)
+    rows, cells = CELLS[depth]
+    multiply_adds += c_in * (rows * h * w + rows * cells * w)  # means over rows, then columns
+    multiply_adds += c_in * rows * cells * classes
+    cost = cost_of(spec, (1, height, columns), classes, SGD, ())
+    assert cost.flops == 2 * multiply_adds
+
+
+@pytest.mark.parametrize("spec", [MLP, CNN, RESNET, LINEAR], ids=lambda s: s.family)
+def test_parameters_are_those_of_the_model(spec: ArchitectureSpec) -> None:
+    cost = cost_of(spec, (3, 16, 16), 7, SGD, ("kfac_ggn",))
+    assert cost.n_parameters == n_parameters(spec, (3, 16, 16), 7)
+
+
+def test_flops_are_of_one_example_and_know_nothing_of_the_plan() -> None:
+    one = cost_of(CNN, (1, 28, 28), 10, SGD, ())
+    other = cost_of(CNN, (1, 28, 28), 10, TrainingPlan(batch_size=999), ("kfac_ggn", "sotl"))
+    assert one.flops == other.flops
+
+
+def test_an_input_that_the_family_cannot_carry_is_refused() -> None:
+    with pytest.raises(ValueError, match="cnn needs images"):
+        cost_of(CNN, (13,), 2, SGD, ())
+
+
+# --- memory
+
+
+def memory(spec: ArchitectureSpec, plan: TrainingPlan, *kinds: str) -> int:
+    return cost_of(spec, (1, 28, 28), 10, plan, kinds).memory_bytes
+
+
+def test_memory_grows_with_width_depth_batch_kinds_and_optimiser() -> None:
+    widths = [memory(mlp(2, width), SGD, "kfac_ggn") for width in (8, 64, 512)]
+    depths = [memory(mlp(depth, 512), SGD, "kfac_ggn") for depth in (1, 2, 5)]
+    batches = [memory(CNN, TrainingPlan(batch_size=b), "diag_ef") for b in (512, 4096, 16384)]
+    kinds = [
+        memory(MLP, SGD, *names)
+        for names in (("diag_ef",), ("diag_ef", "kfac_ggn"), ("diag_ef", "kfac_ggn", "full_ggn"))
+    ]
+    optimisers = [memory(MLP, plan, "diag_ef") for plan in (TrainingPlan(momentum=0), SGD, ADAM)]
+    for sizes in (widths, depths, batches, kinds, optimisers):
+        assert sizes == sorted(set(sizes)), sizes
+    per_parameter = [b - a for a, b in pairwise(optimisers)]
+    assert per_parameter == [4 * n_parameters(MLP, (1, 28, 28), 10)] * 2
+
+
+def test_every_draw_of_a_monte_carlo_kind_is_kept() -> None:
+    plans = [TrainingPlan(mc_draws=n) for n in (1, 4)]
+    one, four = (memory(MLP, plan, "kfac_ggn_mc") for plan in plans)
+    model = build(MLP, (1, 28, 28), 10, torch.Generator())
+    assert four - one == 3 * factor_bytes("kfac_ggn_mc", model)
+
+
+def test_scores_that_are_no_curvature_cost_nothing() -> None:
+    assert memory(MLP, SGD, "kfac_ggn_mc", "sotl", "n_parameters") == memory(MLP, SGD)
+
+
+def tensors_of(block: Block) -> list[torch.Tensor]:
+    return [value for value in vars(block).values() if isinstance(value, torch.Tensor)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        *((kind, spec) for kind in ("diag_ef", "kfac_ggn_mc") for spec in (MLP, CNN, RESNET)),
+        ("ekfac_ggn", CNN),
+        ("block_ggn", LINEAR),
+    ],
+    ids=str,
+)
+def test_factor_bytes_are_those_of_the_tensors_of_a_pass(
+    kind: str, spec: ArchitectureSpec
+) -> None:
+    shape = (1, 12, 12)
+    model = build(spec, shape, 3, torch.Generator().manual_seed(0))
+    passed = curvature_pass(
+        kind,
+        model,
+        torch.randn(4, *shape),
+        torch.tensor([0, 1, 2, 1]),
+        Categorical(),
+        batch_size=4,
+        generator=torch.Generator(),
+    )
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for block in passed.curvature.blocks
+        for tensor in tensors_of(block)
+    }
+    assert sum(storages.values()) == factor_bytes(kind, model)
+
+
+def test_activations_are_what_autograd_keeps_of_an_mlp() -> None:
+    model = nn.Sequential(nn.Linear(6, 11), nn.ReLU(), nn.Linear(11, 3)).to("meta")
+    found = forward_pass(model, (6,))
+    # The input, for the gradient of the first weight, and the output of the ReLU.
+    assert found.saved_bytes == 4 * (6 + 11)
+    assert found.largest_bytes == 4 * 11
+    assert found.patch_elements == 0
+    assert not model[0]._forward_hooks
+
+
+def peak_bytes(assignment: Assignment) -> int:
+    """Largest sum of allocations in an epoch and an evaluation, by torch's profiler."""
+    n, shape, unit = 600, (1, 16, 16), torch.ones(10, dtype=torch.float64)
+    x, y = torch.randn(n, *shape), torch.arange(n) % 10
+    data = TensorData(x, y, x[:1], y[:1], "labels", 10, shape, 0 * unit, unit)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        model = build(assignment.architecture, shape, 10, torch.Generator().manual_seed(0))
+        state = begin(model, assignment.plan)
+        train_epoch(state, data, assignment)
+        evaluate(state, data, assignment)
+    assert recorded.profiler is not None
+    results = recorded.profiler.kineto_results
+    assert results is not None
+    changes = [(e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]"]
+    total = highest = 0
+    for _, change in sorted(changes):
+        total += change
+        highest = max(highest, total)
+    return highest
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ArchitectureSpec(family="mlp", values={"depth": 2, "width": 256}),
+        ArchitectureSpec(family="cnn", values={"depth": 2, "width": 8}),
+    ],
+    ids=lambda s: s.family,
+)
+def test_memory_is_within_a_factor_of_two_of_what_torch_allocates(spec: ArchitectureSpec) -> None:
+    plan = TrainingPlan(epochs=1, batch_size=256, online={"curvature": "kfac_ggn"})
+    kinds = ("kfac_ggn", "diag_ef")
+    assignment = Assignment(
+        trial_id=0,
+        attempt=1,
+        replicate=0,
+        architecture=spec,
+        dataset=DatasetSpec(name="digits"),
+        plan=plan,
+        estimators=kinds,
+        seed=0,
+    )
+    measured = peak_bytes(assignment)
+    estimated = cost_of(spec, (1, 16, 16), 10, plan, kinds).memory_bytes
+    assert math.log2(estimated / measured) == pytest.approx(0, abs=1), (estimated, measured)
+
+
+# --- latency
+
+
+class Counting(nn.Module):
+    """Counts its passes; refuses to be timed in training mode or with gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert not self.training
+        assert torch.is_inference_mode_enabled()
+        self.passes += 1
+        return x
+
+
+def test_latency_is_a_positive_median_and_leaves_the_model_in_its_mode() -> None:
+    for mode in (True, False):
+        model = Counting().train(mode)
+        assert 0 < measured_latency(model, torch.zeros(1, 3)) < 1
+        assert model.training is mode
+        assert model.passes > 5
+
+
+def test_latency_of_more_work_is_longer() -> None:
+    small, large = (nn.Linear(n, n, bias=False) for n in (8, 3000))
+    times = [
+        measured_latency(m, torch.zeros(1, m.in_features, dtype=torch.float32))
+        for m in (small, large)
+    ]
+    assert times[1] > 5 * times[0]

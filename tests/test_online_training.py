@@ -1,0 +1,578 @@
+"""Training with learned hyperparameters: closed forms, brute force, patience, resumption."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from scipy.optimize import minimize
+from torch import Tensor, nn
+from torch.distributions import MultivariateNormal
+from torch.testing import assert_close
+
+from nas_evidence import estimate_evidence
+from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
+from nas_evidence.likelihood import Categorical, Gaussian
+from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.record import TrialRecord, TrialStatus
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.training.hyperparameters import update_prior_precision
+from nas_evidence.training.loop import Training, begin, likelihood_of, loss_limit, train_epoch
+from nas_evidence.training.online import evaluate
+from nas_evidence.training.temperature import LOG_TEMPERATURE_RANGE, fit_temperature
+from nas_evidence.trial import PRECISION_PREFIX, Trial
+
+GAUSSIAN = {"likelihood": "gaussian"}
+
+
+def tensor_data(x: Tensor, y: Tensor, n_train: int) -> TensorData:
+    real = y.is_floating_point()
+    width = y.shape[1] if real else int(y.max()) + 1
+    mean = y[:n_train].double().mean(0) if real else torch.zeros(width).double()
+    std = y[:n_train].double().std(0) if real else torch.ones(width).double()
+    scaled = ((y - mean) / std).to(x.dtype) if real else y
+    return TensorData(
+        x_train=x[:n_train],
+        y_train=scaled[:n_train],
+        x_test=x[n_train:],
+        y_test=scaled[n_train:],
+        task="real" if real else "labels",
+        n_outputs=width,
+        input_shape=tuple(x.shape[1:]),
+        y_mean=mean,
+        y_std=std,
+    )
+
+
+def real_data(n_outputs: int = 2) -> TensorData:
+    random = torch.Generator().manual_seed(n_outputs)
+    x = torch.randn(90, 3, generator=random)
+    truth = torch.randn(3, n_outputs, generator=random)
+    noise = 0.3 * torch.randn(90, n_outputs, generator=random)
+    return tensor_data(x, 50 + 7 * (torch.sin(x) @ truth + noise), 60)
+
+
+def label_data() -> TensorData:
+    random = torch.Generator().manual_seed(5)
+    x = torch.randn(150, 3, generator=random)
+    logits = x @ torch.randn(3, 3, generator=random) + torch.randn(150, 3, generator=random)
+    return tensor_data(x, logits.argmax(1), 110)
+
+
+def assignment(plan: dict[str, object], *, family: str = "mlp", estimators: tuple[str, ...] = ()):
+    values = {"depth": 1, "width": 6} if family == "mlp" else {}
+    return Assignment(
+        trial_id=0,
+        attempt=1,
+        replicate=0,
+        architecture=ArchitectureSpec(family=family, values=values),
+        dataset=DatasetSpec(name="digits"),
+        plan=TrainingPlan.model_validate(plan),
+        estimators=estimators,
+        seed=3,
+    )
+
+
+def trained(model: nn.Module, data: TensorData, given: Assignment) -> Training:
+    state = begin(model, given.plan)
+    for epoch in range(1, given.plan.epochs + 1):
+        train_epoch(state, data, given)
+        if epoch in given.plan.evaluation_epochs():
+            evaluate(state, data, given)
+    return state
+
+
+def run(given: Assignment, data: TensorData, folder: Path) -> TrialRecord:
+    trial = Trial.start(given, data, folder)
+    trial.advance(given.plan.epochs)
+    return trial.finish()
+
+
+def _in_double(data: TensorData) -> TensorData:
+    return dataclasses.replace(data, x_train=data.x_train.double(), y_train=data.y_train.double())
+
+
+def full_batch(**plan: object) -> dict[str, object]:
+    return {"batch_size": 1000, "learning_rate": 0.1, "schedule": "constant", **plan}
+
+
+@pytest.mark.parametrize("kappa", [1.0, 4.0])
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_the_mode_of_a_linear_model_is_ridge_regression(n_outputs: int, kappa: float) -> None:
+    # A reference code averages the squares over outputs too: its prior is n_outputs times ours.
+    data = _in_double(real_data(n_outputs))
+    noise_std, delta = 0.2, 30.0
+    plan = full_batch(
+        epochs=400, noise_std=noise_std, prior_precision=delta, likelihood_power=kappa, **GAUSSIAN
+    )
+    given = assignment({**plan, "online": {"burn_in": 1000}})
+    model = nn.Linear(3, n_outputs).double()
+    trained(model, data, given)
+    features = torch.cat([data.x_train, torch.ones(60, 1).double()], 1)
+    ridge = features.T @ features + delta * noise_std**2 / kappa * torch.eye(4).double()
+    mode = torch.linalg.solve(ridge, features.T @ data.y_train)
+    assert_close(model.weight.detach(), mode[:3].T, rtol=1e-7, atol=1e-9)
+    assert_close(model.bias.detach(), mode[3], rtol=1e-7, atol=1e-9)
+
+
+def test_steps_stay_stable_when_the_noise_is_small() -> None:
+    plan = full_batch(epochs=200, noise_std=1e-3, **GAUSSIAN, online={"burn_in": 1000})
+    data = _in_double(real_data(1))
+    state = trained(nn.Linear(3, 1).double(), data, assignment(plan))
+    losses = [point.train_nll_per_datum for point in state.curve]
+    assert losses[-1] < 2e5 < losses[0]  # 0.5 / 1e-6 nats is a residual of one
+
+
+def _exact_log_evidence(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """Bayesian linear regression, z = (log δ of the weight, log δ of the bias, log s²)."""
+    weight, bias, variance = z.exp()
+    covariance = x @ x.T / weight + 1 / bias + variance * torch.eye(len(x)).double()
+    return MultivariateNormal(torch.zeros(len(x)).double(), covariance).log_prob(y.T).sum()
+
+
+def _type_two_maximum(x: Tensor, y: Tensor) -> tuple[Tensor, float]:
+    def loss(z: np.ndarray) -> tuple[float, np.ndarray]:
+        at = torch.tensor(z, requires_grad=True)
+        value = -_exact_log_evidence(x, y, at)
+        (gradient,) = torch.autograd.grad(value, at)
+        return value.item(), gradient.numpy()
+
+    found = minimize(loss, np.zeros(3), jac=True, method="BFGS", options={"gtol": 1e-7})
+    return torch.from_numpy(found.x), -float(found.fun)
+
+
+def test_prior_noise_and_evidence_end_at_the_maximum_of_the_exact_evidence() -> None:
+    data = _in_double(real_data(2))
+    # Centred inputs: weight and bias are then independent, and blocks are the full curvature.
+    x = data.x_train - data.x_train.mean(0)
+    data = dataclasses.replace(data, x_train=x, y_train=data.y_train + 0.8)
+    plan = full_batch(epochs=500, **GAUSSIAN, online={"every": 25, "curvature": "block_ggn"})
+    given = assignment(plan, estimators=("full_ggn", "block_ggn"))
+    state = trained(nn.Linear(3, 2).double(), data, given)
+    z, best = _type_two_maximum(x, data.y_train)
+    learned = torch.cat(
+        [state.prior_precision.log(), torch.tensor([2 * math.log(state.noise_std)])]
+    )
+    assert_close(learned, z, rtol=0, atol=1e-5)
+    last = {e.estimate.estimator: e.estimate for e in state.evaluations if e.epoch == 500}
+    assert_close(last["full_ggn"].value, best, rtol=0, atol=1e-7)
+    assert_close(last["block_ggn"].value, best, rtol=0, atol=1e-7)
+    assert_close(state.best_evidence, best, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["diag_ef", "kfac_ggn"])
+@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+def test_a_likelihood_power_of_two_is_every_datum_twice(likelihood: str, kind: str) -> None:
+    data = real_data() if likelihood == "gaussian" else label_data()
+    x, y = data.x_train.double(), data.y_train
+    y = y.double() if likelihood == "gaussian" else y
+    once = dataclasses.replace(data, x_train=x, y_train=y)
+    twice = dataclasses.replace(data, x_train=torch.cat([x, x]), y_train=torch.cat([y, y]))
+    plan = full_batch(epochs=12, likelihood=likelihood, online={"every": 4, "curvature": kind})
+    states = []
+    for given, power in ((once, 2.0), (twice, 1.0)):
+        model = nn.Linear(3, given.n_outputs).double()
+        nn.init.constant_(model.weight, 0.1), nn.init.zeros_(model.bias)
+        wanted = assignment({**plan, "likelihood_power": power}, estimators=(kind, "full_ggn"))
+        states.append(trained(model, given, wanted))
+    assert_close(states[0].prior_precision, states[1].prior_precision, rtol=1e-7, atol=0)
+    assert_close(states[0].noise_std, states[1].noise_std, rtol=1e-8, atol=0)
+    last = [
+        [e.estimate for e in s.evaluations if e.epoch == 12 and e.estimate.terms] for s in states
+    ]
+    for tempered, doubled in zip(*last, strict=True):
+        assert_close(tempered.value, doubled.value, rtol=1e-8, atol=0)
+        assert "likelihood power 2" in tempered.note
+    point, other = (s.curve[-1].train_nll_per_datum for s in states)
+    assert_close(point, other, rtol=1e-8, atol=0)  # not tempered
+
+
+def _best_over_prior(kind: str, state: Training, data: TensorData, temperature: float) -> float:
+    passed = curvature_pass(
+        kind, state.model, data.x_train, data.y_train, Categorical(temperature), batch_size=50
+    )
+    assert isinstance(passed.curvature, BlockDiagonal)
+    precision = update_prior_precision(
+        passed.curvature.spectra(),
+        squared_norms(state.model),
+        passed.curvature.sizes,
+        state.prior_precision,
+        method="newton",
+        steps=1,
+        learning_rate=1.0,
+        groups="tensor",
+        names=passed.curvature.names,
+    )
+    return laplace_estimate(kind, passed, state.model, precision).value
+
+
+def _overconfident() -> tuple[Training, TensorData, Assignment]:
+    """A classifier at a mode for T = 1, with its outputs then made three times too large."""
+    data = label_data()
+    data = dataclasses.replace(data, x_train=data.x_train.double())
+    online = {"every": 60, "curvature": "kfac_ggn", "learn_temperature": True}
+    given = assignment(full_batch(epochs=60, online=online), estimators=("kfac_ggn",))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    state = begin(model, given.plan)
+    for _ in range(60):
+        train_epoch(state, data, given)
+    with torch.no_grad():
+        model[2].weight.mul_(3), model[2].bias.mul_(3)
+    evaluate(state, data, given)
+    return state, data, given
+
+
+def test_the_temperature_is_the_best_of_a_grid_with_the_prior_refitted() -> None:
+    state, data, _ = _overconfident()
+    found = math.log(state.temperature)
+    grid = np.arange(-0.5, 2.5, 0.1)
+    values = [_best_over_prior("kfac_ggn", state, data, math.exp(x)) for x in grid]
+    assert abs(found - grid[int(np.argmax(values))]) <= 0.1
+    here = _best_over_prior("kfac_ggn", state, data, state.temperature)
+    assert here >= max(values) - 1e-6
+    # The derivative is zero: a Newton step from here would be within the tolerance of the search.
+    step = 1e-2
+    below, above = (
+        _best_over_prior("kfac_ggn", state, data, math.exp(found + d)) for d in (-step, step)
+    )
+    newton = step * (above - below) / (2 * (2 * here - above - below))
+    assert abs(newton) < 4e-3
+    assert state.temperature > 1.5
+    final = state.evaluations[0].estimate
+    assert_close(final.value, here, rtol=1e-9, atol=0)  # the evidence is that of this temperature
+
+
+def test_a_learned_temperature_goes_on_in_training() -> None:
+    state, data, given = _overconfident()
+    before = state.temperature
+    outputs = state.model(data.x_train)
+    expected = Categorical(before).nll_mean(outputs, data.y_train).item()
+    train_epoch(state, data, given)
+    assert_close(state.curve[-1].train_nll_per_datum, expected)
+    assert state.curve[-1].temperature == before
+
+
+@pytest.mark.parametrize("start", [0.1, 1.0, 12.0])
+@pytest.mark.parametrize("best", [-2.0, 0.3, 1.9])
+def test_the_search_for_a_temperature_arrives_from_afar(start: float, best: float) -> None:
+    calls = []
+
+    def evidence(temperature: float) -> float:
+        calls.append(temperature)
+        x = math.log(temperature) - best
+        return -100 * (math.exp(x) - x)
+
+    assert_close(math.log(fit_temperature(evidence, start)), best, rtol=0, atol=4e-3)
+    assert len(calls) <= 18
+    calls.clear()
+    fit_temperature(evidence, math.exp(best + 0.1))
+    assert len(calls) <= 11
+
+
+def test_a_temperature_stops_at_its_bound_and_never_costs_evidence() -> None:
+    low, high = LOG_TEMPERATURE_RANGE
+    assert_close(math.log(fit_temperature(lambda t: t, 1.0)), high, rtol=0, atol=2e-2)
+    assert_close(math.log(fit_temperature(lambda t: -t, 1.0)), low, rtol=0, atol=2e-2)
+
+    def spike(temperature: float) -> float:  # what Brent's method cannot see
+        return 1.0 if temperature == 1.0 else 0.0
+
+    assert fit_temperature(spike, 1.0) == 1.0
+
+
+def _series(record: TrialRecord, kind: str) -> list[tuple[int, float]]:
+    return [
+        (e.epoch, e.estimate.per_datum or math.nan)
+        for e in record.evaluations
+        if e.estimate.estimator == kind
+    ]
+
+
+@pytest.mark.parametrize("patience", [1, 3])
+@pytest.mark.parametrize("smoothing", [0.0, 0.7])
+def test_patience_ends_when_the_smoothed_evidence_has_not_risen(
+    tmp_path: Path, patience: int, smoothing: float
+) -> None:
+    online = {"every": 2, "curvature": "diag_ggn", "smoothing": smoothing}
+    plan = {"epochs": 60, "learning_rate": 0.3, "batch_size": 16, "schedule": "constant"}
+    endless = assignment({**plan, "online": online}, estimators=("diag_ggn",))
+    whole = run(endless, label_data(), tmp_path / "whole")
+    assert (whole.cause, whole.epochs) == ("", 60)
+    mean, best, waited, expected = None, -math.inf, 0, 0
+    for epoch, evidence in _series(whole, "diag_ggn"):
+        mean = evidence if mean is None else smoothing * mean + (1 - smoothing) * evidence
+        best, waited = (mean, 0) if mean > best else (best, waited + 1)
+        if waited == patience:
+            expected = epoch
+            break
+    assert 0 < expected < 60
+    given = assignment(
+        {**plan, "online": {**online, "patience": patience}}, estimators=("diag_ggn",)
+    )
+    record = run(given, label_data(), tmp_path / "ended")
+    assert record.status is TrialStatus.COMPLETE
+    assert record.epochs == len(record.curve) == expected
+    assert record.cause == f"evidence has not risen for {patience} updates"
+    assert _series(record, "diag_ggn") == _series(whole, "diag_ggn")[: expected // 2]
+    assert record.test_accuracy is not None
+    final = record.final_estimate("diag_ggn")
+    assert final is not None
+    assert "gradient_norm_squared" in {t.term for t in final.terms}  # known to be the last one
+    epoch, value = max(_series(record, "diag_ggn"), key=lambda pair: pair[1])
+    assert record.best_epoch == epoch
+    assert_close(record.best_evidence, 110 * value)
+
+
+def test_the_last_evaluation_is_what_the_public_call_says(tmp_path: Path) -> None:
+    kinds = ("kfac_ggn_mc", "diag_ggn", "full_ggn")
+    plan = {"epochs": 6, "mc_draws": 3, "online": {"every": 2}, "temperature": 1.7}
+    given = assignment(plan, estimators=kinds)
+    data = label_data()
+    trial = Trial.start(given, data, tmp_path)
+    trial.advance(6)
+    state = trial.training
+    assert state is not None
+    record = trial.finish()
+    for kind in kinds:
+        found = record.final_estimate(kind)
+        assert found is not None
+        seed = given.derived_seed(f"curvature:{kind}", 6)
+        expected = estimate_evidence(
+            state.model,
+            data.x_train,
+            data.y_train,
+            likelihood="categorical",
+            curvature=kind,
+            prior_precision=state.prior_precision,
+            temperature=1.7,
+            batch_size=rows_at_once(state.model, data.x_train),
+            generator=torch.Generator().manual_seed(seed),
+            n_draws=3,
+        )
+        assert_close(found.value, expected.value, rtol=1e-12, atol=0)
+        assert found.standard_error == pytest.approx(expected.standard_error)
+        assert (found.standard_error is not None) == kind.endswith("_mc")
+        norm = {t.term: t.value for t in found.terms}["gradient_norm_squared"]
+        assert ("not at a mode" in found.note) == (norm > 1)
+    for evaluation in record.evaluations:
+        if evaluation.epoch < 6:
+            assert evaluation.estimate.standard_error is None
+            assert "gradient_norm_squared" not in {t.term for t in evaluation.estimate.terms}
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+def test_a_precision_of_each_parameter_is_stationary_with_the_noise(likelihood: str) -> None:
+    data = _in_double(real_data()) if likelihood == "gaussian" else label_data()
+    data = dataclasses.replace(data, x_train=data.x_train.double())
+    online = {"every": 5, "curvature": "diag_ggn", "prior_groups": "parameter"}
+    plan = {"epochs": 10, "likelihood": likelihood, "likelihood_power": 1.5, "online": online}
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, data.n_outputs)).double()
+    given = assignment(plan, estimators=("diag_ggn",))
+    state = trained(model, data, given)
+    count = sum(p.numel() for p in model.parameters())
+    assert state.prior_precision.shape == (count,)
+
+    def value(log_delta: Tensor, noise_std: float) -> float:
+        likelihood_now = likelihood_of(given.plan, noise_std, state.temperature)
+        passed = curvature_pass(
+            "diag_ggn", model, data.x_train, data.y_train, likelihood_now, batch_size=50
+        )
+        return laplace_estimate(
+            "diag_ggn", passed, model, log_delta.exp(), likelihood_power=1.5
+        ).value
+
+    x, best = state.prior_precision.log(), None
+    best = value(x, state.noise_std)
+    assert_close(best, state.evaluations[-7].estimate.value, rtol=1e-9, atol=0)
+    for i in range(0, count, 5):
+        for step in (-1e-2, 1e-2):
+            moved = x.clone()
+            moved[i] += step
+            assert value(moved, state.noise_std) <= best + 1e-10
+    if likelihood == "gaussian":
+        for factor in (0.99, 1.01):
+            assert value(x, factor * state.noise_std) < best
+    else:
+        assert state.noise_std == 1.0
+
+
+def test_precisions_of_parameters_pull_each_parameter_by_itself() -> None:
+    data = _in_double(real_data(1))
+    plan = full_batch(
+        epochs=500,
+        **GAUSSIAN,
+        noise_std=0.5,
+        online={"curvature": "diag_ggn", "prior_groups": "parameter", "burn_in": 1000},
+    )
+    given = assignment(plan)
+    model = nn.Linear(3, 1).double()
+    state = begin(model, given.plan)
+    state.prior_precision = torch.tensor([1.0, 40.0, 300.0, 5.0], dtype=torch.float64)
+    for _ in range(500):
+        train_epoch(state, data, given)
+    features = torch.cat([data.x_train, torch.ones(60, 1).double()], 1)
+    ridge = features.T @ features + 0.25 * torch.diag(state.prior_precision)
+    mode = torch.linalg.solve(ridge, features.T @ data.y_train)[:, 0]
+    found = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert_close(found, mode, rtol=1e-7, atol=1e-9)
+
+
+def test_weights_keep_the_precisions_of_every_parameter_beside_them(tmp_path: Path) -> None:
+    online = {"every": 2, "curvature": "diag_ef", "prior_groups": "parameter"}
+    given = assignment({"epochs": 2, "online": online}, estimators=("diag_ef",))
+    trial = Trial.start(given, label_data(), tmp_path)
+    trial.advance(2)
+    trial.finish()
+    state = trial.training
+    assert state is not None
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        assert "prior_precision" not in file.metadata()
+        parts = [file.get_tensor(PRECISION_PREFIX + n) for n, _ in state.model.named_parameters()]
+        shapes = [file.get_tensor(n).shape for n, _ in state.model.named_parameters()]
+    assert [p.shape for p in parts] == shapes
+    assert_close(torch.cat([p.flatten() for p in parts]), state.prior_precision)
+
+
+def test_weights_keep_one_precision_a_tensor_in_the_header(tmp_path: Path) -> None:
+    given = assignment({"epochs": 2, **GAUSSIAN, "online": {"every": 2}})
+    trial = Trial.start(given, real_data(), tmp_path)
+    trial.advance(2)
+    record = trial.finish()
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        header, names = file.metadata(), set(file.keys())
+    assert set(json.loads(header["prior_precision"])) == names
+    assert float(header["noise_std"]) == record.noise_std
+    assert float(header["temperature"]) == 1.0
+
+
+PLANS: dict[str, dict[str, object]] = {
+    "noise": {**GAUSSIAN, "online": {"every": 2, "curvature": "kfac_ggn_mc"}},
+    "noise_adam": {**GAUSSIAN, "online": {"every": 2, "hyper_step": "adam"}},
+    "noise_each": {
+        **GAUSSIAN,
+        "online": {"every": 2, "curvature": "diag_ef", "prior_groups": "parameter"},
+    },
+    "power": {"likelihood_power": 3.0, "online": {"every": 2, "curvature": "kfac_ggn"}},
+    "temperature": {"online": {"every": 2, "curvature": "diag_ggn_mc", "learn_temperature": True}},
+    "parameter": {"online": {"every": 2, "curvature": "diag_ggn", "prior_groups": "parameter"}},
+    "patience": {
+        "learning_rate": 0.5,
+        "schedule": "constant",
+        "online": {"every": 2, "curvature": "diag_ef", "patience": 1},
+    },
+}
+
+
+def reproducible(record: TrialRecord) -> dict[str, object]:
+    """All of a record but its durations."""
+    text = record.model_dump()
+    for key in list(text):
+        if key.endswith("seconds") or key == "attempt":
+            text.pop(key)
+    for evaluation in text["evaluations"]:
+        evaluation["estimate"].pop("seconds")
+    for point in text["curve"]:
+        point.pop("seconds")
+    return text
+
+
+def _weights(folder: Path) -> tuple[dict[str, str], dict[str, bytes]]:
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        tensors = {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
+        return file.metadata(), tensors
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_resumed_trial_is_bit_identical_with_every_feature(name: str, tmp_path: Path) -> None:
+    plan = {"epochs": 9, "batch_size": 16, "mc_draws": 2, **PLANS[name]}
+    data = real_data() if plan.get("likelihood") else label_data()
+    given = assignment(plan, estimators=("diag_ef", "diag_ggn_mc"))
+    whole = run(given, data, tmp_path / "whole")
+    assert whole.status is TrialStatus.COMPLETE, whole.error
+    assert (whole.noise_std is None) == (data.task == "labels")
+    for cut in (2, 5, whole.epochs):
+        folder = tmp_path / f"cut{cut}"
+        Trial.start(given, data, folder).advance(cut)
+        torch.manual_seed(cut)
+        trial = Trial.start(given, data, folder / "2", resume_from=folder)
+        trial.advance(9)
+        assert reproducible(trial.finish()) == reproducible(whole)
+        old, new = (_weights(f) for f in (tmp_path / "whole", folder / "2"))
+        assert old == new
+
+
+def test_noise_is_learned_only_when_asked(tmp_path: Path) -> None:
+    records = {}
+    for learn in (True, False):
+        plan = {"epochs": 10, **GAUSSIAN, "noise_std": 0.9}
+        given = assignment({**plan, "online": {"every": 2, "learn_noise": learn}})
+        records[learn] = run(given, real_data(), tmp_path / str(learn))
+    assert records[False].noise_std == 0.9
+    assert records[True].noise_std != 0.9
+    assert {p.noise_std for p in records[False].curve} == {0.9}
+    assert {p.temperature for p in records[False].curve} == {None}
+    assert len({p.noise_std for p in records[True].curve}) == 5  # as it stood in each epoch
+
+
+@pytest.mark.parametrize("method", ["adam", "mackay"])
+def test_other_steps_than_newton_agree_with_it_on_the_noise(method: str, tmp_path: Path) -> None:
+    records = []
+    for step in ("newton", method):
+        online = {"every": 2, "hyper_step": step, "hyper_learning_rate": 0.1, "hyper_steps": 2000}
+        given = assignment(
+            {"epochs": 4, **GAUSSIAN, "online": {**online, "curvature": "kfac_ggn"}},
+            estimators=("kfac_ggn",),
+        )
+        records.append(run(given, real_data(), tmp_path / step))
+    one, other = (r.final_estimate("kfac_ggn") for r in records)
+    assert one is not None
+    assert other is not None
+    assert_close(one.value, other.value, rtol=0, atol=1e-3)
+
+
+def test_real_targets_are_tested_in_their_own_unit(tmp_path: Path) -> None:
+    data = real_data()
+    trial = Trial.start(assignment({"epochs": 3, **GAUSSIAN}), data, tmp_path)
+    trial.advance(3)
+    record = trial.finish()
+    assert trial.training is not None
+    with torch.no_grad():
+        outputs = trial.training.model.eval()(data.x_test)
+    own = outputs.double() * data.y_std + data.y_mean
+    truth = data.y_test.double() * data.y_std + data.y_mean
+    assert_close(record.test_rmse, (own - truth).square().mean().sqrt().item(), rtol=1e-5, atol=0)
+    assert record.noise_std is not None
+    nll = Gaussian(record.noise_std).nll_mean(outputs.double(), data.y_test.double()).item()
+    assert_close(record.test_nll_per_datum, nll, rtol=1e-6, atol=0)
+    assert (record.test_accuracy, record.temperature) == (None, None)
+    assert 1 < record.test_rmse < 20  # the targets vary by about 7
+
+
+@pytest.mark.parametrize("noise_std", [1.0, 0.1])
+def test_absurd_losses_are_divergence_at_any_noise(noise_std: float) -> None:
+    plan = TrainingPlan(likelihood="gaussian", noise_std=noise_std)
+    limit = loss_limit(plan, noise_std, 2)
+    y = torch.ones(5, 2).double()  # a constant prediction of 0 has a squared error of 1
+    for factor, absurd in ((90.0, False), (110.0, True)):
+        loss = Gaussian(noise_std).nll_mean(y * (1 + factor), y).item()
+        assert (loss > limit) == absurd
+    assert loss_limit(TrainingPlan(), 1.0, 10) == pytest.approx(1e4 * math.log(10))
+
+
+def test_a_finite_but_absurd_run_is_a_row(tmp_path: Path) -> None:
+    # Steps that grow without reaching infinity within the epoch.
+    plan = full_batch(epochs=30, **GAUSSIAN) | {"learning_rate": 5.0}
+    record = run(assignment(plan, family="linear"), real_data(), tmp_path)
+    assert record.status is TrialStatus.DIVERGED
+    assert "is allowed" in record.cause
+    loss = float(record.cause.split("training loss is ")[1].split()[0])
+    assert math.isfinite(loss)
