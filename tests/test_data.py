@@ -4,6 +4,7 @@ import gzip
 import pickle
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nas_evidence.curvature import curvature_pass
 from nas_evidence.data import DATASETS, ArrayData, load
-from nas_evidence.data.arrays import moments, stratified_rows
+from nas_evidence.data.arrays import moments, slices, stratified_rows, value_range
+from nas_evidence.data.mapped import MappedRows
 from nas_evidence.data.tensors import batches, to_tensors
 from nas_evidence.data.vision import read_idx
+from nas_evidence.evidence.laplace import laplace_estimate
+from nas_evidence.likelihood import Categorical
 from nas_evidence.spec import DATASET_NAMES, DatasetSpec
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -297,8 +302,13 @@ def _bad_row(value: float) -> np.ndarray:
         ({"y_train": np.arange(60) % 3 + 1}, "0..C-1, each used.* from 1 to 3"),
         ({"y_train": np.arange(60) % 3 * 2}, "0..C-1, each used.* 3 different .* from 0 to 4"),
         ({"y_train": np.arange(60) % 3 - 1}, "0..C-1, each used.* from -1 to 1"),
-        ({"y_train": np.arange(60) % 3 / 1}, "y_train must be integers .* float64"),
+        ({"y_train": np.arange(60) % 3 / 1}, r"both be labels .* float64 \[60\] and int64 \[30\]"),
+        ({"y_test": np.ones(30)}, r"both be labels .* int64 \[60\] and float64 \[30\]"),
         ({"y_train": np.eye(60, dtype=int)}, r"y_train must be integers .* \[60, 60\]"),
+        ({"y_train": np.ones((60, 2, 1))}, r"y_train must be .*real targets.* \[60, 2, 1\]"),
+        ({"y_train": np.ones(60, dtype=bool)}, "y_train must be integers .* bool"),
+        ({"y_train": _bad_row(np.inf), "y_test": np.ones((30, 5))}, "y_train must be finite"),
+        ({"y_train": np.ones((60, 2)), "y_test": np.ones((30, 3))}, "with as many columns"),
         ({"y_train": np.zeros(60, dtype=int)}, "at least 2 classes, but has 1"),
         ({"y_test": np.arange(30) % 4}, r"among the training labels 0..2, .* from 0 to 3"),
         ({"y_train": np.array([None] * 60)}, "plain number arrays"),
@@ -325,6 +335,197 @@ def test_npz_that_is_no_npz_is_refused_and_never_unpickled(tmp_path: Path):
 def test_npz_missing_names_file_and_folder(tmp_path: Path):
     with pytest.raises(ValueError, match=rf"gone\.npz in {tmp_path}.*--data-root"):
         load(DatasetSpec(name="npz", path=str(tmp_path / "gone.npz")), seed=0)
+
+
+# --- real targets
+
+
+def test_diabetes_is_split_by_the_seed_and_keeps_its_units():
+    data = load(DatasetSpec(name="diabetes"), seed=0)
+    assert (len(data.x_train), len(data.x_test)) == (300, 142)
+    assert (data.task, data.n_outputs, data.input_shape) == ("real", 1, (10,))
+    targets = np.concatenate([data.y_train, data.y_test])
+    assert targets.dtype == np.float64
+    assert targets.shape == (442, 1)
+    assert (targets.min(), targets.max(), targets.sum()) == (25, 346, 67_243)  # of the whole set
+    assert set(data.x_train[:, 1]) == {1, 2}  # sex, not standardised
+    again, other = (load(DatasetSpec(name="diabetes"), seed=seed) for seed in (0, 1))
+    assert_same(data, again, (*TRAINING, *ARRAYS, "y_mean", "y_std"))
+    assert not np.array_equal(data.y_test, other.y_test)
+    with pytest.raises(ValueError, match=r"test_size < 441.* got 441"):
+        load(DatasetSpec(name="diabetes", test_size=441), seed=0)
+
+
+def test_real_targets_are_standardised_by_the_training_part(npz: Callable[..., DatasetSpec]):
+    generator = np.random.default_rng(3)
+    y_train, y_test = (1e3 + 50 * generator.normal(size=(n, 2)) for n in (60, 30))
+    y_train[:, 1] = 7.0  # constant where it is learned, not where it is tested
+    arrays = load(npz({"max_train": 40}, y_train=y_train, y_test=y_test), seed=0)
+    assert (arrays.task, arrays.n_outputs, arrays.n_train) == ("real", 2, 40)
+    kept = [row in y_train[:, 0] for row in arrays.y_train[:, 0]]
+    assert all(kept)
+    np.testing.assert_allclose(arrays.y_mean, arrays.y_train.mean(0))
+    np.testing.assert_allclose(arrays.y_std, [arrays.y_train[:, 0].std(), 1.0])
+    data = to_tensors(arrays, "cpu")
+    assert data.y_train.dtype == torch.float32
+    assert (data.task, data.n_outputs, data.y_train.shape) == ("real", 2, (40, 2))
+    torch.testing.assert_close(data.y_train[:, 0].double().mean(), torch.tensor(0.0).double())
+    torch.testing.assert_close(
+        data.y_train[:, 0].double().std(correction=0), torch.tensor(1.0).double()
+    )
+    assert data.y_train[:, 1].tolist() == [0.0] * 40
+    back = data.y_test.double() * data.y_std + data.y_mean
+    # float32 rounding of numbers near 1, in units of y_std
+    torch.testing.assert_close(back, torch.tensor(y_test), atol=1e-4, rtol=0)
+
+
+def test_one_column_of_targets_may_be_a_vector(npz: Callable[..., DatasetSpec]):
+    y = np.linspace(0, 1, 60, dtype=np.float32)
+    flat = load(npz(y_train=y, y_test=y[:30]), seed=0)
+    column = load(npz(y_train=y[:, None], y_test=y[:30, None]), seed=0)
+    assert flat.y_train.shape == (60, 1)
+    assert_same(flat, column, (*ARRAYS, "y_mean", "y_std"))
+
+
+def test_labels_have_no_scale(npz: Callable[..., DatasetSpec]):
+    data = to_tensors(load(npz(), seed=0), "cpu")
+    assert (data.task, data.n_outputs, data.n_classes) == ("labels", 3, 3)
+    assert (data.y_mean.tolist(), data.y_std.tolist()) == ([0.0] * 3, [1.0] * 3)
+
+
+# --- inputs that stay on disk
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Callable[..., DatasetSpec]:
+    """Write the example as .npy files, some arrays replaced, or dropped; return its spec."""
+
+    def write(spec: dict[str, int] | None = None, **changed: np.ndarray | None) -> DatasetSpec:
+        (tmp_path / "own").mkdir(exist_ok=True)
+        for key, array in {**example_arrays(), **changed}.items():
+            if array is not None:
+                np.save(tmp_path / "own" / f"{key}.npy", array)
+        return DatasetSpec(name="npz", path=str(tmp_path / "own"), **(spec or {}))
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.random.default_rng(1).normal(size=(60, 5)),
+        np.random.default_rng(1).normal(size=(60, 6, 7)).astype(np.float32),
+        np.random.default_rng(1).integers(0, 256, (60, 6, 7, 3), dtype=np.uint8),
+        np.asfortranarray(np.random.default_rng(1).normal(size=(60, 2, 6, 7))),
+    ],
+    ids=["vectors", "grey", "channels_last", "fortran_order"],
+)
+def test_rows_on_disk_are_the_rows_in_memory(
+    x: np.ndarray, npz: Callable[..., DatasetSpec], folder: Callable[..., DatasetSpec]
+):
+    limits = {"max_train": 40, "max_test": 12}
+    in_memory = load(npz(limits, x_train=x, x_test=x[:30]), seed=0)
+    mapped = load(folder(limits, x_train=x, x_test=x[:30]), seed=0)
+    assert isinstance(mapped.x_train, MappedRows)
+    assert_same(in_memory, mapped, ("y_train", "y_test", "mean", "std"))
+    expected, found = to_tensors(in_memory, "cpu"), to_tensors(mapped, "cpu")
+    rows = torch.randperm(40)[:17]
+    for part, n in (("x_train", 40), ("x_test", 12)):
+        whole, lazy = getattr(expected, part), getattr(found, part)
+        assert (len(lazy), lazy.shape, lazy.dtype) == (n, whole.shape, whole.dtype)
+        assert lazy.device == whole.device
+        torch.testing.assert_close(lazy[:], whole, rtol=0, atol=0)
+        torch.testing.assert_close(lazy[3:9], whole[3:9], rtol=0, atol=0)
+        inside = rows[rows < n]
+        torch.testing.assert_close(lazy[inside], whole[inside], rtol=0, atol=0)
+    assert value_range(mapped.x_train) == value_range(in_memory.x_train)
+
+
+def test_training_and_evidence_do_not_see_where_the_rows_are(
+    npz: Callable[..., DatasetSpec], folder: Callable[..., DatasetSpec]
+):
+    def log_evidence(spec: DatasetSpec) -> float:
+        data = to_tensors(load(spec, seed=0), "cpu")
+        model = torch.nn.Linear(5, 3)
+        for parameter in model.parameters():
+            torch.nn.init.constant_(parameter, 0.3)
+        passed = curvature_pass(
+            "kfac_ggn", model, data.x_train, data.y_train, Categorical(), batch_size=7
+        )
+        return laplace_estimate("kfac_ggn", passed, model, torch.ones(2)).value
+
+    assert log_evidence(npz()) == log_evidence(folder())
+
+
+def test_mapped_rows_travel_as_a_path(folder: Callable[..., DatasetSpec], tmp_path: Path):
+    x = example_arrays()["x_train"].repeat(1000, axis=1)
+    data = load(folder({"max_train": 40}, x_train=x, x_test=x[:30]), seed=0)
+    content = pickle.dumps(data.x_train)
+    assert len(content) < 2_000
+    np.testing.assert_array_equal(pickle.loads(content)[:], data.x_train[:])
+    few = np.array([3, 8])
+    np.testing.assert_array_equal(data.x_train.subset(few)[:], data.x_train[few])
+
+
+def test_a_file_larger_than_a_slice_is_never_read_whole(tmp_path: Path):
+    (tmp_path / "own").mkdir()
+    n_bytes = 0
+    for part, n in (("train", 1100), ("test", 20)):
+        x = np.lib.format.open_memmap(
+            tmp_path / "own" / f"x_{part}.npy", "w+", np.float32, (n, 3, 100, 100)
+        )
+        x[::7] = 1.5
+        n_bytes += x.nbytes
+        np.save(tmp_path / "own" / f"y_{part}.npy", np.arange(n) % 2)
+        del x
+    tracemalloc.start()
+    try:
+        data = to_tensors(load(DatasetSpec(name="npz", path=str(tmp_path / "own")), seed=0), "cpu")
+        assert data.x_train[5:7].shape == (2, 3, 100, 100)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert n_bytes > 130e6
+    # One slice of 4 Mi numbers, and its difference to the mean and square in float64.
+    assert peak < 110e6
+
+
+@pytest.mark.parametrize("shape", [(10_000, 3), (50, 3, 300, 300)])
+def test_slices_cover_all_rows_in_order(shape: tuple[int, ...]):
+    x = np.arange(shape[0])[(slice(None), *[None] * (len(shape) - 1))]
+    x = np.broadcast_to(x, shape)
+    parts = list(slices(x))
+    assert len(parts) > 2
+    assert np.concatenate([p.reshape(len(p), -1)[:, 0] for p in parts]).tolist() == list(
+        range(shape[0])
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"y_test": None}, r"needs the file y_test\.npy in .*own.*--data-root"),
+        ({"y_train": np.arange(59) % 3}, "x_train and y_train .* 60 and 59"),
+        ({"x_train": _bad_row(np.nan)}, "x_train must be finite .* 1 of 60 .* row 7"),
+        ({"x_train": np.ones((60, 5), dtype=int)}, "x_train must be uint8 or .* int64"),
+        ({"y_train": np.arange(60) % 3 + 1}, "0..C-1, each used.* from 1 to 3"),
+        ({"y_train": np.array([None] * 60)}, r"y_train\.npy must be a \.npy file .*numpy.save"),
+    ],
+)
+def test_mistakes_in_a_folder_are_named_with_it(
+    changed: dict[str, np.ndarray | None], says: str, folder: Callable[..., DatasetSpec]
+):
+    with pytest.raises(ValueError, match=says):
+        load(folder(**changed), seed=0)
+
+
+def test_a_torn_file_in_a_folder_is_named(folder: Callable[..., DatasetSpec], tmp_path: Path):
+    spec = folder()
+    torn = tmp_path / "own" / "x_test.npy"
+    for content in (torn.read_bytes()[:-100], b"", b"hello"):
+        torn.write_bytes(content)
+        with pytest.raises(ValueError, match=r"x_test\.npy must be a \.npy file"):
+            load(spec, seed=0)
 
 
 # --- MNIST and its like

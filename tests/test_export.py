@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import Silent
+from safetensors.torch import load_file
 
 import nas_evidence
 from nas_evidence.data import ArrayData, load
@@ -172,3 +173,128 @@ def test_an_unknown_trial_is_refused_with_the_known_ones(
 def test_a_folder_without_an_export_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"it has no architecture\.toml"):
         load_exported(tmp_path)
+
+
+# --- real targets, and hyperparameters of the likelihood
+
+
+def run_study(folder: Path, changed: dict[str, object]) -> tuple[Path, ArrayData]:
+    study = StudySpec.model_validate(
+        {
+            "name": "small",
+            "n_trials": 1,
+            "family": {"mlp": {"depth": {"options": [1]}, "width": {"options": [6]}}},
+            "sampler": {"name": "random"},
+            **changed,
+        }
+    )
+    data = load(study.dataset, seed=study.seed)
+    open_study(folder / "s", study)
+    Driver(study, folder / "s", InlineExecutor(data, study.resources), Silent()).run()
+    return folder / "s", data
+
+
+@pytest.fixture(scope="module")
+def regression(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ArrayData]:
+    changed = {
+        "dataset": {"name": "diabetes", "max_train": 120, "max_test": 60},
+        "plan": {
+            "epochs": 6,
+            "batch_size": 32,
+            "likelihood": "gaussian",
+            "mc_draws": 3,
+            "online": {"every": 3},
+        },
+        "objective": "kfac_ggn_mc",
+        "estimators": ["kfac_ggn_mc", "kfac_ggn", "diag_ef"],
+    }
+    return run_study(tmp_path_factory.mktemp("regression"), changed)
+
+
+def test_the_program_predicts_real_targets_in_their_own_unit(
+    regression: tuple[Path, ArrayData], tmp_path: Path
+) -> None:
+    folder, data = regression
+    export_winner(folder, tmp_path / "e", data)
+    row = read_table(folder, "trials").iloc[0]
+    program = torch.export.load(tmp_path / "e" / "model.pt2").module()
+    for model in (program, load_exported(tmp_path / "e")):
+        with torch.no_grad():
+            predicted = model(torch.from_numpy(data.x_test)).double().numpy()
+        assert predicted.shape == data.y_test.shape
+        rmse = np.sqrt(np.mean((predicted - data.y_test) ** 2))
+        # Predictions near 150 in float32: 1e-5 each.
+        assert rmse == pytest.approx(row["test_rmse"], rel=1e-6)
+    assert 30 < row["test_rmse"] < 100  # the targets go from 25 to 346
+    noise = row["noise_std"] * data.y_std[0]
+    card = (tmp_path / "e" / "MODEL_CARD.md").read_text()
+    assert f"Test RMSE {row['test_rmse']:.4g} in the unit of the targets" in card
+    assert f"noise standard deviation {noise:.4g}" in card
+    assert "logits" not in card
+    described = tomllib.loads((tmp_path / "e" / "architecture.toml").read_text())
+    assert described["n_outputs"] == 1
+    assert "n_classes" not in described
+
+
+def test_the_evidence_of_real_targets_is_scored_anew_at_the_learned_noise(
+    regression: tuple[Path, ArrayData], tmp_path: Path
+) -> None:
+    folder, data = regression
+    report = export_winner(folder, tmp_path / "e", data)
+    assert report.rescored_value == pytest.approx(stored(folder, 0, "kfac_ggn_mc"), rel=1e-12)
+    written = json.loads((tmp_path / "e" / "evidence.json").read_text())
+    assert written["likelihood"] == "gaussian"
+    # In the unit of the targets the density of each is smaller by the factor y_std.
+    in_own_unit = nas_evidence.estimate_evidence(
+        load_exported(tmp_path / "e"),
+        torch.from_numpy(data.x_train),
+        torch.from_numpy(data.y_train),
+        likelihood="gaussian",
+        noise_std=written["noise_std_in_own_unit"][0],
+        curvature="kfac_ggn",
+        prior_precision=list(written["prior_precision"].values()),
+    )
+    jacobian = data.n_train * np.log(data.y_std[0])
+    expected = written["scores"]["kfac_ggn"]["value"] - jacobian
+    assert in_own_unit.value == pytest.approx(expected, rel=1e-5)
+
+
+def test_temperature_power_and_a_prior_of_each_parameter_are_exported(tmp_path: Path) -> None:
+    changed = {
+        "dataset": {"name": "digits", "max_train": 150, "max_test": 50},
+        "plan": {
+            "epochs": 2,
+            "learning_rate": 0.05,
+            "temperature": 1.7,
+            "likelihood_power": 0.5,
+            "online": {"every": 1, "curvature": "diag_ggn", "prior_groups": "parameter"},
+        },
+        "objective": "diag_ggn_mc",  # the mean of four draws
+        "estimators": ["diag_ggn_mc", "diag_ggn"],
+    }
+    folder, data = run_study(tmp_path, changed)
+    report = export_winner(folder, tmp_path / "e", data)
+    assert report.rescored_value == pytest.approx(stored(folder, 0, "diag_ggn_mc"), rel=1e-9)
+    model = load_exported(tmp_path / "e")
+    with torch.no_grad():
+        logits = model(torch.from_numpy(data.x_test)).double()
+    nll = torch.nn.functional.cross_entropy(logits, torch.from_numpy(data.y_test)).item()
+    row = read_table(folder, "trials").iloc[0]
+    assert nll == pytest.approx(row["test_nll_per_datum"], rel=1e-5)
+
+    written = json.loads((tmp_path / "e" / "evidence.json").read_text())
+    tensors = load_file(tmp_path / "e" / "model.safetensors")
+    given = {n.removeprefix("model."): p for n, p in model.named_parameters()}
+    precisions = [tensors[f"prior_precision/{name}"].flatten() for name in given]
+    assert [len(p) for p in precisions] == [p.numel() for p in given.values()]
+    again = nas_evidence.estimate_evidence(
+        model,
+        torch.from_numpy(data.x_train),
+        torch.from_numpy(data.y_train),
+        likelihood="categorical",
+        curvature="diag_ggn",
+        prior_precision=torch.cat(precisions),
+        likelihood_power=written["likelihood_power"],
+    )
+    assert again.value == pytest.approx(stored(folder, 0, "diag_ggn"), rel=1e-6)
+    assert "temperature 1.7 is divided out" in (tmp_path / "e" / "MODEL_CARD.md").read_text()

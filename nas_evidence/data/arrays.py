@@ -1,48 +1,73 @@
 """Data as numpy arrays: what a source returns, stratified subsets, and scaling.
 
-Labels of the test part have one use here: `max_test` picks its rows in proportion to them.
+Integer targets are labels, floating-point targets are real numbers. Labels of the test part have
+one use here: `max_test` picks its rows in proportion to them.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nas_evidence.data.mapped import MappedRows
+
 Array = NDArray[Any]
+#: Inputs: in memory, or rows of a file that are read when they are indexed.
+Inputs = Array | MappedRows
+Task = Literal["labels", "real"]
+
+#: Rows and elements of a slice that is looked at in one go, so that no copy of all data is made.
+SLICE_ROWS = 4096
+SLICE_ELEMENTS = 1 << 22
 
 
 class RawArrays(NamedTuple):
-    """A data set as read: images [n, C, H, W] or vectors [n, d], uint8 or float32; labels [n]."""
+    """A data set as read: images [n, C, H, W] or vectors [n, d], uint8 or float32.
 
-    x_train: Array
-    y_train: NDArray[np.int64]
-    x_test: Array
-    y_test: NDArray[np.int64]
+    Targets are labels, int64 [n], or real, float64 [n, C].
+    """
+
+    x_train: Inputs
+    y_train: Array
+    x_test: Inputs
+    y_test: Array
 
 
 @dataclass(frozen=True)
 class ArrayData:
     """A data set as asked for, not yet normalised.
 
-    mean, std  float32, of the training part only: per channel [C, 1, 1] for images, per feature
-               [d] for vectors; std is 1 where the training part is constant
+    y_train, y_test  labels: int64 [n]; real targets: float64 [n, n_outputs], in their own unit
+    n_outputs        classes, or columns of real targets: the width of a network's head
+    mean, std        float32, of the training part only: per channel [C, 1, 1] for images, per
+                     feature [d] for vectors; std is 1 where the training part is constant
+    y_mean, y_std    the same of real targets, float64 [n_outputs]; 0 and 1 for labels
     """
 
     name: str
-    x_train: Array
-    y_train: NDArray[np.int64]
-    x_test: Array
-    y_test: NDArray[np.int64]
-    n_classes: int
+    x_train: Inputs
+    y_train: Array
+    x_test: Inputs
+    y_test: Array
+    task: Task
+    n_outputs: int
     input_shape: tuple[int, ...]  # (C, H, W) or (d,)
     mean: NDArray[np.float32]
     std: NDArray[np.float32]
+    y_mean: NDArray[np.float64]
+    y_std: NDArray[np.float64]
 
     @property
     def n_train(self) -> int:
         """Number of training examples."""
         return len(self.x_train)
+
+    @property
+    def n_classes(self) -> int:
+        """Another name of `n_outputs`."""
+        return self.n_outputs
 
 
 def stratified_rows(
@@ -69,17 +94,37 @@ def stratified_rows(
     return np.sort(np.concatenate(chosen))
 
 
-def moments(x: Array) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def random_rows(n_data: int, n_rows: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return `n_rows` of the row numbers 0..n_data-1 at random, increasing."""
+    return np.sort(generator.permutation(n_data)[:n_rows])
+
+
+def slices(x: Inputs) -> Iterator[Array]:
+    """Yield all rows in order, some at a time."""
+    n_elements = int(np.prod(x.shape[1:]))
+    step = min(SLICE_ROWS, max(1, SLICE_ELEMENTS // n_elements))
+    return (x[start : start + step] for start in range(0, len(x), step))
+
+
+def value_range(x: Inputs) -> tuple[float, float]:
+    """Return the smallest and the largest value."""
+    return min(float(p.min()) for p in slices(x)), max(float(p.max()) for p in slices(x))
+
+
+def moments(x: Inputs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return mean and standard deviation over the examples, and over the pixels of images.
 
     Both broadcast to one example. The standard deviation is 1 where all values are equal. Sums
     are in float64, by slices, so that no float64 copy of the data is made.
     """
-    axes = (0, 2, 3) if x.ndim == 4 else (0,)
-    n_values = x.size // x.shape[1]
-    slices = [x[start : start + 4096] for start in range(0, len(x), 4096)]
-    mean = sum(part.sum(axes, dtype=np.float64, keepdims=True) for part in slices) / n_values
-    variance = sum(np.square(part - mean).sum(axes, keepdims=True) for part in slices) / n_values
-    constant = x.max(axes, keepdims=True) == x.min(axes, keepdims=True)
-    std = np.where(constant, 1.0, np.sqrt(variance))
+    axes = (0, 2, 3) if len(x.shape) == 4 else (0,)
+    n_values = int(np.prod([x.shape[axis] for axis in axes]))
+    total = sum(part.sum(axes, dtype=np.float64, keepdims=True) for part in slices(x))
+    mean = total / n_values
+    squares, low, high = 0.0, np.inf, -np.inf
+    for part in slices(x):
+        squares = squares + np.square(part - mean).sum(axes, keepdims=True)
+        low = np.minimum(low, part.min(axes, keepdims=True))
+        high = np.maximum(high, part.max(axes, keepdims=True))
+    std = np.where(low == high, 1.0, np.sqrt(squares / n_values))
     return mean[0].astype(np.float32), std[0].astype(np.float32)

@@ -1,7 +1,10 @@
-"""A data set of one's own: an .npz file with x_train, y_train, x_test and y_test.
+"""A data set of one's own: x_train, y_train, x_test and y_test, in one file or in a folder.
+
+    own.npz           read into memory
+    own/x_train.npy   a folder of four .npy files: inputs stay on disk and are read as needed
 
     x  [n, d], [n, H, W], [n, C, H, W] or [n, H, W, C]; unsigned bytes or floating point
-    y  [n], the integers 0..C-1
+    y  [n], the integers 0..C-1: labels; [n] or [n, C] floating point: real targets
 
 Of four axes the last is the channels if it is 1 or 3 long, else the second.
 """
@@ -10,9 +13,9 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nas_evidence.data.arrays import Array, RawArrays
+from nas_evidence.data.arrays import Array, Inputs, RawArrays, slices
+from nas_evidence.data.mapped import MappedRows, arranged
 from nas_evidence.spec import DatasetSpec
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -28,9 +31,9 @@ def read(
     """
     assert spec.path is not None  # DatasetSpec sees to it
     path = Path(data_root or ".").expanduser() / Path(spec.path).expanduser()
-    arrays = _read_keys(path)
+    arrays = _read_folder(path) if path.is_dir() else _read_keys(path)
     x_train, x_test = (_inputs(arrays[key], key, path) for key in ("x_train", "x_test"))
-    y_train, y_test = (_labels(arrays[key], key, path) for key in ("y_train", "y_test"))
+    y_train, y_test = (_targets(arrays[key], key, path) for key in ("y_train", "y_test"))
     for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
         if len(x) != len(y):
             raise ValueError(
@@ -43,7 +46,15 @@ def read(
             f"{x_train.dtype} {list(x_train.shape[1:])} and {x_test.dtype} "
             f"{list(x_test.shape[1:])} in {path}"
         )
-    _check_classes(y_train, y_test, path)
+    if y_train.dtype != y_test.dtype or y_train.shape[1:] != y_test.shape[1:]:
+        raise ValueError(
+            "y_train and y_test must both be labels (integers) or both real (floating point) "
+            f"with as many columns, but are {arrays['y_train'].dtype} "
+            f"{list(arrays['y_train'].shape)} and {arrays['y_test'].dtype} "
+            f"{list(arrays['y_test'].shape)} in {path}"
+        )
+    if y_train.dtype == np.int64:
+        _check_classes(y_train, y_test, path)
     return RawArrays(x_train, y_train, x_test, y_test)
 
 
@@ -72,43 +83,70 @@ def _read_keys(path: Path) -> dict[str, Array]:
     return arrays
 
 
-def _inputs(x: Array, key: str, path: Path) -> Array:
+def _read_folder(folder: Path) -> dict[str, Array]:
+    """Return the four arrays of a folder, mapped; nothing in the files is executed."""
+    arrays = {}
+    for key in KEYS:
+        path = folder / f"{key}.npy"
+        if not path.is_file():
+            raise ValueError(
+                f"data set 'npz' needs the file {path.name} in {folder}, but it is not there; "
+                "correct path in [dataset] or --data-root"
+            )
+        try:
+            arrays[key] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (EOFError, ValueError) as error:
+            raise ValueError(
+                f"{path} must be a .npy file of a plain number array, but reading it failed: "
+                f"{error}; write it with numpy.save"
+            ) from error
+    return arrays
+
+
+def _inputs(x: Array, key: str, path: Path) -> Inputs:
     """Return `x` as [n, d] or [n, C, H, W], uint8 or float32, checked to be finite."""
     if x.ndim not in (2, 3, 4) or x.size == 0:
         raise ValueError(
             f"{key} must be vectors [n, d] or images [n, H, W], [n, C, H, W] or [n, H, W, C], "
             f"but its shape is {list(x.shape)} in {path}"
         )
-    if x.dtype != np.uint8:
-        if not np.issubdtype(x.dtype, np.floating):
-            raise ValueError(
-                f"{key} must be uint8 or floating point, but is {x.dtype} in {path}; "
-                "convert it, for example with .astype('float32')"
-            )
-        with np.errstate(over="ignore"):  # what does not fit float32 becomes inf, reported next
-            x = x.astype(np.float32)
-        bad = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1))
-        if len(bad):
-            raise ValueError(
-                f"{key} must be finite in float32, but {len(bad)} of {len(x)} examples are not "
-                f"in {path}, the first at row {bad[0]}"
-            )
-    if x.ndim == 3:
-        x = x[:, None]
-    elif x.ndim == 4 and x.shape[3] in (1, 3):
-        x = x.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(x)
-
-
-def _labels(y: Array, key: str, path: Path) -> NDArray[np.int64]:
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
+    if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
         raise ValueError(
-            f"{key} must be integers of shape [n], but is {y.dtype} {list(y.shape)} in {path}"
+            f"{key} must be uint8 or floating point, but is {x.dtype} in {path}; "
+            "convert it, for example with .astype('float32')"
         )
-    return y.astype(np.int64)
+    found = MappedRows(path / f"{key}.npy") if isinstance(x, np.memmap) else arranged(x)
+    if found.dtype != np.uint8:
+        _check_finite(found, key, path)
+    return found
 
 
-def _check_classes(y_train: NDArray[np.int64], y_test: NDArray[np.int64], path: Path) -> None:
+def _targets(y: Array, key: str, path: Path) -> Array:
+    """Return labels as int64 [n], real targets as float64 [n, C], in memory."""
+    if y.ndim == 1 and len(y) and np.issubdtype(y.dtype, np.integer):
+        return y.astype(np.int64)
+    if y.ndim not in (1, 2) or y.size == 0 or not np.issubdtype(y.dtype, np.floating):
+        raise ValueError(
+            f"{key} must be integers of shape [n] (labels), or floating point of shape [n] or "
+            f"[n, C] (real targets), but is {y.dtype} {list(y.shape)} in {path}"
+        )
+    y = y.astype(np.float64).reshape(len(y), -1)
+    _check_finite(y, key, path)
+    return y
+
+
+def _check_finite(values: Inputs, key: str, path: Path) -> None:
+    """Refuse NaN and infinity, also those that come of float64 numbers too large for float32."""
+    finite = np.concatenate([np.isfinite(p).reshape(len(p), -1).all(1) for p in slices(values)])
+    bad = np.flatnonzero(~finite)
+    if len(bad):
+        raise ValueError(
+            f"{key} must be finite in {values.dtype}, but {len(bad)} of {len(values)} examples "
+            f"are not in {path}, the first at row {bad[0]}"
+        )
+
+
+def _check_classes(y_train: Array, y_test: Array, path: Path) -> None:
     """Check that training labels are 0..C-1, each used, and test labels among them."""
     classes = np.unique(y_train)
     if len(classes) < 2:

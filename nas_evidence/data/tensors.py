@@ -2,40 +2,87 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from nas_evidence.data.arrays import Array, ArrayData
+from nas_evidence.data.arrays import Array, ArrayData, Inputs, Task
+from nas_evidence.data.mapped import MappedRows
 
 
 @dataclass(frozen=True)
 class TensorData:
-    """Inputs (x - mean) / std in float32 and labels in int64, all on one device."""
+    """Inputs (x - mean) / std in float32 and targets, all on one device.
+
+    Inputs that are rows of a file stay there: `NormalisedRows` in place of a tensor.
+    """
 
     x_train: Tensor  # [n, *input_shape]
-    y_train: Tensor  # [n]
+    y_train: Tensor  # labels int64 [n]; real (y - y_mean) / y_std, float32 [n, n_outputs]
     x_test: Tensor
     y_test: Tensor
-    n_classes: int
+    task: Task
+    n_outputs: int
     input_shape: tuple[int, ...]
+    y_mean: Tensor  # float64 [n_outputs], on the CPU; 0 for labels
+    y_std: Tensor  # float64 [n_outputs], on the CPU; 1 for labels
+
+    @property
+    def n_classes(self) -> int:
+        """Another name of `n_outputs`."""
+        return self.n_outputs
+
+
+class NormalisedRows:
+    """Rows of a file as float32 tensors on a device, read and normalised when indexed.
+
+    Stands in for a tensor where no more is asked of it than length, shape, device, dtype, and
+    rows by a slice or an index tensor.
+    """
+
+    dtype = torch.float32
+
+    def __init__(self, rows: MappedRows, mean: Tensor, std: Tensor) -> None:
+        self._rows, self._mean, self._std = rows, mean, std
+        self.shape = torch.Size(rows.shape)
+        self.device = mean.device
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: slice | Tensor) -> Tensor:
+        rows = index.cpu().numpy() if isinstance(index, Tensor) else index
+        raw = torch.from_numpy(self._rows[rows]).to(self.device)
+        return (raw - self._mean).div_(self._std)
 
 
 def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
     """Return the data on `device`; the arrays are copied, never changed or shared."""
     mean, std = (torch.tensor(value, device=device) for value in (arrays.mean, arrays.std))
 
-    def normalised(x: Array) -> Tensor:
+    def inputs(x: Inputs) -> Tensor:
+        if isinstance(x, MappedRows):
+            return cast(Tensor, NormalisedRows(x, mean, std))
         # Bytes travel to the device as bytes; the subtraction makes the float32 copy.
         return (torch.tensor(x, device=device) - mean).div_(std)
 
+    def targets(y: Array) -> Tensor:
+        if arrays.task == "labels":
+            return torch.tensor(y, device=device)
+        standardised = (y - arrays.y_mean) / arrays.y_std
+        return torch.tensor(standardised, dtype=torch.float32, device=device)
+
     return TensorData(
-        normalised(arrays.x_train),
-        torch.tensor(arrays.y_train, device=device),
-        normalised(arrays.x_test),
-        torch.tensor(arrays.y_test, device=device),
-        arrays.n_classes,
-        arrays.input_shape,
+        x_train=inputs(arrays.x_train),
+        y_train=targets(arrays.y_train),
+        x_test=inputs(arrays.x_test),
+        y_test=targets(arrays.y_test),
+        task=arrays.task,
+        n_outputs=arrays.n_outputs,
+        input_shape=arrays.input_shape,
+        y_mean=torch.tensor(arrays.y_mean),
+        y_std=torch.tensor(arrays.y_std),
     )
 
 

@@ -16,13 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.domains import ParameterValue
 from nas_evidence.models import cnn, linear, mlp, resnet
-from nas_evidence.spec import (
-    FAMILY_DEFAULTS,
-    FAMILY_PARAMETERS,
-    ArchitectureSpec,
-    ParameterValue,
-)
+from nas_evidence.spec import FAMILY_DEFAULTS, FAMILY_PARAMETERS, ArchitectureSpec
 
 Values = Mapping[str, ParameterValue]
 
@@ -81,7 +77,7 @@ def build(
     Raises:
         ValueError: Where `infeasible` gives a reason.
     """
-    model = _construct(architecture, input_shape, n_outputs)
+    model = skeleton(architecture, input_shape, n_outputs)
     family, values = FAMILIES[architecture.family], _complete(architecture)
     state = {
         name: _initial(name, parameter.shape, family.gain(name, values), generator)
@@ -102,18 +98,18 @@ def n_parameters(
     Raises:
         ValueError: Where `infeasible` gives a reason.
     """
-    model = _construct(architecture, input_shape, n_outputs)
+    model = skeleton(architecture, input_shape, n_outputs)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _complete(architecture: ArchitectureSpec) -> Values:
-    return {**FAMILY_DEFAULTS[architecture.family], **architecture.values}
-
-
-def _construct(
+def skeleton(
     architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
 ) -> nn.Module:
-    """Wire the network with parameters on "meta": no memory, no global random numbers."""
+    """Return the network with parameters on "meta": no memory, no global random numbers.
+
+    Raises:
+        ValueError: Where `infeasible` gives a reason.
+    """
     reason = infeasible(architecture, input_shape, n_outputs)
     if reason is not None:
         raise ValueError(reason)
@@ -121,6 +117,10 @@ def _construct(
         return FAMILIES[architecture.family].construct(
             _complete(architecture), input_shape, n_outputs
         )
+
+
+def _complete(architecture: ArchitectureSpec) -> Values:
+    return {**FAMILY_DEFAULTS[architecture.family], **architecture.values}
 
 
 def _initial(name: str, shape: torch.Size, gain: float, generator: torch.Generator) -> Tensor:

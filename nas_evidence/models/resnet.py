@@ -16,8 +16,8 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nas_evidence.domains import ParameterValue
 from nas_evidence.models.fixup import FixupBias, FixupScale
-from nas_evidence.spec import ParameterValue
 
 SMALLEST = 4  # pixels a side: both strides of 2 still see more than one
 

@@ -1,0 +1,53 @@
+"""Inputs that stay on disk: rows of a .npy file, read when they are indexed.
+
+In another process they are the same file, not a copy of it: only the path travels, so every
+machine of a study needs the file at the same place.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def arranged(x: NDArray[Any]) -> NDArray[Any]:
+    """Return inputs as [n, d] or [n, C, H, W], uint8 or float32; copied only if need be.
+
+    Of four axes the last is the channels if it is 1 or 3 long, else the second.
+    """
+    if x.dtype != np.uint8:
+        with np.errstate(over="ignore"):  # becomes inf, which the reader reports
+            x = x.astype(np.float32, copy=False)
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.ndim == 4 and x.shape[3] in (1, 3):
+        x = x.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(x)
+
+
+class MappedRows:
+    """Some or all rows of inputs in a file; indexing by a slice or by row numbers copies them."""
+
+    def __init__(self, path: Path, rows: NDArray[np.int64] | None = None) -> None:
+        self.path = path.resolve()
+        self.rows = rows  # None for all
+        self._stored = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        one = arranged(self._stored[:1])
+        self.dtype = one.dtype
+        self._n = len(self._stored) if rows is None else len(rows)
+        self.shape: tuple[int, ...] = (self._n, *one.shape[1:])
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, index: slice | NDArray[np.int64]) -> NDArray[Any]:
+        rows = index if self.rows is None else self.rows[index]
+        return arranged(np.array(self._stored[rows]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MappedRows, (self.path, self.rows)
+
+    def subset(self, rows: NDArray[np.int64]) -> "MappedRows":
+        """Return these rows of all those here."""
+        return MappedRows(self.path, rows if self.rows is None else self.rows[rows])

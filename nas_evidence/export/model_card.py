@@ -1,0 +1,130 @@
+"""The model card: what a person should know before using an exported model."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from nas_evidence.data import ArrayData
+from nas_evidence.data.arrays import value_range
+from nas_evidence.spec import StudySpec
+from nas_evidence.trial import versions
+
+
+def model_card(
+    study: StudySpec,
+    row: pd.Series,
+    arrays: ArrayData,
+    summary: dict[str, Any],
+    difference: float,
+) -> str:
+    """Return the card as Markdown.
+
+    Args:
+        study: that found the model.
+        row: of the trial, in the table `trials`.
+        arrays: the data of the study.
+        summary: what evidence.json holds.
+        difference: of the outputs of program and model, the largest.
+    """
+    shape = " x ".join(map(str, arrays.input_shape))
+    sizes = shape.replace(" x ", ", ")
+    scores = "\n".join(
+        f"| `{name}` | {_cell(s['value'])} | {_cell(s['per_datum'])} | {s['note']} |"
+        for name, s in summary["scores"].items()
+    )
+    found = versions(torch.device("cpu"))
+    used = "\n".join(f"- {name} {version}" for name, version in found.items())
+    low, high = value_range(arrays.x_train)
+    values = ", ".join(
+        f"{name.removeprefix('arch_')} = {row[name]}"
+        for name in row.index
+        if name.startswith("arch_") and not pd.isna(row[name])
+    )
+    rescored = summary["rescored"]
+    check = (
+        f"Computed again from these files, `{study.objective}` is {rescored:.6f} nats, the value "
+        "that the study stored."
+        if rescored is not None
+        else f"`{study.objective}` is read off the training losses; it cannot be computed again."
+    )
+    describe = _of_labels if arrays.task == "labels" else _of_real_targets
+    outputs, measured, name = describe(row, arrays, summary)
+    return f"""# Model card: {row["family"]} ({values}), trial {summary["trial_id"]}
+
+Found by the study "{study.name}": of the architectures tried, the one with the largest
+`{study.objective}`. No validation data was used; the test data was read for this card only.
+
+## Data
+- Data set: {arrays.name}; {len(arrays.x_train)} training and {len(arrays.x_test)} test rows.
+- Inputs: batch x {shape}, raw ({arrays.x_train.dtype}, {low:g} to {high:g}); the preprocessing
+  (subtract the mean, divide by the standard deviation of the training data) is in the model.
+{outputs}
+
+## Measured
+{measured}
+- {int(row["n_parameters"])} parameters, {int(row["epochs"])} epochs.
+
+## Scores
+Larger is better. Values in nats summed over the training data where a value per datum is given.
+`sotl*`, `prequential_epoch1` and `train_nll_per_datum` hold minus the named quantity. A Laplace
+evidence (`diag_*`, `kfac_*`) approximates the log marginal likelihood at the learned prior
+precisions; it serves to compare models on the same data, not to predict accuracy.
+
+| score | value | per datum | note |
+|---|---|---|---|
+{scores}
+
+{check}
+
+## Load
+```python
+import torch
+program = torch.export.load("model.pt2").module()   # torch alone
+{name} = program(raw_inputs)   # {arrays.x_train.dtype} [n, {sizes}] -> [n, {arrays.n_outputs}]
+
+import nas_evidence
+model = nas_evidence.load_exported(".")             # an ordinary module, same inputs
+```
+Open a .pt2 only from a trusted source; `model.safetensors` holds tensors and nothing else.
+The program's outputs differ from the model's by at most {difference:.1e}.
+
+## Versions
+{used}
+"""
+
+
+def _of_labels(row: pd.Series, arrays: ArrayData, summary: dict[str, Any]) -> tuple[str, str, str]:
+    """Return what the card says of outputs and measures, and the name of the outputs."""
+    outputs = f"- Outputs: {arrays.n_outputs} logits; `softmax` gives class probabilities."
+    if summary.get("temperature", 1) != 1:
+        outputs += f"\n  The learned temperature {summary['temperature']:.4g} is divided out."
+    measured = (
+        f"- Test accuracy {row['test_accuracy']:.4f}, test negative log likelihood\n"
+        f"  {row['test_nll_per_datum']:.4f} nats per datum."
+    )
+    return outputs, measured, "logits"
+
+
+def _of_real_targets(
+    row: pd.Series, arrays: ArrayData, summary: dict[str, Any]
+) -> tuple[str, str, str]:
+    """Return the same of real targets, whose scores are of standardised ones."""
+    noise = ", ".join(f"{value:.4g}" for value in summary["noise_std_in_own_unit"])
+    shift = summary["likelihood_power"] * arrays.n_train * float(np.log(arrays.y_std).sum())
+    outputs = (
+        f"- Outputs: {arrays.n_outputs} predictions in the unit of the targets: the mean of a\n"
+        f"  normal distribution with the learned noise standard deviation {noise}."
+    )
+    measured = (
+        f"- Test RMSE {row['test_rmse']:.4g} in the unit of the targets, test negative log\n"
+        f"  likelihood {row['test_nll_per_datum']:.4f} nats per datum of standardised targets.\n"
+        f"- Scores are of standardised targets; subtract {shift:.6g} nats from an evidence to\n"
+        "  have it in the unit of the targets."
+    )
+    return outputs, measured, "predictions"
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"

@@ -1,0 +1,99 @@
+"""A trained model with its preprocessing inside, as a module and as a torch.export program."""
+
+import tomllib
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from nas_evidence.data import ArrayData
+from nas_evidence.models import build
+from nas_evidence.spec import ArchitectureSpec
+from nas_evidence.trial import PRECISION_PREFIX
+
+#: Largest absolute difference between the outputs of the model and of the exported program, in
+#: logits or in standard deviations of the targets.
+OUTPUT_TOLERANCE = 1e-5
+
+
+class Exported(nn.Module):
+    """A trained model with its preprocessing inside: raw inputs [n, ...] in, outputs [n, C] out.
+
+    Outputs are logits, divided by the learned temperature, or predictions of real targets in
+    their own unit. The network's are multiplied by `scale` and shifted where these are given.
+    """
+
+    mean: Tensor
+    std: Tensor
+    scale: Tensor | None
+    shift: Tensor | None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        mean: Tensor,
+        std: Tensor,
+        *,
+        scale: Tensor | None = None,  # [C] or []
+        shift: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the outputs [n, C] of raw inputs [n, ...] in the data set's own units."""
+        outputs: Tensor = self.model((inputs.to(self.mean.dtype) - self.mean) / self.std)
+        if self.scale is not None:
+            outputs = outputs * self.scale
+        return outputs if self.shift is None else outputs + self.shift
+
+
+def load_exported(folder: str | Path) -> Exported:
+    """Return the model of an export folder, in evaluation mode, with raw inputs as its inputs.
+
+    Raises:
+        ValueError: if a file is missing or does not fit the architecture.
+    """
+    folder = Path(folder)
+    for name in ("architecture.toml", "model.safetensors"):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder} is not an export folder: it has no {name}.")
+    described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
+    architecture = ArchitectureSpec(family=described["family"], values=described["values"])
+    state = without_precision(load_file(folder / "model.safetensors"))
+    width = described["n_classes" if "n_classes" in described else "n_outputs"]
+    model = build(
+        architecture, tuple(described["input_shape"]), width, torch.Generator().manual_seed(0)
+    )
+    names = ("mean", "std", "scale", "shift")
+    buffers = {name: torch.empty_like(state[name]) for name in names if name in state}
+    exported = Exported(model, **buffers)
+    exported.load_state_dict(state)
+    return exported.eval()
+
+
+def write_program(exported: Exported, path: Path, arrays: ArrayData) -> float:
+    """Write the program, load it back and return the largest difference of its outputs."""
+    example = torch.from_numpy(arrays.x_train[:2].copy())
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(exported, (example,), dynamic_shapes=({0: batch},))
+    torch.export.save(program, path)
+    inputs = torch.from_numpy(arrays.x_train[:7].copy())
+    with torch.no_grad():
+        again = torch.export.load(path).module()(inputs)
+        unit = exported.scale if exported.shift is not None else None
+        gap = (again - exported(inputs)) / (1 if unit is None else unit)
+    difference = float(gap.abs().max())
+    if difference > OUTPUT_TOLERANCE:
+        raise ArithmeticError(f"{path} differs from the model by {difference} in its outputs.")
+    return difference
+
+
+def without_precision(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors without the prior precisions that may lie beside the weights."""
+    return {name: t for name, t in tensors.items() if not name.startswith(PRECISION_PREFIX)}
