@@ -3,10 +3,13 @@
 Builds text and tables; `cli.py` prints them.
 """
 
+import csv
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,7 +17,10 @@ from rich.text import Text
 
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.service.executors import Lost
-from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.spec import BASELINES, CURVE_SCORES, ArchitectureSpec, Assignment, StudySpec
+
+if TYPE_CHECKING:  # pandas comes with it; the command line starts without
+    from nas_evidence.report.tables import RankedArchitecture
 
 #: Lines of a study that goes well, where there is no live table.
 MAX_LINES = 80
@@ -59,6 +65,74 @@ def size_text(architecture: ArchitectureSpec) -> str:
         return str(values["shape"])
     width, depth = values.get("width"), values.get("depth")
     return f"{width}/{depth}" if width is not None else "-"
+
+
+def ranking_rows(
+    ranking: "Sequence[RankedArchitecture]", study: StudySpec, target: str
+) -> tuple[list[str], list[list[str]]]:
+    """Return header and cells of the ranking; a column is there where it says something."""
+    seeds = any(r.spread is not None for r in ranking)
+    columns: dict[str, Callable[[RankedArchitecture], object]] = {
+        "rank": lambda r: r.rank,
+        "trial": lambda r: r.trial_id,
+        "family": lambda r: r.family,
+        "width": lambda r: r.values.get("width"),
+        "depth": lambda r: r.values.get("depth"),
+        "parameters": lambda r: r.n_parameters,
+        study.objective: lambda r: score_text(r.objective),
+    }
+    if seeds:
+        columns["spread"] = lambda r: score_text(r.spread)
+        columns["rank by seed"] = lambda r: _range_text(r.rank_seeds)
+        columns["seeds"] = lambda r: len(r.trial_ids)
+    for cost in study.minimise:
+        columns[cost] = lambda r, cost=cost: _number_text(r.costs.get(cost))  # type: ignore[misc]
+    if study.minimise:
+        columns["front"] = lambda r: "yes" if r.on_front else "no"
+    columns["SOTL"] = lambda r: score_text(r.sotl)
+    if target == "test_accuracy":
+        columns["test accuracy"] = lambda r: score_text(r.test_accuracy)
+    else:
+        columns["test rmse"] = lambda r: score_text(r.test_rmse)
+    columns["test nll"] = lambda r: score_text(r.test_nll)
+    cells = [[_text(cell(r)) for cell in columns.values()] for r in ranking]
+    return list(columns), cells
+
+
+def trust_line(correlations: Path, objective: str, target: str) -> str:
+    """Return in one line how far the ranking can be trusted; the report says it at length."""
+    with correlations.open(newline="") as file:
+        rows = [r for r in csv.DictReader(file) if (r["target"], r["group"]) == (target, "all")]
+    mine = next((row for row in rows if row["score"] == objective), None)
+    if mine is None or not mine["rho"]:
+        return f"trust:  {mine['note'] if mine else 'undefined: no complete trial'}"
+    better = [
+        f"{row['score']} {float(row['rho']):.2f}"
+        for row in rows
+        if row["score"] in BASELINES + CURVE_SCORES
+        and row["rho"]
+        and float(row["rho"]) >= float(mine["rho"])
+    ]
+    free = f"; as good or better at no cost: {', '.join(better)}" if better else ""
+    interval = "no interval"
+    if mine["rho_low"] and mine["rho_high"]:
+        interval = f"95 % interval {float(mine['rho_low']):.2f} to {float(mine['rho_high']):.2f}"
+    return (
+        f"trust:  {objective} ranks {target.replace('_', ' ')} with Spearman's rho "
+        f"{float(mine['rho']):.2f} ({interval}){free}"
+    )
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _range_text(pair: tuple[float, float] | None) -> str:
+    return "-" if pair is None else f"{pair[0]:g} to {pair[1]:g}"
+
+
+def _number_text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if abs(value) < 1 else f"{value:.0f}"
 
 
 @dataclass
@@ -111,6 +185,10 @@ class Progress:
         worth_saying = self.n_done % stride == 0 or record.status is not TrialStatus.COMPLETE
         if self.say and worth_saying:
             self.say(self._line(row, record))
+
+    def parked(self, trial_id: int) -> None:
+        """Show a trial as off its worker; it goes on later."""
+        self.rows.pop(trial_id, None)
 
     def lost(self, loss: Lost) -> None:
         """Say that an attempt died and that the trial goes on."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
+from nas_evidence.maths.pareto import on_front
 from nas_evidence.maths.ranking import (
     MIN_PAIRS,
     Floats,
@@ -19,7 +20,10 @@ from nas_evidence.maths.ranking import (
     regret,
     resampling_plan,
     share_at_least_as_good,
+    spearman,
 )
+from nas_evidence.maths.replay import cohort, stopping_rungs
+from nas_evidence.maths.seeds import CONFIDENCE, certainty
 
 PUBLISHED = [
     ("c9_cifar10", 0.9718, 0.30, 0.961),
@@ -98,7 +102,7 @@ def test_a_perfect_score_has_rho_one_and_no_regret() -> None:
     target = np.array([0.1, 0.5, 0.3, 0.9, 0.7, 0.2])
     result = statistics(np.exp(target), target)
     assert_allclose([result.rho, result.tau], [1.0, 1.0])
-    assert result.regret == {1: 0.0, 3: 0.0}
+    assert result.regret == {1: 0.0, 3: 0.0, 10: 0.0}
     assert result.rho_interval is not None
     assert_allclose([result.rho_interval.low, result.rho_interval.high], [1.0, 1.0])
 
@@ -165,3 +169,132 @@ def test_rivals_are_compared_resample_by_resample() -> None:
     assert share_at_least_as_good(score, rival, target, plan=plan) == 1.0
     assert share_at_least_as_good(score, score, target, plan=plan) == 1.0
     assert share_at_least_as_good(0 * score, score, target, plan=plan) is None
+
+
+# --- regret and partial correlation in resamples -------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_regret_intervals_match_resampling_one_by_one(seed: int) -> None:
+    x, y = with_ties(seed, n=12)
+    plan = resampling_plan(12, seed=seed, n_resamples=60)
+    result = rank_statistics(x, y, plan=plan)
+    for k in (1, 3, 10):
+        lost = [regret(x[counts > 0], y[counts > 0], k) for counts in plan]
+        interval = (result.regret_intervals or {})[k]
+        assert interval is not None
+        assert_allclose([interval.low, interval.high], np.quantile(lost, [0.025, 0.975]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_partial_correlation_is_that_of_residual_ranks(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    z = rng.integers(4, size=15).astype(float)
+    x, y = z + rng.normal(size=15), z + rng.normal(size=15)
+
+    def residual(x: Floats, y: Floats, z: Floats) -> float:
+        ranks = [stats.rankdata(values) for values in (x, y, z)]
+        a, b = (r - np.polyval(np.polyfit(ranks[2], r, 1), ranks[2]) for r in ranks[:2])
+        return float(np.corrcoef(a, b)[0, 1])
+
+    plan = resampling_plan(15, seed=seed, n_resamples=40)
+    result = rank_statistics(x, y, plan=plan, given=z)
+    assert_allclose(result.partial, residual(x, y, z), rtol=1e-9)
+    drawn = [np.repeat(np.arange(15), counts.astype(int)) for counts in plan]
+    expected = np.quantile([residual(x[i], y[i], z[i]) for i in drawn], [0.025, 0.975])
+    assert result.partial_interval is not None
+    assert_allclose([result.partial_interval.low, result.partial_interval.high], expected)
+
+
+def test_a_score_that_is_the_size_has_no_partial_correlation() -> None:
+    x, y = with_ties(0)
+    plan = resampling_plan(len(x), seed=0, n_resamples=20)
+    assert rank_statistics(x, y, plan=plan, given=2 * x).partial is None
+    assert rank_statistics(x, y, plan=plan, given=0 * x).partial is None
+    assert rank_statistics(x, y, plan=plan).partial is None
+
+
+def test_spearman_alone_says_what_rank_statistics_says() -> None:
+    x, y = with_ties(1)
+    plan = resampling_plan(len(x), seed=0, n_resamples=50)
+    full = rank_statistics(x, y, plan=plan)
+    assert spearman(x, y, plan=plan) == (full.rho, full.rho_interval)
+    assert spearman(0 * x, y, plan=plan) is None
+
+
+# --- pareto front, seeds, replay of pruning ------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), k=st.integers(1, 3))
+def test_the_front_is_what_nothing_dominates(seed: int, k: int) -> None:
+    points = np.random.default_rng(seed).integers(4, size=(9, k))
+    expected = [
+        not any((other >= one).all() and (other > one).any() for other in points) for one in points
+    ]
+    assert on_front(points).tolist() == expected
+
+
+def test_certainty_of_two_means_is_the_t_distribution() -> None:
+    first, second = np.array([1.0, 1.4, 1.2]), np.array([0.8, 1.2, 0.7])
+    sure = certainty([first, second], seed=0)
+    assert sure is not None
+    expected = stats.ttest_ind(first, second, alternative="greater").pvalue
+    assert_allclose(sure.beats_second, 1 - expected, atol=0.02)  # 4,000 draws: 3 sigma below 0.02
+    pooled = np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / 2)
+    assert_allclose(sure.spread, pooled)
+    assert sure.n_spare == 4
+
+
+def test_clear_leads_leave_one_candidate_and_equal_means_leave_many() -> None:
+    clear = certainty([[3.0, 3.01], [2.0], [1.0, 1.01]], seed=0)
+    assert clear is not None
+    assert clear.candidates == (0,)
+    assert (clear.rank_low, clear.rank_high) == ((1, 2, 3), (1, 2, 3))
+    even = certainty([[0.0, 1.0]] * 10, seed=0)
+    assert even is not None
+    assert len(even.candidates) >= CONFIDENCE * 10 - 1
+    assert even.rank_low[0] <= 2
+    assert even.rank_high[0] >= 9
+
+
+@pytest.mark.parametrize("values", [[], [[1.0, 2.0]], [[1.0], [2.0]]])
+def test_without_replicates_nothing_is_said_of_certainty(values: list[list[float]]) -> None:
+    assert certainty(values, seed=0) is None
+
+
+def test_a_cohort_keeps_the_best_share_and_ties_share_a_verdict() -> None:
+    halved = cohort([5.0, 1.0, np.nan, 4.0, 3.0, 2.0, 0.0], rule="halving", reduction=3)
+    assert (halved.n, halved.n_kept) == (6, 2)
+    assert halved.kept.tolist() == [True, False, True, True, False, False, False]
+    assert halved.place.tolist() == [1, 5, 0, 2, 3, 4, 6]
+    tied = cohort([1.0, 1.0, 1.0, 0.0], rule="halving", reduction=4)
+    assert tied.kept.tolist() == [True, True, True, False]
+    median = cohort([4.0, 3.0, 2.0, 1.0], rule="median", reduction=3)
+    assert median.kept.tolist() == [True, True, False, False]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), rule=st.sampled_from(["halving", "median"]))
+def test_the_replay_follows_the_rule_trial_by_trial(seed: int, rule: str) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(6, size=(2, 12)).astype(float)
+    scores[rng.random(scores.shape) < 0.1] = np.nan
+    stopped = stopping_rungs(scores, rule=rule, reduction=3, startup_trials=4)  # type: ignore[arg-type]
+    seen: list[list[float]] = [[], []]
+    for trial in range(12):
+        expected = 2
+        for rung in range(2):
+            own = scores[rung, trial]
+            if np.isnan(own):
+                continue
+            others = list(seen[rung])
+            seen[rung].append(own)
+            if len(others) + 1 < 4:
+                continue
+            better = sum(other > own for other in others)
+            keep = max(1, (len(others) + 1) // 3)
+            if own < np.median(others) if rule == "median" else better >= keep:
+                expected = rung
+                break
+        assert stopped[trial] == expected

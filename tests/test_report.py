@@ -20,6 +20,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from nas_evidence.codec import dump_study
+from nas_evidence.domains import IntRange
 from nas_evidence.record import (
     CurvePoint,
     Evaluation,
@@ -31,7 +32,7 @@ from nas_evidence.record import (
 from nas_evidence.report.correlations import COLUMNS
 from nas_evidence.report.study import ReportPaths, build_report
 from nas_evidence.report.table import TableReport, rank_table_report
-from nas_evidence.spec import ArchitectureSpec, DatasetSpec, IntRange, StudySpec
+from nas_evidence.spec import ArchitectureSpec, DatasetSpec, StudySpec
 from nas_evidence.store import write_record
 
 N_DATA = 1000
@@ -169,10 +170,11 @@ class Tags(HTMLParser):
 
 def test_correlations_csv_holds_what_scipy_says_of_the_stored_trials(paths: ReportPaths) -> None:
     rows = correlations(paths.correlations)
-    assert list(rows[0]) == [
+    assert list(rows[0]) == list(COLUMNS)
+    assert list(COLUMNS[:10]) == [
         "score", "target", "group", "n", "rho", "rho_low", "rho_high", "tau", "regret_1",
-        "regret_3", "note",
-    ] == list(COLUMNS)  # fmt: skip
+        "regret_3",
+    ]  # fmt: skip
     records = [trial(i) for i in range(22)]
     accuracy = [record.test_accuracy or 0.0 for record in records]
     nll = [record.test_nll_per_datum or 0.0 for record in records]
@@ -184,12 +186,12 @@ def test_correlations_csv_holds_what_scipy_says_of_the_stored_trials(paths: Repo
     scores["train_nll_per_datum"] = [-record.curve[-1].train_nll_per_datum for record in records]
     pooled = {(r["score"], r["target"]): r for r in rows if r["group"] == "all"}
     assert set(pooled) == {
-        (score, target) for score in scores for target in ("test_accuracy", "test_log_likelihood")
+        (score, target) for score in scores for target in ("test_accuracy", "test_nll_per_datum")
     }
     for name, score in scores.items():
         for target, values, sign in (
             ("test_accuracy", accuracy, 1),
-            ("test_log_likelihood", nll, -1),
+            ("test_nll_per_datum", nll, -1),
         ):
             row = pooled[name, target]
             assert row["n"] == "22"
@@ -236,11 +238,11 @@ def test_trials_that_are_not_complete_never_rank_but_are_explained(page: str) ->
 def test_sections_come_in_the_order_of_the_questions(page: str, paths: ReportPaths) -> None:
     headings = re.findall(r"<h2>(.*?)</h2>", page)
     assert headings == [
-        "Ranking",
+        "Which architecture, and how sure?",
         "Can this score be trusted here?",
-        "Score and test accuracy, trial by trial",
-        "Along training",
-        "What went wrong",
+        "Why this one?",
+        "Could it have been cheaper?",
+        "What went wrong?",
     ]
     markdown = paths.markdown.read_text(encoding="utf-8")
     assert re.findall(r"^## (.*)$", markdown, flags=re.MULTILINE) == headings
@@ -248,7 +250,7 @@ def test_sections_come_in_the_order_of_the_questions(page: str, paths: ReportPat
 
 def test_figures_are_valid_plotly_and_each_has_a_caption(page: str) -> None:
     drawn = figures(page)
-    assert set(drawn) == {"scatter", "trust", "training"}
+    assert set(drawn) == {"scatter", "trust", "training", "epochs"}
     for figure in drawn.values():
         go.Figure(figure)  # raises for properties that plotly does not know
     assert page.count("<figcaption>How to read it") == len(drawn)
@@ -270,7 +272,7 @@ def test_the_page_is_well_formed_and_asks_for_nothing(page: str) -> None:
 def test_the_markdown_twin_shows_static_figures_and_the_same_numbers(paths: ReportPaths) -> None:
     markdown = paths.markdown.read_text(encoding="utf-8")
     pictures = re.findall(r"!\[.*?\]\((.*?)\)", markdown)
-    assert pictures == ["trust.png", "scatter.png", "training.png"]
+    assert pictures == ["trust.png", "scatter.png", "training.png", "epochs.png"]
     for picture in pictures:
         assert (paths.markdown.parent / picture).read_bytes().startswith(b"\x89PNG")
     winner = max(
@@ -284,7 +286,7 @@ def test_the_markdown_twin_shows_static_figures_and_the_same_numbers(paths: Repo
         for line in markdown.splitlines()
         if line.startswith("| kfac")
     }
-    assert 8 in widths
+    assert 10 in widths
 
 
 def test_the_same_tables_give_the_same_report(
@@ -314,7 +316,7 @@ def test_a_hostile_study_name_is_harmless(tmp_path: Path, name: str) -> None:
     assert name not in page
     assert name not in paths.markdown.read_text(encoding="utf-8")
     tags = [tag for tag, _ in Tags(page).seen]
-    assert tags.count("script") == 3  # the figures, plotly, ours
+    assert tags.count("script") == 4  # terms, figures, plotly, ours
     assert "img" not in tags
 
 
@@ -397,9 +399,15 @@ addEventListener("load", () => {
   const lowest = rows()[0].cells[1].textContent;
   heading.click();
   const highest = rows()[0].cells[1].textContent;
+  const select = document.querySelector("#comparison select");
+  select.value = "1";
+  select.dispatchEvent(new Event("change"));
+  const compared = [...document.querySelectorAll("#comparison tbody tr:first-child td")]
+    .map((cell) => cell.textContent).slice(1);
   const requests = performance.getEntriesByType("resource").map((entry) => entry.name);
   const wide = document.documentElement.scrollWidth - innerWidth;
-  document.title = JSON.stringify({ seen, filtered, lowest, highest, requests, errors, wide });
+  const found = { seen, filtered, lowest, highest, compared, requests, errors, wide };
+  document.title = JSON.stringify(found);
 });
 </script>
 </head>"""
@@ -430,6 +438,8 @@ def test_filter_and_sort_work_in_a_browser_without_error_or_request(
     assert found["filtered"] == {"rows": 7, "points": 7}
     assert found["lowest"] == str(by_accuracy[0].trial_id)
     assert found["highest"] == str(by_accuracy[-1].trial_id)
+    one, other, difference = found["compared"]
+    assert (one, difference) == (other, "0")
     assert (found["errors"], found["requests"]) == ([], [])
     assert found["wide"] <= 0
     assert "CONSOLE" not in done.stderr

@@ -1,12 +1,15 @@
 """How well a score ranks: Spearman, Kendall, regret, each with what resampling says of it.
 
     rho      Spearman's: correlation of the ranks (ties share their mean rank)
+    partial  the same once what a third quantity z explains is taken out of both:
+             (rho_xy - rho_xz rho_yz) / sqrt((1 - rho_xz^2) (1 - rho_yz^2))
     tau      Kendall's tau-b: concordant minus discordant pairs, corrected for ties
     regret_k max_i y_i - max of y_i over the k best by score: the target lost by trusting it;
              ties in the score count against it: among equals the worst target comes first
 
     x score [n]    y target [n]    both larger is better, so the sign of rho means what it says
-    c counts [B, n]: how often resample b holds datum i
+    c counts [B, n]: how often resample b holds datum i; inside, [n, B] with a datum's counts
+      side by side in memory, since sorting data then moves whole rows
 
 Intervals are bootstrap percentiles over ONE resampling plan for all scores of a group, so that two
 scores can be compared resample by resample. With s_ij = sign(x_i - x_j) the centred ranks in a
@@ -15,7 +18,8 @@ resample are sum_j c_j s_ij / 2, so that no resample is ever sorted:
     rho = sum_i c_i X_i Y_i / sqrt(sum_i c_i X_i^2 sum_i c_i Y_i^2)    X = s^x c,  Y = s^y c
     tau = c' (s^x * s^y) c  / sqrt(c' |s^x| c   c' |s^y| c)            * elementwise
 
-(Spearman 1904; Kendall 1945; Efron 1979.)
+In a resample the regret is that of the distinct data it holds. A resample in which a value is
+undefined does not count. (Spearman 1904; Kendall 1945; Efron 1979.)
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +33,9 @@ Floats = NDArray[np.float64]
 
 #: Below this many pairs a correlation says nothing and is undefined.
 MIN_PAIRS = 5
-N_RESAMPLES = 2000
+MAX_RESAMPLES = 2000
+MIN_RESAMPLES = 500
+RESAMPLED_CELLS = 600_000
 LEVEL = 0.95
 
 
@@ -46,6 +52,8 @@ class RankStatistics:
     """How one score ranks one target.
 
     rho, tau, regret are None, or empty, where undefined; `reason` then says why in words.
+    `regret` and its intervals are by the number of first choices. `partial` is None without a
+    quantity to take out, and where that explains score or target completely.
     n pairs were used; n_missing were dropped, one of their values missing.
     """
 
@@ -56,41 +64,79 @@ class RankStatistics:
     tau: float | None = None
     tau_interval: Interval | None = None
     regret: Mapping[int, float] | None = None
+    regret_intervals: Mapping[int, Interval | None] | None = None
+    partial: float | None = None
+    partial_interval: Interval | None = None
     reason: str = ""
 
 
-def resampling_plan(n: int, *, seed: int, n_resamples: int = N_RESAMPLES) -> Floats:
-    """Return counts [n_resamples, n]: how often each of n data is drawn, with replacement."""
+def resampling_plan(n: int, *, seed: int, n_resamples: int | None = None) -> Floats:
+    """Return counts [B, n]: how often each of n data is drawn, with replacement.
+
+    B is `n_resamples`, by default MAX_RESAMPLES for few data and less for many, whose intervals
+    are narrow anyway.
+    """
+    if n_resamples is None:
+        n_resamples = min(MAX_RESAMPLES, max(MIN_RESAMPLES, RESAMPLED_CELLS // max(n, 1)))
     rng = np.random.default_rng(seed)
     drawn = rng.integers(n, size=(n_resamples, n)) if n else np.empty((n_resamples, 0), int)
     cells = drawn + n * np.arange(n_resamples)[:, None]
-    counts = np.bincount(cells.ravel(), minlength=n * n_resamples)
-    return counts.reshape(n_resamples, n).astype(np.float64)
+    counts = np.bincount(cells.ravel(), minlength=n * n_resamples).reshape(n_resamples, n)
+    return np.ascontiguousarray(counts.T, np.float64).T
 
 
 def rank_statistics(
-    score: ArrayLike, target: ArrayLike, *, plan: Floats, regret_at: Sequence[int] = (1, 3)
+    score: ArrayLike,
+    target: ArrayLike,
+    *,
+    plan: Floats,
+    given: ArrayLike | None = None,
+    regret_at: Sequence[int] = (1, 3, 10),
 ) -> RankStatistics:
     """Return how `score` [n] ranks `target` [n], with intervals from `plan` [B, n].
 
     Missing values (NaN) are dropped pairwise and counted. Undefined for fewer than five pairs and
-    where score or target is constant.
+    where score or target is constant. `given` [n] is taken out for the partial correlation.
     """
     x, y, kept = _complete_pairs(score, target)
     n, n_missing = len(x), int((~kept).sum())
     reason = undefined_reason(x, y)
     if reason:
         return RankStatistics(n, n_missing, reason=reason)
-    counts = plan[:, kept]
+    counts = plan.T[kept]
+    x_ranks, x_pairs = _centred_ranks(x, counts)
+    y_ranks, y_pairs = _centred_ranks(y, counts)
+    rho = _correlation(x_ranks, y_ranks, counts)
+    partial = partial_interval = None
+    if given is not None:
+        taken_out = np.asarray(given, np.float64)[kept]
+        partial = _partial(x, y, taken_out)
+        if partial is not None:
+            z_ranks = _centred_ranks(taken_out, counts)[0]
+            of_z = (_correlation(ranks, z_ranks, counts) for ranks in (x_ranks, y_ranks))
+            partial_interval = _interval(_without(rho, *of_z))
     return RankStatistics(
         n,
         n_missing,
         rho=float(stats.spearmanr(x, y).statistic),
-        rho_interval=_interval(_resampled_rho(x, y, counts)),
+        rho_interval=_interval(rho),
         tau=float(stats.kendalltau(x, y).statistic),
-        tau_interval=_interval(_resampled_tau(x, y, counts)),
+        tau_interval=_interval(_ratio(_concordant(x, y, counts), x_pairs * y_pairs)),
         regret={k: regret(x, y, k) for k in regret_at},
+        regret_intervals={k: _interval(_resampled_regret(x, y, k, counts)) for k in regret_at},
+        partial=partial,
+        partial_interval=partial_interval,
     )
+
+
+def spearman(
+    score: ArrayLike, target: ArrayLike, *, plan: Floats
+) -> tuple[float, Interval | None] | None:
+    """Return Spearman's rho with its interval, or None where it is undefined."""
+    x, y, kept = _complete_pairs(score, target)
+    if undefined_reason(x, y):
+        return None
+    return float(stats.spearmanr(x, y).statistic), _interval(_resampled_rho(x, y, plan.T[kept]))
 
 
 def undefined_reason(score: Floats, target: Floats) -> str:
@@ -127,7 +173,7 @@ def share_at_least_as_good(
     """
     x, z, y = (np.asarray(values, np.float64) for values in (score, rival, target))
     kept = np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
-    x, y, z, counts = x[kept], y[kept], z[kept], plan[:, kept]
+    x, y, z, counts = x[kept], y[kept], z[kept], plan.T[kept]
     if undefined_reason(x, y) or undefined_reason(z, y):
         return None
     of_score, of_rival = _resampled_rho(x, y, counts), _resampled_rho(z, y, counts)
@@ -144,28 +190,60 @@ def _complete_pairs(
 
 
 def _centred_ranks(values: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Return twice the centred ranks in each resample [B, n], and its ordered pairs untied [B]."""
+    """Return twice the centred ranks in each resample [n, B], and its ordered pairs untied [B]."""
     _, level = np.unique(values, return_inverse=True)
     order = np.argsort(level, kind="stable")
     starts = np.flatnonzero(np.diff(level[order], prepend=-1))
-    mass = np.add.reduceat(counts[:, order], starts, axis=1)  # [B, levels]
-    up_to = mass.cumsum(1)
-    total = up_to[:, -1:]
-    ranks = 2 * up_to - mass - total  # what lies below a level minus what lies above it
-    return ranks[:, level], total[:, 0] ** 2 - (mass**2).sum(1)
+    mass = counts[order]  # [levels, B]
+    if len(starts) < len(order):
+        mass = np.add.reduceat(mass, starts, axis=0)
+    ranks = mass.cumsum(0)
+    total = ranks[-1].copy()
+    ranks *= 2
+    ranks -= mass
+    ranks -= total  # what lies below a level minus what lies above it
+    return ranks[level], total**2 - np.einsum("nb,nb->b", mass, mass)
+
+
+def _correlation(x_ranks: Floats, y_ranks: Floats, counts: Floats) -> Floats:
+    weighted = counts * x_ranks
+    above = np.einsum("nb,nb->b", weighted, y_ranks)
+    x_square = np.einsum("nb,nb->b", weighted, x_ranks)
+    return _ratio(above, x_square * np.einsum("nb,nb,nb->b", counts, y_ranks, y_ranks))
 
 
 def _resampled_rho(x: Floats, y: Floats, counts: Floats) -> Floats:
-    x_ranks, y_ranks = _centred_ranks(x, counts)[0], _centred_ranks(y, counts)[0]
-    above = (counts * x_ranks * y_ranks).sum(1)
-    below = (counts * x_ranks**2).sum(1) * (counts * y_ranks**2).sum(1)
-    return _ratio(above, below)
+    return _correlation(_centred_ranks(x, counts)[0], _centred_ranks(y, counts)[0], counts)
 
 
-def _resampled_tau(x: Floats, y: Floats, counts: Floats) -> Floats:
+def _partial(x: Floats, y: Floats, z: Floats) -> float | None:
+    """Return the partial correlation of x and y given z, None where undefined."""
+    if not np.isfinite(z).all() or np.ptp(z) == 0:
+        return None
+    pairs = ((x, y), (x, z), (y, z))
+    value = _without(*(np.array([stats.spearmanr(a, b).statistic]) for a, b in pairs))[0]
+    return float(value) if np.isfinite(value) else None
+
+
+def _without(xy: Floats, xz: Floats, yz: Floats) -> Floats:
+    """Return the partial correlations of x and y given z from the three correlations [B]."""
+    left = (1 - xz**2) * (1 - yz**2)
+    return _ratio(xy - xz * yz, np.where(left < 1e-12, 0.0, left))  # z says all: undefined
+
+
+def _concordant(x: Floats, y: Floats, counts: Floats) -> Floats:
     signs = np.sign(x[:, None] - x) * np.sign(y[:, None] - y)
-    concordant = ((counts @ signs) * counts).sum(1)
-    return _ratio(concordant, _centred_ranks(x, counts)[1] * _centred_ranks(y, counts)[1])
+    concordant: Floats = np.einsum("nb,nb->b", signs @ counts, counts)
+    return concordant
+
+
+def _resampled_regret(x: Floats, y: Floats, k: int, counts: Floats) -> Floats:
+    best_first = np.lexsort((y, -x))
+    present = counts[best_first] > 0
+    values = np.where(present, y[best_first, None], -np.inf)
+    chosen = np.where(present.cumsum(0, np.int32) <= k, values, -np.inf)
+    lost: Floats = values.max(0) - chosen.max(0)
+    return lost
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:

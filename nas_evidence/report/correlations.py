@@ -21,10 +21,20 @@ from nas_evidence.maths.ranking import (
 )
 
 ALL = "all"
-COLUMNS = ("score", "target", "group", "n", "rho", "rho_low", "rho_high", "tau", "regret_1",
-           "regret_3", "note")  # fmt: skip
+REGRET_AT = (1, 3, 10)
+#: The columns that fit a terminal; `COLUMNS` adds the intervals and what is given n_parameters.
+MAIN_COLUMNS = ("score", "target", "group", "n", "rho", "rho_low", "rho_high", "tau", "regret_1",
+                "regret_3", "note")  # fmt: skip
+COLUMNS = (
+    *MAIN_COLUMNS[:-1], "regret_10", "tau_low", "tau_high",
+    *(f"regret_{k}_{end}" for k in REGRET_AT for end in ("low", "high")),
+    "partial_rho", "partial_rho_low", "partial_rho_high", "note",
+)  # fmt: skip
+#: The baseline that a partial correlation takes out.
+SIZE = "n_parameters"
 #: A rival that ranks at least as well in more than this share of resamples is not clearly worse.
 NOT_CLEARLY_WORSE = 0.05
+_NAMED = 2  # baselines written out for each group
 
 
 @dataclass(frozen=True)
@@ -42,8 +52,12 @@ class Scale:
 
 POINTS = Scale(100.0, 2, "points")
 NATS = Scale(1.0, 3, "nats per datum")
-SCALES: Mapping[str, Scale] = {"test_accuracy": POINTS, "test_log_likelihood": NATS}
 PLAIN = Scale(1.0, 2, "")
+SCALES: Mapping[str, Scale] = {
+    "test_accuracy": POINTS,
+    "test_nll_per_datum": NATS,
+    "test_rmse": Scale(1.0, 4, ""),
+}
 
 
 def scale_of(target: str) -> Scale:
@@ -63,13 +77,25 @@ class Correlation:
     def cells(self) -> dict[str, object]:
         """Return the row by column; an undefined value is empty, and `note` says why."""
         s = self.statistics
-        interval, regret = s.rho_interval, s.regret or {}
+        regret, ends = s.regret or {}, s.regret_intervals or {}
         notes = [f"undefined: {s.reason}" if s.reason else ""]
         notes += [f"{s.n_missing} dropped for missing values" if s.n_missing else ""]
-        values = (self.score, self.target, self.group, s.n, s.rho, interval and interval.low,
-                  interval and interval.high, s.tau, regret.get(1), regret.get(3),
-                  "; ".join(filter(None, notes)))  # fmt: skip
-        return dict(zip(COLUMNS, values, strict=True))
+        cells: dict[str, object] = {
+            "score": self.score, "target": self.target, "group": self.group, "n": s.n,
+            "rho": s.rho, "tau": s.tau, "partial_rho": s.partial,
+            "note": "; ".join(filter(None, notes)),
+        }  # fmt: skip
+        cells |= {f"regret_{k}": regret.get(k) for k in REGRET_AT}
+        intervals = {
+            "rho": s.rho_interval,
+            "tau": s.tau_interval,
+            "partial_rho": s.partial_interval,
+        }
+        intervals |= {f"regret_{k}": ends.get(k) for k in REGRET_AT}
+        for name, interval in intervals.items():
+            cells |= {f"{name}_low": interval and interval.low}
+            cells |= {f"{name}_high": interval and interval.high}
+        return {column: cells[column] for column in COLUMNS}
 
 
 @dataclass(frozen=True)
@@ -88,6 +114,12 @@ class Trust:
         """Tell whether any correlation with `target` is defined."""
         return any(row.target == target and not row.statistics.reason for row in self.rows)
 
+    def undefined_groups(self, target: str) -> list[str]:
+        """Return the groups within which no score has a correlation with `target`."""
+        own = [row for row in self.rows if row.target == target]
+        known = {row.group for row in own if not row.statistics.reason}
+        return [group for group in dict.fromkeys(row.group for row in own) if group not in known]
+
 
 def trust(
     frame: pd.DataFrame,
@@ -96,13 +128,15 @@ def trust(
     targets: Sequence[str],
     rivals: Sequence[str],
     group: str | None,
-    noun: str = "trials",
+    noun: str = "architectures",
     seed: int = 0,
 ) -> Trust:
     """Compare every score with every target over all rows of `frame` and within each group.
 
+    Where `frame` has a column n_parameters, partial correlations take it out of the others.
+
     Args:
-        frame: one row a trial; scores, targets and group are columns of it.
+        frame: one row an architecture; scores, targets and group are columns of it.
         scores: the first one is the score that ranks.
         targets: sentences and the random yardstick are about the first one.
         rivals: the baselines, scores that the first one has to beat.
@@ -116,7 +150,16 @@ def trust(
     plans = {name: resampling_plan(len(part), seed=seed) for name, part in groups.items()}
     rows = tuple(
         Correlation(
-            score, target, name, rank_statistics(part[score], part[target], plan=plans[name])
+            score,
+            target,
+            name,
+            rank_statistics(
+                part[score],
+                part[target],
+                plan=plans[name],
+                given=part[SIZE] if SIZE in part and SIZE not in (score, target) else None,
+                regret_at=REGRET_AT,
+            ),
         )
         for target in targets
         for score in scores
@@ -131,7 +174,8 @@ def trust(
         rows=rows,
         sentences=tuple((row.score, _sentence(row, first, noun)) for row in pooled),
         warnings=(*_rivals_ahead(rows, scores[0], rivals, noun),
-                  *_rivals_close(frame, plans[ALL], pooled, scores[0], rivals)),
+                  *_rivals_close(frame, plans[ALL], pooled, scores[0], rivals),
+                  *_reversals(rows, scores[0]), *_explained_by_size(pooled[0])),
         random_regret=float(known.max() - known.mean()) if len(known) else None,
         scale=first,
     )  # fmt: skip
@@ -166,6 +210,9 @@ def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
     else:
         verdict = "has too few distinct values for an interval"
     loss = f"loses {scale.text(s.regret[1])}" if s.regret[1] > 0 else "loses nothing"
+    risk = (s.regret_intervals or {}).get(1)
+    if risk is not None and risk.high > 0:
+        loss += f" ({scale.text(risk.low).split()[0]} to {scale.text(risk.high)} in resamples)"
     return (
         f"{verdict} (rho {s.rho:.2f}, {interval}, {s.n} {noun}); "
         f"trusting its first choice {loss} of {row.target}."
@@ -186,7 +233,10 @@ def _rivals_ahead(
             ahead = sorted(pair for pair in known if own is not None and pair[0] >= own)[::-1]
             if ahead:
                 where = f"over all {noun}" if group == ALL else f"within {group}"
-                names = ", ".join(f"{rival} {value:.2f}" for value, rival in ahead)
+                named = ahead if group == ALL else ahead[:_NAMED]  # groups may be many
+                names = ", ".join(f"{rival} {value:.2f}" for value, rival in named)
+                if len(ahead) > len(named):
+                    names += f" and {len(ahead) - len(named)} more"
                 places.append(f"{where} (rho {own:.2f}): {names}")
         if places:
             warnings.append(
@@ -215,3 +265,37 @@ def _rivals_close(
     if not close:
         return []
     return [f"Against {target}, {main} is not clearly ahead of {', '.join(close)}."]
+
+
+def _reversals(rows: Sequence[Correlation], main: str) -> list[str]:
+    """Return a warning where the order over all rows is the reverse of that in every group."""
+    warnings = []
+    for target in dict.fromkeys(row.target for row in rows):
+        rho = {
+            row.group: row.statistics.rho
+            for row in rows
+            if (row.score, row.target) == (main, target) and row.statistics.rho is not None
+        }
+        pooled, within = rho.pop(ALL, None), rho
+        if pooled and len(within) > 1 and all(pooled * own < 0 for own in within.values()):
+            groups = ", ".join(f"{group} {own:.2f}" for group, own in within.items())
+            warnings.append(
+                f"Simpson reversal: against {target}, {main} has rho {pooled:.2f} over all, but "
+                f"the opposite sign within every group ({groups}); it tells groups apart, and "
+                "misleads inside each."
+            )
+    return warnings
+
+
+def _explained_by_size(row: Correlation) -> list[str]:
+    """Return a warning where little of the main score's rho is left given the size."""
+    s = row.statistics
+    if s.rho is None or s.rho_interval is None or s.partial is None or s.partial_interval is None:
+        return []
+    if not (s.rho_interval.low > 0 and s.partial_interval.low <= 0):
+        return []
+    return [
+        f"Against {row.target}, what {row.score} knows may be the size alone: given {SIZE}, its "
+        f"rho falls from {s.rho:.2f} to {s.partial:.2f} (95 % interval "
+        f"{s.partial_interval.low:.2f} to {s.partial_interval.high:.2f})."
+    ]

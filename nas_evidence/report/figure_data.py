@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from nas_evidence.maths.ranking import RankStatistics
+from nas_evidence.report.along_training import EarlyTrust
 from nas_evidence.report.correlations import ALL, Trust
-from nas_evidence.report.tables import RankedTrial, Study, usable
+from nas_evidence.report.pages import short
+from nas_evidence.report.tables import LOSSES, RankedArchitecture, Study, usable
 
 #: One colour a family; told apart by the colour-blind, and on light and dark grounds.
 COLOURS = ("#3b82c4", "#d9822b", "#2f9e78", "#b565b0", "#a08a2e", "#c0504d", "#5fb3c9", "#8c8c8c")
@@ -16,6 +18,11 @@ COLOURS = ("#3b82c4", "#d9822b", "#2f9e78", "#b565b0", "#a08a2e", "#c0504d", "#5
 MAX_LINES = 60
 #: What a score is to the study, in the order of the legend.
 KINDS = ("main score", "other estimate", "baseline")
+AXES = {
+    "test_accuracy": "test accuracy",
+    "test_nll_per_datum": "minus test nll, nats per datum",
+    "test_rmse": "minus test rmse",
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,32 @@ class Line:
     epochs: tuple[int, ...]
     values: tuple[float, ...]
     emphasised: bool
+
+
+@dataclass(frozen=True)
+class FrontDot:
+    """One marker of the figure of the Pareto front.
+
+    on_front  of all objectives of the study; on_line of the two that are drawn
+    """
+
+    cost: float
+    objective: float
+    family: str
+    on_front: bool
+    on_line: bool
+    details: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ScoreLine:
+    """One score over the epochs at which it was stored; `regret` in the unit of the scale."""
+
+    score: str
+    kind: str
+    epochs: tuple[int, ...]
+    rho: tuple[float, ...]
+    regret: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -75,57 +108,83 @@ def logarithmic_ticks(dots: Sequence[Dot]) -> dict[float, str]:
         return {}
     whole = range(math.ceil(min(logs)), math.floor(max(logs)) + 1)
     positions = list(whole) if len(whole) >= 2 else sorted({min(logs), max(logs)})
-    return {position: short_count(10**position) for position in positions}
+    return {position: short(10**position) for position in positions}
 
 
-def short_count(count: float) -> str:
-    """Return a count in three digits.
-
-    >>> [short_count(n) for n in (650, 1000, 268_393, 1_494_154)]
-    ['650', '1k', '268k', '1.49M']
-    """
-    for size, suffix in ((1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{count / size:.3g}{suffix}"
-    return f"{count:.3g}"
+def target_words(target: str) -> str:
+    """Return what the axis of a target is called; losses are drawn upside down."""
+    return AXES.get(target, target)
 
 
 def study_dots(study: Study) -> list[Dot]:
-    """Return a dot for each trial that has its objective and its test accuracy."""
+    """Return a dot for each architecture that has its objective and its first target."""
+    target = study.targets[0]
+    sign = -1.0 if target in LOSSES else 1.0
     return [
         Dot(
-            x=trial.objective,
-            y=trial.test_accuracy,
-            family=trial.family,
-            n_parameters=trial.n_parameters,
-            details=_details(trial, study),
+            x=one.objective,
+            y=sign * value,
+            family=one.family,
+            n_parameters=one.n_parameters,
+            details=_details(one, study),
         )
-        for trial in study.ranking
-        if trial.objective is not None and trial.test_accuracy is not None
+        for one in study.ranking
+        if one.objective is not None and (value := _test(one, target)) is not None
     ]
 
 
-def _details(trial: RankedTrial, study: Study) -> tuple[str, ...]:
+def _test(one: RankedArchitecture, target: str) -> float | None:
+    return one.test_accuracy if target == "test_accuracy" else one.test_nll
+
+
+def _details(one: RankedArchitecture, study: Study) -> tuple[str, ...]:
+    several = f", mean of {len(one.trial_ids)} seeds" if len(one.trial_ids) > 1 else ""
+    objective = f"{study.spec.objective} {one.objective:.4f} {study.objective_unit}"
     lines = [
-        f"rank {trial.rank}, trial {trial.trial_id}",
-        trial.architecture,
-        f"{trial.n_parameters:,} parameters" if trial.n_parameters is not None else "",
-        f"{study.objective} {trial.objective:.4f} {study.objective_unit}",
-        f"test accuracy {trial.test_accuracy:.4f}",
-        f"SOTL {trial.sotl:.3f}" if trial.sotl is not None else "",
+        f"rank {one.rank}, trial {one.trial_id}{several}",
+        one.architecture,
+        f"{one.n_parameters:,} parameters" if one.n_parameters is not None else "",
+        objective + (f", spread {one.spread:.4f}" if one.spread is not None else ""),
+        f"test accuracy {one.test_accuracy:.4f}" if one.test_accuracy is not None else "",
+        f"test nll {one.test_nll:.4f}" if one.test_nll is not None else "",
+        f"test rmse {one.test_rmse:.4f}" if one.test_rmse is not None else "",
+        f"SOTL {one.sotl:.3f}" if one.sotl is not None else "",
     ]
     return tuple(filter(None, lines))
 
 
+def front_dots(study: Study, cost: str) -> list[FrontDot]:
+    """Return a dot for each architecture with its objective and this cost, cheapest first."""
+    known = [
+        (one, one.objective)
+        for one in study.ranking
+        if one.objective is not None and cost in one.costs
+    ]
+    dots, best = [], -math.inf
+    for one, objective in sorted(known, key=lambda pair: (pair[0].costs[cost], -pair[1])):
+        dots.append(
+            FrontDot(
+                cost=one.costs[cost],
+                objective=objective,
+                family=one.family,
+                on_front=bool(one.on_front),
+                on_line=objective > best,
+                details=(*_details(one, study), f"{cost} {one.costs[cost]:.4g}"),
+            )
+        )
+        best = max(best, objective)
+    return dots
+
+
 def evidence_lines(study: Study) -> list[Line]:
-    """Return the objective of each trial at its evaluation epochs."""
+    """Return the objective of the best architectures at its evaluation epochs."""
     return _lines(
-        study, usable(study.evidence[study.evidence["estimator"] == study.objective]), "shown"
+        study, usable(study.evidence[study.evidence["estimator"] == study.spec.objective]), "shown"
     )
 
 
 def sotl_lines(study: Study) -> list[Line]:
-    """Return the sum of training losses of each trial, epoch by epoch."""
+    """Return the sum of training losses of the best architectures, epoch by epoch."""
     return _lines(study, study.curves[study.curves["sotl"].notna()], "sotl")
 
 
@@ -133,16 +192,33 @@ def _lines(study: Study, rows: pd.DataFrame, column: str) -> list[Line]:
     by_trial = dict(tuple(rows.groupby("trial_id")))
     return [
         Line(
-            label=f"rank {trial.rank or 'undefined'}, trial {trial.trial_id}: "
-            f"{trial.architecture}",
-            family=trial.family,
-            epochs=tuple(int(epoch) for epoch in by_trial[trial.trial_id]["epoch"]),
-            values=tuple(float(value) for value in by_trial[trial.trial_id][column]),
-            emphasised=trial is study.winner,
+            label=f"rank {one.rank or 'undefined'}, trial {one.trial_id}: {one.architecture}",
+            family=one.family,
+            epochs=tuple(int(epoch) for epoch in by_trial[one.trial_id]["epoch"]),
+            values=tuple(float(value) for value in by_trial[one.trial_id][column]),
+            emphasised=one is study.winner,
         )
-        for trial in study.ranking[:MAX_LINES]
-        if trial.trial_id in by_trial
+        for one in study.ranking[:MAX_LINES]
+        if one.trial_id in by_trial
     ]
+
+
+def score_lines(trust: Trust, found: Sequence[EarlyTrust]) -> list[ScoreLine]:
+    """Return rho and regret of each score over the epochs, the main score last, on top."""
+    by_score: dict[str, list[EarlyTrust]] = {}
+    for one in found:
+        by_score.setdefault(one.score, []).append(one)
+    lines = [
+        ScoreLine(
+            score=score,
+            kind=_kind(trust, score),
+            epochs=tuple(one.epoch for one in points),
+            rho=tuple(one.rho for one in points),
+            regret=tuple(trust.scale.factor * one.regret for one in points),
+        )
+        for score, points in by_score.items()
+    ]
+    return sorted(lines, key=lambda line: -KINDS.index(line.kind))
 
 
 def score_marks(trust: Trust, *, target: str) -> list[ScoreMark]:

@@ -12,7 +12,9 @@ from typing import Any
 from nas_evidence.report.figure_data import (
     KINDS,
     Dot,
+    FrontDot,
     Line,
+    ScoreLine,
     ScoreMark,
     colour,
     logarithmic_ticks,
@@ -22,6 +24,8 @@ from nas_evidence.report.figure_data import (
 Figure = dict[str, Any]
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
+#: Lines of the figure over epochs, by what a score is to the study.
+DASHES = {KINDS[0]: "solid", KINDS[1]: "dash", KINDS[2]: "dot"}
 _LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 
 
@@ -178,6 +182,97 @@ def _joined(lines: Sequence[Line], *, panel: int, shade: str) -> Figure:
         "xaxis": f"x{_suffix(panel)}",
         "yaxis": f"y{_suffix(panel)}",
     }
+
+
+def epochs_figure(lines: Sequence[ScoreLine], *, target: str, unit: str) -> Figure:
+    """Return rho above and regret below, one line a score, over the epochs."""
+    data = []
+    for panel, column in ((1, "rho"), (2, "regret")):
+        for line in lines:
+            main = line.kind == KINDS[0]
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "name": escape(line.score),
+                    "legendgroup": escape(line.score),
+                    "showlegend": panel == 1,
+                    "x": line.epochs,
+                    "y": getattr(line, column),
+                    "hovertemplate": escape(line.score)
+                    + f"<br>epoch %{{x}}: {column} %{{y:.3f}}<extra></extra>",
+                    "line": {
+                        "color": _score_colour(lines, line),
+                        "width": 4 if main else 1.6,
+                        "dash": DASHES[line.kind],
+                    },
+                    "marker": {"size": 8 if main else 5},
+                    "xaxis": f"x{_suffix(panel)}",
+                    "yaxis": f"y{_suffix(panel)}",
+                }
+            )
+    unit = f", {unit}" if unit else ""
+    layout = {
+        "height": 720,
+        "legend": {**_LEGEND, "traceorder": "reversed"},
+        "margin": {"t": 40, "r": 15, "l": 65, "b": 50},
+        "grid": {"rows": 2, "columns": 1, "pattern": "independent", "ygap": 0.12},
+        "xaxis": {},
+        "xaxis2": {"matches": "x", "title": {"text": "epoch"}},
+        "yaxis": {"title": {"text": f"rho with final {escape(target)}"}},
+        "yaxis2": {"title": {"text": f"regret at 1{escape(unit)}"}, "rangemode": "tozero"},
+    }
+    return {"data": data, "layout": layout}
+
+
+def _score_colour(lines: Sequence[ScoreLine], line: ScoreLine) -> str:
+    return colour(len(lines) - 1 - lines.index(line))  # the main score comes last: first colour
+
+
+def front_figure(dots: Sequence[FrontDot], *, cost: str, y_title: str) -> Figure:
+    """Return the objective against a cost, with the front as larger markers on a line."""
+    data: list[Figure] = []
+    front = [dot for dot in dots if dot.on_line]
+    if front:
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": "Pareto front",
+                "x": [dot.cost for dot in front],
+                "y": [dot.objective for dot in front],
+                "line": {"color": "#888888", "width": 1.5, "dash": "dot"},
+                "hoverinfo": "skip",
+            }
+        )
+    for position, family in enumerate(sorted({dot.family for dot in dots})):
+        chosen = [dot for dot in dots if dot.family == family]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": escape(family),
+                "meta": {"family": family},
+                "x": [dot.cost for dot in chosen],
+                "y": [dot.objective for dot in chosen],
+                "text": ["<br>".join(map(escape, dot.details)) for dot in chosen],
+                "hovertemplate": "%{text}<extra></extra>",
+                "marker": {
+                    "symbol": SYMBOLS[position % len(SYMBOLS)],
+                    "color": colour(position),
+                    "size": [15 if dot.on_front else 7 for dot in chosen],
+                    "opacity": [1.0 if dot.on_front else 0.45 for dot in chosen],
+                },
+            }
+        )
+    layout = {
+        "height": 430,
+        "xaxis": {"type": "log", "title": {"text": escape(cost)}},
+        "yaxis": {"title": {"text": escape(y_title)}},
+        "legend": _LEGEND,
+        "margin": {"t": 40, "r": 15, "l": 65, "b": 50},
+    }
+    return {"data": data, "layout": layout}
 
 
 def _suffix(panel: int) -> str:

@@ -39,6 +39,45 @@ def count(value: int | None) -> str:
     return MISSING if value is None else f"{value:,}"
 
 
+def short(value: float | None) -> str:
+    """Return a number in three digits with a suffix, or a dash where it is missing.
+
+    >>> [short(n) for n in (650, 268_393, 1_494_154, 2.5e9, 0.00025, None)]
+    ['650', '268k', '1.49M', '2.5G', '0.00025', '–']
+    """
+    if value is None:
+        return MISSING
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def amount(value: float | None) -> str:
+    """Return a number of any size so that its first digits are seen.
+
+    >>> [amount(x) for x in (0.123456, -1.5, 12345.6, 0.00012, 0.0, None)]
+    ['0.1235', '-1.5000', '12,346', '0.00012', '0', '–']
+    """
+    if value is None:
+        return MISSING
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time span in words.
+
+    >>> [duration(s) for s in (0.4, 75, 5400)]
+    ['0.4 s', '1.2 min', '1.5 h']
+    """
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
 def markdown(text: object) -> Markup:
     r"""Return text that Markdown and HTML show as it is.
 
@@ -59,6 +98,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "count": count, "md": markdown}
+    environment.filters |= {"short": short, "duration": duration, "amount": amount}
     environment.globals["include_raw"] = lambda name: Markup(
         (_TEMPLATES / name).read_text(encoding="utf-8")
     )

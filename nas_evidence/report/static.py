@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -12,7 +13,9 @@ from matplotlib.ticker import MaxNLocator
 from nas_evidence.report.figure_data import (
     KINDS,
     Dot,
+    FrontDot,
     Line,
+    ScoreLine,
     ScoreMark,
     colour,
     logarithmic_ticks,
@@ -20,6 +23,7 @@ from nas_evidence.report.figure_data import (
 )
 
 SYMBOLS = ("o", "s", "D", "^", "P", "X", "*", "p")
+DASHES = {KINDS[0]: "-", KINDS[1]: "--", KINDS[2]: ":"}
 
 
 def save_scatter(path: Path, dots: Sequence[Dot], *, x_title: str, y_title: str) -> None:
@@ -95,6 +99,56 @@ def save_training(path: Path, panels: Sequence[tuple[str, Sequence[Line]]]) -> N
             )
     handles = [Line2D([], [], color=colour(i), label=plain(f)) for i, f in enumerate(families)]
     figure.legend(handles=handles, loc="outside upper left", ncols=4, frameon=False)
+    _save(figure, path)
+
+
+def save_epochs(path: Path, lines: Sequence[ScoreLine], *, target: str, unit: str) -> None:
+    """Draw rho above and regret below, one line a score, over the epochs."""
+    figure = Figure(figsize=(7, 6.8), layout="constrained")
+    titles = (f"rho with final {target}", f"regret at 1{', ' if unit else ''}{unit}")
+    for row, (title, column) in enumerate(zip(titles, ("rho", "regret"), strict=True), start=1):
+        axes = figure.add_subplot(2, 1, row, ylabel=plain(title), xlabel="epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for number, line in enumerate(lines):
+            axes.plot(
+                line.epochs,
+                getattr(line, column),
+                marker=".",
+                color=colour(len(lines) - 1 - number),
+                linestyle=DASHES[line.kind],
+                linewidth=3 if line.kind == KINDS[0] else 1.2,
+                label=plain(line.score),
+            )
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles[::-1], labels[::-1], loc="outside upper left", ncols=4, frameon=False, fontsize=8
+    )
+    _save(figure, path)
+
+
+def save_front(path: Path, dots: Sequence[FrontDot], *, cost: str, y_title: str) -> None:
+    """Draw the objective against a cost, with the front as larger markers on a line."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot(xlabel=plain(cost), ylabel=plain(y_title), xscale="log")
+    front = [dot for dot in dots if dot.on_line]
+    axes.plot(
+        [dot.cost for dot in front],
+        [dot.objective for dot in front],
+        color="#888888",
+        linestyle=":",
+        label="Pareto front",
+    )
+    for position, family in enumerate(sorted({dot.family for dot in dots})):
+        chosen = [dot for dot in dots if dot.family == family]
+        axes.scatter(
+            [dot.cost for dot in chosen],
+            [dot.objective for dot in chosen],
+            s=[100 if dot.on_front else 20 for dot in chosen],
+            marker=SYMBOLS[position % len(SYMBOLS)],
+            color=[to_rgba(colour(position), 1.0 if dot.on_front else 0.45) for dot in chosen],
+            label=plain(family),
+        )
+    axes.legend()
     _save(figure, path)
 
 

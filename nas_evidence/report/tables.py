@@ -1,86 +1,120 @@
-"""What the report is about: the tables of a study folder, joined and ranked.
+"""A study folder as tables: read the Parquet files, average replicates, rank architectures.
 
-Only complete trials rank. A score is the last value of an estimator, missing where that value is
-invalid; every score is larger-is-better, so that a correlation keeps its sign.
+The unit of every comparison is the architecture: trials that differ in their seed alone are its
+replicates and enter as their mean, so that they never count as independent architectures. All
+targets are larger-is-better, so that a correlation keeps its sign: losses are negated, under the
+name of the loss.
 """
 
-import tomllib
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
 
 import pandas as pd
 
+from nas_evidence.codec import load_study
+from nas_evidence.domains import ParameterValue
+from nas_evidence.maths.pareto import on_front
+from nas_evidence.maths.seeds import Certainty, certainty
 from nas_evidence.record import TrialStatus
-from nas_evidence.spec import BASELINES, CURVE_SCORES, ParameterValue
+from nas_evidence.spec import BASELINES, CURVE_SCORES, StudySpec
 from nas_evidence.store import UnreadableFile, read_tables
 
-TARGETS = ("test_accuracy", "test_log_likelihood")
+#: What a score is compared with, by likelihood; the first one is the one that matters.
+TARGETS: Mapping[str, tuple[str, ...]] = {
+    "categorical": ("test_accuracy", "test_nll_per_datum"),
+    "gaussian": ("test_nll_per_datum", "test_rmse"),
+}
+LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
+Row = Mapping[str, Any]  # of a table, by column
+_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
 
 
 @dataclass(frozen=True)
-class RankedTrial:
-    """One complete trial; `rank` is None where its objective is missing."""
+class RankedArchitecture:
+    """One architecture with complete trials; values are means over them.
+
+    rank         None where the objective is missing
+    trial_id     the trial that stands for it: the replicate of the best objective
+    spread       standard deviation of the objective over seeds, None for one value
+    rank_seeds   best and worst rank that one of its replicates alone would have had
+    rank_range   interval of its rank (see `maths/seeds.py`), None without any replicates
+    costs        of n_parameters, flops, memory_bytes and latency_seconds those that are known
+    on_front     no other is as good in all objectives and better in one; None for one objective
+    """
 
     rank: int | None
     trial_id: int
-    replicate: int | None
+    trial_ids: tuple[int, ...]
     family: str
     architecture: str
     values: Mapping[str, ParameterValue]
     n_parameters: int | None
     objective: float | None  # as `Study.objective_unit` says
+    spread: float | None
+    rank_seeds: tuple[int, int] | None
+    rank_range: tuple[int, int] | None
     sotl: float | None  # nats per datum, summed over epochs; smaller is better
     test_accuracy: float | None  # fraction
     test_nll: float | None  # nats per datum
+    test_rmse: float | None  # in the unit of the target
+    costs: Mapping[str, float]
+    on_front: bool | None
 
 
 @dataclass(frozen=True)
 class Study:
     """A study as the report sees it.
 
-    trials      one row a finished trial, whatever its status
-    complete    one row a complete trial: family, TARGETS and a column for each name in `scores`
-    ranking     complete trials, best objective first
-    evidence    every evaluation, with a column `shown`: per datum where that has a meaning
-    curves      one row an epoch
+    trials         one row a finished trial, whatever its status
+    complete       one row a complete trial, by trial_id; `objective` as it is shown
+    architectures  one row an architecture with complete trials, by key, in the order of the
+                   first trial: family, `targets` and a column for each name in `scores`
+    ranking        the same, best objective first
+    evidence       every evaluation, with a column `shown`: per datum where that has a meaning
+    terms          the parts of the last evaluations
+    curves         one row an epoch
+    certainty      how sure the ranking is, or None without replicates
     """
 
-    name: str
-    dataset: str
-    objective: str
+    spec: StudySpec
     objective_unit: str
-    seed: int
-    n_trials: int
+    targets: tuple[str, ...]
     trials: pd.DataFrame
     complete: pd.DataFrame
+    architectures: pd.DataFrame
     scores: tuple[str, ...]
-    ranking: tuple[RankedTrial, ...]
+    ranking: tuple[RankedArchitecture, ...]
     evidence: pd.DataFrame
+    terms: pd.DataFrame
     curves: pd.DataFrame
+    certainty: Certainty | None
     unreadable: tuple[UnreadableFile, ...]
 
     @property
-    def winner(self) -> RankedTrial | None:
+    def winner(self) -> RankedArchitecture | None:
         """Return the first of the ranking, or None while nothing ranks."""
         return self.ranking[0] if self.ranking and self.ranking[0].rank else None
 
     @property
-    def yardstick(self) -> RankedTrial | None:
+    def yardstick(self) -> RankedArchitecture | None:
         """Return the best linear model, or None if there is none."""
-        return next((trial for trial in self.ranking if trial.family == "linear"), None)
+        return next((one for one in self.ranking if one.family == "linear"), None)
 
     @property
     def families(self) -> tuple[str, ...]:
         """Return the families of the ranking, sorted."""
-        return tuple(sorted({trial.family for trial in self.ranking}))
+        return tuple(sorted({one.family for one in self.ranking}))
 
 
 def load_study_tables(folder: Path) -> Study:
     """Read a study folder.
 
     Raises:
-        ValueError: the folder holds no study file.
+        ValueError: the folder holds no study file, or one with mistakes.
     """
     study_file = folder / "study.toml"
     if not study_file.is_file():
@@ -88,30 +122,40 @@ def load_study_tables(folder: Path) -> Study:
             f"a study folder holds study.toml, but {folder} does not; "
             "name the folder that `search` wrote (its --out, by default runs/<name>)."
         )
-    spec = tomllib.loads(study_file.read_text(encoding="utf-8"))
-    tables, unreadable = read_tables(folder, ["trials", "evidence", "curves"])
+    spec = load_study(study_file)
+    tables, unreadable = read_tables(folder)
     trials, evidence, curves = tables["trials"], tables["evidence"], tables["curves"]
     evidence["shown"] = evidence["per_datum"].where(
         evidence["per_datum"].notna(), evidence["value"]
     )
+    objective = str(spec.objective)
     complete = trials[trials["status"] == TrialStatus.COMPLETE.value].set_index("trial_id")
-    complete["test_log_likelihood"] = -complete["test_nll_per_datum"]
-    objective = str(spec["objective"])
     scores = _final_scores(complete, evidence, curves, objective)
     names = _in_order(scores.columns, objective)
+    complete["objective"] = _shown(evidence, curves, scores, objective)
+    final = curves.drop_duplicates("trial_id", keep="last").set_index("trial_id")
+    complete["sotl"] = final["sotl"].reindex(complete.index).astype(float)
+    targets = TARGETS[spec.plan.likelihood]
+    for target in targets:
+        sign = -1.0 if target in LOSSES else 1.0
+        scores[target] = sign * complete[target].astype(float)
+    keys = complete["architecture_key"]
+    architectures = scores.groupby(keys, sort=False).mean()
+    architectures.insert(0, "family", complete.groupby("architecture_key")["family"].first())
+    ranking, certain = _ranking(complete, spec)
     return Study(
-        name=str(spec["name"]),
-        dataset=str(spec["dataset"]["name"]),
-        objective=objective,
+        spec=spec,
         objective_unit=_unit(evidence[evidence["estimator"] == objective]),
-        seed=int(spec["seed"]),
-        n_trials=int(spec["n_trials"]),
+        targets=targets,
         trials=trials,
-        complete=complete[["family", *TARGETS]].join(scores[list(names)]),
+        complete=complete,
+        architectures=architectures[["family", *targets, *names]],
         scores=names,
-        ranking=_ranking(complete, evidence, curves, objective),
+        ranking=ranking,
         evidence=evidence,
+        terms=_last_terms(tables["terms"], evidence),
         curves=curves,
+        certainty=certain,
         unreadable=unreadable,
     )
 
@@ -126,12 +170,17 @@ def usable(evidence: pd.DataFrame) -> pd.DataFrame:
     return evidence[evidence["valid"].fillna(False) & evidence["value"].notna()]
 
 
+def _last_terms(terms: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
+    last = last_evaluations(evidence)[["trial_id", "estimator", "epoch"]]
+    return terms.merge(last, on=["trial_id", "estimator", "epoch"])
+
+
 def _final_scores(
     complete: pd.DataFrame, evidence: pd.DataFrame, curves: pd.DataFrame, objective: str
 ) -> pd.DataFrame:
     last = usable(last_evaluations(evidence))
     scores = last.pivot(index="trial_id", columns="estimator", values="value")
-    for estimator in {objective, *evidence["estimator"]}:
+    for estimator in {objective, *evidence["estimator"]} - set(BASELINES):
         if estimator not in scores:  # never once valid: a column of missing values, not no column
             scores[estimator] = float("nan")
     scores = scores.reindex(complete.index)
@@ -146,6 +195,15 @@ def _final_scores(
     return scores.astype(float)
 
 
+def _shown(
+    evidence: pd.DataFrame, curves: pd.DataFrame, scores: pd.DataFrame, objective: str
+) -> pd.Series:
+    """Return the objective of each trial as it is shown."""
+    own = usable(last_evaluations(evidence[evidence["estimator"] == objective]))
+    shown = own.set_index("trial_id")["shown"].reindex(scores.index)
+    return shown.fillna(scores[objective]).astype(float)
+
+
 def _in_order(names: pd.Index, objective: str) -> tuple[str, ...]:
     """Return the objective first, then other estimators, free scores, and baselines."""
     last = (*CURVE_SCORES, *BASELINES)
@@ -158,37 +216,104 @@ def _unit(objective: pd.DataFrame) -> str:
 
 
 def _ranking(
-    complete: pd.DataFrame, evidence: pd.DataFrame, curves: pd.DataFrame, objective: str
-) -> tuple[RankedTrial, ...]:
-    last = usable(last_evaluations(evidence[evidence["estimator"] == objective]))
-    shown = last.set_index("trial_id")["shown"].reindex(complete.index)
-    sotl = curves.drop_duplicates("trial_id", keep="last").set_index("trial_id")["sotl"]
-    best_first = shown.sort_values(ascending=False, kind="stable", na_position="last").index
-    trials = []
-    for position, trial_id in enumerate(best_first, start=1):
-        row, value = complete.loc[trial_id], _known(shown[trial_id])
-        values = {
-            name.removeprefix("arch_"): row[name]
-            for name in complete.columns
-            if name.startswith("arch_") and not pd.isna(row[name])
-        }
-        n_parameters, replicate = row["n_parameters"], row["replicate"]
-        trials.append(
-            RankedTrial(
-                rank=position if value is not None else None,
-                trial_id=int(trial_id),
-                replicate=None if pd.isna(replicate) else int(replicate),
-                family=str(row["family"]),
-                architecture=architecture_text(str(row["family"]), values),
-                values=values,
-                n_parameters=None if pd.isna(n_parameters) else int(n_parameters),
-                objective=value,
-                sotl=_known(sotl.get(trial_id)),
-                test_accuracy=_known(row["test_accuracy"]),
-                test_nll=_known(row["test_nll_per_datum"]),
-            )
+    complete: pd.DataFrame, spec: StudySpec
+) -> tuple[tuple[RankedArchitecture, ...], Certainty | None]:
+    groups: dict[str, list[Row]] = {}
+    for row in complete.reset_index().to_dict("records"):
+        groups.setdefault(str(row["architecture_key"]), []).append(row)
+    objectives = {key: _known(rows, "objective") for key, rows in groups.items()}
+    means = {key: fmean(values) for key, values in objectives.items() if values}
+    ranked = sorted(means, key=lambda key: -means[key])
+    sure = certainty([objectives[key] for key in ranked], seed=spec.seed)
+    ranges = list(zip(sure.rank_low, sure.rank_high, strict=True)) if sure else []
+    costs = {key: _costs(rows) for key, rows in groups.items()}
+    front = _front(means, costs, spec.minimise)
+    ascending = sorted(means.values())
+    unranked = [key for key in groups if key not in means]
+    return tuple(
+        _ranked(
+            groups[key],
+            rank=position + 1 if key in means else None,
+            rank_seeds=_rank_seeds(objectives[key], ascending),
+            rank_range=ranges[position] if ranges and key in means else None,
+            costs=costs[key],
+            on_front=front.get(key, False) if spec.minimise else None,
         )
-    return tuple(trials)
+        for position, key in enumerate([*ranked, *unranked])
+    ), sure
+
+
+def _rank_seeds(values: list[float], ascending: list[float]) -> tuple[int, int] | None:
+    """Return the best and worst rank that one of `values` has among the means of the others."""
+    if len(values) < 2:
+        return None
+    own = fmean(values)
+    ranks = [
+        1 + len(ascending) - bisect_right(ascending, value) - int(own > value) for value in values
+    ]
+    return min(ranks), max(ranks)
+
+
+def _ranked(
+    rows: list[Row],
+    *,
+    rank: int | None,
+    rank_seeds: tuple[int, int] | None,
+    rank_range: tuple[int, int] | None,
+    costs: Mapping[str, float],
+    on_front: bool | None,
+) -> RankedArchitecture:
+    objectives = _known(rows, "objective")
+    standing = rows[0]
+    if objectives:
+        standing = next(row for row in rows if row["objective"] == max(objectives))
+    values = architecture_values(standing)
+    return RankedArchitecture(
+        rank=rank,
+        trial_id=int(standing["trial_id"]),
+        trial_ids=tuple(int(row["trial_id"]) for row in rows),
+        family=str(standing["family"]),
+        architecture=architecture_text(str(standing["family"]), values),
+        values=values,
+        n_parameters=int(costs["n_parameters"]) if "n_parameters" in costs else None,
+        objective=_mean(rows, "objective"),
+        spread=stdev(objectives) if len(objectives) > 1 else None,
+        rank_seeds=rank_seeds,
+        rank_range=rank_range,
+        sotl=_mean(rows, "sotl"),
+        test_accuracy=_mean(rows, "test_accuracy"),
+        test_nll=_mean(rows, "test_nll_per_datum"),
+        test_rmse=_mean(rows, "test_rmse"),
+        costs=costs,
+        on_front=on_front,
+    )
+
+
+def _costs(rows: list[Row]) -> dict[str, float]:
+    found = {name: _mean(rows, name) for name in _COSTS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _front(
+    objective: Mapping[str, float],
+    costs: Mapping[str, Mapping[str, float]],
+    minimise: tuple[str, ...],
+) -> dict[str, bool]:
+    """Return which architectures with known objective and costs are on the Pareto front."""
+    keys = [key for key in objective if all(name in costs[key] for name in minimise)]
+    if not minimise or not keys:
+        return {}
+    gains = [[objective[key], *(-costs[key][name] for name in minimise)] for key in keys]
+    return dict(zip(keys, on_front(gains).tolist(), strict=True))
+
+
+def architecture_values(row: Row) -> dict[str, ParameterValue]:
+    """Return the architecture parameters of one row of `trials`."""
+    return {
+        name.removeprefix("arch_"): value
+        for name, value in row.items()
+        if name.startswith("arch_") and not pd.isna(value)
+    }
 
 
 def architecture_text(family: str, values: Mapping[str, ParameterValue]) -> str:
@@ -200,5 +325,10 @@ def architecture_text(family: str, values: Mapping[str, ParameterValue]) -> str:
     return ", ".join([family, *(f"{name} {value}" for name, value in values.items())])
 
 
-def _known(value: object) -> float | None:
-    return None if value is None or pd.isna(value) else float(value)  # type: ignore[arg-type]
+def _known(rows: list[Row], name: str) -> list[float]:
+    return [float(row[name]) for row in rows if not pd.isna(row[name])]
+
+
+def _mean(rows: list[Row], name: str) -> float | None:
+    known = _known(rows, name)
+    return fmean(known) if known else None

@@ -59,6 +59,31 @@
   }
   for (const button of buttons) button.addEventListener("click", () => show(button.dataset.showFamily));
 
+  // Two architectures side by side, in the parts of their evidence.
+  const terms = document.getElementById("terms");
+  if (terms) {
+    const values = JSON.parse(terms.textContent);
+    const table = document.getElementById("comparison");
+    const chosen = [...table.querySelectorAll("select")];
+    const amount = (value) => {
+      if (value === undefined || value === null) return "–";
+      if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
+      if (Math.abs(value) >= 0.001) return value.toFixed(4);
+      return value === 0 ? "0" : value.toPrecision(2);
+    };
+    const fill = () => {
+      [...table.tBodies[0].rows].forEach((row, line) => {
+        const shown = chosen.map((select) => values[select.value][line]);
+        shown.forEach((value, column) => { row.cells[1 + column].textContent = amount(value); });
+        if (shown.length > 1) {
+          const known = shown.every((value) => value !== null);
+          row.cells[3].textContent = known ? amount(shown[0] - shown[1]) : "–";
+        }
+      });
+    };
+    for (const select of chosen) select.addEventListener("change", fill);
+  }
+
   // Missing cells have no data-value and stay at the end in both directions.
   function sort(table, column, direction) {
     const body = table.tBodies[0];
