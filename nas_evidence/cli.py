@@ -5,7 +5,6 @@ bad study, 130 interrupted.
 """
 
 import contextlib
-import csv
 import json
 import logging
 import os
@@ -27,8 +26,14 @@ from rich.text import Text
 import nas_evidence
 from nas_evidence.codec import StudyError, find_study, load_study
 from nas_evidence.record import TrialStatus
-from nas_evidence.spec import BASELINES, CURVE_SCORES, StudySpec
-from nas_evidence.terminal import Progress, rough_duration, score_text
+from nas_evidence.spec import StudySpec
+from nas_evidence.terminal import (
+    Progress,
+    ranking_rows,
+    rough_duration,
+    score_text,
+    trust_line,
+)
 
 app = typer.Typer(
     add_completion=False,
@@ -53,6 +58,9 @@ Override = Annotated[
 ]
 DataRoot = Annotated[
     Path | None, typer.Option("--data-root", help="Folder of the data sets, as torchvision's.")
+]
+Steal = Annotated[
+    bool, typer.Option("--steal", help="Take over from another host that is known to be dead.")
 ]
 Download = Annotated[bool, typer.Option("--download", help="Fetch a missing data set.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -104,6 +112,7 @@ def search(
     overrides: Override = None,
     data_root: DataRoot = None,
     download: Download = False,
+    steal: Steal = False,
 ) -> None:
     """Search, rank, report and export; creates the study folder or continues it.
 
@@ -111,10 +120,10 @@ def search(
     """
     from nas_evidence.service.study_folder import default_folder, open_study
 
-    spec = load_study(find_study(study), overrides or ())
-    spec = _with_options(spec, trials, workers)
+    spec = _with_options(_checked(study, overrides), trials, workers)
     folder = folder or default_folder(spec)
-    _run(open_study(folder, spec), folder, executor, data_root, download)
+    spec = open_study(folder, spec, steal=steal)
+    _run(spec, folder, executor, data_root, download, steal=steal)
 
 
 @app.command()
@@ -123,17 +132,20 @@ def resume(
     trials: Trials = None,
     workers: Workers = None,
     executor: Where = "ray",
+    overrides: Override = None,
     data_root: DataRoot = None,
     download: Download = False,
+    steal: Steal = False,
 ) -> None:
-    """Go on with a study after a stop or a crash, or with more trials.
+    """Go on with a study after a stop or a crash, or with more trials or another budget.
 
-    Example: nas-evidence resume runs/digits --trials 48
+    Example: nas-evidence resume runs/digits --trials 48 --set budget.wall_seconds=3600
     """
     from nas_evidence.service.study_folder import open_study, read_study
 
-    spec = _with_options(read_study(folder), trials, workers)
-    _run(open_study(folder, spec), folder, executor, data_root, download)
+    spec = _with_options(read_study(folder, overrides or ()), trials, workers)
+    spec = open_study(folder, spec, steal=steal)
+    _run(spec, folder, executor, data_root, download, steal=steal)
 
 
 @app.command()
@@ -170,6 +182,8 @@ def status(folder: StudyFolder, as_json: AsJson = False) -> None:
         out.print(f"best: trial {now.best.trial_id} with {now.objective} = {value}")
     if now.state == "stopped":
         out.print(f"continue: {_program()} resume {folder}")
+    if now.state == "budget spent":
+        out.print(f"continue: {_program()} resume {folder} --set budget.KEY=SECONDS")
 
 
 @app.command()
@@ -241,7 +255,7 @@ def validate(
 
     Example: nas-evidence validate search_spaces/digits.toml
     """
-    spec = load_study(find_study(study), overrides or ())
+    spec = _checked(study, overrides)
     out.print(
         f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
         f"{spec.dataset.name}, ranked by {spec.objective}"
@@ -302,10 +316,25 @@ def export(
     from nas_evidence.service.study_folder import read_study
 
     spec = read_study(folder)
+    if trial_id is None:
+        from nas_evidence.report.tables import load_study_tables
+
+        winner = load_study_tables(folder).winner
+        trial_id = None if winner is None else winner.trial_id
     _export(spec, folder, to, trial_id, data_root)
 
 
 # ---------------------------------------------------------------------------------------------
+
+
+def _checked(study: str, overrides: Sequence[str] | None) -> StudySpec:
+    """Return a study whose file has no mistake, and whose first architectures are in its space."""
+    spec = load_study(find_study(study), overrides or ())
+    if spec.first:
+        from nas_evidence.service.startup import first_points
+
+        first_points(spec)
+    return spec
 
 
 def _latest_study() -> Path:
@@ -329,13 +358,19 @@ def _with_options(spec: StudySpec, trials: int | None, workers: int | None) -> S
 
 
 def _run(
-    spec: StudySpec, folder: Path, executor: str, data_root: Path | None, download: bool
+    spec: StudySpec,
+    folder: Path,
+    executor: str,
+    data_root: Path | None,
+    download: bool,
+    *,
+    steal: bool,
 ) -> None:
     from nas_evidence.service.study_folder import locked
     from nas_evidence.store import finished
 
     _log_to(folder / "logs" / "driver.log")
-    with locked(folder):
+    with locked(folder, steal=steal):
         done = finished(folder)
         if len(done) < spec.n_trials:
             try:
@@ -348,6 +383,13 @@ def _run(
                     f"Continue: {_program()} resume {folder}{_data_option(data_root)}"
                 )
                 raise typer.Exit(130) from None
+            n_stored = len(finished(folder))
+            if n_stored < spec.n_trials:
+                out.print(
+                    f"budget: spent after {n_stored} of {spec.n_trials} trials; the others go on "
+                    f"with a higher one: {_program()} resume {folder} "
+                    f"--set budget.KEY=SECONDS{_data_option(data_root)}"
+                )
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
         _conclude(spec, folder, data_root)
@@ -374,8 +416,9 @@ def _search(
     from nas_evidence.service.executors import Executor
     from nas_evidence.service.forecast import forecast_seconds
     from nas_evidence.service.inline_executor import InlineExecutor
-    from nas_evidence.trial import device_for
+    from nas_evidence.trial import check_task, device_for
 
+    check_task(spec.plan, arrays)
     left = spec.n_trials - n_done
     seconds = forecast_seconds(spec, arrays) * left / spec.n_trials
     workers = 1 if executor == "inline" else min(spec.resources.workers, left)
@@ -399,6 +442,7 @@ def _search(
     try:
         with _watching(spec, n_done) as progress:
             Driver(spec, folder.resolve(), pool, progress).run()
+        out.print(f"workers waited {pool.idle_share():.0%} of their time")
     finally:
         pool.close()
 
@@ -415,48 +459,26 @@ def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
 
 def _conclude(spec: StudySpec, folder: Path, data_root: Path | None) -> None:
     """Print the ranking, write report and export, and say how to go on."""
+    from nas_evidence.report.headline import certainty_sentences
+    from nas_evidence.report.pruning import pruning_report
     from nas_evidence.report.study import build_report
     from nas_evidence.report.tables import load_study_tables
     from nas_evidence.service.study_folder import study_status
 
     now = study_status(folder)
     tables = load_study_tables(folder)
-    rows = tables.ranking
+    target = tables.targets[0]
+    header, rows = ranking_rows(tables.ranking, spec, target)
     _print_rows(
-        f"Ranking of {spec.name} by {spec.objective} ({tables.objective_unit})",
-        (
-            "rank",
-            "trial",
-            "family",
-            "width",
-            "depth",
-            "parameters",
-            spec.objective,
-            "SOTL",
-            "test accuracy",
-            "test nll",
-        ),
-        [
-            (
-                _text(r.rank),
-                str(r.trial_id),
-                r.family,
-                _text(r.values.get("width")),
-                _text(r.values.get("depth")),
-                _text(r.n_parameters),
-                score_text(r.objective),
-                score_text(r.sotl),
-                score_text(r.test_accuracy),
-                score_text(r.test_nll),
-            )
-            for r in rows
-        ],
+        f"Ranking of {spec.name} by {spec.objective} ({tables.objective_unit})", header, rows
     )
     paths = build_report(folder)
-    _print_trust(paths.correlations, spec.objective)
+    for sentence in (*certainty_sentences(tables), *pruning_report(tables).sentences):
+        out.print(f"note:   {sentence}")
+    out.print(trust_line(paths.correlations, spec.objective, target))
     winner = tables.winner
     if winner is not None and not _is_exported(folder / "export", winner.trial_id):
-        _export(spec, folder, folder / "export", None, data_root)
+        _export(spec, folder, folder / "export", winner.trial_id, data_root)
     elif winner is not None:
         out.print(f"export: {folder / 'export'}")
     out.print(f"report: {paths.html}")
@@ -479,33 +501,6 @@ def _is_exported(folder: Path, trial_id: int) -> bool:
     return bool(written["trial_id"] == trial_id)
 
 
-def _print_trust(correlations: Path, objective: str) -> None:
-    """Say in one line how far the ranking can be trusted; the report says it at length."""
-    with correlations.open(newline="") as file:
-        rows = [
-            row
-            for row in csv.DictReader(file)
-            if (row["target"], row["group"]) == ("test_accuracy", "all")
-        ]
-    found = {row["score"]: row for row in rows}
-    mine = found.get(objective)
-    if mine is None or not mine["rho"]:
-        out.print(f"trust:  {mine['note'] if mine else 'undefined: no complete trial'}")
-        return
-    better = [
-        f"{row['score']} {float(row['rho']):.2f}"
-        for row in rows
-        if row["score"] in BASELINES + CURVE_SCORES
-        and row["rho"]
-        and float(row["rho"]) >= float(mine["rho"])
-    ]
-    free = f"; as good or better at no cost: {', '.join(better)}" if better else ""
-    out.print(
-        f"trust:  {objective} ranks test accuracy with Spearman's rho {float(mine['rho']):.2f} "
-        f"(95 % interval {float(mine['rho_low']):.2f} to {float(mine['rho_high']):.2f}){free}"
-    )
-
-
 def _export(
     spec: StudySpec, folder: Path, to: Path, trial_id: int | None, data_root: Path | None
 ) -> None:
@@ -526,7 +521,7 @@ def _report_table(
     baselines: Sequence[str],
     to: Path | None,
 ) -> None:
-    from nas_evidence.report.correlations import COLUMNS as CORRELATION_COLUMNS
+    from nas_evidence.report.correlations import MAIN_COLUMNS
     from nas_evidence.report.table import rank_table_report
 
     result = rank_table_report(
@@ -534,8 +529,8 @@ def _report_table(
     )
     _print_rows(
         f"How well the columns of {table.name} rank {target}",
-        CORRELATION_COLUMNS,
-        [[_statistic(cell) for cell in row.cells().values()] for row in result.rows],
+        MAIN_COLUMNS,
+        [[_statistic(row.cells()[name]) for name in MAIN_COLUMNS] for row in result.rows],
     )
     for warning in result.warnings:
         out.print(f"warning: {warning}")
@@ -573,10 +568,6 @@ def _print_json(value: object) -> None:
 
 def _count(n: int, noun: str, of: str = "") -> str:
     return f"{n}{of} {noun}" if n == 1 and not of else f"{n}{of} {noun}s"
-
-
-def _text(value: object) -> str:
-    return "-" if value is None else str(value)
 
 
 def _statistic(cell: object) -> str:

@@ -17,7 +17,7 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange
+from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange, described
 from nas_evidence.spec import (
     FAMILY_PARAMETERS,
     BudgetSpec,
@@ -254,7 +254,7 @@ def _check_families(
 
 def _domain(value: Any, widest: Domain) -> Domain | str:
     """Parse one domain; a string says what is wrong with it."""
-    allowed = _describe(widest)
+    allowed = described(widest)
     if not isinstance(value, Mapping):
         value = {"options": [value]}  # a plain value fixes the parameter
     ranged = FloatRange if isinstance(widest, FloatRange) else IntRange
@@ -277,14 +277,6 @@ def _domain(value: Any, widest: Domain) -> Domain | str:
     if isinstance(domain, Choice) and len(set(domain.options)) < len(domain.options):
         return f"repeats an option: {list(domain.options)}"
     return domain
-
-
-def _describe(domain: Domain) -> str:
-    if isinstance(domain, Choice):
-        return "{" + ", ".join(map(repr, domain.options)) + "}"
-    if isinstance(domain, IntRange) and domain.step > 1:
-        return f"{domain.low}, {domain.low + domain.step}, ..., {domain.high}"
-    return f"{domain.low}..{domain.high}"
 
 
 def _line_number(message: str) -> tuple[bool, int]:

@@ -110,3 +110,16 @@ class Choice(Frozen):
 
 
 Domain = IntRange | FloatRange | Choice
+
+
+def described(domain: Domain) -> str:
+    """Return the members of a domain as a person writes them.
+
+    >>> described(IntRange(low=8, high=20, step=6)), described(Choice(options=("a", "b")))
+    ('8, 14, ..., 20', "{'a', 'b'}")
+    """
+    if isinstance(domain, Choice):
+        return "{" + ", ".join(map(repr, domain.options)) + "}"
+    if isinstance(domain, IntRange) and domain.step > 1:
+        return f"{domain.low}, {domain.low + domain.step}, ..., {domain.high}"
+    return f"{domain.low}..{domain.high}"

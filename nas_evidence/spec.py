@@ -181,6 +181,12 @@ class SamplerSpec(Frozen):
     group: bool = True
     constant_liar: bool = True
 
+    @model_validator(mode="after")
+    def _group(self) -> "SamplerSpec":
+        if self.group and not self.multivariate:
+            raise ValueError("`group` must be false with multivariate = false, but got true")
+        return self
+
 
 class PruningSpec(Frozen):
     """When a trial that does badly at a rung is stopped; no validation data is looked at."""

@@ -7,27 +7,30 @@
 
 `evidence`, `terms` and `curves` are written before `trials`, whose file is the commit marker:
 without it the attempt does not exist. A file appears whole or not at all (temporary name, fsync,
-rename). Missing is null, never NaN. Columns are only ever added, so that files of every version
-read together; what cannot be read is skipped and reported, never guessed.
+rename). `compact` joins files of finished attempts into `part-*.parquet`, so that long studies
+read fast; `*.parquet` still finds every row. Missing is null, never NaN. Columns are only ever
+added, so that files of every version read together; what cannot be read is skipped and reported,
+never guessed.
 """
 
+import errno
 import logging
 import math
 import os
 import re
 import uuid
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nas_evidence.domains import ParameterValue
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
-from nas_evidence.spec import ParameterValue, StudySpec
+from nas_evidence.spec import ArchitectureSpec, StudySpec
 
 logger = logging.getLogger(__name__)
 
@@ -37,73 +40,38 @@ TableName = Literal["trials", "evidence", "terms", "curves"]
 Cell = ParameterValue | None
 Row = dict[str, Cell]
 
-_KEY = {"trial_id": pa.int64(), "attempt": pa.int64()}
+_TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
+_COLUMNS: Mapping[TableName, str] = {
+    "trials": """
+        trial_id:int attempt:int replicate:int architecture_key:str status:str cause:str family:str
+        arch_depth:int arch_width:int arch_shape:str seed:int n_parameters:int n_data:int
+        flops:int memory_bytes:int latency_seconds:float gpu_share:float epochs:int
+        best_epoch:int best_evidence:float noise_std:float temperature:float
+        test_accuracy:float test_nll_per_datum:float test_rmse:float
+        train_seconds:float evidence_seconds:float total_seconds:float versions:str error:str""",
+    "evidence": """
+        trial_id:int attempt:int epoch:int estimator:str value:float per_datum:float relation:str
+        standard_error:float valid:bool note:str seconds:float""",
+    "terms": "trial_id:int attempt:int epoch:int estimator:str term:str group:str value:float",
+    "curves": """
+        trial_id:int attempt:int epoch:int train_nll_per_datum:float learning_rate:float
+        sotl:float sotl_e:float sotl_ema:float prequential_epoch1:float seconds:float
+        noise_std:float temperature:float""",
+}
 _SCHEMAS: Mapping[TableName, pa.Schema] = {
-    "trials": pa.schema(
-        _KEY
-        | {
-            "replicate": pa.int64(),
-            "architecture_key": pa.string(),
-            "status": pa.string(),
-            "cause": pa.string(),
-            "family": pa.string(),
-            "arch_depth": pa.int64(),
-            "arch_width": pa.int64(),
-            "arch_shape": pa.string(),
-            "seed": pa.int64(),
-            "n_parameters": pa.int64(),
-            "n_data": pa.int64(),
-            "epochs": pa.int64(),
-            "test_accuracy": pa.float64(),
-            "test_nll_per_datum": pa.float64(),
-            "train_seconds": pa.float64(),
-            "evidence_seconds": pa.float64(),
-            "total_seconds": pa.float64(),
-            "versions": pa.string(),
-            "error": pa.string(),
-        }
-    ),
-    "evidence": pa.schema(
-        _KEY
-        | {
-            "epoch": pa.int64(),
-            "estimator": pa.string(),
-            "value": pa.float64(),
-            "per_datum": pa.float64(),
-            "relation": pa.string(),
-            "standard_error": pa.float64(),
-            "valid": pa.bool_(),
-            "note": pa.string(),
-            "seconds": pa.float64(),
-        }
-    ),
-    "terms": pa.schema(
-        _KEY
-        | {
-            "epoch": pa.int64(),
-            "estimator": pa.string(),
-            "term": pa.string(),
-            "group": pa.string(),
-            "value": pa.float64(),
-        }
-    ),
-    "curves": pa.schema(
-        _KEY
-        | {
-            "epoch": pa.int64(),
-            "train_nll_per_datum": pa.float64(),
-            "learning_rate": pa.float64(),
-            "sotl": pa.float64(),
-            "sotl_e": pa.float64(),
-            "sotl_ema": pa.float64(),
-            "prequential_epoch1": pa.float64(),
-            "seconds": pa.float64(),
-        }
-    ),
+    table: pa.schema(
+        [(name, _TYPES[kind]) for name, _, kind in (c.partition(":") for c in columns.split())]
+    )
+    for table, columns in _COLUMNS.items()
 }
 #: Commit order: the marker last.
 TABLES: tuple[TableName, ...] = ("evidence", "terms", "curves", "trials")
-_FILE_NAME = re.compile(r"\d{6,}-a\d+\.parquet")
+_FILE_NAME = re.compile(r"(\d{6,})-a(\d+)\.parquet")
+_PART_NAME = re.compile(r"part-[0-9a-f]{32}\.parquet")
+#: Files of single attempts in a table after which `compact` joins them.
+COMPACT_AT = 256
+#: What a limit or a second objective may ask for.
+_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
 _ARROW_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 #: pandas columns that can hold a missing integer or truth value without turning into floats.
 _PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
@@ -117,31 +85,51 @@ class UnreadableFile:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TrialRow:
     """What the driver must know of a finished trial.
 
-    `values` maps each estimator to its last value (larger is better) where that one is valid.
+    `values` maps each estimator to its last value (larger is better) where that one is valid,
+    `costs` each of n_parameters, flops, memory_bytes and latency_seconds that is known.
     """
 
     trial_id: int
     attempt: int
     replicate: int
     status: TrialStatus
-    architecture_key: str
+    architecture: ArchitectureSpec
     values: Mapping[str, float]
+    costs: Mapping[str, float]
+    cause: str = ""
+    total_seconds: float = 0.0
+    gpu_share: float | None = None
+
+    @property
+    def architecture_key(self) -> str:
+        """Return the hash of family and values."""
+        return self.architecture.key
+
+    @property
+    def family(self) -> str:
+        """Return the name of the architecture's family."""
+        return self.architecture.family
 
     @classmethod
     def of(cls, record: TrialRecord) -> "TrialRow":
         """Return the row that `finished` would read back after `record` is written."""
         last = {e.estimate.estimator: e.estimate for e in record.evaluations}
+        costs = {name: getattr(record, name) for name in _COSTS}
         return cls(
             trial_id=record.trial_id,
             attempt=record.attempt,
             replicate=record.replicate,
             status=record.status,
-            architecture_key=record.architecture.key,
+            architecture=record.architecture,
             values={k: e.value for k, e in last.items() if e.valid and math.isfinite(e.value)},
+            costs={k: float(v) for k, v in costs.items() if v is not None and math.isfinite(v)},
+            cause=record.cause,
+            total_seconds=record.total_seconds,
+            gpu_share=record.gpu_share,
         )
 
 
@@ -218,17 +206,52 @@ def finished(folder: Path) -> dict[int, TrialRow]:
         last["trial_id"], last["estimator"], last["value"], strict=True
     ):
         values.setdefault(int(trial_id), {})[str(estimator)] = float(value)
-    return {
-        int(row.trial_id): TrialRow(
-            trial_id=int(row.trial_id),
-            attempt=int(row.attempt),
-            replicate=int(row.replicate),
-            status=TrialStatus(row.status),
-            architecture_key=row.architecture_key,
-            values=values.get(row.trial_id, {}),
-        )
-        for row in trials.itertuples()
-    }
+    rows = (_row(cells, values) for cells in trials.to_dict("records"))
+    return {row.trial_id: row for row in rows}
+
+
+def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
+    """Join the files of finished attempts, one a table, once there are `at_least` of them.
+
+    A part is written and read back before the files in it are removed. Killed in between, some
+    rows stand in two files; `read_tables` takes those of the part, and the next call tidies up.
+    """
+    markers = [p for p in (folder / "trials").glob("[0-9]*.parquet") if _key_of(p)]
+    if len(markers) < at_least:
+        return
+    committed = sorted(path.name for path in markers if _stored(path) is not None)
+    for table in TABLES:
+        paths = [folder / table / name for name in committed if (folder / table / name).exists()]
+        inside = _keys(_concat(table, _parts(folder / table))[0])
+        joined, used, _ = _concat(table, [p for p in paths if _key_of(p) not in inside])
+        if used:
+            part = folder / table / f"part-{uuid.uuid4().hex}.parquet"
+            metadata = pq.read_schema(used[0]).metadata
+            _write_atomically(part, joined.replace_schema_metadata(metadata))
+            written = _stored(part)
+            if written is None or not written.equals(joined, check_metadata=False):
+                part.unlink()
+                raise OSError(errno.EIO, "what was written does not read back", str(part))
+        for path in paths:
+            if path in used or _key_of(path) in inside:
+                path.unlink()
+
+
+def _row(cells: Mapping[Hashable, Any], values: Mapping[int, Mapping[str, float]]) -> TrialRow:
+    known = {str(name): cell for name, cell in cells.items() if not pd.isna(cell)}
+    arch = {n.removeprefix("arch_"): cell for n, cell in known.items() if n.startswith("arch_")}
+    return TrialRow(
+        trial_id=int(known["trial_id"]),
+        attempt=int(known["attempt"]),
+        replicate=int(known["replicate"]),
+        status=TrialStatus(known["status"]),
+        architecture=ArchitectureSpec(family=known["family"], values=arch),
+        values=values.get(known["trial_id"], {}),
+        costs={name: float(known[name]) for name in _COSTS if name in known},
+        cause=known.get("cause", ""),
+        total_seconds=float(known.get("total_seconds", 0.0)),
+        gpu_share=known.get("gpu_share"),
+    )
 
 
 def _tables(record: TrialRecord, spec: StudySpec) -> dict[TableName, pa.Table]:
@@ -321,22 +344,33 @@ def _load(path: Path) -> pa.Table | UnreadableFile:
 
 
 def _read(folder: Path, table: TableName) -> tuple[pd.DataFrame, list[UnreadableFile]]:
-    """Return all attempts in one table, with the files skipped.
-
-    Arrow's own discovery is not used: it takes the schema of the first file for all, and gives
-    up on the first torn one.
-    """
-    paths = sorted((folder / table).glob("[!._]*.parquet"))
-    named = [path for path in paths if _FILE_NAME.fullmatch(path.name)]
+    """Return all attempts in one table, with the files skipped."""
+    parts = _parts(folder / table)
+    others = [p for p in sorted((folder / table).glob("[!._]*.parquet")) if p not in parts]
     unreadable = [
         UnreadableFile(path, "foreign: not named <trial>-a<attempt>.parquet")
-        for path in paths
-        if not _FILE_NAME.fullmatch(path.name)
+        for path in others
+        if not _key_of(path)
     ]
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        loaded = list(pool.map(_load, named))
-    schema, tables = _SCHEMAS[table], []
-    for path, one in zip(named, loaded, strict=True):
+    joined, _, torn = _concat(table, parts)
+    inside = _keys(joined)
+    single, _, torn_too = _concat(table, [p for p in others if _key_of(p) not in {None, *inside}])
+    both = pa.concat_tables([joined, single], promote_options="permissive")
+    return both.to_pandas(types_mapper=_PANDAS_TYPES.get), unreadable + torn + torn_too
+
+
+def _concat(
+    table: TableName, paths: Sequence[Path]
+) -> tuple[pa.Table, list[Path], list[UnreadableFile]]:
+    """Return the rows of several files, the files they are from, and those skipped.
+
+    Arrow's own discovery is not used: it takes the schema of the first file for all, and gives
+    up on the first torn one. Nor are threads: they made small files slower.
+    """
+    schema, tables, used = _SCHEMAS[table], [], []
+    unreadable: list[UnreadableFile] = []
+    for path in paths:
+        one = _load(path)
         if isinstance(one, UnreadableFile):
             unreadable.append(one)
             continue
@@ -346,7 +380,21 @@ def _read(folder: Path, table: TableName) -> tuple[pd.DataFrame, list[Unreadable
             unreadable.append(UnreadableFile(path, f"columns of other types: {error}"))
             continue
         tables.append(one.replace_schema_metadata(None))
-    joined = pa.concat_tables(
-        [schema.with_metadata(None).empty_table(), *tables], promote_options="permissive"
-    )
-    return joined.to_pandas(types_mapper=_PANDAS_TYPES.get), unreadable
+        used.append(path)
+    empty = schema.remove_metadata().empty_table()
+    return pa.concat_tables([empty, *tables], promote_options="permissive"), used, unreadable
+
+
+def _parts(folder: Path) -> list[Path]:
+    return [p for p in sorted(folder.glob("part-*.parquet")) if _PART_NAME.fullmatch(p.name)]
+
+
+def _key_of(path: Path) -> tuple[int, int] | None:
+    match = _FILE_NAME.fullmatch(path.name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _keys(table: pa.Table) -> set[tuple[int, int]]:
+    """Return the attempts (trial_id, attempt) that have rows in a table."""
+    keys = table.group_by(["trial_id", "attempt"]).aggregate([])
+    return set(zip(keys["trial_id"].to_pylist(), keys["attempt"].to_pylist(), strict=True))

@@ -1,7 +1,11 @@
 """Stand-ins for trials: instant, deterministic, and able to fail in every way."""
 
+import json
+import random
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from nas_evidence.record import (
     Evaluation,
@@ -10,8 +14,11 @@ from nas_evidence.record import (
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.service.executors import Event, Launch, Lost
-from nas_evidence.spec import ArchitectureSpec, Assignment
+from nas_evidence.service.executors import Event, Launch, Lost, Verdict
+from nas_evidence.service.proposer import Proposal, Told
+from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_seed
+
+N_DATA = 100
 
 
 def value_of(architecture: ArchitectureSpec) -> float:
@@ -19,41 +26,75 @@ def value_of(architecture: ArchitectureSpec) -> float:
     return -abs(float(architecture.values.get("width", 1)) - 20) * 7.5
 
 
-def record_of(assignment: Assignment, status: TrialStatus = TrialStatus.COMPLETE) -> TrialRecord:
+def score_at(architecture: ArchitectureSpec, epoch: int) -> float:
+    """The objective per datum along training: better with every epoch, equal for no two sizes."""
+    return (value_of(architecture) - float(architecture.values.get("width", 1)) / 100) / (
+        N_DATA * epoch
+    )
+
+
+def record_of(
+    assignment: Assignment,
+    status: TrialStatus = TrialStatus.COMPLETE,
+    *,
+    epoch: int | None = None,
+    cause: str = "",
+    gpu_share: float | None = None,
+) -> TrialRecord:
+    epochs = assignment.plan.epochs if epoch is None else epoch
+    trained = status in (TrialStatus.COMPLETE, TrialStatus.PRUNED)
+    complete = status is TrialStatus.COMPLETE
     estimate = EvidenceEstimate(
         estimator="kfac_ggn", value=value_of(assignment.architecture), per_datum=-0.5
     )
-    epochs = assignment.plan.epochs
-    complete = status is TrialStatus.COMPLETE
     return TrialRecord(
         trial_id=assignment.trial_id,
         attempt=assignment.attempt,
         replicate=assignment.replicate,
         architecture=assignment.architecture,
         status=status,
+        cause=cause,
         seed=assignment.seed,
-        n_parameters=10,
-        n_data=100,
+        n_parameters=10 * int(assignment.architecture.values.get("width", 1)),
+        n_data=N_DATA,
+        gpu_share=gpu_share,
         epochs=epochs,
-        evaluations=(Evaluation(epoch=epochs, estimate=estimate),) if complete else (),
+        evaluations=(Evaluation(epoch=epochs, estimate=estimate),) if trained else (),
         test_accuracy=0.9 if complete else None,
         test_nll_per_datum=0.3 if complete else None,
     )
 
 
 class FakeExecutor:
-    """Runs assignments at once; `misbehave` may turn any launch into a loss or another status."""
+    """Runs assignments at once; every slice takes a second of its own clock.
+
+    misbehave  may turn any launch into a loss (text) or into another final status
+    lose_at    may turn the slice up to an epoch into a loss (text)
+    seed       if given, events come in a random order
+    share      of a GPU that a trial gets, if it does not ask for more
+    """
 
     def __init__(
         self,
         workers: int = 2,
         misbehave: Callable[[Assignment], str | TrialStatus | None] = lambda assignment: None,
+        *,
+        lose_at: Callable[[Assignment, int], str | None] = lambda assignment, epoch: None,
+        seed: int | None = None,
+        share: float | None = None,
+        slice_seconds: Callable[[Assignment], float] = lambda assignment: 1.0,
     ) -> None:
         self.workers = workers
-        self.misbehave = misbehave
+        self.misbehave, self.lose_at = misbehave, lose_at
+        self.order = None if seed is None else random.Random(seed)
+        self.share, self.slice_seconds = share, slice_seconds
         self.running: dict[int, Launch] = {}
+        self.epochs: dict[int, int] = {}
         self.launches: list[Launch] = []
+        self.timeouts: list[float | None] = []
+        self.parked: list[tuple[int, int]] = []  # trial id, epoch
         self.events: deque[Event] = deque()
+        self.clock = 0.0
         self.closed = False
 
     @property
@@ -62,44 +103,86 @@ class FakeExecutor:
 
     def launch(self, launch: Launch) -> None:
         assert self.free > 0
-        self.running[launch.assignment.trial_id] = launch
+        assignment = launch.assignment
+        self.running[assignment.trial_id] = launch
         self.launches.append(launch)
-        fate = self.misbehave(launch.assignment)
+        checkpoints = launch.resume_from.glob("epoch-*.pt") if launch.resume_from else ()
+        self.epochs[assignment.trial_id] = max((int(p.stem[6:]) for p in checkpoints), default=0)
+        fate = self.misbehave(assignment)
         if isinstance(fate, str) and not isinstance(fate, TrialStatus):
-            self.events.append(Lost(launch.assignment.trial_id, launch.assignment.attempt, fate))
+            self.events.append(Lost(assignment.trial_id, assignment.attempt, fate))
             return
-        self.events.append(self._report(launch.assignment, 0))
+        self._report(assignment, 0.0)
 
-    def advance(self, trial_id: int, until_epoch: int) -> None:
-        launch = self.running[trial_id]
+    def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
+        launch = self._idle(trial_id)
+        self.timeouts.append(timeout)
+        if cause := self.lose_at(launch.assignment, until_epoch):
+            self.events.append(Lost(trial_id, launch.assignment.attempt, cause))
+            return
+        self.epochs[trial_id] = until_epoch
         (launch.folder / f"epoch-{until_epoch:06d}.pt").touch()
-        self.events.append(self._report(launch.assignment, until_epoch))
+        self._report(launch.assignment, self.slice_seconds(launch.assignment))
 
-    def finish(self, trial_id: int) -> None:
-        launch = self.running[trial_id]
-        fate = self.misbehave(launch.assignment)
-        status = fate if isinstance(fate, TrialStatus) else TrialStatus.COMPLETE
-        (launch.folder / "model.safetensors").write_bytes(b"weights")
-        self.events.append(record_of(launch.assignment, status))
+    def park(self, trial_id: int) -> None:
+        self._idle(trial_id)
+        del self.running[trial_id]
+        self.parked.append((trial_id, self.epochs[trial_id]))
+
+    def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
+        launch = self._idle(trial_id)
+        epoch = self.epochs[trial_id]
+        share = max(self.share, launch.min_share) if self.share is not None else None
+        if verdict is not None:
+            end = record_of(launch.assignment, verdict.status, epoch=epoch, cause=verdict.cause)
+        else:
+            fate = self.misbehave(launch.assignment)
+            status = fate if isinstance(fate, TrialStatus) else TrialStatus.COMPLETE
+            end = record_of(launch.assignment, status, epoch=epoch, gpu_share=share)
+            (launch.folder / "model.safetensors").write_bytes(b"weights")
+        self.events.append(end)
 
     def poll(self, timeout: float) -> list[Event]:
         if not self.events:
             return []
+        if self.order is not None:
+            self.events.rotate(-self.order.randrange(len(self.events)))
         event = self.events.popleft()
-        if isinstance(event, Lost | TrialRecord):
+        if isinstance(event, SliceReport):
+            self.clock += event.seconds
+        else:
             self.running.pop(event.trial_id, None)
         return [event]
+
+    def now(self) -> float:
+        return self.clock
+
+    def idle_share(self) -> float:
+        return 0.0
 
     def close(self) -> None:
         self.closed = True
 
-    def _report(self, assignment: Assignment, epoch: int) -> SliceReport:
-        return SliceReport(
-            trial_id=assignment.trial_id,
-            attempt=assignment.attempt,
-            epoch=epoch,
-            epochs=assignment.plan.epochs,
-            done=epoch >= assignment.plan.epochs,
+    def _idle(self, trial_id: int) -> Launch:
+        """A call may follow a report only: nothing else of this trial is under way."""
+        assert all(event.trial_id != trial_id for event in self.events)
+        return self.running[trial_id]
+
+    def _report(self, assignment: Assignment, seconds: float) -> None:
+        epoch = self.epochs[assignment.trial_id]
+        scores = {"kfac_ggn": score_at(assignment.architecture, epoch)} if epoch else {}
+        failed = isinstance(self.misbehave(assignment), TrialStatus)
+        self.events.append(
+            SliceReport(
+                trial_id=assignment.trial_id,
+                attempt=assignment.attempt,
+                epoch=epoch,
+                epochs=assignment.plan.epochs,
+                done=failed or epoch >= assignment.plan.epochs,
+                scores=scores,
+                costs={"n_parameters": 10.0 * int(assignment.architecture.values.get("width", 1))},
+                seconds=seconds,
+            )
         )
 
 
@@ -110,6 +193,7 @@ class Silent:
         self.launches: list[Assignment] = []
         self.ends: list[TrialRecord] = []
         self.losses: list[Lost] = []
+        self.parks: list[int] = []
 
     def launched(self, assignment: Assignment) -> None:
         self.launches.append(assignment)
@@ -117,8 +201,52 @@ class Silent:
     def progressed(self, report: SliceReport) -> None:
         pass
 
+    def parked(self, trial_id: int) -> None:
+        self.parks.append(trial_id)
+
     def ended(self, record: TrialRecord) -> None:
         self.ends.append(record)
 
     def lost(self, loss: Lost) -> None:
         self.losses.append(loss)
+
+
+class FileProposer:
+    """Stands for the database: a small file, and proposals that depend on all that was told.
+
+    Another order of tells, or an ask that comes before a tell, gives another architecture.
+    """
+
+    def __init__(self, study: StudySpec, database: Path) -> None:
+        self.study, self.path = study, Path(database).with_suffix(".json")
+        self.state: dict[str, list[Any]] = {"proposals": [], "told": []}
+        if self.path.exists():
+            self.state = json.loads(self.path.read_text())
+
+    def ask(self) -> Proposal:
+        number = len(self.state["proposals"])
+        seed = derive_seed(self.study.seed, number, json.dumps(self.state["told"]))
+        self.state["proposals"].append(4 + seed % 60)
+        self._save()
+        return self.proposals()[-1]
+
+    def tell(self, number: int, result: Told) -> None:
+        assert number not in self.told(), "told twice"
+        self.state["told"].append(
+            [number, result.values, sorted(result.constraints.items()), result.pruned]
+        )
+        self._save()
+
+    def told(self) -> set[int]:
+        return {number for number, *_ in self.state["told"]}
+
+    def proposals(self) -> list[Proposal]:
+        return [
+            Proposal(n, ArchitectureSpec(family="mlp", values={"width": width}))
+            for n, width in enumerate(self.state["proposals"])
+        ]
+
+    def _save(self) -> None:
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(self.state))
+        temporary.replace(self.path)

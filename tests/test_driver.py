@@ -1,18 +1,40 @@
 """The loop: ask, run, write, tell; killed anywhere it loses nothing and runs nothing twice."""
 
+import errno
 import hashlib
+import os
 from pathlib import Path
 
+import optuna
 import pytest
-from fakes import FakeExecutor, Silent, record_of, value_of
+from fakes import FakeExecutor, FileProposer, Silent, record_of, value_of
 
 import nas_evidence.service.driver as driver_module
-from nas_evidence.record import TrialStatus
-from nas_evidence.service.driver import MAX_LOSSES, Driver, plan_trials
-from nas_evidence.service.executors import Lost
-from nas_evidence.service.proposer import Proposal
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, IntRange, StudySpec
+import nas_evidence.service.results as results_module
+from nas_evidence.domains import IntRange
+from nas_evidence.record import TrialRecord, TrialStatus
+from nas_evidence.service.budget import read_spent
+from nas_evidence.service.driver import Driver
+from nas_evidence.service.executors import Event, Lost
+from nas_evidence.service.faults import StudyStoppedError
+from nas_evidence.service.journal import Journal, journal_path, read_journal
+from nas_evidence.service.mishaps import MAX_LOSSES, MAX_STALLED
+from nas_evidence.service.plan import plan_trials
+from nas_evidence.service.proposer import Proposal, Proposer
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
 from nas_evidence.store import finished, read_table
+
+
+@pytest.fixture
+def database() -> None:
+    """The real database, for tests of what is in it; the others have a small file."""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
+    if "database" not in request.fixturenames:
+        monkeypatch.setattr(driver_module, "Proposer", FileProposer)
 
 
 def study(**changes: object) -> StudySpec:
@@ -40,13 +62,25 @@ def hashes(folder: Path) -> dict[str, str]:
     }
 
 
+def told_states(folder: Path) -> list[tuple[str, list[float] | None]]:
+    """Return state and values of every proposal, in order, as they stand in the database."""
+    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / 'study.db'}")
+    (summary,) = optuna.get_all_study_names(storage)
+    trials = optuna.load_study(study_name=summary, storage=storage).trials
+    return [(t.state.name, t.values) for t in trials]
+
+
+def proposer(folder: Path) -> FileProposer:
+    return FileProposer(study(), folder / "study.db")
+
+
 def facts(folder: Path) -> list[tuple[object, ...]]:
     trials = read_table(folder, "trials")
     columns = ["trial_id", "replicate", "architecture_key", "status", "seed"]
     return list(trials[columns].itertuples(index=False, name=None))
 
 
-def test_every_trial_is_run_stored_and_told_once(tmp_path: Path) -> None:
+def test_every_trial_is_run_stored_and_told_once(tmp_path: Path, database: None) -> None:
     watcher = run(study(), tmp_path)
     assert sorted(r.trial_id for r in watcher.ends) == list(range(10))
     assert sorted(finished(tmp_path)) == list(range(10))
@@ -66,7 +100,9 @@ def test_a_finished_study_runs_nothing_and_more_trials_only_the_rest(tmp_path: P
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_assignments_do_not_depend_on_the_number_of_workers(tmp_path: Path, workers: int) -> None:
+def test_assignments_do_not_depend_on_the_number_of_workers(
+    tmp_path: Path, workers: int, database: None
+) -> None:
     # Start-up points and a random sampler: proposals do not depend on what was told.
     run(study(), tmp_path / "two")
     run(study(), tmp_path / "other", FakeExecutor(workers))
@@ -106,95 +142,243 @@ def test_a_lost_attempt_goes_on_from_its_checkpoint_with_the_same_seed(tmp_path:
 
 
 def test_a_trial_lost_again_and_again_is_given_up_with_its_cause(tmp_path: Path) -> None:
-    executor = FakeExecutor(misbehave=lambda a: "no memory" if a.trial_id == 2 else None)
+    executor = FakeExecutor(misbehave=lambda a: "worker died" if a.trial_id == 2 else None)
     run(study(), tmp_path, executor)
     row = read_table(tmp_path, "trials").set_index("trial_id").loc[2]
     assert row["status"] == "failed"
-    assert row["cause"] == f"{MAX_LOSSES} attempts lost: no memory"
+    assert row["cause"] == f"{MAX_STALLED} attempts lost: worker died"
+    told = {number: values for number, values, *_ in proposer(tmp_path).state["told"]}
+    assert [number for number, values in told.items() if values is None] == [2]
+
+
+def test_losses_with_progress_in_between_do_not_end_a_trial(tmp_path: Path) -> None:
+    # Lost in every slice once: an attempt gets one checkpoint further than the one before.
+    seen: set[tuple[int, int]] = set()
+
+    def lose_at(assignment: Assignment, epoch: int) -> str | None:
+        first = (assignment.trial_id, epoch) not in seen
+        seen.add((assignment.trial_id, epoch))
+        return "node gone" if first else None
+
+    spec = study(n_trials=2, plan={"epochs": 8, "online": {"every": 1}})
+    run(spec, tmp_path, FakeExecutor(lose_at=lose_at))
+    rows = finished(tmp_path)
+    assert [rows[i].status for i in range(2)] == [TrialStatus.COMPLETE] * 2
+    assert [rows[i].attempt for i in range(2)] == [9, 9]
+
+
+def test_losses_with_progress_end_too_at_the_higher_limit(tmp_path: Path) -> None:
+    spec = study(n_trials=1, plan={"epochs": 40, "online": {"every": 1}})
+
+    def lose_at(assignment: Assignment, epoch: int) -> str | None:
+        return "flaky" if epoch == assignment.attempt + 1 else None
+
+    run(spec, tmp_path, FakeExecutor(lose_at=lose_at))
+    row = finished(tmp_path)[0]
+    assert row.status is TrialStatus.FAILED
+    assert row.cause == f"{MAX_LOSSES} attempts lost (1 without progress): flaky"
+
+
+def test_out_of_memory_is_tried_once_more_with_twice_the_share(tmp_path: Path) -> None:
+    def misbehave(a: Assignment) -> TrialStatus | None:
+        too_small = a.trial_id == 1 or (a.trial_id == 2 and a.attempt == 1)
+        return TrialStatus.OUT_OF_MEMORY if too_small else None
+
+    tight = FakeExecutor(share=0.25, misbehave=misbehave)
+    run(study(n_trials=4), tmp_path, tight)
+    rows = finished(tmp_path)
+    assert [rows[i].status.value for i in range(4)] == [
+        "complete", "out_of_memory", "complete", "complete",
+    ]  # fmt: skip
+    assert [rows[i].attempt for i in range(4)] == [1, 2, 2, 1]
+    shares = {(a.assignment.trial_id, a.assignment.attempt): a.min_share for a in tight.launches}
+    assert shares[1, 1] == shares[3, 1] == 0.0
+    assert shares[1, 2] == shares[2, 2] == 0.5
+
+
+@pytest.mark.parametrize("share", [None, 0.0, 1.0])
+def test_out_of_memory_is_final_on_a_cpu_and_on_a_whole_gpu(
+    tmp_path: Path, share: float | None
+) -> None:
+    run(
+        study(n_trials=2),
+        tmp_path,
+        FakeExecutor(share=share, misbehave=lambda a: TrialStatus.OUT_OF_MEMORY),
+    )
+    assert {row.attempt for row in finished(tmp_path).values()} == {1}
+
+
+def test_a_slice_may_take_five_times_the_longest_and_at_least_the_limit(tmp_path: Path) -> None:
+    executor = FakeExecutor(workers=1, slice_seconds=lambda a: 100.0 if a.trial_id == 0 else 1.0)
+    spec = study(n_trials=2, resources={"slice_timeout_seconds": 50.0})
+    run(spec, tmp_path, executor)
+    assert executor.timeouts == [50.0, 500.0, 500.0, 500.0, 500.0, 500.0]
 
 
 @pytest.mark.parametrize("status", [TrialStatus.DIVERGED, TrialStatus.FAILED])
-def test_a_failure_is_a_row_and_never_told_as_a_value(tmp_path: Path, status: TrialStatus) -> None:
+def test_a_failure_is_a_row_and_never_told_as_a_value(
+    tmp_path: Path, status: TrialStatus, database: None
+) -> None:
     executor = FakeExecutor(misbehave=lambda a: status if a.trial_id == 3 else None)
     run(study(), tmp_path, executor)
     assert finished(tmp_path)[3].status is status
-    proposer = Driver(study(), tmp_path, FakeExecutor(), Silent())._proposer
-    rows = [proposer._study.trials[number] for number in proposer._numbers]
-    told = [(row.state.name, row.values and row.value) for row in rows]
     expected = [
-        ("FAIL", None) if p.number == 3 else ("COMPLETE", value_of(p.architecture))
-        for p in proposer.proposals()
+        ("FAIL", None) if p.number == 3 else ("COMPLETE", [value_of(p.architecture)])
+        for p in Proposer(study(), tmp_path / "study.db").proposals()
     ]
-    assert told == expected
+    assert told_states(tmp_path) == expected
+
+
+def test_an_infeasible_trial_tells_by_how_much_it_is_above_the_limit(tmp_path: Path) -> None:
+    limited = {"n_parameters": 200, "flops": 10}
+    spec = study(limits=limited)
+
+    def misbehave(assignment: Assignment) -> TrialStatus | None:
+        assert assignment.limits.n_parameters == 200
+        wide = int(assignment.architecture.values.get("width", 1)) > 20
+        return TrialStatus.INFEASIBLE if wide else None
+
+    run(spec, tmp_path, FakeExecutor(misbehave=misbehave))
+    told = {n: rest for n, *rest in proposer(tmp_path).state["told"]}
+    assert len(told) == 10
+    for number, row in finished(tmp_path).items():
+        width = int(row.architecture.values.get("width", 1))
+        values, constraints, pruned = told[number]
+        assert constraints == [["n_parameters", pytest.approx(width / 20 - 1)]]
+        assert (values is None) == (width > 20)
+        assert not pruned
+
+
+def test_several_objectives_are_told_together(tmp_path: Path, database: None) -> None:
+    spec = study(minimise=("n_parameters",))
+    run(spec, tmp_path)
+    expected = [
+        ("COMPLETE", [value_of(a), 10.0 * int(a.values.get("width", 1))])
+        for a in (p.architecture for p in Proposer(spec, tmp_path / "study.db").proposals())
+    ]
+    assert told_states(tmp_path) == expected
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_full_disk_stops_the_study_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    run(study(scheduling="batch", batch=3), tmp_path / "calm")
+    folder = tmp_path / "full"
+    original = driver_module.write_record
+
+    def write(place: Path, record: TrialRecord, spec: StudySpec) -> None:
+        if record.trial_id == 4:
+            raise OSError(number, os.strerror(number), str(place / "trials"))
+        original(place, record, spec)
+
+    monkeypatch.setattr(driver_module, "write_record", write)
+    with pytest.raises(StudyStoppedError, match=r"nothing is lost.* Free space") as caught:
+        run(study(scheduling="batch", batch=3), folder)
+    assert os.strerror(number) in str(caught.value)
+    assert str(folder / "trials") in str(caught.value)
+    assert 4 not in finished(folder)
+    assert list((folder / "checkpoints" / "000004").glob("attempt-1/epoch-*.pt"))
+    monkeypatch.setattr(driver_module, "write_record", original)
+    watcher = run(study(scheduling="batch", batch=3), folder)
+    assert {a.trial_id: a.attempt for a in watcher.launches}[4] == 2
+    assert facts(folder) == facts(tmp_path / "calm")
+
+
+def test_a_worker_with_a_full_disk_stops_the_study_and_costs_no_attempt(tmp_path: Path) -> None:
+    cause = "[Errno 28] No space left on device: 'epoch-000002.pt'"
+    executor = FakeExecutor(misbehave=lambda a: cause if a.trial_id == 3 else None)
+    with pytest.raises(StudyStoppedError, match="Errno 28"):
+        run(study(), tmp_path, executor)
+    assert (tmp_path / "checkpoints" / "000003" / "attempt-1" / "assignment.json").exists()
+    run(study(), tmp_path)
+    assert len(finished(tmp_path)) == 10
+
+
+def test_other_errors_of_the_system_are_not_taken_for_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(driver_module, "write_record", write)
+    with pytest.raises(PermissionError):
+        run(study(), tmp_path)
+
+
+class Gossip(FakeExecutor):
+    """Hands over words of attempts and trials that nobody waits for."""
+
+    def poll(self, timeout: float) -> list[Event]:
+        late: list[Event] = []
+        for trial_id, launch in self.running.items():
+            other = launch.assignment.model_copy(update={"attempt": 7})
+            late += [record_of(other), Lost(trial_id, 7, "late")]
+        late.append(Lost(99, 1, "unknown"))
+        return late + super().poll(timeout)
 
 
 def test_a_late_word_of_an_earlier_attempt_is_dropped(tmp_path: Path) -> None:
-    driver = Driver(study(), tmp_path, FakeExecutor(), Silent())
-    driver._launch_all()
-    running = driver._running[0]
-    late = running.model_copy(update={"attempt": 7})
-    driver._handle(record_of(late))
-    driver._handle(Lost(0, 7, "late"))
-    driver._handle(record_of(running.model_copy(update={"trial_id": 99})))
-    assert finished(tmp_path) == {}
-    assert driver._running[0] == running
+    executor = Gossip()
+    watcher = run(study(), tmp_path, executor)
+    assert [row.attempt for row in finished(tmp_path).values()] == [1] * 10
+    assert len(watcher.ends) == 10
+    assert not watcher.losses
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing after it runs."""
+@pytest.mark.parametrize("limit", ["wall_seconds", "device_seconds"])
+def test_a_spent_budget_parks_and_a_higher_one_goes_on(tmp_path: Path, limit: str) -> None:
+    run(study(scheduling="batch", batch=5), tmp_path / "calm")
+    folder = tmp_path / "tight"
+    executor = FakeExecutor(workers=3)
+    run(study(scheduling="batch", batch=5, budget={limit: 4.0}), folder, executor)
+    n_done = len(finished(folder))
+    assert n_done < 10
+    assert executor.parked
+    assert not executor.running
+    used = getattr(read_spent(folder), limit)
+    assert used >= 4.0
+    again = FakeExecutor()
+    run(study(scheduling="batch", batch=5, budget={limit: 4.0}), folder, again)
+    assert not again.launches, "the budget survives a resume"
+    more = FakeExecutor(workers=3)
+    run(study(scheduling="batch", batch=5, budget={limit: used + 8.0}), folder, more)
+    assert n_done < len(finished(folder)) < 10
+    first = more.launches[: len(executor.parked)]
+    # Parked trials go first, from their checkpoints.
+    assert [(a.assignment.trial_id, a.assignment.attempt) for a in first] == sorted(
+        (trial_id, 2) for trial_id, _ in executor.parked
+    )
+    assert all(launch.resume_from for launch in first)
+    run(study(scheduling="batch", batch=5), folder)
+    assert facts(folder) == facts(tmp_path / "calm")
+    assert "lost" not in {event["event"] for event in read_journal(folder)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arrow", ["asked", "assigned", "checkpoint", "model", "written", "told"])
-@pytest.mark.parametrize("at", [1, 4])
-def test_killed_at_any_arrow_the_study_ends_as_if_nothing_had_happened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrow: str, at: int
-) -> None:
-    spec = study(n_trials=6)
-    run(spec, tmp_path / "calm", FakeExecutor(workers=1))
-    victim = tmp_path / "victim"
-    executor = FakeExecutor(workers=1)
-    driver = Driver(spec, victim, executor, Silent())
-    count = 0
+def test_the_order_of_asks_and_tells_is_in_the_journal(tmp_path: Path) -> None:
+    run(study(n_trials=3), tmp_path, FakeExecutor(workers=1))
+    words = [e["event"] for e in read_journal(tmp_path) if e["event"] != "report"]
+    assert words == ["ask", "launch", "end", "tell"] * 3 + ["stop"]
 
-    def kill_after(place: object, name: str) -> None:
-        original = getattr(place, name)
 
-        def wrapped(*args: object, **kwargs: object) -> object:
-            nonlocal count
-            result = original(*args, **kwargs)
-            count += 1
-            if count == at:
-                raise Killed
-            return result
-
-        monkeypatch.setattr(place, name, wrapped)
-
-    places = {
-        "asked": (driver._proposer, "ask"),
-        "assigned": (executor, "launch"),
-        "checkpoint": (executor, "advance"),
-        "model": (executor, "finish"),
-        "written": (driver_module, "write_record"),
-        "told": (driver._proposer, "tell"),
-    }
-    kill_after(*places[arrow])
-    with pytest.raises(Killed):
-        driver.run()
-    monkeypatch.undo()
-    stored = hashes(victim)
-    done = set(finished(victim))
-    watcher = run(spec, victim, FakeExecutor(workers=1))
-    assert not done & {a.trial_id for a in watcher.launches}, "a finished trial ran again"
-    assert {name: hashes(victim)[name] for name in stored} == stored, "a finished trial changed"
-    assert facts(victim) == facts(tmp_path / "calm")
+def test_a_torn_line_of_the_journal_is_closed_and_skipped(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write("ask", number=0)
+    journal.write("tell", number=0)
+    journal.close()
+    path = journal_path(tmp_path)
+    path.write_bytes(path.read_bytes()[:-5])
+    again = Journal(tmp_path)
+    again.write("ask", number=1)
+    again.close()
+    assert [(e["event"], e["number"]) for e in read_journal(tmp_path)] == [("ask", 0), ("ask", 1)]
 
 
 def test_beyond_the_limit_only_the_best_weights_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_module, "KEEP_ALL_MODELS", 8)
-    monkeypatch.setattr(driver_module, "KEEP_BEST_MODELS", 3)
+    monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 8)
+    monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 3)
     run(study(), tmp_path)
     done = finished(tmp_path).values()
     best = sorted(done, key=lambda t: t.values["kfac_ggn"], reverse=True)[:3]

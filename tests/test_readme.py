@@ -53,11 +53,15 @@ def test_the_duckdb_snippet_reads_the_results() -> None:
     assert all(row[0] == "mlp" for row in rows)
 
 
-def test_the_npz_snippet_is_a_valid_part_of_a_study(tmp_path: Path) -> None:
-    (table,) = snippets("toml")
+@pytest.mark.parametrize("snippet", snippets("toml"))
+def test_every_toml_snippet_is_a_valid_part_of_a_study(tmp_path: Path, snippet: str) -> None:
     path = tmp_path / "study.toml"
-    path.write_text(f'name = "mine"\n[family.linear]\n{table}')
-    assert load_study(path).dataset.path == "mine.npz"
+    data = "" if "[dataset]" in snippet else '[dataset]\nname = "digits"\n'
+    mlp = "width = {low = 16, high = 64}\ndepth = {low = 1, high = 3}"
+    families = f"[family.linear]\n[family.mlp]\n{mlp}\n"
+    path.write_text(f'name = "mine"\n{snippet}\n{data}{families}')
+    study = load_study(path)
+    assert study.dataset.path == ("mine.npz" if not data else None)
 
 
 def test_every_verb_and_option_of_the_readme_exists() -> None:

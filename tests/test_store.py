@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nas_evidence.domains import IntRange
 from nas_evidence.record import (
     CurvePoint,
     Evaluation,
@@ -20,8 +21,16 @@ from nas_evidence.record import (
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.spec import ArchitectureSpec, DatasetSpec, IntRange, StudySpec
-from nas_evidence.store import TABLES, finished, read_table, read_tables, write_record
+from nas_evidence.spec import ArchitectureSpec, DatasetSpec, StudySpec
+from nas_evidence.store import (
+    TABLES,
+    TrialRow,
+    compact,
+    finished,
+    read_table,
+    read_tables,
+    write_record,
+)
 
 SPEC = StudySpec(
     name="café <b>",
@@ -93,9 +102,10 @@ def test_a_record_comes_back_in_four_tables(tmp_path: Path) -> None:
     trials, evidence = read_table(tmp_path, "trials"), read_table(tmp_path, "evidence")
     assert list(trials.columns) == [
         "trial_id", "attempt", "replicate", "architecture_key", "status", "cause", "family",
-        "arch_depth", "arch_width", "arch_shape", "seed", "n_parameters", "n_data", "epochs",
-        "test_accuracy", "test_nll_per_datum", "train_seconds", "evidence_seconds",
-        "total_seconds", "versions", "error",
+        "arch_depth", "arch_width", "arch_shape", "seed", "n_parameters", "n_data", "flops",
+        "memory_bytes", "latency_seconds", "gpu_share", "epochs", "best_epoch", "best_evidence",
+        "noise_std", "temperature", "test_accuracy", "test_nll_per_datum", "test_rmse",
+        "train_seconds", "evidence_seconds", "total_seconds", "versions", "error",
     ]  # fmt: skip
     assert list(evidence.columns) == [
         "trial_id", "attempt", "epoch", "estimator", "value", "per_datum", "relation",
@@ -106,7 +116,7 @@ def test_a_record_comes_back_in_four_tables(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert list(read_table(tmp_path, "curves").columns) == [
         "trial_id", "attempt", "epoch", "train_nll_per_datum", "learning_rate", "sotl", "sotl_e",
-        "sotl_ema", "prequential_epoch1", "seconds",
+        "sotl_ema", "prequential_epoch1", "seconds", "noise_std", "temperature",
     ]  # fmt: skip
     row = trials.iloc[0]
     assert (row.arch_depth, row.arch_width, row.arch_shape) == (2, 8, "constant")
@@ -255,6 +265,87 @@ def test_the_last_value_counts_even_if_it_is_invalid(tmp_path: Path) -> None:
     rows = finished(tmp_path)
     assert rows[0].values == {}
     assert (rows[1].status, rows[1].values) == (TrialStatus.INFEASIBLE, {"kfac_ggn": -120.5})
+
+
+def test_what_is_read_back_is_what_the_driver_knew(tmp_path: Path) -> None:
+    costs = {"flops": 10**12, "memory_bytes": 5, "latency_seconds": 0.25, "gpu_share": 0.5}
+    known = record().model_copy(update={**costs, "cause": "why", "total_seconds": 3.5})
+    other = record(1, architecture=ArchitectureSpec(family="linear"), status=TrialStatus.FAILED)
+    for one in (known, other):
+        write_record(tmp_path, one, SPEC)
+    assert finished(tmp_path) == {0: TrialRow.of(known), 1: TrialRow.of(other)}
+    row = finished(tmp_path)[0]
+    assert row.architecture.key == known.architecture.key == row.architecture_key
+    assert row.costs == {
+        "n_parameters": 650.0, "flops": 1e12, "memory_bytes": 5.0, "latency_seconds": 0.25,
+    }  # fmt: skip
+
+
+def assert_same_tables(folder: Path, before: dict[str, pd.DataFrame]) -> None:
+    after, unreadable = read_tables(folder)
+    assert not unreadable
+    for table in TABLES:
+        pd.testing.assert_frame_equal(after[table], before[table])
+
+
+def mixed_study(folder: Path) -> None:
+    """Write trials out of order, with two attempts of one, a new family and no commit of one."""
+    for trial_id in (5, 0, 3):
+        write_record(folder, record(trial_id, value=-float(trial_id)), SPEC)
+    write_record(folder, record(3, 2, value=-99.0), SPEC)
+    new = ArchitectureSpec(family="transformer", values={"n_heads": 4})
+    write_record(folder, record(4, architecture=new), SPEC)
+    write_record(folder, record(7), SPEC)
+    (folder / "trials" / "000007-a1.parquet").unlink()
+
+
+def test_compacting_changes_no_row_and_leaves_what_is_not_committed(tmp_path: Path) -> None:
+    mixed_study(tmp_path)
+    before, rows = read_tables(tmp_path)[0], finished(tmp_path)
+    compact(tmp_path, at_least=6)
+    assert len(list((tmp_path / "trials").iterdir())) == 5, "too few to join"
+    for later in ((8, -1.0), (9, -2.0)):
+        compact(tmp_path, at_least=1)
+        assert_same_tables(tmp_path, before)
+        assert finished(tmp_path) == rows
+        write_record(tmp_path, record(later[0], value=later[1]), SPEC)
+        before, rows = read_tables(tmp_path)[0], finished(tmp_path)
+    names = {table: sorted(p.name for p in (tmp_path / table).iterdir()) for table in TABLES}
+    singles = {t: [n for n in names[t] if not n.startswith("part-")] for t in TABLES}
+    assert singles["trials"] == ["000009-a1.parquet"]
+    assert singles["evidence"] == ["000007-a1.parquet", "000009-a1.parquet"]
+    assert len(names["trials"]) == 3
+    # Any reader finds every row by the pattern.
+    whole = pa.concat_tables(
+        [pq.read_table(p) for p in (tmp_path / "trials").glob("*.parquet")],
+        promote_options="permissive",
+    )
+    assert sorted(whole["trial_id"].to_pylist()) == [0, 3, 3, 4, 5, 8, 9]
+
+
+@pytest.mark.parametrize("at", range(1, 21, 2))
+def test_killed_while_compacting_no_row_is_lost_or_counted_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    mixed_study(tmp_path)
+    before, count, original = read_tables(tmp_path)[0], 0, Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        nonlocal count
+        count += not path.name.startswith(".")
+        if count == at:
+            raise KeyboardInterrupt
+        original(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(KeyboardInterrupt):
+        compact(tmp_path, at_least=1)
+    monkeypatch.undo()
+    assert_same_tables(tmp_path, before)
+    compact(tmp_path, at_least=1)
+    assert_same_tables(tmp_path, before)
+    duplicates = read_tables(tmp_path)[0]["trials"]["trial_id"].duplicated()
+    assert not duplicates.any()
 
 
 @pytest.mark.slow

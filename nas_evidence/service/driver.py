@@ -2,29 +2,44 @@
 
 One process, the only writer of the study's database and of its results. The order of writes is
 ask -> assignment -> checkpoint -> model -> Parquet -> tell, so that killing the process at any
-point loses nothing: what is on disk says what is left to do.
+point loses nothing: what is on disk says what is left to do. `faults.py` names the arrows.
 """
 
+import contextlib
 import logging
-import math
+import re
 import shutil
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.service.executors import Event, Executor, Launch, Lost
+from nas_evidence.service.budget import Ledger, write_atomically
+from nas_evidence.service.executors import Event, Executor, Launch, Lost, Verdict
+from nas_evidence.service.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
+from nas_evidence.service.journal import Journal, read_journal
+from nas_evidence.service.mishaps import Mishaps
+from nas_evidence.service.plan import (
+    Planned,
+    batch_of,
+    plan_trials,
+    to_ask,
+    trials_of,
+    trials_of_batch,
+)
 from nas_evidence.service.proposer import Proposal, Proposer
-from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_seed
-from nas_evidence.store import TrialRow, finished, write_record
+from nas_evidence.service.results import KeptModels, told_of
+from nas_evidence.service.rungs import Rungs
+from nas_evidence.service.scheduler import Point, decide
+from nas_evidence.service.study_folder import check_lease, holds_lease
+from nas_evidence.spec import Assignment, StudySpec, derive_seed
+from nas_evidence.store import COMPACT_AT, TABLES, TrialRow, compact, finished, write_record
 
 _LOG = logging.getLogger(__name__)
-#: Attempts of one trial that may be lost before it is given up.
-MAX_LOSSES = 3
-#: Up to so many trials all weights are kept, then those of the best few.
-KEEP_ALL_MODELS, KEEP_BEST_MODELS = 200, 20
+#: A slice that takes so many times the longest one so far is taken for hung. No slice of the same
+#: trial is longer than that one, so that the trial's own median adds nothing.
+HUNG_FACTOR = 5.0
 
 
 class Watcher(Protocol):
@@ -36,6 +51,9 @@ class Watcher(Protocol):
     def progressed(self, report: SliceReport) -> None:
         """Take note of a slice."""
 
+    def parked(self, trial_id: int) -> None:
+        """Take note that a trial is off its worker; it goes on later, or in the next run."""
+
     def ended(self, record: TrialRecord) -> None:
         """Take note that a trial is over and stored."""
 
@@ -43,46 +61,8 @@ class Watcher(Protocol):
         """Take note that an attempt died; the trial goes on in another."""
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A trial that is to run: one replicate of one proposal."""
-
-    trial_id: int
-    replicate: int
-    architecture: ArchitectureSpec
-
-
-def plan_trials(
-    proposals: Iterable[Proposal], done: Mapping[int, TrialRow], study: StudySpec
-) -> list[Planned]:
-    """Return what is left to run: a pure function of what is on disk, in order of trial id.
-
-    A proposal of an architecture that was proposed before becomes its next replicate.
-    """
-    seen: dict[str, int] = {}
-    planned = []
-    for proposal in proposals:
-        key = proposal.architecture.key
-        for r in range(study.replicates):
-            trial_id = proposal.number * study.replicates + r
-            if trial_id < study.n_trials and trial_id not in done:
-                planned.append(Planned(trial_id, seen.get(key, 0) + r, proposal.architecture))
-        seen[key] = seen.get(key, 0) + study.replicates
-    return planned
-
-
-def objective_of(trials: Iterable[TrialRow], objective: str) -> float | None:
-    """Return the mean objective over the replicates that have a valid one, or None."""
-    values = [
-        t.values[objective]
-        for t in trials
-        if t.status is TrialStatus.COMPLETE and objective in t.values
-    ]
-    return math.fsum(values) / len(values) if values else None
-
-
 class Driver:
-    """Run a study in its folder until every trial has a final status."""
+    """Run a study in its folder until every trial has a final status, or the budget is spent."""
 
     def __init__(
         self, study: StudySpec, folder: Path, executor: Executor, watcher: Watcher
@@ -90,50 +70,134 @@ class Driver:
         self._study, self._folder = study, folder
         self._executor, self._watcher = executor, watcher
         folder.mkdir(parents=True, exist_ok=True)
+        self._leased = holds_lease(folder)
         self._proposer = Proposer(study, folder / "study.db")
+        self._told = self._proposer.told()
+        self._n_asked = 0
+        self._seen: dict[str, int] = {}  # replicates of each architecture
         self._done = finished(folder)
-        self._running: dict[int, Assignment] = {}
-        self._losses: dict[int, int] = {}
+        self._models = KeptModels(folder, study, self._done)
+        self._rungs = Rungs(study)
         self._queue: deque[Planned] = deque()
+        self._running: dict[int, Assignment] = {}
+        self._waiting: dict[int, tuple[int, Planned]] = {}  # parked at a rung, by trial
+        self._mishaps = Mishaps()
+        self._longest_slice = 0.0
 
     def run(self) -> None:
-        """Ask, run, write and tell until nothing is left to do."""
-        for trial_id in self._done:  # killed between storing it and tidying up
-            shutil.rmtree(self._home(trial_id), ignore_errors=True)
-        self._queue.extend(plan_trials(self._proposer.proposals(), self._done, self._study))
-        self._tell_finished()
-        while self._launch_all() or self._running:
-            for event in self._executor.poll(timeout=1.0):
-                self._handle(event)
-        self._tell_finished(partly=True)
+        """Ask, run, write and tell until nothing is left to do, or the budget is spent.
 
-    def _launch_all(self) -> bool:
-        """Fill the free workers; tell whether anything was launched."""
-        launched = False
-        while self._executor.free:
+        Raises:
+            StudyStoppedError: if a disk is full, or another process has taken the study over.
+        """
+        self._journal = Journal(self._folder)
+        self._ledger = Ledger(self._folder, now=self._executor.now())
+        try:
+            self._recover()
+            self._loop()
+        except StudyStoppedError:
+            raise
+        except Exception as error:
+            if is_disk_full(error):
+                raise disk_stop(self._folder, error) from error
+            raise
+        finally:
+            self._stop()
+
+    def _loop(self) -> None:
+        while True:
+            self._check_lease()
+            self._launch_all()
+            over = self._spent or not (self._queue or self._to_ask())
+            if over and not self._running:
+                assert self._spent or not self._waiting
+                return
+            for event in self._executor.poll(timeout=1.0):
+                self._check_lease()
+                self._handle(event)
+            self._ledger.account(self._executor.now(), len(self._running))
+
+    def _stop(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk has been told already
+            if not self._leased or holds_lease(self._folder):
+                self._ledger.account(self._executor.now(), len(self._running), write=True)
+                self._journal.write("stop", idle_share=self._executor.idle_share())
+        self._journal.close()
+
+    def _recover(self) -> None:
+        """Finish what a killed process left half done, and plan what is left to run."""
+        self._check_lease()
+        for home in (self._folder / "checkpoints").glob("[0-9]*"):
+            if int(home.name) in self._done:
+                shutil.rmtree(home, ignore_errors=True)
+        for table in TABLES:
+            for half_written in (self._folder / table).glob(".*"):
+                half_written.unlink()
+        compact(self._folder)
+        self._remember()
+        proposals = self._proposer.proposals()
+        self._n_asked = len(proposals)
+        self._queue.extend(plan_trials(proposals, self._done, self._study, self._seen))
+        for number in range(self._n_asked):
+            if number not in self._told:
+                self._tell_batch_of(number)
+
+    def _remember(self) -> None:
+        """Take up what the journal knows, and write the last line that a kill kept from it."""
+        logged: dict[str, set[int]] = {"ask": set(), "end": set(), "tell": set()}
+        for event in read_journal(self._folder):
+            self._rungs.recall(event)
+            self._mishaps.recall(event)
+            if (word := event["event"]) in logged:
+                logged[word].add(event["trial_id" if word == "end" else "number"])
+        for proposal in self._proposer.proposals():
+            if proposal.number not in logged["ask"]:
+                self._log_ask(proposal, recovered=True)
+        for trial_id in sorted(self._done.keys() - logged["end"]):
+            self._log_end(self._done[trial_id], recovered=True)
+        for number in sorted(self._told - logged["tell"]):
+            self._journal.write("tell", number=number, recovered=True)
+
+    def _log_ask(self, proposal: Proposal, **facts: bool) -> None:
+        architecture = str(proposal.architecture)
+        self._journal.write("ask", number=proposal.number, architecture=architecture, **facts)
+
+    def _log_end(self, row: TrialRow, **facts: bool) -> None:
+        status = str(row.status)
+        self._journal.write(
+            "end", trial_id=row.trial_id, attempt=row.attempt, status=status, **facts
+        )
+
+    # --- ask and launch
+
+    @property
+    def _spent(self) -> bool:
+        return self._ledger.spent.exceeds(self._study.budget)
+
+    def _to_ask(self) -> int:
+        return to_ask(self._n_asked, len(self._told), self._study)
+
+    def _launch_all(self) -> None:
+        """Fill the free workers."""
+        while self._executor.free and not self._spent:
             if not self._queue:
                 self._ask()
             if not self._queue:
-                break
+                return
             self._launch(self._queue.popleft())
-            launched = True
-        return launched
 
     def _ask(self) -> None:
-        proposals = self._proposer.proposals()
-        if len(proposals) * self._study.replicates >= self._study.n_trials:
-            return
-        new = self._proposer.ask()
-        self._queue.extend(
-            planned
-            for planned in plan_trials([*proposals, new], self._done, self._study)
-            if planned.trial_id >= new.number * self._study.replicates
-        )
+        for _ in range(self._to_ask()):
+            proposal = self._proposer.ask()
+            arrow("asked")
+            self._n_asked += 1
+            self._log_ask(proposal)
+            self._queue.extend(plan_trials([proposal], self._done, self._study, self._seen))
 
     def _launch(self, planned: Planned) -> None:
         home = self._home(planned.trial_id)
-        earlier = sorted(home.glob("attempt-*"), key=_attempt_number)
-        attempt = _attempt_number(earlier[-1]) + 1 if earlier else 1
+        earlier = sorted(home.glob("attempt-*"), key=_number)
+        attempt = _number(earlier[-1]) + 1 if earlier else 1
         assignment = Assignment(
             trial_id=planned.trial_id,
             attempt=attempt,
@@ -142,16 +206,23 @@ class Driver:
             dataset=self._study.dataset,
             plan=self._study.plan,
             estimators=self._study.estimators,
+            limits=self._study.limits,
             seed=derive_seed(self._study.seed, planned.trial_id, planned.replicate),
         )
         folder = home / f"attempt-{attempt}"
         folder.mkdir(parents=True)
-        (folder / "assignment.json").write_text(assignment.model_dump_json(indent=1))
+        write_atomically(folder / "assignment.json", assignment.model_dump_json(indent=1))
+        arrow("assigned")
         with_checkpoint = [f for f in earlier if any(f.glob("epoch-*.pt"))]
         resume_from = with_checkpoint[-1] if with_checkpoint else None
         self._running[planned.trial_id] = assignment
-        self._executor.launch(Launch(assignment, folder, resume_from))
+        share = self._mishaps.shares.get(planned.trial_id, 0.0)
+        self._executor.launch(Launch(assignment, folder, resume_from, share))
+        self._journal.write("launch", trial_id=planned.trial_id, attempt=attempt)
         self._watcher.launched(assignment)
+        arrow("launched")
+
+    # --- what happens to a trial
 
     def _handle(self, event: Event) -> None:
         assignment = self._running.get(event.trial_id)
@@ -160,78 +231,154 @@ class Driver:
         elif isinstance(event, Lost):
             self._lost(event, assignment)
         elif isinstance(event, TrialRecord):
-            self._store(event)
+            self._ended(event)
         else:
-            self._watcher.progressed(event)
-            if event.done:
-                self._executor.finish(event.trial_id)
-            else:
-                due = (e for e in assignment.plan.evaluation_epochs() if e > event.epoch)
-                self._executor.advance(event.trial_id, next(due))
+            self._reported(event, assignment)
+
+    def _reported(self, report: SliceReport, assignment: Assignment) -> None:
+        arrow("reported")
+        trial_id = report.trial_id
+        self._longest_slice = max(self._longest_slice, report.seconds)
+        self._journal.write(
+            "report", trial_id=trial_id, attempt=report.attempt, epoch=report.epoch
+        )
+        self._watcher.progressed(report)
+        if report.done:
+            self._executor.finish(trial_id)
+            return
+        if self._rungs.note(report, self._journal):
+            self._release()
+        rivals: Mapping[int, Point | None] | None = {}
+        if report.epoch in self._rungs:
+            rivals = self._rungs.rivals(trial_id, report.epoch, self._done)
+        if rivals is None:  # its batch is not there yet
+            self._park(assignment)
+            self._waiting[trial_id] = (report.epoch, _planned(assignment))
+        elif rivals and (reason := decide(trial_id, rivals, self._study)):
+            verdict = Verdict(TrialStatus.PRUNED, f"rung {report.epoch}: {reason}")
+            self._executor.finish(trial_id, verdict)
+        elif self._spent:
+            self._park(assignment)
+            self._queue.appendleft(_planned(assignment))
+        else:
+            due = next(e for e in assignment.plan.evaluation_epochs() if e > report.epoch)
+            least = self._study.resources.slice_timeout_seconds
+            timeout = max(least, HUNG_FACTOR * self._longest_slice)
+            self._executor.advance(trial_id, due, timeout=timeout)
+
+    def _release(self) -> None:
+        """Queue the parked trials whose batch has reached their rung."""
+        for trial_id, (epoch, planned) in sorted(self._waiting.items()):
+            if self._rungs.rivals(trial_id, epoch, self._done) is not None:
+                del self._waiting[trial_id]
+                self._queue.append(planned)
+
+    def _park(self, assignment: Assignment) -> None:
+        self._executor.park(assignment.trial_id)
+        del self._running[assignment.trial_id]
+        self._journal.write("park", trial_id=assignment.trial_id, attempt=assignment.attempt)
+        self._watcher.parked(assignment.trial_id)
+        arrow("parked")
 
     def _lost(self, loss: Lost, assignment: Assignment) -> None:
-        self._losses[loss.trial_id] = self._losses.get(loss.trial_id, 0) + 1
-        if self._losses[loss.trial_id] >= MAX_LOSSES:
-            self._store(
-                TrialRecord(
-                    trial_id=loss.trial_id,
-                    attempt=loss.attempt,
-                    replicate=assignment.replicate,
-                    architecture=assignment.architecture,
-                    status=TrialStatus.FAILED,
-                    cause=f"{MAX_LOSSES} attempts lost: {loss.cause}",
-                    seed=assignment.seed,
-                )
-            )
+        if is_disk_full(loss.cause):
+            raise disk_stop(self._folder, loss.cause)
+        epochs = map(_number, self._home(loss.trial_id).glob("attempt-*/epoch-*.pt"))
+        epoch = max(epochs, default=0)
+        self._log_loss(loss, epoch=epoch)
+        losses = self._mishaps.losses[loss.trial_id]
+        losses.add(epoch)
+        if not losses.too_many:
+            self._again(loss, assignment)
             return
-        del self._running[loss.trial_id]
-        self._queue.appendleft(
-            Planned(loss.trial_id, assignment.replicate, assignment.architecture)
+        self._store(
+            TrialRecord(
+                trial_id=loss.trial_id,
+                attempt=loss.attempt,
+                replicate=assignment.replicate,
+                architecture=assignment.architecture,
+                status=TrialStatus.FAILED,
+                cause=f"{losses}: {loss.cause}",
+                seed=assignment.seed,
+            )
         )
+
+    def _log_loss(
+        self, loss: Lost, *, epoch: int | None = None, share: float | None = None
+    ) -> None:
+        self._journal.write(
+            "lost",
+            trial_id=loss.trial_id,
+            attempt=loss.attempt,
+            cause=loss.cause,
+            epoch=epoch,
+            share=share,
+        )
+
+    def _again(self, loss: Lost, assignment: Assignment) -> None:
+        del self._running[loss.trial_id]
+        self._queue.appendleft(_planned(assignment))
         self._watcher.lost(loss)
 
+    # --- write and tell
+
+    def _ended(self, record: TrialRecord) -> None:
+        trial_id, share = record.trial_id, record.gpu_share or 0.0
+        no_memory = record.status is TrialStatus.OUT_OF_MEMORY and 0 < share < 1
+        if no_memory and trial_id not in self._mishaps.shares:
+            more = self._mishaps.shares[trial_id] = min(1.0, 2 * share)
+            cause = f"out of memory on {share:g} of a GPU, {more:g} next"
+            loss = Lost(trial_id, record.attempt, cause)
+            self._log_loss(loss, share=more)
+            self._again(loss, self._running[trial_id])
+            return
+        self._store(record)
+
     def _store(self, record: TrialRecord) -> None:
-        home = self._home(record.trial_id)
+        arrow("ended")
+        trial_id, home = record.trial_id, self._home(record.trial_id)
         weights = home / f"attempt-{record.attempt}" / "model.safetensors"
-        if weights.exists():
-            kept = self._folder / "models" / f"{record.trial_id}.safetensors"
-            kept.parent.mkdir(exist_ok=True)
-            weights.replace(kept)
+        self._models.take(weights, trial_id)
+        arrow("model")
         write_record(self._folder, record, self._study)
-        del self._running[record.trial_id]
-        self._done[record.trial_id] = TrialRow.of(record)
-        self._tell_finished(only=record.trial_id // self._study.replicates)
+        arrow("written")
+        del self._running[trial_id]
+        row = self._done[trial_id] = TrialRow.of(record)
+        self._log_end(row)
+        self._tell_batch_of(trial_id // self._study.replicates)
         shutil.rmtree(home, ignore_errors=True)
-        self._drop_models()
+        arrow("removed")
+        self._models.add(row, len(self._done))
+        self._release()
+        if len(self._done) % COMPACT_AT == 0:
+            compact(self._folder)
         self._watcher.ended(record)
 
-    def _tell_finished(self, *, only: int | None = None, partly: bool = False) -> None:
-        """Tell every proposal whose trials are all over; with `partly`, those cut short too."""
-        if only is None:
-            told = self._proposer.told()
-            numbers = [p.number for p in self._proposer.proposals() if p.number not in told]
-        else:
-            numbers = [only]
-        size = self._study.replicates
-        for number in numbers:
-            ids = range(number * size, (number + 1) * size)
-            trials = [self._done[i] for i in ids if i in self._done]
-            if len(trials) == size or (partly and trials):
-                self._proposer.tell(number, objective_of(trials, self._study.objective))
-
-    def _drop_models(self) -> None:
-        if len(self._done) <= KEEP_ALL_MODELS:
+    def _tell_batch_of(self, number: int) -> None:
+        """Tell the proposals of a batch in order, if all their trials are over."""
+        if not all(i in self._done for i in trials_of_batch(number, self._study)):
             return
-        scored = [t for t in self._done.values() if self._study.objective in t.values]
-        scored.sort(key=lambda t: t.values[self._study.objective], reverse=True)
-        keep = {f"{t.trial_id}.safetensors" for t in scored[:KEEP_BEST_MODELS]}
-        for path in (self._folder / "models").glob("*.safetensors"):
-            if path.name not in keep:
-                path.unlink()
+        for n in batch_of(number, self._study):
+            if n in self._told:
+                continue
+            told = told_of([self._done[i] for i in trials_of(n, self._study)], self._study)
+            self._proposer.tell(n, told)
+            self._told.add(n)
+            arrow("told")
+            self._journal.write("tell", number=n, values=told.values, pruned=told.pruned)
+
+    def _check_lease(self) -> None:
+        if self._leased:
+            check_lease(self._folder)
 
     def _home(self, trial_id: int) -> Path:
         return self._folder / "checkpoints" / f"{trial_id:06d}"
 
 
-def _attempt_number(folder: Path) -> int:
-    return int(folder.name.removeprefix("attempt-"))
+def _planned(assignment: Assignment) -> Planned:
+    return Planned(assignment.trial_id, assignment.replicate, assignment.architecture)
+
+
+def _number(path: Path) -> int:
+    """Return the number in the name of an attempt folder or a checkpoint."""
+    return int(re.sub(r"\D", "", path.stem))

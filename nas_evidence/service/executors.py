@@ -1,24 +1,36 @@
 """Where trials run: the protocol of every executor, and what passes through it.
 
 The driver launches a trial on a free worker, polls for what happened, and answers each slice with
-`advance` or `finish`. An executor knows nothing of scores, results or the database.
+`advance`, `park` or `finish`. An executor knows nothing of scores, results or the database.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from nas_evidence.record import SliceReport, TrialRecord
+from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec import Assignment
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A trial to take up: what to run, where it may write, and what to continue from."""
+    """A trial to take up: what to run, where it may write, and what to continue from.
+
+    min_share   of one GPU that the trial must have, after it ran out of memory with less
+    """
 
     assignment: Assignment
     folder: Path
     resume_from: Path | None
+    min_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A final status that the driver gives to a trial under way, and why."""
+
+    status: TrialStatus
+    cause: str
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,7 @@ Event = SliceReport | TrialRecord | Lost
 
 
 class Executor(Protocol):
-    """A pool of workers. Every launch ends in exactly one TrialRecord or one Lost."""
+    """A pool of workers. Every launch ends in one TrialRecord, one Lost, or is parked."""
 
     @property
     def free(self) -> int:
@@ -43,14 +55,23 @@ class Executor(Protocol):
     def launch(self, launch: Launch) -> None:
         """Start a trial on a free worker."""
 
-    def advance(self, trial_id: int, until_epoch: int) -> None:
-        """Let a trial train on, after its report."""
+    def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
+        """Let a trial train on after its report; after `timeout` seconds of silence it is lost."""
 
-    def finish(self, trial_id: int) -> None:
-        """Let a trial write its weights and hand over its record, after its last report."""
+    def park(self, trial_id: int) -> None:
+        """Take a trial off its worker after its report; its checkpoint is all that stays."""
+
+    def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
+        """Let a trial hand over its record after a report; a `verdict` ends it before its time."""
 
     def poll(self, timeout: float) -> list[Event]:
         """Return what happened, waiting up to `timeout` seconds for something to happen."""
+
+    def now(self) -> float:
+        """Return seconds on the clock that trials run by; virtual in a simulation."""
+
+    def idle_share(self) -> float:
+        """Return the share of worker time spent waiting so far, 0 to 1."""
 
     def close(self) -> None:
         """Stop all workers; trials under way keep their checkpoints."""

@@ -7,10 +7,11 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.likelihood import Categorical
+from nas_evidence.likelihood import Likelihood
 from nas_evidence.models import build, infeasible
-from nas_evidence.service.proposer import startup_points
+from nas_evidence.service.startup import startup_points
 from nas_evidence.spec import LAPLACE_KINDS, ArchitectureSpec, StudySpec
+from nas_evidence.training.loop import likelihood_of
 from nas_evidence.trial import device_for
 
 #: Architectures timed for each family.
@@ -39,19 +40,22 @@ def forecast_seconds(study: StudySpec, arrays: ArrayData) -> float:
 
 
 def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData) -> float:
-    if infeasible(point, arrays.input_shape, arrays.n_classes):
+    if infeasible(point, arrays.input_shape, arrays.n_outputs):
         return 0.0
     plan = study.plan
     data = to_tensors(arrays, device_for(study.resources.gpus))
     x, y = data.x_train[: plan.batch_size], data.y_train[: plan.batch_size]
-    model = build(point, arrays.input_shape, arrays.n_classes, torch.Generator().manual_seed(0))
+    model = build(point, arrays.input_shape, arrays.n_outputs, torch.Generator().manual_seed(0))
     model.to(x.device)
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    step_seconds = statistics.median(_step_seconds(model, optimiser, x, y) for _ in range(5))
+    likelihood = likelihood_of(plan, plan.noise_std, plan.temperature)
+    step_seconds = statistics.median(
+        _step_seconds(model, optimiser, likelihood, x, y) for _ in range(5)
+    )
     epoch = step_seconds * max(1, arrays.n_train / plan.batch_size)
     kinds = {plan.online.curvature, *study.estimators}
     columns = sum(
-        _A_COLUMN * (arrays.n_classes - 1) if kind.endswith("ggn") else _ONE_COLUMN
+        _A_COLUMN * (arrays.n_outputs - 1) if kind.endswith("ggn") else _ONE_COLUMN
         for kind in kinds
         if kind in LAPLACE_KINDS
     )
@@ -59,11 +63,15 @@ def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData)
 
 
 def _step_seconds(
-    model: torch.nn.Module, optimiser: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
+    model: torch.nn.Module,
+    optimiser: torch.optim.Optimizer,
+    likelihood: Likelihood,
+    x: torch.Tensor,
+    y: torch.Tensor,
 ) -> float:
     started = time.perf_counter()
     optimiser.zero_grad()
-    Categorical().nll_mean(model(x), y).backward()  # type: ignore[no-untyped-call]
+    likelihood.nll_mean(model(x), y).backward()  # type: ignore[no-untyped-call]
     optimiser.step()
     if x.is_cuda:
         torch.cuda.synchronize()

@@ -1,228 +1,317 @@
-"""Trials on a pool of Ray actors, always on a local cluster of our own.
+"""Trials on a pool of Ray actors: on a cluster of our own, or on one that is there.
 
-Actors never restart or retry by themselves: the driver decides what happens to a lost attempt.
-Ray's chatter goes to a file. Sole importer of ray.
+Actors never restart or retry by themselves: the driver decides what happens to a lost attempt. An
+actor that died, hung, raised, grew or met a CUDA error is ended and replaced (`pool.py`). The data
+set goes once into the object store and is read in place. Ray's chatter goes to a file. Sole
+importer of ray.
 """
 
-import contextlib
 import logging
 import os
-import signal
-import sys
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nas_evidence.data import ArrayData
-from nas_evidence.record import SliceReport, TrialRecord
-from nas_evidence.service.executors import Event, Launch, Lost
-from nas_evidence.service.worker import Worker, log_to
-from nas_evidence.spec import ResourceSpec
+from nas_evidence.record import TrialRecord
+from nas_evidence.service.executors import Event, Launch, Verdict
+from nas_evidence.service.packing import SHARES, Node, Slot, share_for
+from nas_evidence.service.pool import PATIENCE, Pool, Pooled
+from nas_evidence.service.quiet import signals_deferred, stderr_to
+from nas_evidence.service.worker_process import Answer, MakeWorker, WorkerProcess
+from nas_evidence.spec import Assignment, ResourceSpec
 
 _LOG = logging.getLogger(__name__)
-#: Seconds after which a pool that has not started is given up with a message.
+#: Seconds after which a worker that has not started is given up.
 START_TIMEOUT = 120.0
+#: Seconds between two looks at which nodes are there.
+LOOK_EVERY = 2.0
 
 
 class _Actor:
-    """A worker in a process of its own; the data comes boxed, so that it is read in place."""
+    """A worker process; the data comes boxed, so that it is read in place."""
 
-    def __init__(self, box: list[Any], resources: ResourceSpec, logs: Path) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
-        log_to(logs)
-        self.worker = Worker(ray.get(box[0]), resources)
+    def __init__(self, box: list[Any], resources: ResourceSpec, **how: Any) -> None:
+        gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+        gpu = next(iter(gpus), None)
+        self.process = WorkerProcess(ray.get(box[0]), resources, gpu=gpu, **how)
 
-    def ready(self) -> int:
+    def pid(self) -> int:
         return os.getpid()
 
-    def start(self, launch: Launch) -> SliceReport:
-        return self.worker.start(launch.assignment, launch.folder, launch.resume_from)
-
-    def advance(self, until_epoch: int) -> SliceReport:
-        return self.worker.advance(until_epoch)
-
-    def finish(self) -> TrialRecord:
-        return self.worker.finish()
-
-
-@dataclass
-class _Running:
-    actor: Any
-    attempt: int
-    call: Any  # the object reference of the call under way, or None
+    def call(self, method: str | None, *arguments: Any) -> Answer:
+        return self.process.call(method, *arguments)
 
 
 class RayExecutor:
-    """A pool of worker processes on this machine."""
+    """A pool of worker processes.
 
-    def __init__(self, arrays: ArrayData, resources: ResourceSpec, logs: Path) -> None:
-        self._resources = resources
-        self._logs = logs
-        self._running: dict[int, _Running] = {}
-        self._idle: list[Any] = []
+    Args:
+        arrays: The data set.
+        resources: Of the study.
+        logs: Folder for the logs of the workers and of Ray.
+        address: Of a cluster to join; without it, always a local one of our own.
+        namespace: Of the actors, on a cluster that others use too.
+        gpu_memory_bytes: Of one GPU; where it is not given, the GPUs are asked.
+        memory_of: Estimates what a trial needs, bytes; where not given, `training/cost.py` does.
+        make_worker: Called as `Worker` is; for tests and benchmarks.
+
+    Raises:
+        ValueError: the cluster cannot hold the workers, or they do not start.
+    """
+
+    def __init__(
+        self,
+        arrays: ArrayData,
+        resources: ResourceSpec,
+        logs: Path,
+        *,
+        address: str | None = None,
+        namespace: str | None = None,
+        gpu_memory_bytes: int | None = None,
+        memory_of: Callable[[Assignment], int] | None = None,
+        make_worker: MakeWorker | None = None,
+    ) -> None:
+        self._resources, self._logs, self._make_worker = resources, logs, make_worker
+        self._memory_of = memory_of or (lambda assignment: _estimated_bytes(assignment, arrays))
+        self._gpu_memory = gpu_memory_bytes
+        share = None if resources.gpus == "auto" else float(resources.gpus)
+        self._pool = Pool(self, resources, self._share_of, share, nodes=())
         try:
-            self._start(arrays)
+            self._connect(address, namespace)
+            self._check_capacity(patience=PATIENCE - 5.0 if address else 0.0)
+            self._box = [ray.put(arrays)]
+            # Without a share of their own, workers are made when the first trial comes.
+            while self._pool.share is not None and not any(w.ready_at for w in self._pool.workers):
+                self.poll(timeout=1.0)
         except BaseException:  # Ctrl-C too: no cluster stays behind
             self.close()
             raise
 
-    def _start(self, arrays: ArrayData) -> None:
-        resources, logs = self._resources, self._logs
-        with _signals_deferred(), _stderr_to(logs / "ray.log"):
-            # address="local": never join a cluster that happens to be there.
+    @property
+    def free(self) -> int:
+        """Return how many trials a worker is there for, or would be made for."""
+        return self._pool.free
+
+    def launch(self, launch: Launch) -> None:
+        """Start a trial on a worker of its share class, as soon as there is one."""
+        self._pool.launch(launch)
+
+    def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
+        """Let a trial train on; after `timeout` seconds of silence it is lost."""
+        self._call(self._pool.worker_of(trial_id), "advance", until_epoch, timeout=timeout)
+
+    def park(self, trial_id: int) -> None:
+        """Take a trial off its worker, which is free at once."""
+        worker = self._pool.worker_of(trial_id)
+        worker.launch, worker.started = None, False
+        self._call(worker, "park")
+
+    def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
+        """Let a trial hand over its record."""
+        self._call(self._pool.worker_of(trial_id), "finish", verdict)
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Return the reports, records and losses that have come in.
+
+        Raises:
+            ValueError: for 30 s no node has had room for a worker, or workers fail to start.
+        """
+        self._refill()
+        calls = {w.call: w for w in self._pool.workers if w.call is not None}
+        if not calls:
+            if self._pool.is_waiting or not self._pool.workers:
+                time.sleep(min(timeout, 0.1))
+            return []
+        left = min(worker.deadline for worker in calls.values()) - time.monotonic()
+        wait = max(0.0, min(timeout, left))
+        ready, _ = ray.wait(list(calls), num_returns=1, timeout=wait)
+        if ready:  # and whatever else is there
+            ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
+        events = [self._collect(calls[ref]) for ref in ready]
+        now = time.monotonic()
+        for worker in [w for w in calls.values() if w.call is not None and now > w.deadline]:
+            if worker in self._pool.workers:  # and was not lost a moment ago
+                events.append(self._pool.lose(worker, f"no word for {worker.silence:.0f} s"))
+        self._refill()
+        return [event for event in events if event is not None]
+
+    def now(self) -> float:
+        """Return seconds of the monotonic clock."""
+        return time.monotonic()
+
+    def idle_share(self) -> float:
+        """Return the share of time in which workers that had started ran no call."""
+        return self._pool.idle_share()
+
+    def close(self) -> None:
+        """End the workers, and the cluster if it is ours; Ctrl-C waits for that."""
+        with signals_deferred(), stderr_to(self._logs / "ray.log"):
+            self._pool.close()
+            ray.shutdown()
+
+    # --- what the pool asks for
+
+    def begin(self, slot: Slot) -> Pooled:
+        """Start an actor there; its first answer says that it is ready."""
+        actor = ray.remote(_Actor).options(
+            num_cpus=slot.cpus,
+            num_gpus=slot.share,
+            # A slice is never run again behind the driver's back.
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(slot.node, soft=False),
+            runtime_env={"env_vars": {"OMP_NUM_THREADS": str(self._resources.cpus)}},
+        )
+        how = {"share": slot.share, "logs": self._logs, "make_worker": self._make_worker}
+        worker = Pooled(actor.remote(self._box, self._resources, **how), slot)
+        self._call(worker, None, timeout=START_TIMEOUT)
+        worker.silence = START_TIMEOUT
+        return worker
+
+    def end(self, worker: Pooled) -> None:
+        """Kill an actor: one that cannot be reached may still live."""
+        # Attempts write into folders of their own, so that a late word harms nothing.
+        with suppress(RayError):
+            ray.kill(worker.actor, no_restart=True)
+
+    def send(self, worker: Pooled, method: str, *arguments: Any) -> None:
+        """Call a method of a worker; it may be silent as long as the trial's slices were."""
+        if method == "start":  # another trial: its own slices are not known
+            worker.silence = 0.0
+        self._call(worker, method, *arguments)
+
+    def _call(
+        self, worker: Pooled, method: str | None, *arguments: Any, timeout: float | None = None
+    ) -> None:
+        worker.silence = timeout or max(worker.silence, self._resources.slice_timeout_seconds)
+        worker.since = time.monotonic()
+        worker.call = worker.actor.call.remote(method, *arguments)
+
+    def _collect(self, worker: Pooled) -> Event | None:
+        try:
+            answer: Answer = ray.get(worker.call)
+        except RayError as error:
+            lost = self._pool.lose(worker, _why(error))
+            self._look()
+            return lost
+        event: Event | None = answer.event
+        self._pool.answered(
+            worker, answer, is_over=event is None or isinstance(event, TrialRecord)
+        )
+        return event
+
+    def _share_of(self, launch: Launch) -> float:
+        share = self._pool.share
+        if share is not None:
+            return max(share, launch.min_share) if share else 0.0
+        try:
+            wanted = self._memory_of(launch.assignment)
+        except Exception as error:  # a model that cannot be built: its trial will say so
+            _LOG.warning("no_estimate trial_id=%d error=%r", launch.assignment.trial_id, error)
+            wanted = 0
+        return share_for(wanted, self._gpu_memory or 0, min_share=launch.min_share)
+
+    # --- the cluster
+
+    def _connect(self, address: str | None, namespace: str | None) -> None:
+        resources = self._resources
+        # address="local": never join a cluster that happens to be there.
+        ours = {"num_cpus": resources.workers * resources.cpus, "include_dashboard": False}
+        with signals_deferred(), stderr_to(self._logs / "ray.log"):
             ray.init(
-                address="local",
-                num_cpus=resources.workers * resources.cpus,
-                include_dashboard=False,
+                address=address or "local",
+                namespace=namespace,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 configure_logging=True,
+                **({} if address else ours),
             )
-        self._gpus = self._gpu_share()
-        self._box = [ray.put(arrays)]
-        self._idle = [self._new_actor() for _ in range(resources.workers)]
-        self._wait_until_ready()
 
-    @property
-    def free(self) -> int:
-        """Return the number of idle workers."""
-        return len(self._idle)
+    def _refill(self) -> None:
+        if time.monotonic() - self._looked > LOOK_EVERY:
+            self._look()
+        self._pool.refill()
 
-    def launch(self, launch: Launch) -> None:
-        """Start a trial on an idle worker."""
-        actor = self._idle.pop()
-        call = actor.start.remote(launch)
-        attempt = launch.assignment.attempt
-        self._running[launch.assignment.trial_id] = _Running(actor, attempt, call)
+    def _look(self) -> None:
+        """Take note of which nodes are there."""
+        self._pool.nodes = [
+            Node(n["NodeID"], n["Resources"].get("CPU", 0.0), int(n["Resources"].get("GPU", 0)))
+            for n in ray.nodes()
+            if n["Alive"]
+        ]
+        self._looked = time.monotonic()
+        self._pool.drop_idle_of_lost_nodes()
 
-    def advance(self, trial_id: int, until_epoch: int) -> None:
-        """Let a trial train on."""
-        running = self._running[trial_id]
-        running.call = running.actor.advance.remote(until_epoch)
+    def _check_capacity(self, *, patience: float) -> None:
+        """Wait for nodes that are still joining, not for ever, and decide about GPUs."""
+        pool, auto = self._pool, self._resources.gpus == "auto"
+        end = time.monotonic() + patience
+        while True:
+            self._look()
+            with_gpus = [node for node in pool.nodes if node.gpus]
+            pool.share = pool.share if not auto else None if with_gpus else 0.0
+            lacking = pool.missing(1 if pool.share is None else self._resources.workers)
+            if not lacking:
+                break
+            if time.monotonic() >= end:
+                raise ValueError(f"{lacking}.")
+            time.sleep(0.5)
+        if pool.share is None and not self._gpu_memory:
+            self._gpu_memory = _smallest_gpu(with_gpus)
+            if not self._gpu_memory:
+                raise ValueError(
+                    f"the cluster counts {sum(n.gpus for n in with_gpus)} GPUs, but torch finds "
+                    "none there; install torch for CUDA, or set gpus = 0 in [resources]."
+                )
 
-    def finish(self, trial_id: int) -> None:
-        """Let a trial hand over its record."""
-        running = self._running[trial_id]
-        running.call = running.actor.finish.remote()
 
-    def poll(self, timeout: float) -> list[Event]:
-        """Return the reports, records and losses that have come in."""
-        calls = {r.call: trial_id for trial_id, r in self._running.items() if r.call is not None}
-        if not calls:
-            return []
-        ready, _ = ray.wait(list(calls), num_returns=1, timeout=timeout)
-        return [self._collect(calls[ref]) for ref in ready]
+def _estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
+    from nas_evidence.service.worker import estimated_bytes  # brings torch: late
 
-    def _collect(self, trial_id: int) -> Event:
-        running = self._running[trial_id]
-        ref, running.call = running.call, None
-        try:
-            event: Event = ray.get(ref)
-        except RayError as error:
-            # An actor that cannot be reached may still live: killing it makes sure that it does
-            # not, and attempts write into folders of their own, so a late word harms nothing.
-            _LOG.warning("worker_lost trial_id=%d error=%s", trial_id, error)
-            ray.kill(running.actor, no_restart=True)
-            del self._running[trial_id]
-            self._idle.append(self._new_actor())
-            return Lost(trial_id, running.attempt, _why(error))
-        if isinstance(event, TrialRecord):
-            del self._running[trial_id]
-            self._idle.append(running.actor)
-        return event
+    return estimated_bytes(assignment, arrays)
 
-    def close(self) -> None:
-        """End the workers and the local cluster; Ctrl-C waits for that."""
-        with _signals_deferred(), _stderr_to(self._logs / "ray.log"):
-            ray.shutdown()
 
-    def _new_actor(self) -> Any:
-        # max_restarts=0, max_task_retries=0: a slice is never run again behind the driver's back.
-        options = {"num_cpus": self._resources.cpus, "num_gpus": self._gpus, "max_restarts": 0}
-        environment = {"env_vars": {"OMP_NUM_THREADS": str(self._resources.cpus)}}
-        actor = ray.remote(_Actor).options(**options, runtime_env=environment)
-        return actor.remote(self._box, self._resources, self._logs)
+def _smallest_gpu(nodes: list[Node]) -> int:
+    """Return the memory of the smallest GPU, bytes; 0 if torch finds none on one of the nodes."""
 
-    def _gpu_share(self) -> float:
-        available = ray.cluster_resources().get("GPU", 0)
-        wanted = self._resources.gpus
-        if wanted == "auto":
-            return min(1.0, available / self._resources.workers) if available else 0.0
-        if float(wanted) * self._resources.workers > available:
-            raise ValueError(
-                f"{self._resources.workers} workers with gpus = {wanted} each need "
-                f"{float(wanted) * self._resources.workers:g} GPUs, but this machine has "
-                f"{available:g}; lower `workers` or `gpus` in [resources]."
-            )
-        return float(wanted)
+    def first() -> int:
+        import torch
 
-    def _wait_until_ready(self) -> None:
-        pending = [actor.ready.remote() for actor in self._idle]
-        ready, missing = ray.wait(pending, num_returns=len(pending), timeout=START_TIMEOUT)
-        if missing:
-            raise ValueError(
-                f"only {len(ready)} of {len(pending)} workers started within "
-                f"{START_TIMEOUT:.0f} s; lower `workers` in [resources], see {self._logs}."
-            )
-        try:
-            ray.get(ready)
-        except RayError as error:
-            raise ValueError(
-                f"a worker did not start: {_why(error)}; see {self._logs}."
-            ) from error
+        there = torch.cuda.is_available()
+        return int(torch.cuda.get_device_properties(0).total_memory) if there else 0
+
+    asked = [
+        ray.remote(first).options(
+            num_cpus=0,
+            num_gpus=SHARES[-1],
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.name, soft=False),
+        )
+        for node in nodes
+    ]
+    return min(ray.get([task.remote() for task in asked], timeout=START_TIMEOUT))
 
 
 def _why(error: RayError) -> str:
+    """Return in one line why a call failed."""
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        return str(cause) if isinstance(cause, OSError) else f"{type(cause).__name__}: {cause}"
+    last = str(error).strip().splitlines()[-1].strip()
     if isinstance(error, ActorDiedError):
-        return "the worker process died"
+        return last if "creation task" in str(error) else "the worker process died"
     if isinstance(error, ActorUnavailableError):
         return "the worker could not be reached"
-    kind = "worker" if isinstance(error, RayActorError) else type(error).__name__
-    return f"{kind}: {str(error).strip().splitlines()[-1]}"
-
-
-@contextlib.contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Hold Ctrl-C back until the block is over: half a cluster would outlive this process.
-
-    Also puts back the handlers that Ray replaces; its own for SIGTERM aborts with a stack trace.
-    """
-    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
-        yield
-        return
-    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
-    held: list[tuple[int, Any]] = []
-    for number, handler in before.items():
-        if callable(handler):
-            signal.signal(number, lambda *received: held.append(received))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if held:
-        number, frame = held[0]
-        before[number](number, frame)
-
-
-@contextlib.contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Send what Ray's processes print on standard error to a file, from start to end of the block.
-
-    Child processes started inside keep the file; that is the point.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
+    return f"{'worker' if isinstance(error, RayActorError) else type(error).__name__}: {last}"

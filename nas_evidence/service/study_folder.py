@@ -9,23 +9,41 @@ import json
 import os
 import re
 import socket
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
 
 from nas_evidence.codec import differences, dump_study, load_study
 from nas_evidence.record import TrialStatus
+from nas_evidence.service.budget import read_spent
+from nas_evidence.service.faults import StudyStoppedError
 from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.store import TrialRow, finished
 
 _SUBFOLDERS = ("trials", "evidence", "terms", "curves", "models", "checkpoints", "logs")
 _TEMPORARY = ".study.toml.tmp"
+#: Seconds between two renewals of the lease, and seconds that it runs on without one.
+RENEW_EVERY, LEASE_SECONDS = 10.0, 60.0
+_LEASE_BYTES = 512
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who works on a study, and until when that is certain (seconds since 1970)."""
+
+    pid: int
+    host: str
+    boot_id: str
+    expires_at: float
 
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """How a study stands. `state` is "running", "stopped" or "finished"."""
+    """How a study stands. `state` is "running", "stopped", "budget spent" or "finished"."""
 
     name: str
     state: str
@@ -46,11 +64,11 @@ def default_folder(study: StudySpec) -> Path:
     return Path("runs") / (re.sub(r"[^\w.-]+", "-", study.name).strip("-.") or "study")
 
 
-def open_study(folder: Path, study: StudySpec) -> StudySpec:
+def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudySpec:
     """Create the folder of `study`, or continue it, and return the study as it stands there.
 
-    The number of trials and the resources may change between runs; `n_trials` never shrinks below
-    what the folder has asked for.
+    The number of trials, the budget and the resources may change between runs; `n_trials` never
+    shrinks below what the folder has asked for. `steal` as in `locked`.
 
     Raises:
         ValueError: if the folder holds something else, or a study that differs in more than that,
@@ -66,7 +84,7 @@ def open_study(folder: Path, study: StudySpec) -> StudySpec:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"{folder} cannot be created: {error.strerror}.") from None
-    with locked(folder):  # a running study keeps the file it started from
+    with locked(folder, steal=steal):  # a running study keeps the file it started from
         if path.is_file():
             old = load_study(path)
             if different := differences(old, study):
@@ -82,41 +100,53 @@ def open_study(folder: Path, study: StudySpec) -> StudySpec:
     return study
 
 
-def read_study(folder: Path) -> StudySpec:
-    """Return the study of a folder.
+def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
+    """Return the study of a folder, with `table.key=value` overrides.
 
     Raises:
-        ValueError: if `folder` is not a study folder.
+        ValueError: if `folder` is not a study folder, or for a wrong override.
     """
     if not (folder / "study.toml").is_file():
         raise ValueError(f"{folder} is not a study folder: it has no study.toml.")
-    return load_study(folder / "study.toml")
+    return load_study(folder / "study.toml", overrides)
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the study alone. The lock of a dead process on this host is free at once.
+def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
+    """Hold the study alone, by a lock on this host and a lease for other hosts.
+
+    The lock of a dead process on this host is free at once. The lease, in the same file, is
+    renewed while the study is held; that of another host keeps others out until it expires, and
+    is then taken over with `steal` only: that host may be cut off and not dead.
 
     Raises:
-        ValueError: if another process of this host works on the study.
+        ValueError: if another process works on the study, or may.
     """
-    with (folder / "lock").open("a+") as file:
+    (folder / "lock").touch()
+    with (folder / "lock").open("r+b", buffering=0) as file:  # appending, pwrite knows no offset
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
             raise ValueError(
-                f"another process works on {folder} ({file.read().strip() or 'unknown'}); "
+                f"another process works on {folder} ({_lock_text(folder) or 'unknown'}); "
                 "wait for it, or stop it first."
             ) from None
-        file.truncate(0)
-        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
-        file.flush()
-        yield
+        _refuse_if_leased(folder, steal)
+        _write_lease(file)
+        over = threading.Event()
+        renewal = threading.Thread(target=_renew, args=(folder, file, over), daemon=True)
+        renewal.start()
+        try:
+            yield
+        finally:
+            over.set()
+            renewal.join()
+            if holds_lease(folder):
+                file.truncate(0)
 
 
 def is_locked(folder: Path) -> bool:
-    """Tell whether a process of this host works on the study."""
+    """Tell whether a process of this host works on the study, or one of another host may."""
     if not (folder / "lock").exists():
         return False
     with (folder / "lock").open("r") as file:
@@ -124,7 +154,87 @@ def is_locked(folder: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        return False
+    lease = read_lease(folder)
+    return lease is not None and lease.boot_id != _boot_id() and lease.expires_at > time.time()
+
+
+def holds_lease(folder: Path) -> bool:
+    """Tell whether the study is held by this process."""
+    return _is_mine(read_lease(folder))
+
+
+def check_lease(folder: Path) -> None:
+    """Make sure that the study is still held by this process.
+
+    Raises:
+        StudyStoppedError: if another process has taken it over.
+    """
+    if not holds_lease(folder):
+        lease = read_lease(folder)
+        who = f"process {lease.pid} of host {lease.host}" if lease else "another process"
+        raise StudyStoppedError(
+            f"{who} has taken over {folder}; this one stopped and wrote nothing since. Nothing is "
+            "lost: leave the study to that process."
+        )
+
+
+def read_lease(folder: Path) -> Lease | None:
+    """Return who holds the study, or held it when its process died; None if nobody."""
+    try:
+        facts = json.loads(_lock_text(folder))
+        return Lease(facts["pid"], facts["host"], facts["boot_id"], facts["expires_at"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _refuse_if_leased(folder: Path, steal: bool) -> None:
+    lease = read_lease(folder)
+    if lease is None or lease.boot_id == _boot_id():
+        return  # of this host: the lock has decided
+    until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(lease.expires_at))
+    if lease.expires_at > time.time():
+        raise ValueError(
+            f"another process works on {folder} (process {lease.pid} of host {lease.host}, whose "
+            f"lease runs until {until}); wait for it, or stop it first."
+        )
+    if lease.host != socket.gethostname() and not steal:  # else this host was started anew
+        raise ValueError(
+            f"process {lease.pid} of host {lease.host} held {folder} and was last heard of before "
+            f"{until}; make sure that it is dead, then take the study over with --steal."
+        )
+
+
+def _renew(folder: Path, file: FileIO, over: threading.Event) -> None:
+    while not over.wait(RENEW_EVERY):
+        if not holds_lease(folder):
+            return  # taken over: `check_lease` tells the driver
+        with contextlib.suppress(OSError):  # a full disk is met, and told, by who writes results
+            _write_lease(file)
+
+
+def _write_lease(file: FileIO) -> None:
+    lease = Lease(os.getpid(), socket.gethostname(), _boot_id(), time.time() + LEASE_SECONDS)
+    # One write of one size in place: the lock is on this file, so that it cannot be replaced.
+    os.pwrite(file.fileno(), json.dumps(asdict(lease)).ljust(_LEASE_BYTES).encode(), 0)
+
+
+def _is_mine(lease: Lease | None) -> bool:
+    return lease is not None and (lease.pid, lease.boot_id) == (os.getpid(), _boot_id())
+
+
+def _lock_text(folder: Path) -> str:
+    try:
+        return (folder / "lock").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _boot_id() -> str:
+    """Return what tells this start of this host from all others."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux
+        return socket.gethostname()
 
 
 def study_status(folder: Path) -> StudyStatus:
@@ -148,10 +258,10 @@ def study_status(folder: Path) -> StudyStatus:
         for t in done.values()
         if t.status is TrialStatus.COMPLETE and study.objective in t.values
     ]
-    all_done = len(done) >= study.n_trials
+    spent = "budget spent" if read_spent(folder).exceeds(study.budget) else "stopped"
     return StudyStatus(
         name=study.name,
-        state="running" if alive else "finished" if all_done else "stopped",
+        state="running" if alive else "finished" if len(done) >= study.n_trials else spent,
         n_trials=study.n_trials,
         by_status=dict(Counter(str(t.status) for t in done.values())),
         running=list(latest.values()),

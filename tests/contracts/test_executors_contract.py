@@ -1,29 +1,43 @@
-"""What every executor owes the driver: each launch ends in one record or one loss."""
+"""What every executor owes the driver: each launch ends in one record, one loss, or is parked."""
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.service.executors import Executor, Launch, Lost
+from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.service.executors import Executor, Launch, Lost, Verdict
 from nas_evidence.service.inline_executor import InlineExecutor
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, ResourceSpec
+from nas_evidence.service.learning_curves import synthetic
+from nas_evidence.service.simulated_executor import Fault, SimulatedExecutor
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, LimitSpec, ResourceSpec
 from nas_evidence.trial import Trial
 
 DATA = DatasetSpec(name="digits", max_train=150, max_test=50)
 RESOURCES = ResourceSpec(workers=2, cpus=1, gpus=0)
 EPOCHS = 4
+WIDE = 3  # the trial that is above its limit
 ARCHITECTURES = (
     ArchitectureSpec(family="linear"),
     ArchitectureSpec(family="mlp", values={"depth": 1, "width": 8}),
-    ArchitectureSpec(family="cnn", values={"depth": 5, "width": 4}),  # infeasible on 8x8
     ArchitectureSpec(family="mlp", values={"depth": 2, "width": 9}),
+    ArchitectureSpec(family="mlp", values={"depth": 2, "width": 900}),
 )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An executor, what a trial finds when it is alone, and how to bring down a worker."""
+
+    executor: Executor
+    alone: Callable[[Launch], TrialRecord]
+    kill: Callable[[int], None] | None = None  # at the trial's next slice
+    hang: Callable[[int], None] | None = None
 
 
 @pytest.fixture(scope="module")
@@ -33,44 +47,87 @@ def arrays() -> ArrayData:
 
 @pytest.fixture(
     scope="module",
-    params=["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray])],
+    params=["inline", "simulated", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray])],
 )
-def executor(
+def subject(
     request: pytest.FixtureRequest,
     arrays: ArrayData,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Executor]:
+) -> Iterator[Subject]:
     """The pool under test; Ray starts once for all of them."""
+
+    def alone(launch: Launch) -> TrialRecord:
+        trial = Trial.start(launch.assignment, to_tensors(arrays, "cpu"), launch.folder)
+        trial.advance(EPOCHS)
+        return trial.finish()
+
     if request.param == "inline":
-        pool: Executor = InlineExecutor(arrays, RESOURCES)
+        subject = Subject(InlineExecutor(arrays, RESOURCES), alone)
+    elif request.param == "simulated":
+        subject = simulated()
     else:
-        from nas_evidence.service.ray_executor import RayExecutor
-
-        pool = RayExecutor(arrays, RESOURCES, tmp_path_factory.mktemp("logs"))
-    yield pool
-    pool.close()
+        subject = on_ray(arrays, tmp_path_factory.mktemp("logs"), alone)
+    yield subject
+    subject.executor.close()
 
 
-def launch(trial_id: int, folder: Path) -> Launch:
+def simulated() -> Subject:
+    faults: dict[int, Fault] = {}
+
+    def alone(launch: Launch) -> TrialRecord:
+        (record,) = drive(SimulatedExecutor(synthetic, workers=1, seed=9), [launch])
+        assert isinstance(record, TrialRecord)
+        return record
+
+    return Subject(
+        SimulatedExecutor(
+            synthetic, workers=2, seed=0, faults=lambda a, epoch: faults.pop(a.trial_id, None)
+        ),
+        alone,
+        kill=lambda trial_id: faults.update({trial_id: Fault("lost")}),
+        hang=lambda trial_id: faults.update({trial_id: Fault("hung")}),
+    )
+
+
+def on_ray(arrays: ArrayData, logs: Path, alone: Callable[[Launch], TrialRecord]) -> Subject:
+    import ray
+
+    from nas_evidence.service.ray_executor import RayExecutor
+
+    executor = RayExecutor(arrays, RESOURCES, logs)
+
+    def send(number: int, trial_id: int) -> None:
+        os.kill(ray.get(executor._pool.worker_of(trial_id).actor.pid.remote()), number)
+
+    return Subject(
+        executor,
+        alone,
+        kill=lambda trial_id: send(signal.SIGKILL, trial_id),
+        hang=lambda trial_id: send(signal.SIGSTOP, trial_id),
+    )
+
+
+def launch(trial_id: int, folder: Path, attempt: int = 1, resume: Path | None = None) -> Launch:
     assignment = Assignment(
         trial_id=trial_id,
-        attempt=1,
+        attempt=attempt,
         replicate=0,
         architecture=ARCHITECTURES[trial_id % len(ARCHITECTURES)],
         dataset=DATA,
         plan={"epochs": EPOCHS, "batch_size": 32, "online": {"every": 2}},
         estimators=("diag_ef", "kfac_ggn_mc"),
+        limits=LimitSpec(n_parameters=100_000),
         seed=7 + trial_id,
     )
-    own = folder / str(trial_id)
+    own = folder / str(trial_id) / f"attempt-{attempt}"
     own.mkdir(parents=True, exist_ok=True)
-    return Launch(assignment, own, None)
+    return Launch(assignment, own, resume)
 
 
 def drive(executor: Executor, launches: list[Launch]) -> list[TrialRecord | Lost]:
     """Do as the driver does, and return every end in the order of its coming."""
     waiting, running, ends = list(launches), set[int](), []
-    for _ in range(200):
+    for _ in range(300):
         if not waiting and not running:
             return ends
         while waiting and executor.free:
@@ -86,12 +143,23 @@ def drive(executor: Executor, launches: list[Launch]) -> list[TrialRecord | Lost
             elif event.done:
                 executor.finish(event.trial_id)
             else:
-                executor.advance(event.trial_id, event.epoch + 2)
-    raise AssertionError(f"no word of {running or waiting} in 200 polls")
+                executor.advance(event.trial_id, event.epoch + 2, timeout=60.0)
+    raise AssertionError(f"no word of {running or waiting} in 300 polls")
 
 
-def without_durations(record: TrialRecord) -> dict[str, object]:
-    text = record.model_dump()
+def next_event(executor: Executor) -> SliceReport | TrialRecord | Lost:
+    for _ in range(60):
+        events = executor.poll(timeout=1.0)
+        if events:
+            (event,) = events
+            return event
+    raise AssertionError("no word in 60 polls")
+
+
+def comparable(record: TrialRecord | Lost) -> dict[str, object]:
+    """Return what must be equal in every run of a trial: all but times and the attempt."""
+    assert isinstance(record, TrialRecord), record
+    text = record.model_dump(exclude={"attempt"})
     for key in [k for k in text if k.endswith("seconds")]:
         text.pop(key)
     for evaluation in text["evaluations"]:
@@ -101,56 +169,137 @@ def without_durations(record: TrialRecord) -> dict[str, object]:
     return text
 
 
-def test_every_launch_ends_in_the_record_of_a_lone_trial(
-    executor: Executor, arrays: ArrayData, tmp_path: Path
-) -> None:
+def tensors(weights: Path) -> bytes:
+    """Return the numbers of a safetensors file; the order of its header is left to chance."""
+    content = weights.read_bytes()
+    if content == b"simulated":
+        return content
+    return content[8 + int.from_bytes(content[:8], "little") :]
+
+
+def test_every_launch_ends_in_the_record_of_a_lone_trial(subject: Subject, tmp_path: Path) -> None:
+    executor = subject.executor
     free = executor.free
     ends = drive(executor, [launch(i, tmp_path / "pool") for i in range(4)])
     assert sorted(end.trial_id for end in ends) == [0, 1, 2, 3]
     assert executor.free == free
-    assert executor.poll(timeout=0.1) == []
-    data = to_tensors(arrays, "cpu")
     for end in ends:
-        assert isinstance(end, TrialRecord)
         alone = launch(end.trial_id, tmp_path / "alone")
-        trial = Trial.start(alone.assignment, data, alone.folder)
-        trial.advance(EPOCHS)
-        assert without_durations(end) == without_durations(trial.finish())
-        infeasible = end.architecture.family == "cnn"
-        expected = TrialStatus.INFEASIBLE if infeasible else TrialStatus.COMPLETE
-        assert end.status is expected
-        weights = tmp_path / "pool" / str(end.trial_id) / "model.safetensors"
+        assert comparable(end) == comparable(subject.alone(alone))
+        infeasible = end.trial_id == WIDE
+        assert end.status is (TrialStatus.INFEASIBLE if infeasible else TrialStatus.COMPLETE)
+        assert ("n_parameters" in end.cause) == infeasible
+        weights = launch(end.trial_id, tmp_path / "pool").folder / "model.safetensors"
         assert weights.is_file() != infeasible
+        if not infeasible:  # bit for bit, though others ran in its worker before
+            assert tensors(weights) == tensors(alone.folder / "model.safetensors")
 
 
-def test_a_trial_goes_on_from_the_checkpoint_it_is_given(
-    executor: Executor, tmp_path: Path
-) -> None:
-    (whole,) = drive(executor, [launch(1, tmp_path)])
-    second = launch(1, tmp_path / "second")
-    again = second.assignment.model_copy(update={"attempt": 2})
+def test_a_trial_goes_on_from_the_checkpoint_it_is_given(subject: Subject, tmp_path: Path) -> None:
+    first = launch(1, tmp_path)
+    (whole,) = drive(subject.executor, [first])
     # The checkpoints of the whole run: the newest is that of its last epoch.
-    (resumed,) = drive(executor, [Launch(again, second.folder, tmp_path / "1")])
-    assert isinstance(whole, TrialRecord)
-    assert isinstance(resumed, TrialRecord)
+    (resumed,) = drive(subject.executor, [launch(1, tmp_path, 2, first.folder)])
     assert resumed.attempt == 2
-    assert without_durations(resumed) == {**without_durations(whole), "attempt": 2}
+    assert comparable(resumed) == comparable(whole)
 
 
-def test_a_dead_worker_is_one_loss_and_is_replaced(executor: Executor, tmp_path: Path) -> None:
-    if isinstance(executor, InlineExecutor):
+def test_a_parked_trial_goes_on_as_if_it_had_never_stopped(
+    subject: Subject, tmp_path: Path
+) -> None:
+    executor = subject.executor
+    free = executor.free
+    first = launch(1, tmp_path)
+    executor.launch(first)
+    assert next_event(executor).epoch == 0
+    executor.advance(1, 2)
+    report = next_event(executor)
+    assert isinstance(report, SliceReport)
+    assert (report.epoch, report.done) == (2, False)
+    assert "diag_ef" in report.scores
+    assert report.costs["n_parameters"] > 0
+    executor.park(1)
+    assert executor.free == free
+    (other,) = drive(executor, [launch(2, tmp_path)])  # nothing more is heard of the parked one
+    assert comparable(other) == comparable(subject.alone(launch(2, tmp_path / "alone")))
+    (parked,) = drive(executor, [launch(1, tmp_path, 2, first.folder)])
+    assert comparable(parked) == comparable(subject.alone(launch(1, tmp_path / "alone")))
+
+
+def test_a_verdict_ends_a_trial_before_its_time(subject: Subject, tmp_path: Path) -> None:
+    executor = subject.executor
+    free = executor.free
+    pruned = launch(2, tmp_path)
+    executor.launch(pruned)
+    next_event(executor)
+    executor.advance(2, 2)
+    next_event(executor)
+    executor.finish(2, Verdict(TrialStatus.PRUNED, "rung 2: 5th of 5"))
+    record = next_event(executor)
+    assert isinstance(record, TrialRecord)
+    assert (record.status, record.cause) == (TrialStatus.PRUNED, "rung 2: 5th of 5")
+    assert record.epochs == 2
+    assert {e.epoch for e in record.evaluations} == {2}
+    assert record.test_nll_per_datum is None
+    assert not (pruned.folder / "model.safetensors").exists()
+    assert executor.free == free
+
+
+def test_a_dead_worker_is_one_loss_and_is_replaced(subject: Subject, tmp_path: Path) -> None:
+    if subject.kill is None:
         pytest.skip("its worker is this process")
-    import ray
-
+    executor = subject.executor
     free = executor.free
     executor.launch(launch(0, tmp_path))
-    actor = executor._running[0].actor
-    os.kill(ray.get(actor.ready.remote()), signal.SIGKILL)
-    executor.poll(timeout=30.0)  # the report of the start, or already the loss
-    if 0 in executor._running:
-        executor.advance(0, 2)
-        (loss,) = executor.poll(timeout=30.0)
-        assert loss == Lost(0, 1, "the worker process died")
+    next_event(executor)
+    subject.kill(0)
+    executor.advance(0, 2, timeout=60.0)
+    assert next_event(executor) == Lost(0, 1, "the worker process died")
     assert executor.free == free
     (end,) = drive(executor, [launch(1, tmp_path)])
     assert isinstance(end, TrialRecord)
+
+
+def test_a_hung_slice_is_one_loss_when_its_time_is_up(subject: Subject, tmp_path: Path) -> None:
+    if subject.hang is None:
+        pytest.skip("nobody is left to look at the clock")
+    executor = subject.executor
+    free = executor.free
+    executor.launch(launch(0, tmp_path))
+    next_event(executor)
+    subject.hang(0)
+    started = executor.now()
+    executor.advance(0, 2, timeout=2.0)
+    assert next_event(executor) == Lost(0, 1, "no word for 2 s")
+    assert 2.0 <= executor.now() - started < 20.0
+    assert executor.free == free
+    (end,) = drive(executor, [launch(0, tmp_path, 2)])
+    assert isinstance(end, TrialRecord)
+
+
+def test_a_disk_that_refuses_is_a_loss_with_the_reason(subject: Subject, tmp_path: Path) -> None:
+    executor = subject.executor
+    free = executor.free
+    (tmp_path / "file").touch()
+    nowhere = Launch(launch(0, tmp_path).assignment, tmp_path / "file" / "below", None)
+    (loss,) = drive(executor, [nowhere])
+    assert isinstance(loss, Lost)
+    assert loss.cause.startswith("[Errno ")
+    assert "file" in loss.cause
+    assert executor.free == free
+
+
+def test_the_clock_runs_forward_and_idleness_is_a_share(subject: Subject, tmp_path: Path) -> None:
+    executor = subject.executor
+    before = executor.now()
+    drive(executor, [launch(0, tmp_path)])
+    assert executor.now() > before
+    # One trial on two workers, or one worker that also waited: never all of the time.
+    assert 0 < executor.idle_share() < 1
+
+
+def test_close_forgets_what_is_under_way(arrays: ArrayData, tmp_path: Path) -> None:
+    for executor in (InlineExecutor(arrays, RESOURCES), simulated().executor):
+        executor.launch(launch(0, tmp_path))
+        executor.close()
+        assert executor.poll(timeout=0.0) == []

@@ -1,0 +1,72 @@
+"""What a study has used of its budget, over all its runs: a small file `budget.json`.
+
+    wall_seconds     while a driver was at work
+    device_seconds   of workers that held a trial, all together; lost and parked attempts count
+
+Both are taken from the executor's clock, which is virtual in a simulation. A killed driver
+forgets at most the last `WRITE_EVERY` seconds.
+"""
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from nas_evidence.spec import BudgetSpec
+
+#: Seconds of real time between two writes.
+WRITE_EVERY = 5.0
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds used so far."""
+
+    wall_seconds: float = 0.0
+    device_seconds: float = 0.0
+
+    def exceeds(self, budget: BudgetSpec) -> bool:
+        """Tell whether one of the limits is reached."""
+        pairs = (
+            (self.wall_seconds, budget.wall_seconds),
+            (self.device_seconds, budget.device_seconds),
+        )
+        return any(limit is not None and used >= limit for used, limit in pairs)
+
+
+class Ledger:
+    """Adds up what is used, and writes it down now and then."""
+
+    def __init__(self, folder: Path, *, now: float) -> None:
+        self._folder, self._last, self._written = folder, now, time.monotonic()
+        self.spent = read_spent(folder)
+
+    def account(self, now: float, busy: int, *, write: bool = False) -> None:
+        """Charge the time since the last call, in which `busy` workers held a trial."""
+        seconds, self._last = max(0.0, now - self._last), now
+        self.spent = Spent(
+            self.spent.wall_seconds + seconds, self.spent.device_seconds + busy * seconds
+        )
+        if write or time.monotonic() - self._written > WRITE_EVERY:
+            write_atomically(self._folder / "budget.json", json.dumps(asdict(self.spent)))
+            self._written = time.monotonic()
+
+
+def read_spent(folder: Path) -> Spent:
+    """Return what the study in `folder` has used; nothing if that is not known."""
+    try:
+        facts = json.loads((folder / "budget.json").read_text())
+        return Spent(float(facts["wall_seconds"]), float(facts["device_seconds"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return Spent()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

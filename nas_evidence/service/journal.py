@@ -1,0 +1,60 @@
+"""The journal of a study: what was asked, launched, reported and told, in the order it happened.
+
+One JSON object a line in `logs/events.jsonl`, appended by the driver alone:
+
+    {"t": 1764000000.0, "event": "ask", "number": 3, "architecture": "mlp(width=8)"}
+
+It is the record of an asynchronous search, and the memory of what trials showed at the rungs. A
+line that a crash tore is closed and skipped.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class Journal:
+    """Appends events; each is in the file when `write` returns."""
+
+    def __init__(self, folder: Path) -> None:
+        path = journal_path(folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab+", buffering=0)
+        if self._file.seek(0, os.SEEK_END):
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
+
+    def write(self, event: str, *, durable: bool = False, **facts: object) -> None:
+        """Append one event; a `durable` one outlives a loss of power."""
+        line = json.dumps({"t": round(time.time(), 3), "event": event, **facts})
+        self._file.write(line.encode() + b"\n")
+        if durable:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def journal_path(folder: Path) -> Path:
+    """Return where the journal of a study lies."""
+    return folder / "logs" / "events.jsonl"
+
+
+def read_journal(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events in order; lines that are no JSON object are skipped."""
+    path = journal_path(folder)
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and "event" in event:
+                yield event

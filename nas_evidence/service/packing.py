@@ -1,0 +1,138 @@
+"""Who fits where: shares of GPUs and slots of nodes, as pure functions of what is held.
+
+A trial gets 1, 1/2, 1/4 or 1/8 of one GPU, the smallest class that holds its estimated memory:
+
+    memory + CONTEXT_BYTES  <=  share * MEMORY_FRACTION * memory of the GPU
+
+Powers of two always fill a GPU without a gap. Neither Ray nor the GPU guards the memory of a
+share; the worker does (`torch.cuda.set_per_process_memory_fraction`). Among the places with room
+the fullest GPU is taken, then the fullest node: whole GPUs stay free for whole trials.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+#: Share classes, largest first.
+SHARES = (1.0, 0.5, 0.25, 0.125)
+#: Of its share, what a worker may allocate; the rest is for what allocators do not count.
+MEMORY_FRACTION = 0.95
+#: What a process takes on a GPU before its first tensor: CUDA context and libraries.
+CONTEXT_BYTES = 600 * 1024**2
+#: Shares are sums of powers of two or typed in by a person: a rounding error is no lack of room.
+_SLACK = 1e-6
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine: what it has in all."""
+
+    name: str
+    cpus: float
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A worker's place: `share` of GPU number `gpu` of a node, and some of its CPUs."""
+
+    node: str
+    gpu: int | None  # None where share is 0
+    cpus: float
+    share: float
+
+
+def share_for(memory_bytes: int, gpu_memory_bytes: int, *, min_share: float = 0.0) -> float:
+    """Return the smallest class that holds `memory_bytes` and is not below `min_share`.
+
+    A trial too large for a whole GPU gets a whole one: the estimate may be wrong, and the record
+    then says that memory ran out.
+
+    >>> share_for(2 * 1024**3, 16 * 1024**3)
+    0.25
+    """
+    usable = MEMORY_FRACTION * gpu_memory_bytes
+    fitting = [
+        share
+        for share in SHARES
+        if share >= min_share and memory_bytes + CONTEXT_BYTES <= share * usable
+    ]
+    return min(fitting, default=SHARES[0])
+
+
+def fit(share: float, cpus: float, *, nodes: Iterable[Node], held: Iterable[Slot]) -> Slot | None:
+    """Return the fullest place with room for a worker, or None."""
+    held = list(held)
+    options: list[tuple[float, float, Slot]] = []  # room left on the GPU, on the node
+    for node in nodes:
+        here = [slot for slot in held if slot.node == node.name]
+        cpus_left = node.cpus - sum(slot.cpus for slot in here) - cpus
+        if cpus_left < -_SLACK:
+            continue
+        if share == 0:
+            options.append((0.0, cpus_left, Slot(node.name, None, cpus, 0.0)))
+        for gpu in range(node.gpus if share else 0):
+            gpu_left = 1.0 - sum(slot.share for slot in here if slot.gpu == gpu) - share
+            if gpu_left >= -_SLACK:
+                options.append((gpu_left, cpus_left, Slot(node.name, gpu, cpus, share)))
+    return min(options, key=lambda option: option[:2])[2] if options else None
+
+
+def make_room(
+    share: float,
+    cpus: float,
+    *,
+    nodes: Sequence[Node],
+    busy: Sequence[Slot],
+    idle: Sequence[Slot],
+    limit: int,
+) -> tuple[Slot, list[int]] | None:
+    """Return a place for a worker and which of `idle` must go for it, as few as can be; or None.
+
+    Args:
+        share: Of one GPU that the worker needs.
+        cpus: That it needs.
+        nodes: What there is.
+        busy: Workers that stay.
+        idle: Workers that may be retired.
+        limit: Largest number of workers, the new one among them.
+    """
+    best: tuple[Slot, list[int]] | None = None
+    for node in nodes:
+        for gpu in range(node.gpus) if share else (None,):
+            # Those on the GPU in question first, the largest first: few have to go.
+            order = sorted(
+                (i for i, slot in enumerate(idle) if slot.node == node.name),
+                key=lambda i: (idle[i].gpu != gpu, -idle[i].share),
+            )
+            order += [i for i in range(len(idle)) if i not in order]
+            fewest = max(0, len(busy) + len(idle) + 1 - limit)
+            for n_gone in range(fewest, len(idle) + 1):
+                gone = order[:n_gone]
+                held = [*busy, *(slot for i, slot in enumerate(idle) if i not in gone)]
+                place = fit(share, cpus, nodes=[node], held=held)
+                if place is not None:
+                    if best is None or n_gone < len(best[1]):
+                        best = place, gone
+                    break
+    return best
+
+
+def how_many(share: float, cpus: float, *, nodes: Sequence[Node], held: Iterable[Slot]) -> int:
+    """Return how many more workers of one kind have room beside those `held`."""
+    held = list(held)
+    count = 0
+    while (slot := fit(share, cpus, nodes=nodes, held=held)) is not None:
+        held.append(slot)
+        count += 1
+    return count
+
+
+def shortage(share: float, cpus: float, *, nodes: Sequence[Node], workers: int) -> str:
+    """Return what `workers` workers lack on empty `nodes`, in words; "" if they have room."""
+    if how_many(share, cpus, nodes=nodes, held=()) >= workers:
+        return ""
+    wanted = f"{workers} workers with {cpus:g} CPUs" + (f" and {share:g} GPU" if share else "")
+    there = f"{sum(n.cpus for n in nodes):g} CPUs"
+    there += f" and {sum(n.gpus for n in nodes)} GPUs" if share else ""
+    names = "nodes" if len(nodes) != 1 else "node"
+    return f"{wanted} each are wanted, but the cluster has {there} on {len(nodes)} {names}"

@@ -1,0 +1,52 @@
+"""A cluster's start and end without its chatter on the screen, and whole in spite of Ctrl-C."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Hold Ctrl-C back until the block is over: half a cluster would outlive this process.
+
+    Also puts back the handlers that Ray replaces; its own for SIGTERM aborts with a stack trace.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
+        yield
+        return
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    held: list[tuple[int, Any]] = []
+    for number, handler in before.items():
+        if callable(handler):
+            signal.signal(number, lambda *received: held.append(received))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if held:
+        number, frame = held[0]
+        before[number](number, frame)
+
+
+@contextlib.contextmanager
+def stderr_to(path: Path) -> Iterator[None]:
+    """Send what Ray's processes print on standard error to a file, from start to end of the block.
+
+    Child processes started inside keep the file; that is the point.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

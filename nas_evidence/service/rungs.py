@@ -1,0 +1,65 @@
+"""What trials showed at the rungs, and whom each of them is compared with.
+
+The table survives in the journal: a line is there, durably, before anybody is judged by it.
+"""
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+from nas_evidence.record import SliceReport
+from nas_evidence.service.journal import Journal
+from nas_evidence.service.plan import trials_of_batch
+from nas_evidence.service.scheduler import Point, point_of
+from nas_evidence.spec import StudySpec
+
+AtRung = dict[int, Point | None]
+
+
+class Rungs:
+    """The table of a study: epoch -> trial id -> point, in order of arrival."""
+
+    def __init__(self, study: StudySpec) -> None:
+        self._study = study
+        self._table: dict[int, AtRung] = {e: {} for e in study.pruning.rungs(study.plan)}
+
+    def recall(self, event: Mapping[str, Any]) -> None:
+        """Take up a line of the journal."""
+        if event["event"] == "rung" and event["epoch"] in self._table:
+            point = None if event["point"] is None else tuple(map(float, event["point"]))
+            self._table[event["epoch"]].setdefault(event["trial_id"], point)
+
+    def __contains__(self, epoch: int) -> bool:
+        return epoch in self._table
+
+    def note(self, report: SliceReport, journal: Journal) -> bool:
+        """Write down what a trial shows; tell whether that is new.
+
+        Of a rung that it passed while no journal was kept nothing is known.
+        """
+        new = [
+            epoch
+            for epoch, at_rung in self._table.items()
+            if epoch <= report.epoch and report.trial_id not in at_rung
+        ]
+        for epoch in new:
+            here = epoch == report.epoch
+            point = point_of(self._study, report.scores, report.costs) if here else None
+            journal.write("rung", durable=True, trial_id=report.trial_id, epoch=epoch, point=point)
+            self._table[epoch][report.trial_id] = point
+        return bool(new)
+
+    def rivals(
+        self, trial_id: int, epoch: int, done: Container[int]
+    ) -> Mapping[int, Point | None] | None:
+        """Return whom a trial is compared with at a rung; None if that is not known yet.
+
+        In a batch they are all of its trials that get there, so that the order of their arrival
+        decides nothing.
+        """
+        at_rung = self._table[epoch]
+        if self._study.scheduling == "async":
+            return at_rung
+        ids = trials_of_batch(trial_id // self._study.replicates, self._study)
+        if all(i in at_rung or i in done for i in ids):
+            return {i: at_rung[i] for i in ids if i in at_rung}
+        return None
