@@ -67,13 +67,14 @@ def evaluate(state: Training, data: TensorData, assignment: Assignment) -> None:
     updated = state.epoch % online.every == 0 and state.epoch > online.burn_in
     if updated:
         passes = _update(state, passes)
-    followed = _estimate(online.curvature, passes.of(online.curvature)[0], state, plan)
-    assert followed.per_datum is not None
-    if state.best_evidence is None or followed.value > state.best_evidence:
-        state.best_epoch, state.best_evidence = state.epoch, followed.value
-    if updated:
-        _wait(state, followed.per_datum, plan)
     kinds = [kind for kind in assignment.estimators if kind in LAPLACE_KINDS]
+    if updated or kinds:  # else no evidence is asked for, and none is paid for
+        followed = _estimate(online.curvature, passes.of(online.curvature)[0], state, plan)
+        assert followed.per_datum is not None
+        if state.best_evidence is None or followed.value > state.best_evidence:
+            state.best_epoch, state.best_evidence = state.epoch, followed.value
+        if updated:
+            _wait(state, followed.per_datum, plan)
     if state.ended or state.epoch == plan.epochs:
         estimates = _last_estimates(kinds, passes)
     else:
