@@ -139,7 +139,7 @@ def resume(
 ) -> None:
     """Go on with a study after a stop or a crash, or with more trials or another budget.
 
-    Example: nas-evidence resume runs/digits --trials 48 --set budget.wall_seconds=3600
+    Example: nas-evidence resume runs/digits --trials 48
     """
     from nas_evidence.service.study_folder import open_study, read_study
 
@@ -473,7 +473,8 @@ def _conclude(spec: StudySpec, folder: Path, data_root: Path | None) -> None:
         f"Ranking of {spec.name} by {spec.objective} ({tables.objective_unit})", header, rows
     )
     paths = build_report(folder)
-    for sentence in (*certainty_sentences(tables), *pruning_report(tables).sentences):
+    pruned = pruning_report(tables).sentences if spec.pruning.rule != "none" else ()
+    for sentence in (*certainty_sentences(tables), *pruned):
         out.print(f"note:   {sentence}")
     out.print(trust_line(paths.correlations, spec.objective, target))
     winner = tables.winner

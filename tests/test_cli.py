@@ -326,7 +326,7 @@ def test_permuting_the_test_labels_changes_test_columns_alone(home: Path, tmp_pa
     write_study(tmp_path, mix_test_labels=True)
     run("search", "tiny.toml", "--out", "mixed", *INLINE, folder=tmp_path)
     one, two = read_table(home / "done", "trials"), read_table(tmp_path / "mixed", "trials")
-    assert (one["test_accuracy"] > two["test_accuracy"]).all()
+    assert one["test_accuracy"].mean() > two["test_accuracy"].mean()
     tests = ["test_accuracy", "test_nll_per_datum"]
     assert_same(found(home / "done", without=tests), found(tmp_path / "mixed", without=tests))
 

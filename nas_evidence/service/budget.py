@@ -1,4 +1,4 @@
-"""What a study has used of its budget, over all its runs: a small file `budget.json`.
+"""What a study has used of its budget, over all its runs: a small file `logs/budget.json`.
 
     wall_seconds     while a driver was at work
     device_seconds   of workers that held a trial, all together; lost and parked attempts count
@@ -49,14 +49,15 @@ class Ledger:
             self.spent.wall_seconds + seconds, self.spent.device_seconds + busy * seconds
         )
         if write or time.monotonic() - self._written > WRITE_EVERY:
-            write_atomically(self._folder / "budget.json", json.dumps(asdict(self.spent)))
+            (self._folder / "logs").mkdir(exist_ok=True)
+            write_atomically(self._folder / "logs" / "budget.json", json.dumps(asdict(self.spent)))
             self._written = time.monotonic()
 
 
 def read_spent(folder: Path) -> Spent:
     """Return what the study in `folder` has used; nothing if that is not known."""
     try:
-        facts = json.loads((folder / "budget.json").read_text())
+        facts = json.loads((folder / "logs" / "budget.json").read_text())
         return Spent(float(facts["wall_seconds"]), float(facts["device_seconds"]))
     except (OSError, ValueError, LookupError, TypeError):
         return Spent()
