@@ -392,7 +392,18 @@ def _run(
                 )
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
+            if any((folder / "checkpoints").iterdir()):  # killed before the last one was told
+                _tell_what_is_stored(spec, folder)
         _conclude(spec, folder, data_root)
+
+
+def _tell_what_is_stored(spec: StudySpec, folder: Path) -> None:
+    from nas_evidence.service.driver import Driver
+    from nas_evidence.service.learning_curves import synthetic
+    from nas_evidence.service.simulated_executor import SimulatedExecutor
+
+    nobody = SimulatedExecutor(synthetic, workers=0, seed=0)
+    Driver(spec, folder.resolve(), nobody, Progress(spec, spec.n_trials)).run()
 
 
 def _search(

@@ -384,3 +384,130 @@ def test_beyond_the_limit_only_the_best_weights_are_kept(
     best = sorted(done, key=lambda t: t.values["kfac_ggn"], reverse=True)[:3]
     kept = {int(path.stem) for path in (tmp_path / "models").iterdir()}
     assert kept == {t.trial_id for t in best}
+
+
+@pytest.mark.parametrize("costs", [(), ("n_parameters",)])
+def test_the_weights_of_the_pareto_front_are_kept_too_in_any_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, costs: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 8)
+    monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 2)
+    spec = study(n_trials=30, minimise=costs)
+    kept = set()
+    for seed in range(3):
+        folder = tmp_path / str(seed)
+        with pytest.raises(KeyboardInterrupt):
+            run(spec, folder, Interrupted(workers=4, seed=seed, after=15))
+        run(spec, folder, FakeExecutor(workers=3, seed=seed))
+        done = finished(folder).values()
+        best = sorted(done, key=lambda t: (-t.values["kfac_ggn"], t.trial_id))[:2]
+        # One larger network is better up to a width of 20 and worse from there.
+        front = {
+            t.trial_id
+            for t in done
+            if not any(
+                o.values["kfac_ggn"] >= t.values["kfac_ggn"]
+                and o.costs["n_parameters"] < t.costs["n_parameters"]
+                for o in done
+            )
+            and not any(
+                o.values["kfac_ggn"] > t.values["kfac_ggn"]
+                and o.costs["n_parameters"] <= t.costs["n_parameters"]
+                for o in done
+            )
+        }
+        kept = {int(path.stem) for path in (folder / "models").iterdir()}
+        assert kept == {t.trial_id for t in best} | (front if costs else set())
+    assert (len(kept) > 3) == bool(costs)
+
+
+class Interrupted(FakeExecutor):
+    """Someone presses Ctrl-C after so many records."""
+
+    def __init__(self, *args: object, after: int, **facts: object) -> None:
+        super().__init__(*args, **facts)  # type: ignore[arg-type]
+        self.left = after
+
+    def poll(self, timeout: float) -> list[Event]:
+        events = super().poll(timeout)
+        self.left -= sum(isinstance(event, TrialRecord) for event in events)
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return events
+
+
+class Mourner(Silent):
+    """Ends the driver at the first loss."""
+
+    def lost(self, loss: Lost) -> None:
+        super().lost(loss)
+        raise KeyboardInterrupt
+
+
+def test_losses_count_on_in_the_next_driver(tmp_path: Path) -> None:
+    def executor() -> FakeExecutor:
+        return FakeExecutor(misbehave=lambda a: "worker died" if a.trial_id == 2 else None)
+
+    for _ in range(MAX_STALLED - 1):
+        with pytest.raises(KeyboardInterrupt):
+            Driver(study(), tmp_path, executor(), Mourner()).run()
+    Driver(study(), tmp_path, executor(), Mourner()).run()
+    row = finished(tmp_path)[2]
+    assert row.status is TrialStatus.FAILED
+    assert row.cause == f"{MAX_STALLED} attempts lost: worker died"
+    assert row.attempt == MAX_STALLED
+
+
+def test_a_larger_share_of_a_gpu_is_asked_for_in_the_next_driver(tmp_path: Path) -> None:
+    def executor() -> FakeExecutor:
+        return FakeExecutor(
+            workers=1,
+            share=0.25,
+            misbehave=lambda a: TrialStatus.OUT_OF_MEMORY if a.trial_id == 1 else None,
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        Driver(study(n_trials=3), tmp_path, executor(), Mourner()).run()
+    again = executor()
+    Driver(study(n_trials=3), tmp_path, again, Mourner()).run()
+    assert again.launches[0].assignment.trial_id == 1
+    assert [launch.min_share for launch in again.launches] == [0.5, 0.0]
+    assert finished(tmp_path)[1].status is TrialStatus.OUT_OF_MEMORY
+    assert finished(tmp_path)[1].attempt == 2
+
+
+def test_what_a_kill_kept_from_the_journal_is_written_by_the_next_driver(tmp_path: Path) -> None:
+    run(study(n_trials=3), tmp_path, FakeExecutor(workers=1))
+    path = journal_path(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    words = [e["event"] for e in read_journal(tmp_path)]
+    last = max(i for i, word in enumerate(words) if word == "tell")
+    path.write_bytes(b"".join(lines[:last]) + lines[last][:9])
+    run(study(n_trials=3), tmp_path)
+    events = [e for e in read_journal(tmp_path) if e["event"] in ("ask", "end", "tell")]
+    assert [e["event"] for e in events] == ["ask", "end", "tell"] * 3
+    assert (events[-1]["number"], events[-1]["recovered"]) == (2, True)
+
+
+def test_files_that_a_killed_writer_left_half_written_go_away(tmp_path: Path) -> None:
+    run(study(n_trials=3), tmp_path)
+    before = hashes(tmp_path)
+    half = tmp_path / "terms" / ".000003-a1.parquet.0123"
+    half.write_bytes(b"PAR1")
+    run(study(n_trials=4), tmp_path)
+    assert not half.exists()
+    assert {name: hashes(tmp_path)[name] for name in before} == before
+
+
+def test_a_killed_attempts_weights_do_not_outlive_the_failure_of_the_next(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "1.safetensors").write_bytes(b"of an attempt that was killed")
+    failing = FakeExecutor(misbehave=lambda a: "worker died" if a.trial_id == 1 else None)
+    run(study(n_trials=3), tmp_path, failing)
+    assert sorted(p.stem for p in (tmp_path / "models").iterdir()) == ["0", "2"]
+
+
+def test_the_watcher_hears_of_parked_trials(tmp_path: Path) -> None:
+    executor = FakeExecutor(workers=3)
+    watcher = run(study(budget={"wall_seconds": 4.0}), tmp_path, executor)
+    assert watcher.parks == [trial_id for trial_id, _ in executor.parked] != []

@@ -156,7 +156,7 @@ class FakeBackend:
     def __init__(self) -> None:
         self.begun: list[Pooled] = []
         self.ended: list[Pooled] = []
-        self.sent: list[tuple[Pooled, str, tuple[object, ...]]] = []
+        self.sent: list[tuple[Pooled, str | None, tuple[object, ...]]] = []
 
     def begin(self, slot: Slot) -> Pooled:
         worker = Pooled(actor=len(self.begun), slot=slot, call="start-up")
@@ -166,10 +166,10 @@ class FakeBackend:
     def end(self, worker: Pooled) -> None:
         self.ended.append(worker)
 
-    def send(self, worker: Pooled, method: str, *arguments: object) -> None:
+    def send(self, worker: Pooled, method: str | None, *arguments: object) -> None:
         assert worker.call is None
         assert worker not in self.ended
-        worker.call = method
+        worker.call = method or "ping"
         self.sent.append((worker, method, arguments))
 
 
@@ -294,6 +294,30 @@ def test_an_idle_worker_of_a_lost_node_costs_no_trial() -> None:
     assert pool.worker_of(0).started
 
 
+def test_a_dead_node_costs_a_trial_one_attempt_however_many_workers_were_idle_there() -> None:
+    pool, backend = pool_of([Node("a", 4.0, 0), Node("b", 1.0, 0)], workers=5)
+    pool.refill()
+    ready(pool)
+    pool.launch(launch_of(0))
+    on_a = [worker for worker in pool.workers if worker.slot.node == "a"]
+    first = pool.worker_of(0)
+    if first not in on_a:  # the fullest node comes first
+        pool.launch(launch_of(1))
+        first = pool.worker_of(1)
+    trial_id = first.launch.assignment.trial_id
+    lost = pool.lose(first, "the worker died")
+    assert lost is not None
+    assert lost.trial_id == trial_id
+    # Nobody has noticed yet that the node is gone: the trial is given to one that was idle there,
+    # and waits for its word.
+    pool.launch(launch_of(trial_id))
+    for worker in [worker for worker in on_a if worker is not first]:
+        assert worker.call == "ping"
+        assert pool.lose(worker, "the worker could not be reached") is None
+    taken_up = [a[0].assignment.trial_id for _, method, a in backend.sent if method == "start"]
+    assert taken_up.count(trial_id) <= 2
+
+
 def test_no_room_for_any_worker_is_said_after_a_while(clock: list[float]) -> None:
     pool, _ = pool_of([Node("a", 2.0, 0)])
     pool.refill()
@@ -399,7 +423,7 @@ def test_whatever_happens_each_trial_is_taken_up_once_and_no_gpu_is_overfull(
         pool._paused_until = 0.0
         assert is_legal([w.slot for w in pool.workers], nodes)
         assert len(pool.workers) <= 4
-    taken_up = [args[0].assignment.trial_id for _, method, args in backend.sent]
+    taken_up = [a[0].assignment.trial_id for _, method, a in backend.sent if method == "start"]
     assert len(set(taken_up)) == len(taken_up)
     assert len(set(ends)) == len(ends)
     bound = [w.launch.assignment.trial_id for w in pool.workers if w.launch]

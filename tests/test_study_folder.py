@@ -82,6 +82,14 @@ def test_an_expired_lease_of_another_host_needs_steal(tmp_path: Path) -> None:
         pass
 
 
+def test_opening_a_study_of_a_dead_host_needs_steal(tmp_path: Path) -> None:
+    open_study(tmp_path, study())
+    leave_lease(tmp_path, expires_in=-1)
+    with pytest.raises(ValueError, match="--steal"):
+        open_study(tmp_path, study(n_trials=6))
+    assert open_study(tmp_path, study(n_trials=6), steal=True).n_trials == 6
+
+
 def test_an_expired_lease_of_this_host_before_it_was_started_anew_is_free(tmp_path: Path) -> None:
     leave_lease(tmp_path, expires_in=-1, host=study_folder.socket.gethostname())
     with locked(tmp_path):
@@ -162,5 +170,6 @@ def test_the_ledger_charges_walls_and_devices_and_goes_on_after_a_stop(tmp_path:
     assert Spent(24.0, 64.0).exceeds(BudgetSpec(device_seconds=64))
     assert not Spent(24.0, 64.0).exceeds(BudgetSpec(wall_seconds=25, device_seconds=65))
     assert not Spent(24.0, 64.0).exceeds(BudgetSpec())
-    (tmp_path / "budget.json").write_text("{")
+    (tmp_path / "logs").mkdir(exist_ok=True)
+    (tmp_path / "logs" / "budget.json").write_text("{")
     assert read_spent(tmp_path) == Spent()

@@ -57,8 +57,8 @@ class Backend(Protocol):
     def end(self, worker: Pooled) -> None:
         """Make sure that a worker does nothing more."""
 
-    def send(self, worker: Pooled, method: str, *arguments: Any) -> None:
-        """Call a method of a worker that has no call under way."""
+    def send(self, worker: Pooled, method: str | None, *arguments: Any) -> None:
+        """Call a method, or none, of a worker that has no call under way; it answers."""
 
 
 @dataclass
@@ -123,7 +123,6 @@ class Pool:
         if worker.ready_at is None:
             self._welcome(worker, answer)
         elif is_over:
-            worker.n_trials += 1
             if worker.started:
                 worker.launch, worker.started = None, False
             if reason := self._worn_out(worker, answer):
@@ -131,8 +130,7 @@ class Pool:
                 self._remove(worker)
                 return
         if worker.launch is not None and not worker.started:
-            worker.started = True
-            self.backend.send(worker, "start", worker.launch)
+            self._take_up(worker)
 
     def lose(self, worker: Pooled, why: str) -> Lost | None:
         """Give up a worker; return the loss of its trial, if it had taken it up."""
@@ -143,6 +141,10 @@ class Pool:
             pause = min(LONGEST_PAUSE, 2.0 ** len(self._failed_starts))
             self._paused_until = time.monotonic() + pause
         self._remove(worker)
+        # If its node is gone, one trial must not be lost on each worker that was idle there.
+        for other in self.workers:
+            if other.slot.node == worker.slot.node and other.call is other.launch is None:
+                self.backend.send(other, None)
         if worker.launch is None or not worker.started:
             return None
         assignment = worker.launch.assignment
@@ -206,8 +208,12 @@ class Pool:
             worker = min(fitting, key=lambda w: w.call is not None, default=self.workers[-1])
             worker.launch = self._waiting.pop(0)
             if worker.call is None:
-                worker.started = True
-                self.backend.send(worker, "start", worker.launch)
+                self._take_up(worker)
+
+    def _take_up(self, worker: Pooled) -> None:
+        worker.started = True
+        worker.n_trials += 1
+        self.backend.send(worker, "start", worker.launch)
 
     def _make(self, share: float) -> bool:
         """Start a worker of a share class if there is room, or would be without idle ones."""

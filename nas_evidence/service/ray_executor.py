@@ -9,12 +9,13 @@ importer of ray.
 import logging
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import ray
+import ray._private.worker as ray_worker
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
@@ -87,6 +88,7 @@ class RayExecutor:
         self._resources, self._logs, self._make_worker = resources, logs, make_worker
         self._memory_of = memory_of or (lambda assignment: _estimated_bytes(assignment, arrays))
         self._gpu_memory = gpu_memory_bytes
+        self._until_close = ExitStack()
         share = None if resources.gpus == "auto" else float(resources.gpus)
         self._pool = Pool(self, resources, self._share_of, share, nodes=())
         try:
@@ -140,10 +142,11 @@ class RayExecutor:
         ready, _ = ray.wait(list(calls), num_returns=1, timeout=wait)
         if ready:  # and whatever else is there
             ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
-        events = [self._collect(calls[ref]) for ref in ready]
+        pooled = self._pool.workers  # a loss takes others of its node along
+        events = [self._collect(calls[ref]) for ref in ready if calls[ref] in pooled]
         now = time.monotonic()
         for worker in [w for w in calls.values() if w.call is not None and now > w.deadline]:
-            if worker in self._pool.workers:  # and was not lost a moment ago
+            if worker in pooled:
                 events.append(self._pool.lose(worker, f"no word for {worker.silence:.0f} s"))
         self._refill()
         return [event for event in events if event is not None]
@@ -161,6 +164,7 @@ class RayExecutor:
         with signals_deferred(), stderr_to(self._logs / "ray.log"):
             self._pool.close()
             ray.shutdown()
+            self._until_close.close()
 
     # --- what the pool asks for
 
@@ -187,8 +191,8 @@ class RayExecutor:
         with suppress(RayError):
             ray.kill(worker.actor, no_restart=True)
 
-    def send(self, worker: Pooled, method: str, *arguments: Any) -> None:
-        """Call a method of a worker; it may be silent as long as the trial's slices were."""
+    def send(self, worker: Pooled, method: str | None, *arguments: Any) -> None:
+        """Call a method of a worker, or none; it may take as long as the trial's slices did."""
         if method == "start":  # another trial: its own slices are not known
             worker.silence = 0.0
         self._call(worker, method, *arguments)
@@ -231,6 +235,7 @@ class RayExecutor:
         # address="local": never join a cluster that happens to be there.
         ours = {"num_cpus": resources.workers * resources.cpus, "include_dashboard": False}
         with signals_deferred(), stderr_to(self._logs / "ray.log"):
+            self._until_close.enter_context(_prints_to(self._logs / "ray.log"))
             ray.init(
                 address=address or "local",
                 namespace=namespace,
@@ -276,6 +281,25 @@ class RayExecutor:
                     f"the cluster counts {sum(n.gpus for n in with_gpus)} GPUs, but torch finds "
                     "none there; install torch for CUDA, or set gpus = 0 in [resources]."
                 )
+
+
+@contextmanager
+def _prints_to(path: Path) -> Iterator[None]:
+    """Send to a file what the cluster prints here: of a dead node, pages of its last state.
+
+    Whatever `log_to_driver` is, a thread of Ray's prints it; there is no setting for that.
+    """
+
+    def note(said: Any, *_: Any, **__: Any) -> None:
+        with suppress(OSError), path.open("a") as file:
+            file.writelines(f"{line}\n" for line in said["lines"])
+
+    before = getattr(ray_worker, "print_to_stdstream", None)
+    ray_worker.print_to_stdstream = note
+    try:
+        yield
+    finally:
+        ray_worker.print_to_stdstream = before
 
 
 def _estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:

@@ -94,7 +94,10 @@ def on_ray(arrays: ArrayData, logs: Path, alone: Callable[[Launch], TrialRecord]
 
     from nas_evidence.service.ray_executor import RayExecutor
 
-    executor = RayExecutor(arrays, RESOURCES, logs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # without an address the cluster is our own
+        executor = RayExecutor(arrays, RESOURCES, logs)
+    assert len(ray.nodes()) == 1
 
     def send(number: int, trial_id: int) -> None:
         os.kill(ray.get(executor._pool.worker_of(trial_id).actor.pid.remote()), number)
