@@ -159,7 +159,8 @@ class FakeBackend:
         self.sent: list[tuple[Pooled, str | None, tuple[object, ...]]] = []
 
     def begin(self, slot: Slot) -> Pooled:
-        worker = Pooled(actor=len(self.begun), slot=slot, call="start-up")
+        since = pool_module.time.monotonic()
+        worker = Pooled(actor=len(self.begun), slot=slot, call="start-up", since=since)
         self.begun.append(worker)
         return worker
 
@@ -335,7 +336,7 @@ def test_no_room_for_any_worker_is_said_after_a_while(clock: list[float]) -> Non
 
 def test_workers_that_never_start_are_said(clock: list[float]) -> None:
     pool, backend = pool_of([Node("a", 2.0, 0)], workers=1)
-    for pause in (2.0, 4.0):
+    for pause in (2.0, 4.0, 8.0, 16.0):
         pool.refill()
         pool.lose(pool.workers[0], "no torch there")
         pool.refill()
@@ -343,9 +344,23 @@ def test_workers_that_never_start_are_said(clock: list[float]) -> None:
         clock[0] += pause
     pool.refill()
     pool.lose(pool.workers[0], "no torch there")
-    assert len(backend.begun) == 3
+    assert len(backend.begun) == 5
     with pytest.raises(ValueError, match="workers do not start: no torch there"):
         pool.refill()
+
+
+def test_a_node_that_dies_with_many_starting_workers_stops_nobody(clock: list[float]) -> None:
+    pool, backend = pool_of([Node("a", 8.0, 0), Node("b", 8.0, 0)], workers=8)
+    pool.refill()
+    for worker in list(pool.workers):
+        pool.lose(worker, "the worker process died")
+        clock[0] += 0.1
+    pool.refill()
+    assert pool.workers == []
+    clock[0] += 2.0
+    pool.refill()
+    ready(pool)
+    assert (len(backend.begun), pool.free) == (16, 8)
 
 
 def test_workers_that_do_not_start_beside_one_that_works_stop_nobody(clock: list[float]) -> None:

@@ -14,7 +14,7 @@ from nas_evidence.record import TrialRecord
 from nas_evidence.report.study import build_report
 from nas_evidence.service.driver import Driver
 from nas_evidence.service.inline_executor import InlineExecutor
-from nas_evidence.service.proposer import startup_points
+from nas_evidence.service.startup import startup_points
 from nas_evidence.service.study_folder import open_study
 from nas_evidence.spec import Assignment
 from nas_evidence.store import read_table

@@ -21,8 +21,8 @@ from nas_evidence.spec import ResourceSpec
 _LOG = logging.getLogger(__name__)
 #: Seconds that a cluster may lack room for every worker, at the start or later.
 PATIENCE = 30.0
-#: Workers in a row that may fail to start while no other is there.
-MAX_FAILED_STARTS = 3
+#: Times in a row that no worker starts, about half a minute with the pauses in between.
+MAX_FAILED_STARTS = 5
 #: Seconds at most between a worker that failed to start and the next try.
 LONGEST_PAUSE = 60.0
 
@@ -78,6 +78,7 @@ class Pool:
     _waiting: list[Launch] = field(default_factory=list)
     _gpu_numbers: dict[str, dict[str, int]] = field(default_factory=dict)
     _failed_starts: list[str] = field(default_factory=list)
+    _failed_at: float = -inf
     _paused_until: float = 0.0
     _short_since: float | None = None
     _busy_seconds: float = 0.0
@@ -135,11 +136,13 @@ class Pool:
     def lose(self, worker: Pooled, why: str) -> Lost | None:
         """Give up a worker; return the loss of its trial, if it had taken it up."""
         _LOG.warning("worker_lost node=%s reason=%s", worker.slot.node, why)
-        if worker.ready_at is None:
+        # A node takes all that were starting along: they count once.
+        if worker.ready_at is None and worker.since > self._failed_at:
             self._failed_starts.append(why)
             # Its node may be gone without the cluster having noticed.
             pause = min(LONGEST_PAUSE, 2.0 ** len(self._failed_starts))
-            self._paused_until = time.monotonic() + pause
+            self._failed_at = time.monotonic()
+            self._paused_until = self._failed_at + pause
         self._remove(worker)
         # If its node is gone, one trial must not be lost on each worker that was idle there.
         for other in self.workers:

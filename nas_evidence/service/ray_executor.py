@@ -45,6 +45,8 @@ class _Actor:
     """A worker process; the data comes boxed, so that it is read in place."""
 
     def __init__(self, box: list[Any], resources: ResourceSpec, **how: Any) -> None:
+        # Not by a runtime_env, which costs each worker seconds: torch is not imported yet.
+        os.environ["OMP_NUM_THREADS"] = str(resources.cpus)
         gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
         gpu = next(iter(gpus), None)
         self.process = WorkerProcess(ray.get(box[0]), resources, gpu=gpu, **how)
@@ -177,7 +179,6 @@ class RayExecutor:
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(slot.node, soft=False),
-            runtime_env={"env_vars": {"OMP_NUM_THREADS": str(self._resources.cpus)}},
         )
         how = {"share": slot.share, "logs": self._logs, "make_worker": self._make_worker}
         worker = Pooled(actor.remote(self._box, self._resources, **how), slot)

@@ -145,7 +145,7 @@ def test_the_trace_ratio_of_one_exact_layer_is_one() -> None:
     )  # fmt: skip
     ratios = {t.group: t.value for t in estimate.terms if t.term == "trace_ratio"}
     assert ratios == pytest.approx({"0.weight": 1.0, "0.bias": 1.0}, rel=1e-12)
-    with pytest.raises(ValueError, match="trace_ratio.*diag_ggn"):
+    with pytest.raises(ValueError, match=r"trace_ratio.*diag_ggn"):
         estimate_evidence(
             model, x, y, likelihood="gaussian", curvature="diag_ggn", prior_precision=1.0,
             noise_std=0.5, trace_ratio=True,
