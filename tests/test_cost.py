@@ -173,6 +173,7 @@ def peak_bytes(assignment: Assignment) -> int:
     return highest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [

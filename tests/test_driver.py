@@ -386,6 +386,7 @@ def test_beyond_the_limit_only_the_best_weights_are_kept(
     assert kept == {t.trial_id for t in best}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("costs", [(), ("n_parameters",)])
 def test_the_weights_of_the_pareto_front_are_kept_too_in_any_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, costs: tuple[str, ...]

@@ -76,6 +76,7 @@ def test_the_best_trial_is_exported_with_all_its_files(
     assert "200 training and 50 test rows" in card
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trial_id", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2, 3))]
 )
@@ -211,6 +212,7 @@ def regression(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ArrayDat
     return run_study(tmp_path_factory.mktemp("regression"), changed)
 
 
+@pytest.mark.slow
 def test_the_program_predicts_real_targets_in_their_own_unit(
     regression: tuple[Path, ArrayData], tmp_path: Path
 ) -> None:
@@ -259,6 +261,7 @@ def test_the_evidence_of_real_targets_is_scored_anew_at_the_learned_noise(
     assert in_own_unit.value == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_temperature_power_and_a_prior_of_each_parameter_are_exported(tmp_path: Path) -> None:
     changed = {
         "dataset": {"name": "digits", "max_train": 150, "max_test": 50},

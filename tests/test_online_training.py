@@ -148,6 +148,7 @@ def _type_two_maximum(x: Tensor, y: Tensor) -> tuple[Tensor, float]:
     return torch.from_numpy(found.x), -float(found.fun)
 
 
+@pytest.mark.slow
 def test_prior_noise_and_evidence_end_at_the_maximum_of_the_exact_evidence() -> None:
     data = _in_double(real_data(2))
     # Centred inputs: weight and bias are then independent, and blocks are the full curvature.
@@ -296,6 +297,7 @@ def _series(record: TrialRecord, kind: str) -> list[tuple[int, float]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [1, 3])
 @pytest.mark.parametrize("smoothing", [0.0, 0.7])
 def test_patience_ends_when_the_smoothed_evidence_has_not_risen(
@@ -491,6 +493,7 @@ def _weights(folder: Path) -> tuple[dict[str, str], dict[str, bytes]]:
         return file.metadata(), tensors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_a_resumed_trial_is_bit_identical_with_every_feature(name: str, tmp_path: Path) -> None:
     plan = {"epochs": 9, "batch_size": 16, "mc_draws": 2, **PLANS[name]}

@@ -192,6 +192,7 @@ def test_options_that_do_not_grow_have_no_order(options: tuple[ParameterValue, .
 # --- draws are a function of the study and of what was told -------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("families", ["shared", "joint", "separate"])
 def test_the_same_seed_and_results_give_the_same_proposals(families: str) -> None:
     shaped = SPACE["mlp"] | {"shape": Choice(options=("constant", "taper"))}
@@ -203,6 +204,7 @@ def test_the_same_seed_and_results_give_the_same_proposals(families: str) -> Non
     assert one != other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tpe", "random", "qmc"])
 def test_a_new_process_goes_on_as_the_old_one_would_have(tmp_path: Path, name: str) -> None:
     spec = study(sampler={"name": name, "families": "separate"})
@@ -223,6 +225,7 @@ def test_the_order_of_telling_does_not_matter() -> None:
     assert after(lambda numbers: numbers) == after(lambda numbers: numbers[::-1])
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_before_the_proposal_is_written_leaves_nothing(tmp_path: Path) -> None:
     calm = ask_all(study(), IN_MEMORY, 21)
     ask_all(study(), tmp_path / "2.db", 20)
@@ -431,6 +434,7 @@ def old_study(folder: Path, architectures: list[ArchitectureSpec], **changes: ob
     return folder
 
 
+@pytest.mark.slow
 def test_a_warm_start_is_history_and_not_a_proposal(tmp_path: Path) -> None:
     points = startup_points(study())
     outside = ArchitectureSpec(family="mlp", values={"depth": 4, "width": 300})
@@ -445,6 +449,7 @@ def test_a_warm_start_is_history_and_not_a_proposal(tmp_path: Path) -> None:
     assert all(a.family != "linear" for a in asked)
 
 
+@pytest.mark.slow
 def test_a_warm_start_outlives_its_folder_and_leads_to_the_same_draws(tmp_path: Path) -> None:
     points = startup_points(study())
     folder = old_study(tmp_path / "old", points)

@@ -289,6 +289,7 @@ def test_the_markdown_twin_shows_static_figures_and_the_same_numbers(paths: Repo
     assert 10 in widths
 
 
+@pytest.mark.slow
 def test_the_same_tables_give_the_same_report(
     folder: Path, paths: ReportPaths, tmp_path: Path
 ) -> None:
@@ -297,6 +298,7 @@ def test_the_same_tables_give_the_same_report(
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
 
 
+@pytest.mark.slow
 def test_a_report_needs_no_torch(folder: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from nas_evidence.report.study import build_report;"
@@ -320,6 +322,7 @@ def test_a_hostile_study_name_is_harmless(tmp_path: Path, name: str) -> None:
     assert "img" not in tags
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "said"),
     [
@@ -336,6 +339,7 @@ def test_a_study_with_few_trials_builds_and_says_so(tmp_path: Path, n: int, said
     assert all(row["rho"] == "" and row["note"] for row in correlations(paths.correlations))
 
 
+@pytest.mark.slow
 def test_invalid_estimates_are_left_out_and_listed(tmp_path: Path) -> None:
     records = [trial(i) for i in range(8)]
     bad = (
@@ -354,6 +358,7 @@ def test_invalid_estimates_are_left_out_and_listed(tmp_path: Path) -> None:
     assert ">undefined</td>" in page
 
 
+@pytest.mark.slow
 def test_a_study_with_no_complete_trial_or_no_test_data_builds(tmp_path: Path) -> None:
     failed = [trial(i, status="failed") for i in range(6)]
     page = build_report(study_folder(tmp_path / "a", failed)).html.read_text(encoding="utf-8")

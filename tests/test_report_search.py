@@ -172,6 +172,7 @@ def test_replicates_do_not_make_a_correlation_surer(tmp_path: Path) -> None:
     assert rows[0] == rows[1]
 
 
+@pytest.mark.slow
 def test_the_front_holds_what_no_other_beats_in_score_and_costs(tmp_path: Path) -> None:
     records = [record(key, key) for key in range(8)]
     study = load(tmp_path, records, minimise=("n_parameters",))

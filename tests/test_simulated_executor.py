@@ -240,6 +240,7 @@ def test_a_finished_study_is_played_again_from_its_files(tmp_path: Path) -> None
         recorded(study)(launch(52, tmp_path).assignment)
 
 
+@pytest.mark.slow
 def test_ten_thousand_trials_on_64_workers_take_seconds(tmp_path: Path) -> None:
     executor = SimulatedExecutor(
         synthetic, workers=64, seed=0, faults=chance_faults(0, lost=0.02), writes_files=False

@@ -196,6 +196,7 @@ def test_unfinished_trials_are_refused(tmp_path: Path) -> None:
     assert not contents(tmp_path)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(share=st.floats(min_value=0, max_value=0.999))
 def test_a_file_torn_anywhere_is_skipped_and_reported(

@@ -117,6 +117,7 @@ def test_evidence_is_the_sum_of_its_terms(data: TensorData, tmp_path: Path) -> N
         assert evaluation.estimate.value == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["cnn", "mlp"])
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_a_resumed_trial_ends_bit_identical_to_an_undisturbed_one(
@@ -143,6 +144,7 @@ def test_slicing_changes_nothing(data: TensorData, tmp_path: Path) -> None:
     assert found(one) == found(five)
 
 
+@pytest.mark.slow
 def test_a_torn_newest_checkpoint_costs_a_slice_and_not_the_trial(
     data: TensorData, tmp_path: Path
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_checkpoint_of_another_trial_is_not_taken_up(data: TensorData, tmp_pat
     assert trial.report().epoch == 0
 
 
+@pytest.mark.slow
 def test_trials_one_after_another_in_one_process_do_not_touch_each_other(
     data: TensorData, tmp_path: Path
 ) -> None:
@@ -172,6 +175,7 @@ def test_trials_one_after_another_in_one_process_do_not_touch_each_other(
     assert found(run(assignment(), data, tmp_path / "3")) == found(fresh)
 
 
+@pytest.mark.slow
 def test_permuting_the_test_labels_changes_nothing_but_test_columns(
     arrays: ArrayData, tmp_path: Path
 ) -> None:

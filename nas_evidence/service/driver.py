@@ -29,6 +29,7 @@ from nas_evidence.service.plan import (
     trials_of_batch,
 )
 from nas_evidence.service.proposer import Proposal, Proposer
+from nas_evidence.service.requests import CANCELLED, Requests
 from nas_evidence.service.results import KeptModels, told_of
 from nas_evidence.service.rungs import Rungs
 from nas_evidence.service.scheduler import Point, decide
@@ -71,6 +72,7 @@ class Driver:
         self._executor, self._watcher = executor, watcher
         folder.mkdir(parents=True, exist_ok=True)
         self._leased = holds_lease(folder)
+        self.requests = Requests(folder)  # of other terminals
         self._proposer = Proposer(study, folder / "study.db")
         self._told = self._proposer.told()
         self._n_asked = 0
@@ -90,8 +92,8 @@ class Driver:
         Raises:
             StudyStoppedError: if a disk is full, or another process has taken the study over.
         """
-        self._journal = Journal(self._folder)
         self._ledger = Ledger(self._folder, now=self._executor.now())
+        self._journal = Journal(self._folder)
         try:
             self._recover()
             self._loop()
@@ -107,22 +109,29 @@ class Driver:
     def _loop(self) -> None:
         while True:
             self._check_lease()
+            self._heed_requests()
             self._launch_all()
-            over = self._spent or not (self._queue or self._to_ask())
-            if over and not self._running:
-                assert self._spent or not self._waiting
+            if not self._running and (self._over or not (self._queue or self._to_ask())):
+                assert self._over or not self._waiting
                 return
             for event in self._executor.poll(timeout=1.0):
                 self._check_lease()
                 self._handle(event)
             self._ledger.account(self._executor.now(), len(self._running))
 
+    def _heed_requests(self) -> None:
+        """Bring the trials that are to end back to a worker: their last words are there."""
+        self.requests.look()
+        for trial_id in sorted(self.requests.trials & self._waiting.keys()):
+            self._queue.appendleft(self._waiting.pop(trial_id)[1])
+
     def _stop(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk has been told already
+        # A full disk has been told already.
+        with contextlib.closing(self._journal), contextlib.suppress(OSError):
             if not self._leased or holds_lease(self._folder):
                 self._ledger.account(self._executor.now(), len(self._running), write=True)
                 self._journal.write("stop", idle_share=self._executor.idle_share())
-        self._journal.close()
+                self.requests.done()
 
     def _recover(self) -> None:
         """Finish what a killed process left half done, and plan what is left to run."""
@@ -171,15 +180,16 @@ class Driver:
     # --- ask and launch
 
     @property
-    def _spent(self) -> bool:
-        return self._ledger.spent.exceeds(self._study.budget)
+    def _over(self) -> bool:
+        """Tell whether nothing more is to start, and what runs is to park."""
+        return self.requests.study or self._ledger.spent.exceeds(self._study.budget)
 
     def _to_ask(self) -> int:
         return to_ask(self._n_asked, len(self._told), self._study)
 
     def _launch_all(self) -> None:
         """Fill the free workers."""
-        while self._executor.free and not self._spent:
+        while self._executor.free and not self._over:
             if not self._queue:
                 self._ask()
             if not self._queue:
@@ -248,6 +258,9 @@ class Driver:
             return
         if self._rungs.note(report, self._journal):
             self._release()
+        if trial_id in self.requests.trials:
+            self._executor.finish(trial_id, CANCELLED)
+            return
         rivals: Mapping[int, Point | None] | None = {}
         if report.epoch in self._rungs:
             rivals = self._rungs.rivals(trial_id, report.epoch, self._done)
@@ -257,7 +270,7 @@ class Driver:
         elif rivals and (reason := decide(trial_id, rivals, self._study)):
             verdict = Verdict(TrialStatus.PRUNED, f"rung {report.epoch}: {reason}")
             self._executor.finish(trial_id, verdict)
-        elif self._spent:
+        elif self._over:
             self._park(assignment)
             self._queue.appendleft(_planned(assignment))
         else:
@@ -348,6 +361,7 @@ class Driver:
         self._tell_batch_of(trial_id // self._study.replicates)
         shutil.rmtree(home, ignore_errors=True)
         arrow("removed")
+        self.requests.done(trial_id)
         self._models.add(row, len(self._done))
         self._release()
         if len(self._done) % COMPACT_AT == 0:
