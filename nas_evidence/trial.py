@@ -42,9 +42,10 @@ from nas_evidence.training.loop import (
     train_epoch,
 )
 from nas_evidence.training.online import evaluate
+from nas_evidence.training.prequential import blocks_due, score_block
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 2
+CHECKPOINT_VERSION = 3
 #: Name of the precisions of a tensor's parameters in a file of weights, before the tensor's.
 PRECISION_PREFIX = "prior_precision/"
 
@@ -148,6 +149,9 @@ class Trial:
     def advance(self, until_epoch: int) -> SliceReport:
         """Train up to `until_epoch`, evaluating on the way, and write a checkpoint.
 
+        Where a score of blocks is asked for, each block is a slice of its own before the first
+        epoch, and the report says epoch 0.
+
         Raises:
             OSError: if the checkpoint cannot be written.
         """
@@ -158,7 +162,10 @@ class Trial:
             if self.status is TrialStatus.RUNNING and training is not None:
                 due = plan.evaluation_epochs()
                 last = min(until_epoch, plan.epochs)
-                while training.epoch < last and not training.ended:
+                blocks = blocks_due(training, self.data, self.assignment)
+                if blocks:
+                    score_block(training, self.data, self.assignment, blocks[0])
+                while not blocks and training.epoch < last and not training.ended:
                     train_epoch(training, self.data, self.assignment)
                     if training.epoch in due:
                         evaluate(training, self.data, self.assignment)

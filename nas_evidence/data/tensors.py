@@ -57,6 +57,31 @@ class NormalisedRows:
         return (raw - self._mean).div_(self._std)
 
 
+class _Rows:
+    """Some of `NormalisedRows`, as such."""
+
+    dtype = torch.float32
+
+    def __init__(self, rows: NormalisedRows, index: Tensor) -> None:
+        self._rows, self._index = rows, index
+        self.shape = torch.Size((len(index), *rows.shape[1:]))
+        self.device = rows.device
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, index: slice | Tensor) -> Tensor:
+        chosen = index.cpu() if isinstance(index, Tensor) else index
+        return self._rows[self._index[chosen]]
+
+
+def select(x: Tensor, index: Tensor) -> Tensor:
+    """Return the rows `index` of inputs; those of a file stay in the file."""
+    if isinstance(x, NormalisedRows):
+        return cast(Tensor, _Rows(x, index))
+    return x[index.to(x.device)]
+
+
 def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
     """Return the data on `device`; the arrays are copied, never changed or shared."""
     mean, std = (torch.tensor(value, device=device) for value in (arrays.mean, arrays.std))

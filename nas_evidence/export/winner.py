@@ -121,7 +121,7 @@ def _train_again(study_folder: Path, study: StudySpec, arrays: ArrayData, row: p
         architecture=ArchitectureSpec(family=str(row["family"]), values=values),
         dataset=study.dataset,
         plan=study.plan,
-        estimators=study.estimators,
+        estimators=(),  # the weights do not depend on them
         seed=int(row["seed"]),
     )
     folder = study_folder / "checkpoints" / "retrained" / f"{assignment.trial_id:06d}"

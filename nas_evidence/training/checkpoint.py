@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from nas_evidence.evidence.prequential import Block
 from nas_evidence.record import CurvePoint, Evaluation
 from nas_evidence.training.loop import Training
 
@@ -48,6 +49,10 @@ def state_of(training: Training) -> dict[str, Any]:
         **{name: getattr(training, name) for name in _PLAIN},
         "curve": [point.model_dump_json() for point in training.curve],
         "evaluations": [e.model_dump_json() for e in training.evaluations],
+        "blocks": {
+            score: [block.model_dump_json() for block in blocks]
+            for score, blocks in training.blocks.items()
+        },
     }
 
 
@@ -59,6 +64,10 @@ def restore(training: Training, state: Mapping[str, Any]) -> None:
         setattr(training, name, state[name])
     training.curve = [CurvePoint.model_validate_json(t) for t in state["curve"]]
     training.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
+    training.blocks = {
+        score: [Block.model_validate_json(t) for t in texts]
+        for score, texts in state["blocks"].items()
+    }
 
 
 def save_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:

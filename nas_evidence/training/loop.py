@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.data.tensors import TensorData, batches
+from nas_evidence.evidence.prequential import Block
 from nas_evidence.evidence.sotl import prequential_epoch1, sotl, sotl_e, sotl_ema
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import CurvePoint, Evaluation
@@ -45,6 +46,7 @@ class Training:
     smoothed_evidence  of the online curvature after each update, per datum in nats
     updates_waited     since `highest_smoothed` rose
     ended              patience ended the training before its last epoch
+    blocks             of data predicted before they were trained on, by score
     """
 
     model: nn.Module
@@ -55,6 +57,7 @@ class Training:
     epoch: int = 0
     curve: list[CurvePoint] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
+    blocks: dict[str, list[Block]] = field(default_factory=dict)
     smoothed_evidence: float | None = None
     highest_smoothed: float | None = None
     updates_waited: int = 0

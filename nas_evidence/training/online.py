@@ -32,6 +32,7 @@ from nas_evidence.evidence.laplace import (
     squared_norms,
     with_trace_ratios,
 )
+from nas_evidence.evidence.prequential import prequential_estimates
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.record import Evaluation, EvidenceEstimate
@@ -79,6 +80,8 @@ def evaluate(state: Training, data: TensorData, assignment: Assignment) -> None:
         estimates = _last_estimates(kinds, passes)
     else:
         estimates = [_estimate(kind, passes.of(kind)[0], state, plan) for kind in kinds]
+    for score, blocks in state.blocks.items():
+        estimates += prequential_estimates(blocks, score, f"{score}_accuracy")
     estimates += _free_scores(state, len(data.x_train), plan)
     state.evaluations += [Evaluation(epoch=state.epoch, estimate=e) for e in estimates]
     state.evidence_seconds += time.perf_counter() - started

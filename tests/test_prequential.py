@@ -1,0 +1,248 @@
+"""Prequential evidence: what a network says of data that it has not seen."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import norm
+
+from nas_evidence.data import load
+from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
+from nas_evidence.evidence.prequential import SCALES, block_bounds, forecast
+from nas_evidence.likelihood import Categorical, Gaussian
+from nas_evidence.record import TrialRecord, TrialStatus
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan, derive_seed
+from nas_evidence.training.prequential import fractions_of
+from nas_evidence.trial import Trial
+
+SCORES = ("prequential", "heldout_10")
+
+
+def assignment_of(
+    *, epochs: int = 3, estimators: tuple[str, ...] = SCORES, trial_id: int = 0, width: int = 6,
+    replicate: int = 0, seed: int = 5, **plan: object,
+) -> Assignment:  # fmt: skip
+    return Assignment(
+        trial_id=trial_id, attempt=1, replicate=replicate, seed=seed, estimators=estimators,
+        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": width}),
+        dataset=DatasetSpec(name="digits"),
+        plan={"epochs": epochs, "batch_size": 16, "online": {"every": 2}, **plan},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data() -> TensorData:
+    spec = DatasetSpec(name="digits", max_train=120, max_test=50)
+    return to_tensors(load(spec, seed=0), "cpu")
+
+
+def run(assignment: Assignment, data: TensorData, folder: Path) -> TrialRecord:
+    trial = Trial.start(assignment, data, folder)
+    while trial.status is TrialStatus.RUNNING:
+        trial.advance(assignment.plan.epochs)
+    return trial.finish()
+
+
+def order_of(data: TensorData, replicate: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(derive_seed("blocks", replicate))
+    return torch.randperm(len(data.x_train), generator=generator)
+
+
+def test_equal_outputs_have_the_evidence_of_equal_probabilities() -> None:
+    found = forecast(torch.zeros(7, 4), torch.arange(7) % 4, Categorical(2.0))
+    assert found.log_evidence == pytest.approx(7 * math.log(1 / 4), rel=1e-12)
+    assert found.hits == 2  # the first of equal classes is named
+
+
+def test_the_scale_of_real_targets_is_marginalised_as_by_hand() -> None:
+    outputs, targets = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.5], [0.0]])
+    densities = [
+        math.prod(norm(f, 0.3 * s).pdf(y) for f, y in ((0.0, 0.5), (1.0, 0.0))) for s in SCALES
+    ]
+    found = forecast(outputs, targets, Gaussian(0.3))
+    assert found.log_evidence == pytest.approx(math.log(sum(densities) / len(SCALES)), rel=1e-10)
+    assert found.scale == SCALES[densities.index(max(densities))]
+    assert found.hits is None
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_marginalising_costs_at_most_the_logarithm_of_the_number_of_scales(
+    temperature: float,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs = 10 * torch.randn(40, 3, generator=generator)
+    targets = torch.randint(0, 3, (40,), generator=generator)
+    best = max(
+        float(Categorical(temperature * s).log_likelihood(outputs, targets)) for s in SCALES
+    )
+    found = forecast(outputs, targets, Categorical(temperature)).log_evidence
+    assert best - math.log(len(SCALES)) <= found <= best
+
+
+def test_overconfidence_is_forgiven_and_indifference_is_not() -> None:
+    """The same outputs 8 times too large are told from the right ones by the prior at most."""
+    generator = torch.Generator().manual_seed(1)
+    outputs = 2 * torch.randn(2000, 3, generator=generator)
+    targets = torch.multinomial(outputs.softmax(-1), 1, generator=generator)[:, 0]
+    right, loud = (forecast(k * outputs, targets, Categorical()) for k in (1.0, 8.0))
+    assert loud.log_evidence == pytest.approx(right.log_evidence, abs=1e-3)
+    assert (right.scale, loud.scale) == (1.0, 8.0)
+
+
+def test_blocks_follow_each_other_and_end_with_the_data() -> None:
+    assert block_bounds([0.125, 0.25, 0.5], 120) == [(15, 30), (30, 60), (60, 120)]
+    with pytest.raises(ValueError, match=r"fractions \[0.125, 0.25\] cut 7 data at \[0, 1, 7\]"):
+        block_bounds([0.125, 0.25], 7)
+
+
+def test_a_score_is_that_of_a_trial_on_the_earlier_data_alone(
+    data: TensorData, tmp_path: Path
+) -> None:
+    """Brute force: train on a prefix through the ordinary path, predict the next block."""
+    given = assignment_of()
+    record = run(given, data, tmp_path / "whole")
+    order = order_of(data)
+    for score, cuts in fractions_of(given).items():
+        value = hits = 0.0
+        for begin, end in block_bounds(cuts, len(order)):
+            early, late = order[:begin], order[begin:end]
+            some = replace(data, x_train=data.x_train[early], y_train=data.y_train[early])
+            alone = given.model_copy(
+                update={"estimators": (), "seed": given.derived_seed(f"{score}:{begin}")}
+            )
+            trial = Trial.start(alone, some, tmp_path / f"{score}{begin}")
+            trial.advance(given.plan.epochs)
+            assert trial.training is not None
+            trial.training.model.eval()
+            outputs = trial.training.model(data.x_train[late]).detach()
+            found = forecast(outputs, data.y_train[late], Categorical())
+            value, hits = value + found.log_evidence, hits + (found.hits or 0)
+        estimate = record.final_estimate(score)
+        accuracy = record.final_estimate(f"{score}_accuracy")
+        assert estimate is not None
+        assert accuracy is not None
+        assert estimate.value == pytest.approx(value, rel=1e-6)
+        n = len(order) - block_bounds(cuts, len(order))[0][0]
+        assert estimate.per_datum == pytest.approx(value / n, rel=1e-6)
+        assert accuracy.value == pytest.approx(hits / n)
+        assert accuracy.per_datum is None
+
+
+def test_what_is_predicted_has_not_been_seen(data: TensorData, tmp_path: Path) -> None:
+    """Other labels in the last block leave every earlier term as it is."""
+    late = order_of(data)[60:]
+    labels = data.y_train.clone()
+    labels[late] = (labels[late] + 1) % 10
+    changed = replace(data, y_train=labels)
+    given = assignment_of(estimators=("prequential",))
+    terms = [
+        {(t.term, t.group): t.value for t in estimate.terms}
+        for one in (data, changed)
+        if (estimate := run(given, one, tmp_path / str(id(one))).final_estimate("prequential"))
+    ]
+    for group in ("15-30", "30-60"):
+        key = ("log_predictive", group)
+        assert terms[0][key] == terms[1][key]
+    assert terms[0][("log_predictive", "60-120")] != terms[1][("log_predictive", "60-120")]
+
+
+def test_the_training_itself_is_the_same_with_and_without(
+    data: TensorData, tmp_path: Path
+) -> None:
+    plain, scored = (
+        run(assignment_of(estimators=e), data, tmp_path / str(len(e))) for e in ((), SCORES)
+    )
+    assert [p.sotl for p in plain.curve] == [p.sotl for p in scored.curve]
+    assert plain.test_nll_per_datum == scored.test_nll_per_datum
+
+
+def test_architectures_are_judged_by_the_same_blocks_and_replicates_by_others() -> None:
+    torch.testing.assert_close(
+        *(torch.Generator().manual_seed(derive_seed("blocks", 0)).get_state() for _ in range(2))
+    )
+    assert derive_seed("blocks", 0) != derive_seed("blocks", 1)
+
+
+@pytest.mark.parametrize("parked_after", [1, 3, 5])
+def test_a_trial_parked_between_blocks_ends_bit_identical(
+    parked_after: int, data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of()
+    undisturbed = run(given, data, tmp_path / "undisturbed" / "attempt-1")
+    first = Trial.start(given, data, tmp_path / "trial" / "attempt-1")
+    for _ in range(parked_after):
+        report = first.advance(2)
+    assert report.epoch == (2 if parked_after == 5 else 0)
+    again = given.model_copy(update={"attempt": 2})
+    second = Trial.start(
+        again, data, tmp_path / "trial" / "attempt-2",
+        resume_from=tmp_path / "trial" / "attempt-1",
+    )  # fmt: skip
+    while second.status is TrialStatus.RUNNING:
+        second.advance(given.plan.epochs)
+    for score in ("prequential", "prequential_accuracy", "heldout_10", "heldout_10_accuracy"):
+        one, other = (r.final_estimate(score) for r in (undisturbed, second.finish()))
+        assert one is not None
+        assert other is not None
+        assert one.value == other.value
+
+
+def test_a_training_that_diverges_is_no_estimate_and_says_where(
+    data: TensorData, tmp_path: Path
+) -> None:
+    late = order_of(data)[60:]
+    inputs = data.x_train.clone()
+    inputs[order_of(data)[30]] = math.inf  # trained on for the last block alone
+    given = assignment_of(estimators=("prequential",), epochs=2)
+    trial = Trial.start(given, replace(data, x_train=inputs), tmp_path)
+    for _ in range(3):
+        trial.advance(2)
+    assert trial.training is not None
+    blocks = trial.training.blocks["prequential"]
+    assert [b.log_evidence is None for b in blocks][2]
+    assert len(late) == blocks[2].end - blocks[2].begin
+
+
+def test_too_few_data_are_refused_by_name(data: TensorData, tmp_path: Path) -> None:
+    few = replace(data, x_train=data.x_train[:5], y_train=data.y_train[:5])
+    trial = Trial.start(assignment_of(), few, tmp_path)
+    trial.advance(1)
+    assert trial.status is TrialStatus.FAILED
+    assert "every block must hold at least one datum" in trial.cause
+
+
+def test_real_targets_are_predicted_too(tmp_path: Path) -> None:
+    spec = DatasetSpec(name="diabetes", max_train=120)
+    data = to_tensors(load(spec, seed=0), "cpu")
+    given = assignment_of(
+        estimators=("prequential",), epochs=20, likelihood="gaussian", learning_rate=0.01
+    )
+    record = run(given, data, tmp_path)
+    estimate = record.final_estimate("prequential")
+    assert estimate is not None
+    assert record.final_estimate("prequential_accuracy") is None
+    constant = norm(0, 1).logpdf(data.y_train.numpy()).mean()
+    assert constant - 0.3 < (estimate.per_datum or -math.inf) < 0
+
+
+def test_rows_of_a_file_are_selected_without_reading_them(tmp_path: Path) -> None:
+    import numpy as np
+
+    from nas_evidence.data.mapped import MappedRows
+
+    stored = np.random.default_rng(0).random((9, 3)).astype(np.float32)
+    np.save(tmp_path / "x.npy", stored)
+    rows = NormalisedRows(MappedRows(tmp_path / "x.npy"), torch.zeros(3), torch.ones(3))
+    index = torch.tensor([7, 2, 5])
+    some = select(rows, index)  # type: ignore[arg-type]
+    assert len(some) == 3
+    torch.testing.assert_close(some[:2], torch.from_numpy(stored)[index[:2]])
+    torch.testing.assert_close(some[torch.tensor([2, 0])], torch.from_numpy(stored)[index[[2, 0]]])
+
+
+@pytest.mark.parametrize("fractions", [[], [0.5, 0.25], [0.5, 0.5], [0.0], [1.0]])
+def test_fractions_must_increase_inside_the_data(fractions: list[float]) -> None:
+    with pytest.raises(ValueError, match="prequential_fractions"):
+        TrainingPlan.model_validate({"prequential_fractions": fractions})
