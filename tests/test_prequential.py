@@ -104,7 +104,7 @@ def test_a_score_is_that_of_a_trial_on_the_earlier_data_alone(
     given = assignment_of()
     record = run(given, data, tmp_path / "whole")
     order = order_of(data)
-    for score, cuts in fractions_of(given).items():
+    for score, cuts in fractions_of(given.plan, given.estimators).items():
         value = hits = 0.0
         for begin, end in block_bounds(cuts, len(order)):
             early, late = order[:begin], order[begin:end]

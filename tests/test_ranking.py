@@ -1,6 +1,6 @@
 """Claims about rank statistics: published values, brute force, properties."""
 
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,12 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from nas_evidence.maths.pareto import on_front
+from nas_evidence.maths.posterior import bayes_factor_words, posterior_weights
 from nas_evidence.maths.ranking import (
     MIN_PAIRS,
     Floats,
     RankStatistics,
+    random_statistics,
     rank_statistics,
     regret,
     resampling_plan,
@@ -298,3 +300,60 @@ def test_the_replay_follows_the_rule_trial_by_trial(seed: int, rule: str) -> Non
                 expected = rung
                 break
         assert stopped[trial] == expected
+
+
+def test_a_random_order_gives_what_all_orders_give_on_average() -> None:
+    target = np.array([0.3, 0.9, 0.1, 0.5, 0.5, 0.2])
+    orders = [np.array(order) for order in permutations(range(6))]
+    found = random_statistics(target, regret_at=(1, 3, 10))
+    assert found.regret is not None
+    assert found.regret_intervals is not None
+    for k in (1, 3, 10):
+        lost = [regret(order, target, k) for order in orders]
+        assert_allclose(found.regret[k], np.mean(lost))
+        ends = found.regret_intervals[k]
+        assert ends is not None
+        shares = np.mean(np.array(lost) < ends.low - 1e-12), np.mean(np.array(lost) > ends.high)
+        assert max(shares) <= 0.025 + 1e-12
+    assert (found.rho, found.tau, found.partial) == (0.0, 0.0, None)
+    assert random_statistics(np.ones(6)).reason == "the target is the same for all 6"
+    assert random_statistics([1.0, np.nan, 2.0]).n_missing == 1
+
+
+def test_the_spread_of_a_random_order_is_that_of_shuffles() -> None:
+    rng = np.random.default_rng(0)
+    n, target = 15, np.arange(15.0)
+    found = random_statistics(target)
+    assert found.rho_interval is not None
+    assert found.tau_interval is not None
+    shuffles = [rng.permutation(n) for _ in range(2000)]
+    rho = [stats.spearmanr(one, target).statistic for one in shuffles]
+    tau = [stats.kendalltau(one, target).statistic for one in shuffles[:500]]
+    assert_allclose(found.rho_interval.high, np.quantile(np.abs(rho), 0.95), rtol=0.08)
+    assert_allclose(found.tau_interval.high, np.quantile(np.abs(tau), 0.95), rtol=0.12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6), temperature=st.floats(0.1, 1e4)
+)
+def test_weights_sum_to_one_and_keep_ratios(values: list[float], temperature: float) -> None:
+    weights = posterior_weights(values, temperature=temperature)
+    assert_allclose(weights.sum(), 1)
+    for i in range(len(values)):
+        ratio = np.exp(np.clip((values[i] - max(values)) / temperature, -700, 0))
+        assert_allclose(weights[i], ratio * weights.max(), atol=1e-12)
+
+
+def test_words_change_at_two_six_and_ten_of_twice_the_log_bayes_factor() -> None:
+    words = [bayes_factor_words(value) for value in (1.0, 1.01, 3.0, 3.01, 5.0, 5.01)]
+    assert words == [
+        "hardly worth a mention", "positive", "positive", "strong", "strong", "very strong",
+    ]  # fmt: skip
+
+
+def test_the_probabilities_of_being_best_sum_to_one_in_the_order_of_the_means() -> None:
+    sure = certainty([[3.0, 3.4], [2.9, 3.1], [1.0, 1.2]], seed=0)
+    assert sure is not None
+    assert_allclose(sum(sure.best), 1)
+    assert list(sure.best) == sorted(sure.best, reverse=True)

@@ -21,11 +21,13 @@ from nas_evidence.record import (
     TrialStatus,
 )
 from nas_evidence.report.correlations import trust
+from nas_evidence.report.importance import importance_sentence, importances
+from nas_evidence.report.posterior import posterior, posterior_sentences
 from nas_evidence.report.problems import flags, problems, statuses
 from nas_evidence.report.pruning import pruning_report
 from nas_evidence.report.study import build_report
 from nas_evidence.report.tables import Study, load_study_tables
-from nas_evidence.report.terms import comparison
+from nas_evidence.report.terms import Layer, comparison, gap_sentence
 from nas_evidence.spec import (
     ArchitectureSpec,
     BudgetSpec,
@@ -266,8 +268,9 @@ def test_the_terms_side_by_side_add_up_to_the_evidence(tmp_path: Path) -> None:
     study = load(tmp_path, [record(key, key) for key in range(4)])
     found = comparison(study)
     assert found is not None
-    assert found.columns[0].label.startswith("rank 1: mlp, width 5")
+    assert found.columns[0].label == "rank 1: mlp, width 5 (trial 1)"
     for column, one in zip(found.columns, study.ranking, strict=True):
+        assert column.layers == (Layer("a", 2.0, None), Layer("b", 8.0, None))
         parts = [column.cells[row] for row in found.rows[: found.n_parts]]
         total = column.cells[found.rows[found.n_parts]]
         assert_allclose([sum(parts), total], one.objective)
@@ -313,10 +316,91 @@ def test_every_table_of_the_page_is_a_csv_file(tmp_path: Path) -> None:
         for path in report.glob("*.csv")
     }
     assert set(tables) == {
-        "correlations", "ranking", "epochs", "pruning", "terms", "statuses", "problems",
+        "correlations", "ranking", "posterior", "epochs", "pruning", "terms", "layers",
+        "importance", "statuses", "problems",
     }  # fmt: skip
     assert [int(row["rank"]) for row in tables["ranking"]] == list(range(1, 9))
     assert tables["ranking"][0]["trial_ids"] == "10 11"
     rho = [row for row in tables["epochs"] if row["score"] == "kfac_ggn"]
     assert [int(row["epoch"]) for row in rho] == [5, 10, 15, 20]
     assert all(float(row["rho"]) == pytest.approx(1.0) for row in rho)
+
+
+def test_every_trial_can_be_compared_those_that_stand_for_their_architecture_first(
+    tmp_path: Path,
+) -> None:
+    records = [
+        record(10 * key + i, key, value=0.1 * key + 0.01 * i) for key in (1, 2) for i in (0, 1)
+    ]
+    records.append(record(5, 3, status=TrialStatus.PRUNED, epochs=10))
+    found = comparison(load(tmp_path, records))
+    assert found is not None
+    assert [one.trial_id for one in found.columns] == [21, 11, 20, 10, 5]
+    assert found.n_ranked == 2
+    assert found.columns[-1].label == "pruned at epoch 10: mlp, width 7 (trial 5)"
+    assert "gains 0.1000 by its fit" in gap_sentence(found)  # 0.21 against 0.11
+    alone = comparison(load(tmp_path / "one", records[:2]))
+    assert alone is not None
+    assert (len(alone.columns), gap_sentence(alone)) == (2, "")
+
+
+def test_weights_are_those_of_the_summed_evidence_and_of_that_per_datum(tmp_path: Path) -> None:
+    study = load(tmp_path, [record(key, key) for key in range(8)])
+    found = posterior(study)
+    quality = np.array(sorted(QUALITY, reverse=True))
+    assert [one.rank for one in found] == list(range(1, 9))
+    for name, temperature in (("raw", 1.0), ("tempered", float(N_DATA))):
+        weights = np.exp(N_DATA * quality / temperature)
+        assert_allclose([getattr(one, name) for one in found], weights / weights.sum())
+    assert_allclose(found[1].behind, N_DATA * 0.1)
+    assert (found[0].words, found[1].words, found[0].best) == ("", "very strong", None)
+    said = " ".join(posterior_sentences(study, found))
+    assert "is very strong: a log Bayes factor of 10.0 nats" in said
+    assert "nearly one-hot" in said
+    assert "which needs replicates" in said
+    assert posterior(load(tmp_path / "sotl", [record(0, 0)], objective="sotl")) == []
+
+
+def test_what_sets_the_best_apart_is_named_and_what_does_not_is_not(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    widths = {"width": IntRange(low=4, high=64), "depth": IntRange(low=1, high=4)}
+    records = [
+        record(i, 1).model_copy(
+            update={
+                "architecture": ArchitectureSpec(
+                    family="mlp", values={"width": 4 + 2 * i, "depth": int(rng.integers(1, 5))}
+                ),
+                "evaluations": (Evaluation(epoch=EPOCHS, estimate=_estimate(-abs(i - 25))),),
+            }
+        )
+        for i in range(30)
+    ]
+    found = importances(load(tmp_path, records, family={"mlp": widths}))
+    assert [(one.group, one.parameter, one.n, one.n_best) for one in found] == [
+        ("mlp", "width", 30, 8), ("mlp", "depth", 30, 8),
+    ]  # fmt: skip
+    width, depth = found
+    assert (width.of_best, width.of_all) == ("46 to 60", "4 to 62")
+    assert width.chance < 0.05 < depth.chance
+    assert "width of mlp (46 to 60 among the best 8, 4 to 62 among all 30)" in importance_sentence(
+        found
+    )
+    assert "depth" not in importance_sentence(found)
+    assert importance_sentence(found[1:]).startswith("No parameter stands out")
+    assert importances(load(tmp_path / "few", records[:5], family={"mlp": widths})) == []
+
+
+@pytest.mark.slow
+def test_a_held_out_score_is_a_baseline_to_beat_by_its_name_alone(tmp_path: Path) -> None:
+    def with_heldout(one: TrialRecord, value: float) -> TrialRecord:
+        score = EvidenceEstimate(estimator="heldout_x", value=value)
+        last = Evaluation(epoch=EPOCHS, estimate=score)
+        return one.model_copy(update={"evaluations": (*one.evaluations, last)})
+
+    noisy = [record(key, key, value=QUALITY[key - 1]) for key in range(8)]
+    records = [with_heldout(one, QUALITY[key]) for key, one in enumerate(noisy)]
+    paths = build_report(folder(tmp_path, records))
+    text = paths.markdown.read_text(encoding="utf-8")
+    assert "no better than baselines over all architectures" in text
+    assert "heldout\\_x 1.00" in text
+    assert "**heldout\\_x** (baseline)" in text

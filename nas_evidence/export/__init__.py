@@ -27,6 +27,7 @@ from nas_evidence.export.model_card import model_card
 from nas_evidence.export.program import Exported, load_exported, write_program
 from nas_evidence.export.winner import (
     assert_same_evidence,
+    checked_kind,
     likelihood_fields,
     load_winner,
     rescore,
@@ -42,12 +43,18 @@ __all__ = ["ExportReport", "Exported", "export_winner", "load_exported"]
 
 @dataclass(frozen=True)
 class ExportReport:
-    """Where the winner went, and how well it loads back."""
+    """Where the winner went, and how well it loads back.
+
+    rescored        the evidence that was computed again, None where the study has none
+    stored_value    of that evidence, nats
+    rescored_value  the same, from the files
+    """
 
     folder: Path
     trial_id: int
     architecture: ArchitectureSpec
     objective: str
+    rescored: str | None
     stored_value: float | None
     rescored_value: float | None
 
@@ -70,8 +77,9 @@ def export_winner(
     exported = with_preprocessing(winner, arrays)
 
     final = evidence[(evidence["trial_id"] == chosen) & (evidence["epoch"] == row["epochs"])]
-    rescored = rescore(study, winner, arrays)
-    stored = final.loc[final["estimator"] == study.objective, "value"]
+    kind = checked_kind(study)
+    rescored = None if kind is None else rescore(kind, study, winner, arrays)
+    stored = final.loc[final["estimator"] == kind, "value"]
     value = None if stored.empty or pd.isna(stored.iloc[0]) else float(stored.iloc[0])
     if value is not None and rescored is not None:
         assert_same_evidence(rescored, value)
@@ -102,12 +110,13 @@ def export_winner(
         **likelihood_fields(winner, arrays),
         "prior_precision": {n: _geometric_mean(p) for n, p in winner.precisions().items()},
         "scores": _scores(study_folder, chosen, final),
+        "rescored_estimator": kind,
         "rescored": rescored,
     }
     (to / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
     card = model_card(study, row, arrays, summary, difference)
     (to / "MODEL_CARD.md").write_text(card, encoding="utf-8")
-    return ExportReport(to, chosen, architecture, study.objective, value, rescored)
+    return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)
 
 
 def _choose(

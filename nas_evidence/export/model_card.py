@@ -44,10 +44,10 @@ def model_card(
     )
     rescored = summary["rescored"]
     check = (
-        f"Computed again from these files, `{study.objective}` is {rescored:.6f} nats, the value "
-        "that the study stored."
+        f"Computed again from these files, `{summary['rescored_estimator']}` is {rescored:.6f} "
+        "nats, the value that the study stored."
         if rescored is not None
-        else f"`{study.objective}` is read off the training losses; it cannot be computed again."
+        else "The study has no evidence that could be computed again from these files."
     )
     describe = _of_labels if arrays.task == "labels" else _of_real_targets
     outputs, measured, name = describe(row, arrays, summary)
@@ -68,9 +68,10 @@ Found by the study "{study.name}": of the architectures tried, the one with the 
 
 ## Scores
 Larger is better. Values in nats summed over the training data where a value per datum is given.
-`sotl*`, `prequential_epoch1` and `train_nll_per_datum` hold minus the named quantity. A Laplace
-evidence (`diag_*`, `kfac_*`) approximates the log marginal likelihood at the learned prior
-precisions; it serves to compare models on the same data, not to predict accuracy.
+`sotl*`, `prequential_epoch1` and `train_nll_per_datum` hold minus the named quantity;
+`prequential` and `heldout_10` are nats over data that the predicting network had not seen. A
+Laplace evidence (`diag_*`, `kfac_*`) approximates the log marginal likelihood at the learned
+prior precisions; it serves to compare models on the same data, not to predict accuracy.
 
 | score | value | per datum | note |
 |---|---|---|---|

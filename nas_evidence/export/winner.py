@@ -132,11 +132,15 @@ def _train_again(study_folder: Path, study: StudySpec, arrays: ArrayData, row: p
     return folder / "model.safetensors"
 
 
-def rescore(study: StudySpec, winner: Winner, arrays: ArrayData) -> float | None:
-    """Return the objective computed anew, or None if it is not an evidence of the weights."""
-    kind, plan = study.objective, winner.assignment.plan
-    if kind not in LAPLACE_KINDS:
-        return None
+def checked_kind(study: StudySpec) -> str | None:
+    """Return the evidence that can be computed from weights: the objective, else an estimator."""
+    kinds = (study.objective, *study.estimators)
+    return next((kind for kind in kinds if kind in LAPLACE_KINDS), None)
+
+
+def rescore(kind: str, study: StudySpec, winner: Winner, arrays: ArrayData) -> float:
+    """Return the evidence `kind` of the winner's weights, computed anew, in nats."""
+    plan = winner.assignment.plan
     data = to_tensors(arrays, torch.device("cpu"))
     torch.set_num_threads(study.resources.cpus)
     seed = winner.assignment.derived_seed(f"curvature:{kind}", int(winner.header["epoch"]))

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
+from scipy.special import comb
 
 Floats = NDArray[np.float64]
 
@@ -126,6 +127,41 @@ def rank_statistics(
         regret_intervals={k: _interval(_resampled_regret(x, y, k, counts)) for k in regret_at},
         partial=partial,
         partial_interval=partial_interval,
+    )
+
+
+def random_statistics(
+    target: ArrayLike, *, regret_at: Sequence[int] = (1, 3, 10)
+) -> RankStatistics:
+    """Return what an order drawn at random gives for `target` [n]: mean and central 95 %.
+
+    The spread of rho and tau is that of the normal limit. The best of k drawn of n is the i-th
+    smallest with probability C(i-1, k-1) / C(n, k).
+    """
+    y = np.asarray(target, np.float64)
+    n_missing = int((~np.isfinite(y)).sum())
+    y = np.sort(y[np.isfinite(y)])
+    n = len(y)
+    reason = undefined_reason(np.arange(n, dtype=np.float64), y)
+    if reason:
+        return RankStatistics(n, n_missing, reason=reason)
+    z = float(stats.norm.ppf((1 + LEVEL) / 2))
+    rho, tau = z / np.sqrt(n - 1), z * np.sqrt((4 * n + 10) / (9 * n * (n - 1)))
+    regret, ends = {}, {}
+    for k in regret_at:
+        below = comb(np.arange(1, n + 1), min(k, n)) / comb(n, min(k, n))  # P(best is <= i-th)
+        regret[k] = float(y[-1] - np.diff(below, prepend=0.0) @ y)
+        worst, best = y[np.searchsorted(below, np.array([1 - LEVEL, 1 + LEVEL]) / 2 - 1e-12)]
+        ends[k] = Interval(float(y[-1] - best), float(y[-1] - worst))
+    return RankStatistics(
+        n,
+        n_missing,
+        rho=0.0,
+        rho_interval=Interval(-min(float(rho), 1.0), min(float(rho), 1.0)),
+        tau=0.0,
+        tau_interval=Interval(-min(float(tau), 1.0), min(float(tau), 1.0)),
+        regret=regret,
+        regret_intervals=ends,
     )
 
 

@@ -33,6 +33,7 @@ class Certainty:
     n_spare      degrees of freedom that it was learned from
     rank_low, rank_high  interval of each rank [n], 1 is best
     beats_second probability that the first has a larger mean than the second
+    best         probability of each to have the largest mean [n]
     candidates   the likeliest best, together at least as probable as CONFIDENCE, likeliest first
     """
 
@@ -41,6 +42,7 @@ class Certainty:
     rank_low: tuple[int, ...]
     rank_high: tuple[int, ...]
     beats_second: float
+    best: tuple[float, ...]
     candidates: tuple[int, ...]
 
 
@@ -74,6 +76,7 @@ def certainty(replicates: Sequence[ArrayLike], *, seed: int) -> Certainty | None
         rank_low=tuple(int(rank) for rank in low),
         rank_high=tuple(int(rank) for rank in high),
         beats_second=float((draws[:, first] > draws[:, second]).mean()),
+        best=tuple(float(share) for share in best),
         candidates=tuple(int(position) for position in likeliest[:n_needed]),
     )
 

@@ -15,6 +15,7 @@ import pandas as pd
 from nas_evidence.maths.ranking import (
     Floats,
     RankStatistics,
+    random_statistics,
     rank_statistics,
     resampling_plan,
     share_at_least_as_good,
@@ -32,6 +33,8 @@ COLUMNS = (
 )  # fmt: skip
 #: The baseline that a partial correlation takes out.
 SIZE = "n_parameters"
+#: The baseline that knows nothing: an order drawn at random.
+RANDOM = "random"
 #: A rival that ranks at least as well in more than this share of resamples is not clearly worse.
 NOT_CLEARLY_WORSE = 0.05
 _NAMED = 2  # baselines written out for each group
@@ -107,7 +110,6 @@ class Trust:
     rows: tuple[Correlation, ...]
     sentences: tuple[tuple[str, str], ...]  # (score, what to think of it)
     warnings: tuple[str, ...]
-    random_regret: float | None  # expected for one row picked at random, pooled, first target
     scale: Scale  # of the first target
 
     def defined(self, target: str) -> bool:
@@ -133,7 +135,8 @@ def trust(
 ) -> Trust:
     """Compare every score with every target over all rows of `frame` and within each group.
 
-    Where `frame` has a column n_parameters, partial correlations take it out of the others.
+    A last score, `random`, is what an order drawn at random gives on average. Where `frame` has a
+    column n_parameters, partial correlations take it out of the others.
 
     Args:
         frame: one row an architecture; scores, targets and group are columns of it.
@@ -165,18 +168,23 @@ def trust(
         for score in scores
         for name, part in groups.items()
     )
+    if RANDOM not in scores:
+        rows += tuple(
+            Correlation(RANDOM, target, name, random_statistics(part[target], regret_at=REGRET_AT))
+            for target in targets
+            for name, part in groups.items()
+        )
+    free = (*rivals, RANDOM) if RANDOM not in scores else tuple(rivals)
     first = scale_of(targets[0])
     pooled = [r for r in rows if r.group == ALL and r.target == targets[0]]
-    known = frame[targets[0]].dropna()
     return Trust(
         main=scores[0],
-        rivals=tuple(rivals),
+        rivals=free,
         rows=rows,
         sentences=tuple((row.score, _sentence(row, first, noun)) for row in pooled),
-        warnings=(*_rivals_ahead(rows, scores[0], rivals, noun),
+        warnings=(*_rivals_ahead(rows, scores[0], free, noun),
                   *_rivals_close(frame, plans[ALL], pooled, scores[0], rivals),
                   *_reversals(rows, scores[0]), *_explained_by_size(pooled[0])),
-        random_regret=float(known.max() - known.mean()) if len(known) else None,
         scale=first,
     )  # fmt: skip
 
@@ -193,6 +201,12 @@ def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
     s = row.statistics
     if s.rho is None or s.regret is None:
         return f"undefined: {s.reason}."
+    if row.score == RANDOM and s.rho_interval is not None:
+        return (
+            f"in 95 % of random orders of {s.n} {noun}, rho lies within ± "
+            f"{s.rho_interval.high:.2f}; trusting the first choice of one loses "
+            f"{scale.text(s.regret[1])} of {row.target} on average."
+        )
     interval = "no interval"
     if s.rho_interval is not None:
         low, high = s.rho_interval.low, s.rho_interval.high

@@ -56,14 +56,32 @@ def short(value: float | None) -> str:
 def amount(value: float | None) -> str:
     """Return a number of any size so that its first digits are seen.
 
-    >>> [amount(x) for x in (0.123456, -1.5, 12345.6, 0.00012, 0.0, None)]
-    ['0.1235', '-1.5000', '12,346', '0.00012', '0', '–']
+    >>> [amount(x) for x in (0.123456, -1.5, 12345.6, 123.456, 352.0, 0.00012, 0.0, None)]
+    ['0.1235', '-1.5000', '12,346', '123.5', '352', '0.00012', '0', '–']
     """
     if value is None:
         return MISSING
-    if abs(value) >= 1000:
+    if abs(value) >= 1000 or value == round(value):
         return f"{value:,.0f}"
-    return f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.2g}"
+    for size, digits in ((100, 1), (10, 2), (0.001, 4)):
+        if abs(value) >= size:
+            return f"{value:.{digits}f}"
+    return f"{value:.2g}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share in percent, or a dash where it is missing.
+
+    >>> [percent(p) for p in (1.0, 0.9996, 0.25, 0.034, 0.0004, 0.0, None)]
+    ['100 %', '99.96 %', '25 %', '3.4 %', '< 0.1 %', '0 %', '–']
+    """
+    if share is None:
+        return MISSING
+    if 0 < share < 0.001:
+        return "< 0.1 %"
+    if 0.995 <= share < 1:
+        return "> 99.99 %" if share > 0.9999 else f"{100 * share:.2f} %"
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
 def duration(seconds: float) -> str:
@@ -99,6 +117,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {"number": number, "count": count, "md": markdown}
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
+    environment.filters |= {"percent": percent}
     environment.globals["include_raw"] = lambda name: Markup(
         (_TEMPLATES / name).read_text(encoding="utf-8")
     )

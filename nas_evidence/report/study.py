@@ -26,11 +26,20 @@ from nas_evidence.report.figure_data import (
     target_words,
 )
 from nas_evidence.report.headline import certainty_sentences, yardstick_sentence
+from nas_evidence.report.importance import BY_CHANCE, importance_sentence, importances
 from nas_evidence.report.pages import write_markdown, write_page
+from nas_evidence.report.posterior import SHOWN, posterior, posterior_sentences
 from nas_evidence.report.problems import flags, problems, spent_sentence, statuses
 from nas_evidence.report.pruning import PruningReport, pruning_report
 from nas_evidence.report.tables import Study, load_study_tables
-from nas_evidence.report.terms import Comparison, comparison, gap_sentence, term_rows
+from nas_evidence.report.terms import (
+    Comparison,
+    comparison,
+    gap_sentence,
+    layer_rows,
+    page_data,
+    term_rows,
+)
 from nas_evidence.spec import BASELINES, CURVE_SCORES
 
 CAPTIONS: Mapping[str, str] = {
@@ -43,8 +52,8 @@ CAPTIONS: Mapping[str, str] = {
     "trust": (
         "How to read it: the dot is Spearman's rho between score and target over all "
         "architectures, the bar its 95 % bootstrap interval. 1 is the same order, 0 no relation, "
-        "-1 the reverse order. The score that ranks should lie clearly to the right of the "
-        "baselines, which cost nothing."
+        "-1 the reverse order; 95 % of random orders fall within the bar of random. The score "
+        "that ranks should lie clearly to the right of its baselines."
     ),
     "training": (
         "How to read it: one line an architecture, the thick one is the winner. Above, the score "
@@ -76,10 +85,13 @@ class ReportPaths:
     correlations: Path
 
 
-def build_report(folder: Path, to: Path | None = None) -> ReportPaths:
+def build_report(
+    folder: Path, to: Path | None = None, *, reload_seconds: int | None = None
+) -> ReportPaths:
     """Write the report of the study in `folder` to `to`, by default its folder `report`.
 
-    Reads the Parquet tables and study.toml and nothing else; builds for any number of trials.
+    Reads the Parquet tables and study.toml and nothing else; builds for any number of trials. An
+    open page loads itself again every `reload_seconds`, where given.
 
     Raises:
         ValueError: the folder holds no study file.
@@ -91,16 +103,13 @@ def build_report(folder: Path, to: Path | None = None) -> ReportPaths:
         study.architectures,
         scores=study.scores,
         targets=study.targets,
-        rivals=[
-            name
-            for name in study.scores
-            if name in (*BASELINES, *CURVE_SCORES) and name != study.spec.objective
-        ],
+        rivals=[name for name in study.scores if _is_rival(name) and name != study.spec.objective],
         group="family",
         seed=study.spec.seed,
     )
     early, pruning, compared = early_trust(study), pruning_report(study), comparison(study)
     values = _values(study, judged, early, pruning, compared)
+    values["reload_seconds"] = reload_seconds
     values["figures"] = _figures(study, judged, early, to)
     paths = ReportPaths(to / "index.html", to / "report.md", to / "correlations.csv")
     write_page(paths.html, "study.html.j2", values)
@@ -118,6 +127,7 @@ def _values(
     compared: Comparison | None,
 ) -> dict[str, object]:
     """Return what both templates know."""
+    beliefs, matter = posterior(study), importances(study)
     varied = [name for name in _parameters(study) if name not in ("depth", "width")]
     accuracies = [a.test_accuracy for a in study.ranking if a.test_accuracy is not None]
     losses = [a.test_nll for a in study.ranking if a.test_nll is not None]
@@ -148,10 +158,19 @@ def _values(
         "pruning": pruning,
         "compared": compared,
         "gap": gap_sentence(compared) if compared else "",
-        "terms": [[c.cells.get(row) for row in compared.rows] for c in compared.columns]
-        if compared
-        else [],
+        "terms": page_data(compared) if compared else [],
+        "beliefs": beliefs,
+        "n_beliefs": SHOWN,
+        "posterior": posterior_sentences(study, beliefs),
+        "importances": matter,
+        "by_chance": BY_CHANCE,
+        "importance": importance_sentence(matter),
     }
+
+
+def _is_rival(score: str) -> bool:
+    """Tell whether a score is a baseline; one on held-out data is what evidence has to replace."""
+    return score in BASELINES or score in CURVE_SCORES or score.startswith("heldout")
 
 
 def _figures(
@@ -196,6 +215,9 @@ def _write_tables(
         "epochs": pd.DataFrame([_flat(asdict(one)) for one in early]),
         "pruning": pd.DataFrame([asdict(one) for one in pruning.rungs]),
         "terms": term_rows(compared) if compared else pd.DataFrame(),
+        "layers": layer_rows(compared) if compared else pd.DataFrame(),
+        "posterior": pd.DataFrame([asdict(one) for one in posterior(study)]),
+        "importance": pd.DataFrame([asdict(one) for one in importances(study)]),
         "statuses": pd.DataFrame([asdict(one) for one in statuses(study)]),
         "problems": pd.DataFrame([asdict(one) for one in (*problems(study), *flags(study))]),
     }

@@ -89,6 +89,7 @@ def rank_table_report(
         "scale": scale_of(target),
         "trust": judged,
         "figures": figures,
+        "reload_seconds": None,
         "groups": sorted({dot.family for dot in dots}),
         "captions": CAPTIONS,
     }

@@ -12,6 +12,7 @@ from nas_evidence.models import build, infeasible
 from nas_evidence.service.startup import startup_points
 from nas_evidence.spec import LAPLACE_KINDS, ArchitectureSpec, StudySpec
 from nas_evidence.training.loop import likelihood_of
+from nas_evidence.training.prequential import fractions_of
 from nas_evidence.trial import device_for
 
 #: Architectures timed for each family.
@@ -59,7 +60,10 @@ def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData)
         for kind in kinds
         if kind in LAPLACE_KINDS
     )
-    return epoch * (plan.epochs + columns * len(plan.evaluation_epochs()))
+    blocks = sum(sum(cuts) for cuts in fractions_of(study.plan, study.estimators).values())
+    updates = _ONE_COLUMN * len(plan.evaluation_epochs())
+    whole = plan.epochs + columns * len(plan.evaluation_epochs())
+    return epoch * (whole + blocks * (plan.epochs + updates))
 
 
 def _step_seconds(

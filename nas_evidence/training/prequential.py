@@ -11,7 +11,7 @@ between blocks, and another one for every replicate.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import torch
@@ -33,13 +33,12 @@ from nas_evidence.training.online import evaluate
 _HELD_OUT = (0.9,)
 
 
-def fractions_of(assignment: Assignment) -> Mapping[str, tuple[float, ...]]:
+def fractions_of(
+    plan: TrainingPlan, estimators: Collection[str]
+) -> Mapping[str, tuple[float, ...]]:
     """Return where the blocks of each score that is asked for begin."""
-    all_fractions = {
-        "prequential": assignment.plan.prequential_fractions,
-        "heldout_10": _HELD_OUT,
-    }
-    wanted = {name.removesuffix("_accuracy") for name in assignment.estimators}
+    all_fractions = {"prequential": plan.prequential_fractions, "heldout_10": _HELD_OUT}
+    wanted = {name.removesuffix("_accuracy") for name in estimators}
     return {score: cuts for score, cuts in all_fractions.items() if score in wanted}
 
 
@@ -52,7 +51,7 @@ def blocks_due(
         ValueError: the data are too few for a block to hold any.
     """
     due = []
-    for score, fractions in fractions_of(assignment).items():
+    for score, fractions in fractions_of(assignment.plan, assignment.estimators).items():
         bounds = block_bounds(fractions, len(data.x_train))
         done = len(state.blocks.get(score, ()))
         due += [(score, begin, end) for begin, end in bounds[done:]]

@@ -59,49 +59,83 @@
   }
   for (const button of buttons) button.addEventListener("click", () => show(button.dataset.showFamily));
 
-  // Two architectures side by side, in the parts of their evidence.
-  const terms = document.getElementById("terms");
-  if (terms) {
-    const values = JSON.parse(terms.textContent);
-    const table = document.getElementById("comparison");
-    const chosen = [...table.querySelectorAll("select")];
-    const amount = (value) => {
-      if (value === undefined || value === null) return "–";
-      if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
-      if (Math.abs(value) >= 0.001) return value.toFixed(4);
-      return value === 0 ? "0" : value.toPrecision(2);
-    };
-    const fill = () => {
-      [...table.tBodies[0].rows].forEach((row, line) => {
-        const shown = chosen.map((select) => values[select.value][line]);
-        shown.forEach((value, column) => { row.cells[1 + column].textContent = amount(value); });
-        if (shown.length > 1) {
-          const known = shown.every((value) => value !== null);
-          row.cells[3].textContent = known ? amount(shown[0] - shown[1]) : "–";
-        }
-      });
-    };
-    for (const select of chosen) select.addEventListener("change", fill);
+  const amount = (value) => {
+    if (value === undefined || value === null) return "–";
+    const size = Math.abs(value);
+    if (size >= 1000 || Number.isInteger(value)) return Math.round(value).toLocaleString("en");
+    if (size < 0.001) return String(Number(value.toPrecision(2)));
+    return value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 4);
+  };
+  function cell(text, value) {
+    const made = document.createElement("td");
+    made.textContent = text;
+    if (value !== undefined && value !== null) made.dataset.value = value;
+    return made;
   }
 
-  // Missing cells have no data-value and stay at the end in both directions.
+  // Any two trials side by side, in the parts of their evidence and layer by layer.
+  const terms = document.getElementById("terms");
+  if (terms) {
+    const trials = JSON.parse(terms.textContent);
+    const table = document.getElementById("comparison");
+    const chosen = [...table.querySelectorAll("select")];
+    const layers = [...document.querySelectorAll("[data-layers]")];
+    const fill = () => {
+      const shown = chosen.map((select) => trials[select.value]);
+      [...table.tBodies[0].rows].forEach((row, line) => {
+        const values = shown.map((trial) => trial.cells[line]);
+        values.forEach((value, column) => { row.cells[1 + column].textContent = amount(value); });
+        if (values.length > 1) {
+          const known = values.every((value) => value !== null);
+          row.cells[3].textContent = known ? amount(values[0] - values[1]) : "–";
+        }
+      });
+      layers.forEach((own, column) => {
+        own.tBodies[0].replaceChildren(...shown[column].layers.map(([group, precision, effective]) => {
+          const row = document.createElement("tr");
+          row.append(cell(group), cell(amount(precision), precision), cell(amount(effective), effective));
+          row.cells[0].className = "text";
+          return row;
+        }));
+      });
+    };
+    chosen.forEach((select, column) => {
+      select.replaceChildren(...trials.map((trial, i) => new Option(trial.label, i, i === column, i === column)));
+      select.addEventListener("change", fill);
+    });
+  }
+
+  // Missing cells stay at the end in both directions.
+  function key(row, column) {
+    const found = row.cells[column];
+    const value = found === undefined ? "" : found.dataset.value ?? found.textContent.trim();
+    return ["", "–", "undefined"].includes(value) ? undefined : value;
+  }
   function sort(table, column, direction) {
-    const body = table.tBodies[0];
-    const key = (row) => row.cells[column].dataset.value;
+    const number = (value) => Number(value.replaceAll(",", "").replace(/ %$/, ""));
     const compare = (a, b) => {
       if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
-      const [p, q] = [Number(a), Number(b)];
+      const [p, q] = [number(a), number(b)];
       const order = Number.isNaN(p) || Number.isNaN(q) ? a.localeCompare(b) : p - q;
       return direction === "ascending" ? order : -order;
     };
-    body.append(...[...body.rows].sort((a, b) => compare(key(a), key(b))));
+    const rows = [...table.tBodies[0].rows].map((row) => [key(row, column), row]);
+    table.tBodies[0].append(...rows.sort((a, b) => compare(a[0], b[0])).map(([, row]) => row));
   }
-  for (const header of document.querySelectorAll("table.sortable th")) {
-    header.querySelector("button").addEventListener("click", () => {
-      const direction = header.ariaSort === "ascending" ? "descending" : "ascending";
+  for (const header of document.querySelectorAll("table.sortable thead th")) {
+    const button = document.createElement("button"); // takes the keyboard's focus and its keys
+    button.type = "button";
+    button.append(...header.childNodes);
+    header.append(button);
+    button.addEventListener("click", () => {
+      const direction = header.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
       for (const other of header.parentElement.cells) other.removeAttribute("aria-sort");
-      header.ariaSort = direction;
+      header.setAttribute("aria-sort", direction);
       sort(header.closest("table"), header.cellIndex, direction);
     });
   }
+
+  // On paper: figures as wide as the sheet, in the colours of a light page.
+  addEventListener("beforeprint", draw);
+  addEventListener("afterprint", draw);
 })();

@@ -1,0 +1,154 @@
+"""Which parameters of an architecture matter: PED-ANOVA (Watanabe, Bansal and Hutter, 2023).
+
+How differently is parameter d distributed among the best trials than among all? The Pearson
+divergence of their densities, on a grid of k = 1..m,
+
+    D_d = sum_k q_k (p_k / q_k - 1)^2         p among the best [m], q among all [m]
+
+is up to a factor the variance that a functional analysis of variance gives to parameter d, for
+the function "is among the best" (their equation 12). Densities are mixtures of one kernel for
+each trial and one broad kernel, so that no p_k / q_k explodes where nobody looked. Kernels of
+ordered values are normal, cut off at the ends of the grid, their width by Scott's rule; those of
+categories are points.
+
+D is never negative, so that a parameter without influence gets some. `chance` says how often so
+many trials chosen at random look as different.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+#: Share of the trials that counts as the best, and how many it is at least.
+BEST_SHARE = 0.25
+MIN_BEST = 4
+#: Fewer trials than this say nothing.
+MIN_TRIALS = 10
+N_SHUFFLES = 200
+_NARROWEST = 0.5 / 1.64  # of a normal kernel: 90 % of it lies in its own cell
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The grid of one parameter: m cells, in an order or as categories."""
+
+    cells: int
+    ordered: bool
+
+
+@dataclass(frozen=True)
+class Importance:
+    """What one parameter matters.
+
+    divergence  D above, 0 where the best are spread as all are
+    share       of the sum over all parameters
+    chance      share of random choices with at least this divergence
+    """
+
+    divergence: float
+    share: float
+    chance: float
+
+
+def ped_anova(
+    positions: Mapping[str, ArrayLike],
+    score: ArrayLike,
+    *,
+    axes: Mapping[str, Axis],
+    seed: int,
+    n_best: int | None = None,
+) -> dict[str, Importance]:
+    """Return how much each parameter decides who is among the best by `score` [n].
+
+    Empty where fewer than MIN_TRIALS have a score.
+
+    Args:
+        positions: the cell 0..m-1 of each trial [n], by parameter.
+        score: larger is better; trials without one (NaN) are left out.
+        axes: the grid of each parameter.
+        seed: of the random choices behind `chance`.
+        n_best: how many count as the best; by default a quarter.
+    """
+    values = np.asarray(score, np.float64)
+    known = np.isfinite(values)
+    n = int(known.sum())
+    if n < MIN_TRIALS:
+        return {}
+    n_best = n_best or max(MIN_BEST, math.ceil(BEST_SHARE * n))
+    best = np.argsort(-values[known], kind="stable")[:n_best]
+    rng = np.random.default_rng(seed)
+    shuffles = [rng.permutation(n)[:n_best] for _ in range(N_SHUFFLES)]
+    found = {}
+    for name, axis in axes.items():
+        cells = np.asarray(positions[name], np.int64)[known]
+        everywhere = density(cells, axis)
+        own, *others = (
+            pearson_divergence(density(cells[chosen], axis), everywhere)
+            for chosen in (best, *shuffles)
+        )
+        at_least = sum(other >= own - 1e-12 for other in others)
+        found[name] = (own, (1 + at_least) / (1 + len(others)))
+    total = sum(own for own, _ in found.values())
+    return {
+        name: Importance(own, own / total if total > 0 else 0.0, chance)
+        for name, (own, chance) in found.items()
+    }
+
+
+def pearson_divergence(best: Floats, everywhere: Floats) -> float:
+    """Return sum_k q_k (p_k / q_k - 1)^2 of densities p = `best` [m] and q = `everywhere` [m]."""
+    return float((everywhere * (best / everywhere - 1) ** 2).sum())
+
+
+def density(cells: Integers, axis: Axis) -> Floats:
+    """Return the mixture [m] of a kernel at each of `cells` [n] and one broad kernel."""
+    counts = np.bincount(cells, minlength=axis.cells).astype(np.float64)
+    if not axis.ordered:
+        return (counts + 1 / axis.cells) / (len(cells) + 1)
+    grid = np.arange(axis.cells, dtype=np.float64)
+    kernels = _normal_kernels(grid, _width(cells), axis.cells)  # one for each cell [m, m]
+    broad = _normal_kernels(np.array([(axis.cells - 1) / 2]), float(axis.cells), axis.cells)
+    mixture: Floats = (counts @ kernels + broad[0]) / (len(cells) + 1)
+    return mixture
+
+
+def _width(cells: Integers) -> float:
+    """Return the width of a kernel by Scott's rule, robust to outliers."""
+    n, ascending = len(cells), np.sort(cells)
+    quartiles = ascending[min(3 * n // 4, n - 1)] - ascending[max(n // 4 - 1, 0)]
+    deviation = cells.std(ddof=1) if n > 1 else 0.0
+    return float(max(1.059 * min(quartiles / 1.34, deviation) * n**-0.2, _NARROWEST))
+
+
+def _normal_kernels(centres: Floats, width: float, m: int) -> Floats:
+    """Return the mass of normals at `centres` [c] in each cell [c, m], cut off at the ends."""
+    edges = np.arange(m + 1) - 0.5
+    below = ndtr((edges - centres[:, None]) / width)
+    mass: Floats = np.diff(below, axis=1)
+    mass /= mass.sum(axis=1, keepdims=True)
+    return mass
+
+
+def ordered_cells(
+    values: Sequence[float], *, low: float, high: float, log: bool, m: int
+) -> Integers:
+    """Return the cell 0..m-1 of each value on a grid from `low` to `high`, in logarithm if `log`.
+
+    >>> ordered_cells([1, 4, 16], low=1, high=16, log=True, m=5).tolist()
+    [0, 2, 4]
+    """
+    at = np.asarray(values, np.float64)
+    if log:
+        at, low, high = np.log(at), math.log(low), math.log(high)
+    if high <= low or m < 2:
+        return np.zeros(len(at), np.int64)
+    step = (high - low) / (m - 1)
+    # a hair below the middle, so that rounding errors do not decide; ties go to the lower cell
+    return np.clip(np.ceil((at - low) / step - 0.5 - 1e-9), 0, m - 1).astype(np.int64)
