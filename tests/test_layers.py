@@ -7,25 +7,29 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
 LAYERS = {
-    "domains": 0, "spec": 0, "record": 0,
+    "domains": 0, "spec": 0, "record": 0, "sampling_plan": 0,
     "codec": 1, "maths": 1,
     "likelihood": 2, "models": 2, "data": 2, "curvature": 2,
     "evidence": 3,
     "training": 4,
     "trial": 5, "store": 5,
-    "report": 6, "export": 6, "service": 6,
-    "terminal": 7, "cli": 7,
+    "report": 6, "export": 6, "service": 6, "audit": 6,
+    "terminal": 7, "cli_options": 7, "cli_cluster": 7, "cli": 7, "__main__": 7,
 }  # fmt: skip
 #: Between rooms of one layer, these only.
 SIDEWAYS = {
     ("curvature", "likelihood"), ("record", "spec"), ("record", "domains"), ("spec", "domains"),
-    ("cli", "terminal"),
+    ("sampling_plan", "domains"),
+    ("cli", "terminal"), ("cli", "cli_options"), ("cli", "cli_cluster"), ("__main__", "cli"),
+    ("cli_cluster", "terminal"), ("cli_cluster", "cli_options"),
 }  # fmt: skip
 SOLE_IMPORTERS = {
     "optuna": ["service/proposer.py"],
-    "ray": ["service/ray_executor.py"],
+    "ray": ["service/ray_executor.py", "service/submit.py"],
     "pyarrow": ["store.py"],
-    "typer": ["cli.py"],
+    "fsspec": ["service/remote.py"],
+    "sqlalchemy": ["service/database.py"],
+    "typer": ["cli.py", "cli_cluster.py", "cli_options.py"],
     "plotly": ["report"],
     "matplotlib": ["report"],
     "jinja2": ["report"],

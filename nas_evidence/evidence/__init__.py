@@ -20,10 +20,21 @@ ESTIMATORS: dict[str, Relation] = {
     "block_ggn": "LOWER_BOUND",
     "full_ggn": "EXACT_ON_LINEAR",
     "full_ef": "SCORE",
+    # The whole Gauss-Newton on blocks of data, Fischer's inequality again.
+    "stochastic_ggn": "LOWER_BOUND",
+    # In the mean over its seeds.
+    "sgd_entropy": "LOWER_BOUND",
+    # Within the standard error.
+    "thermodynamic": "EXACT_ON_LINEAR",
+    "temperature_ladder": "EXACT_ON_LINEAR",
     "sotl": "SCORE",
     "sotl_e": "SCORE",
     "sotl_ema": "SCORE",
     "prequential_epoch1": "SCORE",
+    "prequential": "SCORE",
+    "prequential_accuracy": "SCORE",
+    "heldout_10": "SCORE",
+    "heldout_10_accuracy": "SCORE",
     "n_parameters": "SCORE",
     "train_nll_per_datum": "SCORE",
 }

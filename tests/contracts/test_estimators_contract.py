@@ -20,7 +20,13 @@ from nas_evidence.curvature import KINDS
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence import ESTIMATORS
+from nas_evidence.evidence.audit_problems import Problem, linear_problem
+from nas_evidence.evidence.sgd_entropy import sgd_entropy_bound
+from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
+from nas_evidence.evidence.temperature_ladder import temperature_ladder_evidence
+from nas_evidence.evidence.thermodynamic import thermodynamic_evidence
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.spec import (
     LAPLACE_KINDS,
     ONLINE_KINDS,
@@ -65,6 +71,49 @@ def test_a_claim_about_linear_models_holds(relation: str, n_data: int, scale: fl
             assert estimate.value == pytest.approx(truth, rel=1e-8), kind
         else:
             assert estimate.value <= truth + 1e-8 * abs(truth), kind
+
+
+def sampled(name: str, problem: Problem) -> EvidenceEstimate:
+    """One of the estimators that draw random numbers, with as few as will do."""
+    given = (problem.model, problem.x, problem.y)
+    known = {
+        "likelihood": problem.likelihood,
+        "prior_precision": problem.precision,
+        "generator": torch.Generator().manual_seed(0),
+    }
+    if name == "stochastic_ggn":
+        return stochastic_lower_bound(*given, block_size=5, **known)
+    if name == "sgd_entropy":
+        return sgd_entropy_bound(*given, plan=EntropyPlan(learning_rate=0.01, n_steps=60), **known)
+    if name == "thermodynamic":
+        plan = SweepPlan(n_nodes=6, n_burn_in=40, n_settle=5, n_samples=10, n_leapfrog=5)
+        return thermodynamic_evidence(*given, plan=plan, **known)
+    assert name == "temperature_ladder"
+    ladder = LadderPlan(n_nodes=12, n_burn_in=50, n_samples=50, n_leapfrog=5)
+    return temperature_ladder_evidence(*given, plan=ladder, **known)
+
+
+SAMPLED = ("stochastic_ggn", "sgd_entropy", "thermodynamic", "temperature_ladder")
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_sampled_claim_about_linear_models_holds(name: str) -> None:
+    """Within 5 of its standard errors, and 0.1 nats where there is a quadrature."""
+    problem = linear_problem("contract", 0, n_data=12, n_features=2, n_outputs=1)
+    estimate = sampled(name, problem)
+    assert estimate.valid, estimate.note
+    assert estimate.estimator == name
+    assert estimate.relation == ESTIMATORS[name]
+    assert estimate.per_datum == pytest.approx(estimate.value / 12)
+    slack = 5 * (estimate.standard_error or 0.0) + 0.1
+    assert slack < 5
+    assert estimate.value < problem.truth + slack
+    if estimate.relation == "EXACT_ON_LINEAR":
+        assert estimate.value > problem.truth - slack
+
+
+def test_no_registered_estimator_is_without_a_test_here() -> None:
+    assert set(ESTIMATORS) == {*KINDS, *SAMPLED, *SCORES}
 
 
 @pytest.fixture(scope="module")

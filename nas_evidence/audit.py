@@ -1,0 +1,350 @@
+"""Every registered estimator against what it should say, where that is known.
+
+    linear-*     linear regression          evidence and every curvature in closed form
+    logistic-2   two parameters             evidence by quadrature
+    softmax-15   one mode                   evidence by a long temperature ladder
+    tanh-22      a network, many modes      the same
+    trial        a short trial on digits    scores of the training curve from the curve itself
+
+A row holds a value, the true log evidence where there is one, and the interval that the value must
+be in. A Laplace evidence must be what its definition says, by dense algebra that shares nothing
+with `curvature`, a Monte-Carlo one that of its exact kind; a bound at most the truth, in the mean;
+what is sampled within four standard errors of the truth. Bias and spread are what one wants to
+read: how far from the evidence is a right implementation of each definition?
+"""
+
+import contextlib
+import ctypes
+import math
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nas_evidence.data import load
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.domains import Frozen
+from nas_evidence.evidence import ESTIMATORS
+from nas_evidence.evidence.audit_problems import (
+    NOISE_STD,
+    Problem,
+    definition,
+    ladder_problem,
+    linear_problem,
+    logistic_problem,
+)
+from nas_evidence.evidence.estimate import estimate_evidence
+from nas_evidence.evidence.sgd_entropy import sgd_entropy_bound
+from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
+from nas_evidence.evidence.temperature_ladder import temperature_ladder_evidence
+from nas_evidence.evidence.thermodynamic import thermodynamic_evidence
+from nas_evidence.likelihood import Gaussian
+from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
+from nas_evidence.spec import (
+    LAPLACE_KINDS,
+    SCORES,
+    ArchitectureSpec,
+    Assignment,
+    DatasetSpec,
+    OnlinePlan,
+    TrainingPlan,
+    derive_seed,
+)
+from nas_evidence.trial import Trial
+
+SAMPLED = ("stochastic_ggn", "sgd_entropy", "thermodynamic", "temperature_ladder")
+#: A sampled value within so many is right. Errors from six runs are themselves unsure: with other
+#: seeds about one such row in a hundred would miss by chance.
+STANDARD_ERRORS = 4.0
+_ROUNDING = 1e-8  # relative
+_QUADRATURE = 0.1  # nats, of a ladder with 20 temperatures
+_LADDER = LadderPlan(n_burn_in=100, n_samples=100)
+_SWEEP = SweepPlan(n_nodes=12, n_burn_in=100, n_settle=8, n_samples=20)
+_N_DRAWS = 8
+
+
+class AuditRow(Frozen):
+    """One estimator on one problem.
+
+    value            as the estimator gives it; nats for evidences
+    truth            log evidence in nats, None where the problem has none
+    bias, spread     value − truth, and the standard error of the value, nats
+    low, high        what the value must lie between, None for no such claim
+    claim            where low and high come from
+    seconds          of processor time    memory_bytes  most it had resident, None where unknown
+    """
+
+    problem: str
+    estimator: str
+    n_parameters: int
+    n_data: int
+    value: float
+    truth: float | None = None
+    truth_error: float | None = None
+    bias: float | None = None
+    spread: float | None = None
+    low: float | None = None
+    high: float | None = None
+    claim: str = ""
+    seconds: float = 0.0
+    memory_bytes: int | None = None
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a value must lie between, and why."""
+
+    text: str = "none: the bias is shown"
+    low: float | None = None
+    high: float | None = None
+
+
+def run_audit(problems: Collection[str] | None = None, *, seed: int = 0) -> list[AuditRow]:
+    """Return the rows of the audit; it holds if all of them do.
+
+    Args:
+        problems: names in `PROBLEMS`; None for all.
+        seed: of data, draws and chains.
+
+    Raises:
+        ValueError: for an unknown problem.
+    """
+    unknown = sorted(set(problems or ()) - set(PROBLEMS))
+    if unknown:
+        raise ValueError(f"`problems` must be of {', '.join(PROBLEMS)}, but got {unknown}")
+    names = [name for name in PROBLEMS if problems is None or name in problems]
+    return [row for name in names for row in PROBLEMS[name](seed)]
+
+
+def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
+    """Return the rows of all estimators that need no training."""
+    rows = {k: _row(problem, k, partial(_laplace, problem, k, seed)) for k in LAPLACE_KINDS}
+    judged = [_judged(row, _laplace_claim(problem, rows, kind)) for kind, row in rows.items()]
+    return judged + _sampled_rows(problem, rows["full_ggn"].value, seed)
+
+
+def _laplace_claim(problem: Problem, rows: Mapping[str, AuditRow], kind: str) -> Claim:
+    exact = kind.removesuffix("_mc")
+    if kind != exact:
+        # Noise in the curvature raises the evidence (Jensen), here by less than P / n.
+        slack = STANDARD_ERRORS * (rows[kind].spread or 0.0)
+        slack += problem.n_parameters / len(problem.x)
+        return _around(
+            rows[exact].value, slack, f"{STANDARD_ERRORS:g} errors and P / n of {exact}"
+        )
+    value = definition(problem, kind)
+    if value is not None:
+        return _around(value, _ROUNDING * abs(value), "closed form of its definition")
+    if kind == "ekfac_ggn":
+        return Claim("at most block_ggn", high=rows["block_ggn"].value + _ROUNDING)
+    return Claim()
+
+
+def _laplace(problem: Problem, kind: str, seed: int) -> EvidenceEstimate:
+    gaussian = isinstance(problem.likelihood, Gaussian)
+    return estimate_evidence(
+        problem.model,
+        problem.x,
+        problem.y,
+        likelihood="gaussian" if gaussian else "categorical",
+        curvature=kind,
+        prior_precision=problem.precision,
+        noise_std=NOISE_STD if gaussian else None,
+        seed=derive_seed(seed, problem.name, kind),
+        n_draws=_N_DRAWS,
+    )
+
+
+def _sampled_rows(problem: Problem, full: float, seed: int) -> list[AuditRow]:
+    block = max(2, len(problem.x) // 4)
+    rows = []
+    for name, call in _sampled_calls(problem, block).items():
+        generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, name))
+        row = _row(problem, name, partial(call, generator))
+        slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, problem.truth_error)
+        if name == "stochastic_ggn":
+            claim = Claim("at most full_ggn", high=full + _ROUNDING * abs(full))
+        elif name == "sgd_entropy":
+            claim = Claim("at most the truth, in the mean", high=problem.truth + slack)
+        else:
+            claim = _around(problem.truth, slack + _QUADRATURE, f"{STANDARD_ERRORS:g} errors")
+        if name == "thermodynamic" and problem.symmetries > 1:
+            low = problem.truth - math.log(problem.symmetries) - slack - _QUADRATURE
+            claim = Claim("between one mode and all its copies", low, claim.high)
+        rows.append(_judged(row, claim))
+    return rows
+
+
+def _sampled_calls(
+    problem: Problem, block_size: int
+) -> dict[str, Callable[[torch.Generator], EvidenceEstimate]]:
+    given: tuple[Any, ...] = (problem.model, problem.x, problem.y)
+    known: dict[str, Any] = {
+        "likelihood": problem.likelihood,
+        "prior_precision": problem.precision,
+    }
+    # A step of 0.3 over the largest curvature, that of the inputs with a bias.
+    phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
+    steepest = float(torch.linalg.eigvalsh(phi.mT @ phi / len(phi))[-1])
+    scale = NOISE_STD**2 if isinstance(problem.likelihood, Gaussian) else 1.0
+    descent = EntropyPlan(learning_rate=0.3 * scale / steepest, n_steps=150, n_seeds=32)
+    return {
+        "stochastic_ggn": lambda g: stochastic_lower_bound(
+            *given, block_size=block_size, generator=g, **known
+        ),
+        "sgd_entropy": lambda g: sgd_entropy_bound(*given, generator=g, plan=descent, **known),
+        "thermodynamic": lambda g: thermodynamic_evidence(
+            *given, generator=g, plan=_SWEEP, **known
+        ),
+        "temperature_ladder": lambda g: temperature_ladder_evidence(
+            *given, generator=g, plan=_LADDER, **known
+        ),
+    }
+
+
+def trial_rows(seed: int) -> list[AuditRow]:
+    """Return the rows of the scores that only training gives, from a short trial on digits."""
+    names = [name for name in ESTIMATORS if name not in (*LAPLACE_KINDS, *SAMPLED)]
+    assignment = Assignment(
+        trial_id=0,
+        attempt=1,
+        replicate=0,
+        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 4}),
+        dataset=DatasetSpec(name="digits", max_train=60, max_test=20),
+        plan=TrainingPlan(epochs=3, online=OnlinePlan(every=3, curvature="diag_ef")),
+        estimators=tuple(name for name in names if name in SCORES),
+        seed=seed,
+    )
+    record, seconds = _trained(assignment)
+    losses = [point.train_nll_per_datum for point in record.curve]
+    plan, n_parameters = assignment.plan, 64 * 4 + 4 + 4 * 10 + 10
+    weights = [plan.sotl_gamma ** (len(losses) - 1 - t) for t in range(len(losses))]
+    expected = {
+        "sotl": -sum(losses),
+        "sotl_e": -sum(losses[-plan.sotl_epochs :]),
+        "sotl_ema": -sum(w * loss for w, loss in zip(weights, losses, strict=True)),
+        "prequential_epoch1": -60 * losses[0],
+        "train_nll_per_datum": -losses[-1],
+        "n_parameters": float(n_parameters),
+    }
+    rows = []
+    for name in names:
+        found = record.final_estimate(name)
+        value = math.nan if found is None or not found.valid else found.value
+        if name in expected:
+            exact = expected[name]
+            claim = _around(exact, _ROUNDING * abs(exact), "from the training curve")
+        elif name.endswith("accuracy"):
+            claim = Claim("a fraction", 0.0, 1.0)
+        else:
+            claim = Claim("a log probability of labels", high=0.0)
+        row = AuditRow(
+            problem="trial", estimator=name, n_parameters=n_parameters, n_data=60, value=value,
+            seconds=seconds, holds=True,
+        )  # fmt: skip
+        rows.append(_judged(row, claim))
+    return rows
+
+
+def _trained(assignment: Assignment) -> tuple[TrialRecord, float]:
+    started = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        tensors = to_tensors(load(assignment.dataset, seed=0), "cpu")
+        trial = Trial.start(assignment, tensors, Path(folder))
+        while trial.status is TrialStatus.RUNNING:
+            trial.advance(assignment.plan.epochs)
+        return trial.finish(), time.process_time() - started
+
+
+def _around(centre: float, tolerance: float, text: str) -> Claim:
+    return Claim(text, centre - tolerance, centre + tolerance)
+
+
+def _row(problem: Problem, name: str, call: Callable[[], EvidenceEstimate]) -> AuditRow:
+    """Return the row of one estimate, measured, not yet judged."""
+    with _peak_memory() as peak:
+        started = time.process_time()
+        estimate = call()
+        seconds = time.process_time() - started
+    return AuditRow(
+        problem=problem.name,
+        estimator=name,
+        n_parameters=problem.n_parameters,
+        n_data=len(problem.x),
+        value=estimate.value if estimate.valid else math.nan,
+        truth=problem.truth,
+        truth_error=problem.truth_error,
+        bias=estimate.value - problem.truth,
+        spread=estimate.standard_error,
+        seconds=seconds,
+        memory_bytes=peak[0] if peak else None,
+        holds=True,
+    )
+
+
+def _judged(row: AuditRow, claim: Claim) -> AuditRow:
+    """Return the row with its claim; a value that is not finite never holds."""
+    holds = math.isfinite(row.value)
+    holds = holds and (claim.low is None or row.value >= claim.low)
+    holds = holds and (claim.high is None or row.value <= claim.high)
+    return row.model_copy(
+        update={"low": claim.low, "high": claim.high, "claim": claim.text, "holds": holds}
+    )
+
+
+@contextlib.contextmanager
+def _peak_memory() -> Iterator[list[int]]:
+    """Give a list that afterwards holds the growth of the resident set in bytes, on Linux."""
+    peak: list[int] = []
+    try:
+        # What was freed goes back, and the highest so far is forgotten.
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status_bytes("VmRSS")
+    except (OSError, AttributeError):
+        yield peak
+        return
+    yield peak
+    peak.append(max(0, _status_bytes("VmHWM") - before))
+
+
+def _status_bytes(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
+
+
+def _linear(name: str, n_data: int, n_features: int, n_outputs: int, seed: int) -> list[AuditRow]:
+    problem = linear_problem(name, seed, n_data=n_data, n_features=n_features, n_outputs=n_outputs)
+    return rows_of(problem, seed)
+
+
+def _softmax(seed: int) -> list[AuditRow]:
+    model = nn.Linear(4, 3).double()
+    problem = ladder_problem("softmax-15", seed, model, n_data=40, n_features=4)
+    return rows_of(problem, seed)
+
+
+def _tanh(seed: int) -> list[AuditRow]:
+    """Modes come in 2⁴ 4! copies: units change sign and place."""
+    model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    problem = ladder_problem("tanh-22", seed, model, n_data=40, n_features=2, symmetries=384)
+    return rows_of(problem, seed)
+
+
+PROBLEMS: dict[str, Callable[[int], list[AuditRow]]] = {
+    "linear-3": partial(_linear, "linear-3", 12, 2, 1),
+    "linear-12": partial(_linear, "linear-12", 40, 5, 2),
+    "linear-63": partial(_linear, "linear-63", 60, 20, 3),
+    "logistic-2": lambda seed: rows_of(logistic_problem("logistic-2", seed), seed),
+    "softmax-15": _softmax,
+    "tanh-22": _tanh,
+    "trial": trial_rows,
+}

@@ -1,0 +1,179 @@
+"""Problems whose log evidence is known, for the audit and the tests.
+
+    linear regression       in closed form
+    two-parameter softmax   by a sum over a grid
+    small classifiers       by a long temperature ladder, with its error
+
+Models are at a mode of the log joint, in float64. `definition` has what the Laplace evidences
+of them are to be.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jacrev, vmap
+
+from nas_evidence.evidence.linear import log_evidence_of_linear, mode_of_linear
+from nas_evidence.evidence.network_density import network_density
+from nas_evidence.evidence.temperature_ladder import temperature_ladder_evidence
+from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.sampling_plan import LadderPlan
+from nas_evidence.spec import derive_seed
+
+NOISE_STD = 0.5
+_TRUTH = LadderPlan(n_ladders=8, n_nodes=20, n_burn_in=150, n_samples=200)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model at its mode, with data, likelihood, precision of each tensor, and the truth."""
+
+    name: str
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    likelihood: Likelihood
+    precision: Tensor
+    truth: float
+    truth_error: float = 0.0
+    symmetries: int = 1  # copies of each mode
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters."""
+        return sum(p.numel() for p in self.model.parameters())
+
+
+def linear_problem(
+    name: str, seed: int, *, n_data: int, n_features: int, n_outputs: int
+) -> Problem:
+    """Return linear regression at its mode with the exact evidence."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, name))
+    x = torch.randn(n_data, n_features, dtype=torch.float64, generator=generator)
+    phi = torch.cat([x, torch.ones(n_data, 1, dtype=torch.float64)], 1)
+    spread = torch.tensor([1.0] * n_features + [4.0], dtype=torch.float64)
+    shape = (n_features + 1, n_outputs)
+    w = torch.randn(shape, dtype=torch.float64, generator=generator) / spread.sqrt()[:, None]
+    noise = torch.randn(n_data, n_outputs, dtype=torch.float64, generator=generator)
+    y = phi @ w + NOISE_STD * noise
+    mode = mode_of_linear(phi, y, prior_precision=spread, noise_std=NOISE_STD)
+    model = nn.Linear(n_features, n_outputs).double()
+    with torch.no_grad():
+        model.weight.copy_(mode[:-1].T)
+        model.bias.copy_(mode[-1])
+    precision = torch.tensor([1.0, 4.0], dtype=torch.float64)
+    truth = log_evidence_of_linear(phi, y, prior_precision=spread, noise_std=NOISE_STD)
+    return Problem(name, model, x, y, Gaussian(NOISE_STD), precision, truth)
+
+
+def definition(problem: Problem, kind: str) -> float | None:
+    """Return the Laplace evidence in nats by dense algebra, None where that takes layer rules.
+
+    Jacobians, gradients and Hessians of the outputs are autograd's; nothing is shared with
+    `nas_evidence.curvature`. Kronecker kinds are written out for a single linear layer.
+    """
+    model, x, y = problem.model, problem.x, problem.y
+    sizes = [p.numel() for p in model.parameters()]
+    jacobian, outputs = _jacobian(model, x)  # [n, C, P], [n, C]
+
+    def log_p(f: Tensor, target: Tensor) -> Tensor:
+        return problem.likelihood.log_likelihood(f[None], target[None])
+
+    residual = vmap(grad(log_p))(outputs, y)
+    output_hessian = -vmap(jacrev(jacrev(log_p)))(outputs, y)
+    if "ef" in kind:
+        g = torch.einsum("ncp,nc->np", jacobian, residual)
+        matrix, outer = g.mT @ g, residual.mT @ residual
+    else:
+        matrix = torch.einsum("ncp,ncd,ndq->pq", jacobian, output_hessian, jacobian)
+        outer = output_hessian.sum(0)
+    tensor = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    if kind.startswith("diag"):
+        matrix = torch.diag(matrix.diagonal())
+    elif not kind.startswith("full"):
+        matrix = matrix * (tensor[:, None] == tensor)
+    if "kfac" in kind:
+        if not isinstance(model, nn.Linear):
+            return None
+        weight = slice(0, sizes[0])
+        matrix[weight, weight] = _kronecker(kind, outer, x.mT @ x / len(x), matrix[weight, weight])
+    delta = problem.precision[tensor]
+    theta = torch.cat([p.detach().flatten() for p in model.parameters()])
+    ratio = torch.linalg.slogdet(torch.eye(len(delta)).double() + matrix / delta)[1]
+    log_likelihood = problem.likelihood.log_likelihood(outputs, y)
+    return float(log_likelihood - 0.5 * ((delta * theta.square()).sum() + ratio))
+
+
+def _jacobian(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    parts = jacrev(lambda p: functional_call(model, p, (x,)))(parameters)
+    return torch.cat([part.flatten(2) for part in parts.values()], 2), model(x).detach()
+
+
+def _kronecker(kind: str, outer: Tensor, inner: Tensor, block: Tensor) -> Tensor:
+    """Return B ⊗ A, or for EKFAC the diagonal part of the block in its eigenbasis."""
+    if kind != "ekfac_ggn":
+        return torch.kron(outer, inner)
+    basis = torch.kron(torch.linalg.eigh(outer)[1], torch.linalg.eigh(inner)[1])
+    return (basis * (basis.mT @ block @ basis).diagonal()) @ basis.mT
+
+
+def logistic_problem(name: str, seed: int) -> Problem:
+    """Return a classifier of two parameters, whose evidence is an integral over a grid."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, name))
+    x = torch.randn(12, 1, dtype=torch.float64, generator=generator)
+    y = (x[:, 0] + 0.5 * torch.randn(12, generator=generator) > 0).long()
+    model = nn.Linear(1, 2, bias=False).double()
+    nn.init.zeros_(model.weight)
+    precision = torch.tensor([0.5], dtype=torch.float64)
+    density = network_density(model, x, y, Categorical())
+    axis = torch.linspace(-14, 14, 401, dtype=torch.float64)
+    grid = torch.cartesian_prod(axis, axis)
+    log_prior = (precision / (2 * math.pi)).log() - 0.5 * precision * grid.square().sum(1)
+    cell = 2 * math.log(float(axis[1] - axis[0]))
+    truth = float((density(grid)[0] + log_prior).logsumexp(0)) + cell
+    problem = Problem(name, model, x, y, Categorical(), precision, truth)
+    put_at_mode(problem)
+    return problem
+
+
+def ladder_problem(
+    name: str, seed: int, model: nn.Module, *, n_data: int, n_features: int, symmetries: int = 1
+) -> Problem:
+    """Return a classifier at a mode, its truth from a long ladder."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, name))
+    x = torch.randn(n_data, n_features, dtype=torch.float64, generator=generator)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        y = torch.multinomial((2 * model(x)).softmax(1), 1, generator=generator)[:, 0]
+    precision = torch.ones(sum(1 for _ in model.parameters()), dtype=torch.float64)
+    long = temperature_ladder_evidence(
+        model, x, y, likelihood=Categorical(), prior_precision=precision, plan=_TRUTH,
+        generator=generator,
+    )  # fmt: skip
+    error = long.standard_error or 0.0
+    problem = Problem(name, model, x, y, Categorical(), precision, long.value, error, symmetries)
+    put_at_mode(problem)
+    return problem
+
+
+def put_at_mode(problem: Problem) -> None:
+    """Put the parameters of the model at a maximum of the log joint."""
+    parameters = list(problem.model.parameters())
+    optimiser = torch.optim.LBFGS(
+        parameters, max_iter=500, tolerance_grad=1e-10, tolerance_change=1e-14,
+        line_search_fn="strong_wolfe",
+    )  # fmt: skip
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        pairs = zip(problem.precision, parameters, strict=True)
+        penalty = torch.stack([0.5 * d * p.square().sum() for d, p in pairs]).sum()
+        value = penalty - problem.likelihood.log_likelihood(problem.model(problem.x), problem.y)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(loss)  # type: ignore[no-untyped-call]

@@ -1,0 +1,150 @@
+"""A network and its prior as densities of its parameters, for estimators that sample.
+
+    U(w) = Σ_n log p(y_n|f(x_n; w))        w  all parameters, flat, in their order  [R, P]
+    V(w) = log p(w), normalised            for R replicas at a time
+
+The network is a float64 copy in evaluation mode; the replicas go through it in one program.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, stdev
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from nas_evidence.evidence import ESTIMATORS
+from nas_evidence.evidence.laplace import checked_precision
+from nas_evidence.likelihood import Likelihood
+from nas_evidence.maths.hmc import Density
+from nas_evidence.record import EvidenceEstimate, Term
+
+#: Summed log likelihood [] of one flat parameter vector [P] on inputs [n, ...] and targets.
+FlatLogLikelihood = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def flat_parameters(model: nn.Module) -> Tensor:
+    """Return all parameters of a model in their order, float64 [P]."""
+    return torch.cat([p.detach().double().flatten() for p in model.parameters()])
+
+
+def flat_log_likelihood(
+    model: nn.Module, inputs: Tensor, targets: Tensor, likelihood: Likelihood
+) -> tuple[FlatLogLikelihood, Tensor, Tensor]:
+    """Return the log likelihood as a pure function of its parameters, and the data in float64.
+
+    Raises:
+        ValueError: if the likelihood refuses the outputs with these targets, or there are none.
+    """
+    if len(inputs) != len(targets) or len(inputs) == 0:
+        raise ValueError(
+            f"`inputs` and `targets` must have as many rows, one at least, but have {len(inputs)} "
+            f"and {len(targets)}"
+        )
+    network = copy.deepcopy(model).double().eval().requires_grad_(False)
+    names, shapes, sizes = zip(
+        *((name, p.shape, p.numel()) for name, p in network.named_parameters()), strict=True
+    )
+    x = inputs.detach().double() if inputs.is_floating_point() else inputs
+    y = targets.detach().double() if targets.is_floating_point() else targets
+    likelihood.log_likelihood(network(x[:1]), y[:1])
+
+    def log_likelihood(flat: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        parts = zip(names, torch.split(flat, list(sizes)), shapes, strict=True)
+        parameters = {name: part.view(shape) for name, part, shape in parts}
+        return likelihood.log_likelihood(functional_call(network, parameters, (inputs,)), targets)
+
+    return log_likelihood, x, y
+
+
+def network_density(
+    model: nn.Module, inputs: Tensor, targets: Tensor, likelihood: Likelihood
+) -> Density:
+    """Return U: log likelihoods [R] in nats and their gradients [R, P] at positions [R, P].
+
+    Raises:
+        ValueError: as `flat_log_likelihood`.
+    """
+    log_likelihood, x, y = flat_log_likelihood(model, inputs, targets, likelihood)
+    batched = vmap(grad_and_value(lambda flat: log_likelihood(flat, x, y)))
+    # Traced once for each number of replicas: half the time of tiny networks is Python otherwise.
+    traced: dict[torch.Size, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
+
+    def density(positions: Tensor) -> tuple[Tensor, Tensor]:
+        if positions.shape not in traced:
+            traced[positions.shape] = make_fx(batched)(positions)
+        gradients, values = traced[positions.shape](positions)
+        return values, gradients
+
+    return density
+
+
+def gaussian_density(precision: Tensor, centre: Tensor | float = 0.0) -> Density:
+    """Return the normalised density N(w; centre, diag(precision)⁻¹) for both [P]."""
+    log_constant = 0.5 * (precision / (2 * math.pi)).log().sum()
+
+    def density(positions: Tensor) -> tuple[Tensor, Tensor]:
+        gradient = precision * (centre - positions)
+        return log_constant - 0.5 * (gradient.square() / precision).sum(1), gradient
+
+    return density
+
+
+def spread_precision(model: nn.Module, given: float | Tensor | Mapping[str, float]) -> Tensor:
+    """Return the prior precision of each parameter, float64 [P], on the device of the model.
+
+    Args:
+        model: whose parameters the prior is of.
+        given: one number; one for each tensor in their order [G], or by name; or [P].
+
+    Raises:
+        ValueError: for a wrong name or number of values, or one that is not finite or not > 0.
+    """
+    names = tuple(name for name, _ in model.named_parameters())
+    sizes = tuple(p.numel() for p in model.parameters())
+    device = next(model.parameters()).device
+    if not isinstance(given, Mapping | Tensor):
+        given = torch.full((len(names),), float(given), dtype=torch.float64)
+    precision = checked_precision(names, sizes, given).to(device)
+    if len(precision) == len(names):
+        return precision.repeat_interleave(torch.tensor(sizes, device=device))
+    return precision
+
+
+def estimate_of_runs(
+    estimator: str,
+    values: Sequence[float],
+    terms: Mapping[str, float],
+    *,
+    n_data: int,
+    seconds: float,
+    note: str = "",
+    valid: bool = True,
+) -> EvidenceEstimate:
+    """Return the mean of independent log evidences with its standard error.
+
+    Args:
+        estimator: a name in `ESTIMATORS`.
+        values: nats, of independent runs, two at least.
+        terms: parts and diagnostics.
+        n_data: points of the data.
+        seconds: of all runs.
+        note: on a condition that was not met, or on the result.
+        valid: whether all conditions were met.
+    """
+    value = fmean(values)
+    finite = all(math.isfinite(v) for v in values)
+    return EvidenceEstimate(
+        estimator=estimator,
+        value=value if finite else math.nan,
+        per_datum=value / n_data if finite else None,
+        standard_error=stdev(values) / len(values) ** 0.5 if finite else None,
+        relation=ESTIMATORS[estimator],
+        terms=tuple(Term(term=k, group="all", value=v) for k, v in terms.items()),
+        seconds=seconds,
+        valid=valid and finite,
+        note=note if finite else "a run is not finite",
+    )

@@ -1,0 +1,46 @@
+"""What is asked of the estimators that sample; the defaults of all of them.
+
+No study asks for these: they are for tiny networks, where they say what the others should.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from nas_evidence.domains import Frozen
+
+
+class LadderPlan(Frozen):
+    """How `temperature_ladder_evidence` samples; every trajectory is of all replicas at once."""
+
+    n_ladders: Annotated[int, Field(ge=2)] = 6  # independent; their spread is the error
+    n_nodes: Annotated[int, Field(ge=3)] = 20  # inverse temperatures of one ladder
+    n_burn_in: Annotated[int, Field(ge=1)] = 200  # trajectories
+    n_samples: Annotated[int, Field(ge=2)] = 200  # trajectories
+    n_leapfrog: Annotated[int, Field(ge=1)] = 8  # gradients of one trajectory
+
+
+class SweepPlan(Frozen):
+    """How `thermodynamic_evidence` samples; each chain visits every node in turn."""
+
+    n_chains: Annotated[int, Field(ge=2)] = 6  # in each direction, independent
+    n_nodes: Annotated[int, Field(ge=2)] = 16  # of Gauss-Legendre quadrature
+    n_burn_in: Annotated[int, Field(ge=1)] = 200  # trajectories in the posterior, before
+    n_settle: Annotated[int, Field(ge=1)] = 10  # trajectories at each node, thrown away
+    n_samples: Annotated[int, Field(ge=2)] = 30  # trajectories at each node
+    n_leapfrog: Annotated[int, Field(ge=1)] = 8  # gradients of one trajectory
+
+
+class EntropyPlan(Frozen):
+    """The descent whose entropy `sgd_entropy_bound` follows."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = 0.05  # of the mean nll per datum
+    n_steps: Annotated[int, Field(ge=1)] = 200
+    batch_size: Annotated[int, Field(ge=1)] | None = None  # None for all data
+    n_seeds: Annotated[int, Field(ge=4)] = 16  # independent draws and descents
+    n_probes: Annotated[int, Field(ge=1)] = 1  # of each seed and step
+    exact: bool = False  # log determinants from whole Hessians, for small networks
+    threshold: Annotated[float, Field(gt=0)] | None = None  # g0, entropy-friendly descent
+
+
+LADDER, SWEEP, ENTROPY = LadderPlan(), SweepPlan(), EntropyPlan()
