@@ -1,4 +1,4 @@
-"""The command line; the only file that prints.
+"""The command line: the verbs for a study that runs here; `cli_cluster.py` has the others.
 
 Exit codes: 0 done, 1 the job failed (every trial failed, or an unexpected error), 2 bad usage or a
 bad study, 130 interrupted.
@@ -8,32 +8,56 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import signal
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 import nas_evidence
-from nas_evidence.codec import StudyError, find_study, load_study
+from nas_evidence.cli_cluster import attach, cancel, logs, resubmit, status, submit
+from nas_evidence.cli_options import (
+    AsJson,
+    DataRoot,
+    Download,
+    JobName,
+    Override,
+    Steal,
+    StudyFile,
+    Trials,
+    Workers,
+    as_arguments,
+    checked,
+    with_options,
+)
+from nas_evidence.codec import StudyError
 from nas_evidence.record import TrialStatus
+from nas_evidence.service.auth_token import use_token_if_there_is_one
+from nas_evidence.service.jobs import namespace_of
 from nas_evidence.spec import StudySpec
 from nas_evidence.terminal import (
     Progress,
+    err,
+    out,
+    program,
     ranking_rows,
     rough_duration,
     score_text,
     trust_line,
 )
+
+if TYPE_CHECKING:  # they bring the data's readers, and what opens stores
+    from nas_evidence.data import ArrayData
+    from nas_evidence.service.executors import Executor
+    from nas_evidence.service.mirror import Store
 
 app = typer.Typer(
     add_completion=False,
@@ -42,28 +66,30 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Neural-architecture search ranked by marginal likelihood: no validation split needed.",
 )
-# Names, paths and causes are printed as they are: "[x]" is no markup, ":x:" no picture.
-out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
-
 StudyFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A study folder.")]
-Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Total number of trials.")]
-Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Workers side by side.")]
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--out", "--store", metavar="DIR|URI", help="Study folder; else runs/<name>."),
+]
 Where = Annotated[
     Literal["ray", "inline"],
     typer.Option("--executor", help="Ray workers, or this process alone (for debugging)."),
 ]
-Override = Annotated[
-    list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one key.")
+Cluster = Annotated[
+    str | None,
+    typer.Option("--address", metavar="HOST:PORT", help="Join this Ray cluster; auto finds it."),
 ]
-DataRoot = Annotated[
-    Path | None, typer.Option("--data-root", help="Folder of the data sets, as torchvision's.")
-]
-Steal = Annotated[
-    bool, typer.Option("--steal", help="Take over from another host that is known to be dead.")
-]
-Download = Annotated[bool, typer.Option("--download", help="Fetch a missing data set.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a study is run: where its trials run, and where its data are."""
+
+    executor: str
+    address: str | None  # of a cluster to join
+    data_root: Path | None
+    download: bool
+    steal: bool
 
 
 def main() -> None:
@@ -102,13 +128,12 @@ def _root(
 
 @app.command()
 def search(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or a shipped one.")],
-    folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Study folder; else runs/<name>.")
-    ] = None,
+    study: StudyFile,
+    place: StoreOption = None,
     trials: Trials = None,
     workers: Workers = None,
     executor: Where = "ray",
+    address: Cluster = None,
     overrides: Override = None,
     data_root: DataRoot = None,
     download: Download = False,
@@ -118,20 +143,34 @@ def search(
 
     Example: nas-evidence search digits --trials 12 --set plan.epochs=20
     """
+    from nas_evidence.service.mirror import open_store
     from nas_evidence.service.study_folder import default_folder, open_study
 
-    spec = _with_options(_checked(study, overrides), trials, workers)
-    folder = folder or default_folder(spec)
-    spec = open_study(folder, spec, steal=steal)
-    _run(spec, folder, executor, data_root, download, steal=steal)
+    spec = with_options(checked(study, overrides), trials, workers)
+    run = Run(executor, address, data_root, download, steal)
+    _check_address(run)
+    store = open_store(place or str(default_folder(spec)))
+    with store.held(steal=steal):
+        _run(open_study(store.folder, spec, steal=steal), store, run)
 
 
 @app.command()
 def resume(
-    folder: StudyFolder,
+    place: Annotated[
+        str | None, typer.Argument(metavar="[DIR]", help="A study folder, or a store's URI.")
+    ] = None,
     trials: Trials = None,
     workers: Workers = None,
     executor: Where = "ray",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="URL|HOST:PORT",
+            help="Of a dashboard: go on there as a job; else join this Ray cluster.",
+        ),
+    ] = None,
+    name: JobName = None,
     overrides: Override = None,
     data_root: DataRoot = None,
     download: Download = False,
@@ -141,49 +180,28 @@ def resume(
 
     Example: nas-evidence resume runs/digits --trials 48
     """
+    if address is not None and address.startswith(("http://", "https://")):
+        options = as_arguments(
+            trials=trials,
+            workers=workers,
+            overrides=overrides,
+            data_root=data_root,
+            download=download,
+            steal=steal,
+        )
+        resubmit(address, name, place, options)
+        return
+    if place is None or name is not None:
+        raise ValueError("resume needs a study folder, or --address URL and --name NAME.")
+    from nas_evidence.service.mirror import open_store
     from nas_evidence.service.study_folder import open_study, read_study
 
-    spec = _with_options(read_study(folder, overrides or ()), trials, workers)
-    spec = open_study(folder, spec, steal=steal)
-    _run(spec, folder, executor, data_root, download, steal=steal)
-
-
-@app.command()
-def status(folder: StudyFolder, as_json: AsJson = False) -> None:
-    """Tell how a study stands.
-
-    Example: nas-evidence status runs/digits --json
-    """
-    from nas_evidence.service.study_folder import study_status
-
-    now = study_status(folder)
-    best = None
-    if now.best is not None:
-        best = {"trial_id": int(now.best.trial_id), now.objective: now.best.values[now.objective]}
-    if as_json:
-        _print_json(
-            {
-                "name": now.name,
-                "state": now.state,
-                "n_trials": now.n_trials,
-                "n_finished": now.n_finished,
-                "by_status": now.by_status,
-                "running": [a.trial_id for a in now.running],
-                "best": best,
-            }
-        )
-        return
-    counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items())) or "none yet"
-    out.print(f"{now.name}: {now.state}, {now.n_finished} of {now.n_trials} trials ({counts})")
-    for assignment in now.running:
-        out.print(f"running: trial {assignment.trial_id} {assignment.architecture}")
-    if now.best is not None:
-        value = score_text(now.best.values[now.objective])
-        out.print(f"best: trial {now.best.trial_id} with {now.objective} = {value}")
-    if now.state == "stopped":
-        out.print(f"continue: {_program()} resume {folder}")
-    if now.state == "budget spent":
-        out.print(f"continue: {_program()} resume {folder} --set budget.KEY=SECONDS")
+    run = Run(executor, address, data_root, download, steal)
+    _check_address(run)
+    store = open_store(place)
+    with store.held(steal=steal):
+        spec = with_options(read_study(store.folder, overrides or ()), trials, workers)
+        _run(open_study(store.folder, spec, steal=steal), store, run)
 
 
 @app.command()
@@ -248,14 +266,14 @@ def show(
 
 @app.command()
 def validate(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or a shipped one.")],
+    study: StudyFile,
     overrides: Override = None,
 ) -> None:
     """Check a study file and report all its mistakes at once.
 
     Example: nas-evidence validate search_spaces/digits.toml
     """
-    spec = _checked(study, overrides)
+    spec = checked(study, overrides)
     out.print(
         f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
         f"{spec.dataset.name}, ranked by {spec.objective}"
@@ -301,6 +319,63 @@ def report(
 
 
 @app.command()
+def watch(
+    folder: StudyFolder,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="From one report to the next, at least.")
+    ] = 30.0,
+) -> None:
+    """Keep the report of a running study up to date, until the study is over.
+
+    Example: nas-evidence watch runs/digits
+    """
+    from nas_evidence.report.watching import all_finished
+    from nas_evidence.report.watching import watch as reports
+    from nas_evidence.service.study_folder import is_locked, read_study
+
+    read_study(folder)
+    was_running = False
+
+    def over() -> bool:
+        nonlocal was_running
+        running, before = is_locked(folder), was_running
+        was_running = running
+        return all_finished(folder) or (before and not running)  # parked, cancelled or killed
+
+    for paths in reports(folder, is_over=over, every_seconds=every):
+        out.print(f"report: {paths.html}")
+
+
+@app.command()
+def audit(as_json: AsJson = False) -> None:
+    """Hold every estimator against the truth where it is known; a few minutes.
+
+    Exit code 1 if one is further off than it claims to be.
+    """
+    from nas_evidence.audit import run_audit
+
+    rows = run_audit()
+    if as_json:
+        _print_json([row.model_dump(mode="json") for row in rows])
+    else:
+        _print_rows(
+            "Every estimator beside the truth (nats)",
+            ("problem", "estimator", "value", "truth", "bias", "spread", "seconds", "holds"),
+            [
+                (row.problem, row.estimator, _statistic(row.value), _statistic(row.truth),
+                 _statistic(row.bias), _statistic(row.spread), f"{row.seconds:.2f}",
+                 "yes" if row.holds else f"NO: {row.claim}")
+                for row in rows
+            ],
+        )  # fmt: skip
+    missed = sum(not row.holds for row in rows)
+    if missed:
+        err.print(f"{missed} of {len(rows)} rows miss their claim.")
+        raise typer.Exit(1)
+    err.print(f"all {len(rows)} rows hold.")
+
+
+@app.command()
 def export(
     folder: StudyFolder,
     to: Annotated[Path, typer.Option("--to", metavar="OUT", help="Write the files here.")],
@@ -324,17 +399,10 @@ def export(
     _export(spec, folder, to, trial_id, data_root)
 
 
+for verb in (submit, status, attach, logs, cancel):
+    app.command()(verb)
+
 # ---------------------------------------------------------------------------------------------
-
-
-def _checked(study: str, overrides: Sequence[str] | None) -> StudySpec:
-    """Return a study whose file has no mistake, and whose first architectures are in its space."""
-    spec = load_study(find_study(study), overrides or ())
-    if spec.first:
-        from nas_evidence.service.startup import first_points
-
-        first_points(spec)
-    return spec
 
 
 def _latest_study() -> Path:
@@ -348,53 +416,47 @@ def _latest_study() -> Path:
     return databases[-1].parent
 
 
-def _with_options(spec: StudySpec, trials: int | None, workers: int | None) -> StudySpec:
-    changes: dict[str, Any] = {}
-    if trials is not None:
-        changes["n_trials"] = trials
-    if workers is not None:
-        changes["resources"] = spec.resources.model_copy(update={"workers": workers})
-    return spec.model_copy(update=changes)
+def _check_address(run: Run) -> None:
+    if run.address is None:
+        return
+    if run.executor == "inline":
+        raise ValueError("--address joins a Ray cluster: it goes with --executor ray only.")
+    if "://" in run.address:
+        raise ValueError(
+            f"--address must be auto or HOST:PORT to join a cluster from here, but got "
+            f"{run.address}; to run on the cluster itself use `nas-evidence submit`."
+        )
 
 
-def _run(
-    spec: StudySpec,
-    folder: Path,
-    executor: str,
-    data_root: Path | None,
-    download: bool,
-    *,
-    steal: bool,
-) -> None:
+def _run(spec: StudySpec, store: "Store", run: Run) -> None:
     from nas_evidence.service.study_folder import locked
     from nas_evidence.store import finished
 
+    folder, again = store.folder, f"{program()} resume {store.place}{_options(run)}"
     _log_to(folder / "logs" / "driver.log")
-    with locked(folder, steal=steal):
+    with locked(folder, steal=run.steal):
         done = finished(folder)
         if len(done) < spec.n_trials:
             try:
-                _search(spec, folder, executor, data_root, download, n_done=len(done))
+                _search(spec, store, run, n_done=len(done))
             except KeyboardInterrupt:
                 n_stored = len(finished(folder))
                 err.print(
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
-                    "stored, the others go on from their last checkpoint.\n"
-                    f"Continue: {_program()} resume {folder}{_data_option(data_root)}"
+                    f"stored, the others go on from their last checkpoint.\nContinue: {again}"
                 )
                 raise typer.Exit(130) from None
             n_stored = len(finished(folder))
             if n_stored < spec.n_trials:
                 out.print(
                     f"budget: spent after {n_stored} of {spec.n_trials} trials; the others go on "
-                    f"with a higher one: {_program()} resume {folder} "
-                    f"--set budget.KEY=SECONDS{_data_option(data_root)}"
+                    f"with a higher one: {again} --set budget.KEY=SECONDS"
                 )
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
             if any((folder / "checkpoints").iterdir()):  # killed before the last one was told
                 _tell_what_is_stored(spec, folder)
-        _conclude(spec, folder, data_root)
+        _conclude(spec, store, run)
 
 
 def _tell_what_is_stored(spec: StudySpec, folder: Path) -> None:
@@ -406,56 +468,71 @@ def _tell_what_is_stored(spec: StudySpec, folder: Path) -> None:
     Driver(spec, folder.resolve(), nobody, Progress(spec, spec.n_trials)).run()
 
 
-def _search(
-    spec: StudySpec,
-    folder: Path,
-    executor: str,
-    data_root: Path | None,
-    download: bool,
-    *,
-    n_done: int,
-) -> None:
-    """Load the data, say what will happen, and run what is left of the study."""
+def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:
+    """Load the data, say what will happen, and run what is left of the study.
+
+    Raises:
+        KeyboardInterrupt: also if another terminal asked for it.
+    """
     from nas_evidence.data import load
 
     arrays = load(
-        spec.dataset, seed=spec.seed, data_root=_text_or_none(data_root), download=download
+        spec.dataset,
+        seed=spec.seed,
+        data_root=_text_or_none(run.data_root),
+        download=run.download,
     )
 
     # Torch and Ray come in here, after the folder is there and the data is read.
     from nas_evidence.service.driver import Driver
-    from nas_evidence.service.executors import Executor
     from nas_evidence.service.forecast import forecast_seconds
-    from nas_evidence.service.inline_executor import InlineExecutor
     from nas_evidence.trial import check_task, device_for
 
     check_task(spec.plan, arrays)
     left = spec.n_trials - n_done
     seconds = forecast_seconds(spec, arrays) * left / spec.n_trials
-    workers = 1 if executor == "inline" else min(spec.resources.workers, left)
+    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left)
     seconds *= min(spec.resources.workers, left) / workers
     device = "GPU" if device_for(spec.resources.gpus).type == "cuda" else "CPU"
     more = f" of {spec.n_trials}" if n_done else ""
     out.print(
         f"{spec.name}: {_count(left, 'trial', more)}, {rough_duration(seconds)}, "
-        f"{_count(workers, 'worker')}, {device} -> {folder}"
+        f"{_count(workers, 'worker')}, {device} -> {store.place}"
     )
-    pool: Executor
-    if executor == "inline":
-        pool = InlineExecutor(arrays, spec.resources)
-    else:
-        from nas_evidence.service.ray_executor import RayExecutor
-
-        resources = spec.resources.model_copy(update={"workers": workers})
-        starting = out.status("starting the workers") if out.is_terminal else nullcontext()
-        with starting:
-            pool = RayExecutor(arrays, resources, (folder / "logs").resolve())
+    pool = _executor(spec, arrays, store, run, workers=workers)
     try:
         with _watching(spec, n_done) as progress:
-            Driver(spec, folder.resolve(), pool, progress).run()
+            driver = Driver(spec, store.folder.resolve(), store.around(pool), progress)
+            driver.run()
         out.print(f"workers waited {pool.idle_share():.0%} of their time")
     finally:
         pool.close()
+    if driver.requests.study and n_done + len(progress.finished) < spec.n_trials:
+        raise KeyboardInterrupt
+
+
+def _executor(
+    spec: StudySpec, arrays: "ArrayData", store: "Store", run: Run, *, workers: int
+) -> "Executor":
+    if run.executor == "inline":
+        from nas_evidence.service.inline_executor import InlineExecutor
+
+        return InlineExecutor(arrays, spec.resources, make_worker=store.make_worker)
+    if run.address is not None:
+        use_token_if_there_is_one()
+    from nas_evidence.service.ray_executor import RayExecutor
+
+    starting = out.status("starting the workers") if out.is_terminal else nullcontext()
+    with starting:
+        return RayExecutor(
+            arrays,
+            spec.resources.model_copy(update={"workers": workers}),
+            (store.folder / "logs").resolve(),
+            address=run.address,
+            namespace=namespace_of(spec.name, store.place) if run.address else None,
+            make_worker=store.make_worker,
+            store=store.uri,
+        )
 
 
 @contextlib.contextmanager
@@ -468,7 +545,7 @@ def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
         yield Progress(spec, n_done, say=lambda line: out.print(line))
 
 
-def _conclude(spec: StudySpec, folder: Path, data_root: Path | None) -> None:
+def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
     """Print the ranking, write report and export, and say how to go on."""
     from nas_evidence.report.headline import certainty_sentences
     from nas_evidence.report.pruning import pruning_report
@@ -476,6 +553,7 @@ def _conclude(spec: StudySpec, folder: Path, data_root: Path | None) -> None:
     from nas_evidence.report.tables import load_study_tables
     from nas_evidence.service.study_folder import study_status
 
+    folder = store.folder
     now = study_status(folder)
     tables = load_study_tables(folder)
     target = tables.targets[0]
@@ -490,15 +568,14 @@ def _conclude(spec: StudySpec, folder: Path, data_root: Path | None) -> None:
     out.print(trust_line(paths.correlations, spec.objective, target))
     winner = tables.winner
     if winner is not None and not _is_exported(folder / "export", winner.trial_id):
-        _export(spec, folder, folder / "export", winner.trial_id, data_root)
+        _export(spec, folder, folder / "export", winner.trial_id, run.data_root)
     elif winner is not None:
-        out.print(f"export: {folder / 'export'}")
-    out.print(f"report: {paths.html}")
+        out.print(f"export: {_shown(folder / 'export', store)}")
+    out.print(f"report: {_shown(paths.html, store)}")
     counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
     out.print(f"trials: {counts}")
     out.print(
-        f"more:   {_program()} resume {folder} --trials {2 * spec.n_trials}"
-        f"{_data_option(data_root)}"
+        f"more:   {program()} resume {store.place} --trials {2 * spec.n_trials}{_options(run)}"
     )
     if not now.by_status.get(TrialStatus.COMPLETE.value):
         err.print(f"error: no trial is complete; causes: nas-evidence report, or {folder}/logs")
@@ -588,20 +665,19 @@ def _statistic(cell: object) -> str:
     return f"{cell:.4f}" if isinstance(cell, float) else str(cell)
 
 
-def _program() -> str:
-    """Return how this program is called from here: its name if on the path, else where it lies."""
-    if shutil.which("nas-evidence") or not Path(sys.argv[0]).is_file():
-        return "nas-evidence"
-    path = Path(sys.argv[0]).absolute()
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+def _shown(path: Path, store: "Store") -> str:
+    """Return where a file of a study is, as the user named the place of the study."""
+    return f"{store.place}/{path.relative_to(store.folder).as_posix()}"
 
 
 def _text_or_none(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _data_option(data_root: Path | None) -> str:
-    return f" --data-root {data_root}" if data_root else ""
+def _options(run: Run) -> str:
+    """Return the options that the next run needs too."""
+    given = (("--data-root", run.data_root), ("--address", run.address))
+    return "".join(f" {name} {value}" for name, value in given if value is not None)
 
 
 def _log_to(path: Path) -> None:

@@ -17,10 +17,11 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange, described
+from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange, described, masked
 from nas_evidence.spec import (
     FAMILY_PARAMETERS,
     BudgetSpec,
+    DatabaseSpec,
     DatasetSpec,
     LimitSpec,
     OnlinePlan,
@@ -41,6 +42,7 @@ _TABLES: Mapping[str, type[Frozen]] = {
     "limits": LimitSpec,
     "budget": BudgetSpec,
     "resources": ResourceSpec,
+    "database": DatabaseSpec,
 }
 
 
@@ -48,8 +50,8 @@ class StudyError(ValueError):
     """A study file with mistakes; `messages` holds one line for each."""
 
     def __init__(self, messages: Sequence[str]) -> None:
-        self.messages = tuple(messages)
-        super().__init__("\n".join(messages))
+        self.messages = tuple(map(masked, messages))  # they quote what was given
+        super().__init__("\n".join(self.messages))
 
 
 def find_study(name: str) -> Path:
@@ -114,9 +116,9 @@ def dump_study(study: StudySpec) -> str:
 
 
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
-    """Return what differs beyond `n_trials`, `budget` and `resources`, a line each."""
+    """Return what differs beyond `n_trials` and what may change between runs, a line each."""
     left, right = (_flatten(_without_none(s.model_dump(mode="json"))) for s in (old, new))
-    free = ("n_trials", "budget", "resources")
+    free = ("n_trials", "budget", "resources", "database")
     names = [n for n in {**left, **right} if n.partition(".")[0] not in free]
     return [
         f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"
@@ -146,10 +148,10 @@ class _Places:
 
     def of(self, name: str) -> str:
         """Return `file:line` of a dotted name, or of the nearest table around it."""
+        while name and name not in self.lines.keys() | self.overridden.keys():
+            name = name.rpartition(".")[0]
         if name in self.overridden:
             return f"--set {self.overridden[name]}"
-        while name and name not in self.lines:
-            name = name.rpartition(".")[0]
         return f"{self.path}:{self.lines[name]}" if name else self.path
 
 

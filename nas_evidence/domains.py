@@ -1,6 +1,7 @@
 """What a parameter of an architecture may be: a range or a choice; and the base of all values."""
 
 import math
+import re
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -123,3 +124,13 @@ def described(domain: Domain) -> str:
     if isinstance(domain, IntRange) and domain.step > 1:
         return f"{domain.low}, {domain.low + domain.step}, ..., {domain.high}"
     return f"{domain.low}..{domain.high}"
+
+
+def masked(text: str) -> str:
+    """Return a text with the passwords in its URLs replaced by stars.
+
+    >>> masked("cannot open postgresql://me:secret@host/db")
+    'cannot open postgresql://me:***@host/db'
+    """
+    text = re.sub(r"(://[^\s/:@'\"]*):[^\s'\"]*@", r"\1:***@", text)
+    return re.sub(r"([?&]\w*password=)[^&\s'\"]*", r"\1***", text, flags=re.IGNORECASE)

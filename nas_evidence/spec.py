@@ -8,11 +8,11 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from nas_evidence.domains import Choice, Domain, Frozen, IntRange, ParameterValue
+from nas_evidence.domains import Choice, Domain, Frozen, IntRange, ParameterValue, masked
 
 #: Curvature kinds whose spectrum splits over parameter tensors, fit for the online update.
 ONLINE_KINDS = (
@@ -31,9 +31,15 @@ LAPLACE_KINDS = (*ONLINE_KINDS, "full_ggn", "full_ef")
 DIAGONAL_KINDS = frozenset({"diag_ef", "diag_ggn", "diag_ggn_mc"})
 #: Scores read off the training losses at no cost; recorded for every trial.
 CURVE_SCORES = ("sotl", "sotl_e", "sotl_ema", "prequential_epoch1")
+#: Scores of data predicted before they are trained on, and of a tenth held out: more training.
+CONDITIONAL_SCORES = ("prequential", "prequential_accuracy", "heldout_10", "heldout_10_accuracy")
 #: What any useful score has to beat; recorded for every trial.
 BASELINES = ("n_parameters", "train_nll_per_datum")
-SCORES = LAPLACE_KINDS + CURVE_SCORES + BASELINES
+SCORES = LAPLACE_KINDS + CONDITIONAL_SCORES + CURVE_SCORES + BASELINES
+#: Scores that a study has only where its `estimators` name them.
+ON_REQUEST = LAPLACE_KINDS + CONDITIONAL_SCORES
+#: What ranks where a study names no objective, in this order; see docs/ranking.md.
+PREFERRED = ("prequential", "kfac_ggn")
 #: What an architecture costs in use; known before it is trained.
 COSTS = ("n_parameters", "flops", "latency_seconds")
 
@@ -128,6 +134,8 @@ class TrainingPlan(Frozen):
     milestones: tuple[Annotated[int, Field(ge=1)], ...] = ()  # epochs, read by "steps"
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.1  # factor at each milestone
     prior_precision: Annotated[float, Field(gt=0)] = 1.0  # before the first update
+    #: Where the blocks of the prequential evidence begin, as fractions of the training data.
+    prequential_fractions: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.25, 0.5)
     sotl_epochs: Annotated[int, Field(ge=1)] = 1  # E of sotl_e
     sotl_gamma: Annotated[float, Field(gt=0, lt=1)] = 0.9  # gamma of sotl_ema
     online: OnlinePlan = OnlinePlan()
@@ -138,6 +146,15 @@ class TrainingPlan(Frozen):
             raise ValueError('`milestones` must name at least one epoch with schedule = "steps"')
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError(f"`milestones` must increase, but got {list(self.milestones)}")
+        return self
+
+    @model_validator(mode="after")
+    def _fractions(self) -> "TrainingPlan":
+        fractions = list(self.prequential_fractions)
+        if not fractions or fractions != sorted(set(fractions)):
+            raise ValueError(
+                f"`prequential_fractions` must be at least one and increase, but got {fractions}"
+            )
         return self
 
     def evaluation_epochs(self) -> tuple[int, ...]:
@@ -228,6 +245,22 @@ class BudgetSpec(Frozen):
     device_seconds: Annotated[float, Field(gt=0)] | None = None  # of workers, all together
 
 
+class DatabaseSpec(Frozen):
+    """What coordinates a study, beside SQLite in its folder; the password is never written."""
+
+    url: str | None = None  # as SQLAlchemy's: "postgresql://user@host/name"
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        if value is not None and masked(value) != value:
+            raise ValueError(
+                "`url` must not hold a password, but it does; "
+                "give it in the environment: NAS_EVIDENCE_DATABASE_PASSWORD"
+            )
+        return value
+
+
 class ResourceSpec(Frozen):
     """What a study may use; may change between runs of one study."""
 
@@ -247,6 +280,11 @@ class ResourceSpec(Frozen):
         return value
 
 
+def _preferred(data: Mapping[str, Any]) -> str:
+    asked = [name for name in PREFERRED if name in data.get("estimators", ())]
+    return (*asked, PREFERRED[-1])[0]
+
+
 class StudySpec(Frozen):
     """A whole study: one file, one folder of results."""
 
@@ -254,9 +292,14 @@ class StudySpec(Frozen):
     seed: Annotated[int, Field(ge=0)] = 0
     n_trials: Annotated[int, Field(ge=1)] = 24
     replicates: Annotated[int, Field(ge=1)] = 1
-    objective: Literal[*SCORES] = "kfac_ggn"  # type: ignore[valid-type]
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]  # beside the objective
-    estimators: tuple[Literal[*SCORES], ...] = ("diag_ef", "kfac_ggn")  # type: ignore[valid-type]
+    estimators: tuple[Literal[*SCORES], ...] = (  # type: ignore[valid-type]
+        "diag_ef",
+        "kfac_ggn",
+        "prequential",
+    )
+    #: Which score ranks; not given, the first of `PREFERRED` that `estimators` names.
+    objective: Literal[*SCORES] = Field(default_factory=_preferred)  # type: ignore[valid-type]
     scheduling: Literal["async", "batch"] = "async"
     batch: Annotated[int, Field(ge=1)] = 8  # proposals at a time, read by "batch"
     warm_start: str | None = None  # folder of an older study of the same data and objective
@@ -269,6 +312,7 @@ class StudySpec(Frozen):
     limits: LimitSpec = LimitSpec()
     budget: BudgetSpec = BudgetSpec()
     resources: ResourceSpec = ResourceSpec()
+    database: DatabaseSpec = DatabaseSpec()
 
     @property
     def pruning_score(self) -> str:
@@ -277,7 +321,7 @@ class StudySpec(Frozen):
 
     @model_validator(mode="after")
     def _objective(self) -> "StudySpec":
-        if self.objective in LAPLACE_KINDS and self.objective not in self.estimators:
+        if self.objective in ON_REQUEST and self.objective not in self.estimators:
             raise ValueError(
                 f'`objective` must be one of the estimators, but got "{self.objective}" '
                 f"with estimators = {list(self.estimators)}"
@@ -288,7 +332,14 @@ class StudySpec(Frozen):
                 f"`estimators` must be diagonal kinds ({', '.join(sorted(DIAGONAL_KINDS))}) with "
                 f'prior_groups = "parameter", but got {sorted(kinds - DIAGONAL_KINDS)}'
             )
-        if self.pruning_score in LAPLACE_KINDS and self.pruning_score not in self.estimators:
+        if self.plan.likelihood == "gaussian" and (
+            of_labels := [e for e in self.estimators if e.endswith("_accuracy")]
+        ):
+            raise ValueError(
+                f'`estimators` must be scores of real targets with likelihood = "gaussian", but '
+                f"got {of_labels}"
+            )
+        if self.pruning_score in ON_REQUEST and self.pruning_score not in self.estimators:
             raise ValueError(
                 f"`score` in [pruning] must be one of the estimators, but got "
                 f'"{self.pruning_score}" with estimators = {list(self.estimators)}'

@@ -1,17 +1,19 @@
 """What a person sees of a running study: a live table, or one line an event.
 
-Builds text and tables; `cli.py` prints them.
+Builds text and tables; the command line prints them, on the two consoles here.
 """
 
 import csv
 import math
+import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +26,19 @@ if TYPE_CHECKING:  # pandas comes with it; the command line starts without
 
 #: Lines of a study that goes well, where there is no live table.
 MAX_LINES = 80
+# Names, paths and causes are printed as they are: "[x]" is no markup, ":x:" no picture.
+out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def program() -> str:
+    """Return how this program is called from here: its name if on the path, else where it lies."""
+    if shutil.which("nas-evidence") or not Path(sys.argv[0]).is_file():
+        return "nas-evidence"
+    if Path(sys.argv[0]).name == "__main__.py":
+        return "python -m nas_evidence"
+    path = Path(sys.argv[0]).absolute()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def duration(seconds: float) -> str:

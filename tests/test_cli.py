@@ -19,7 +19,10 @@ from nas_evidence.store import read_table
 #: A process for each test: part of `make test`, too long for `make check`.
 pytestmark = pytest.mark.slow
 
-VERBS = ("search", "resume", "status", "show", "validate", "report", "export")
+VERBS = (
+    "search", "resume", "status", "show", "validate", "report", "export", "submit", "attach",
+    "logs", "cancel",
+)  # fmt: skip
 INLINE = ("--executor", "inline")
 
 
@@ -90,7 +93,7 @@ def test_help_names_every_verb_and_keeps_its_brackets(tmp_path: Path) -> None:
         ([], "Usage: nas-evidence"),
         (["serch"], "No such command 'serch'. Did you mean 'search'?"),
         (["status", ".", "--jsn"], "No such option: --jsn"),
-        (["status"], "Missing argument 'DIR'"),
+        (["status"], "give a study folder, or --address URL and --name NAME."),
         (["resume", ".", "--trials", "0"], "--trials"),
         (["search", "digits", "--executor", "slurm"], "'slurm' is not one of 'ray', 'inline'"),
         (["search", "digts"], "did you mean 'digits'?"),
@@ -360,6 +363,7 @@ def test_status_in_words_and_as_json(home: Path) -> None:
         "n_finished": 4,
         "by_status": {"complete": 4},
         "running": [],
+        "architectures": {},
         "best": {"trial_id": best["trial_id"], "diag_ef": best["value"]},
     }
     assert f"best: trial {best['trial_id']} with diag_ef = " in text

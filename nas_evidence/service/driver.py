@@ -16,6 +16,7 @@ from typing import Protocol
 
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.service.budget import Ledger, write_atomically
+from nas_evidence.service.database import database_of
 from nas_evidence.service.executors import Event, Executor, Launch, Lost, Verdict
 from nas_evidence.service.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
 from nas_evidence.service.journal import Journal, read_journal
@@ -73,7 +74,7 @@ class Driver:
         folder.mkdir(parents=True, exist_ok=True)
         self._leased = holds_lease(folder)
         self.requests = Requests(folder)  # of other terminals
-        self._proposer = Proposer(study, folder / "study.db")
+        self._proposer = Proposer(study, database_of(folder, study))
         self._told = self._proposer.told()
         self._n_asked = 0
         self._seen: dict[str, int] = {}  # replicates of each architecture

@@ -9,19 +9,33 @@ from nas_evidence.data import ArrayData
 from nas_evidence.record import TrialRecord
 from nas_evidence.service.executors import Event, Launch, Lost, Verdict
 from nas_evidence.service.worker import Worker
+from nas_evidence.service.worker_process import MakeWorker
 from nas_evidence.spec import ResourceSpec
 
 _LOG = logging.getLogger(__name__)
 
 
 class InlineExecutor:
-    """Runs one call a poll, in this process and thread."""
+    """Runs one call a poll, in this process and thread.
 
-    def __init__(self, arrays: ArrayData, resources: ResourceSpec) -> None:
+    Args:
+        arrays: The data set.
+        resources: Of the study.
+        make_worker: Called as `Worker` is, which it is if not given.
+    """
+
+    def __init__(
+        self,
+        arrays: ArrayData,
+        resources: ResourceSpec,
+        *,
+        make_worker: MakeWorker | None = None,
+    ) -> None:
         self._started = time.monotonic()
         self._busy_seconds = 0.0
         fixed = resources.gpus != "auto"
-        self._worker = Worker(arrays, resources, gpu_share=float(resources.gpus) if fixed else 1.0)
+        share = float(resources.gpus) if fixed else 1.0
+        self._worker = (make_worker or Worker)(arrays, resources, gpu_share=share)
         self._calls: deque[Callable[[], Event]] = deque()
         self._launch: Launch | None = None
 

@@ -19,6 +19,7 @@ Sole importer of optuna. Proposal `n` of the study holds the trials `n * replica
 """
 
 import bisect
+import contextlib
 import math
 import warnings
 from collections.abc import Container, Mapping, Sequence
@@ -32,6 +33,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nas_evidence.domains import Choice, Domain, FloatRange, ParameterValue
+from nas_evidence.service.database import Database, Patient, connected, sqlite, study_in
 from nas_evidence.service.search import Search
 from nas_evidence.service.startup import filled, is_ordered, quantile, random_point, searched
 from nas_evidence.service.warm_start import Found, warm_trials
@@ -75,20 +77,22 @@ class Proposer:
     """The study's database, written by this process only.
 
     Args:
-        database: an SQLite file, or the SQLAlchemy URL of a database.
+        database: an SQLite file, its URL, or a study in a database.
 
     Raises:
-        ValueError: if a newer version wrote the database, a point of `study.first` is not in the
-            space, or `study.warm_start` does not compare.
+        ValueError: if a newer version wrote the database, it is not this study's, a point of
+            `study.first` is not in the space, or `study.warm_start` does not compare.
     """
 
-    def __init__(self, study: StudySpec, database: Path | str) -> None:
+    def __init__(self, study: StudySpec, database: Path | str | Database) -> None:
+        if not isinstance(database, Database):
+            database = sqlite(database, study.name)
         self.spec = study
         self._proposals: list[Proposal] = []
         self._trial_ids: list[int] = []  # of the proposals, in the database
         self._told: set[int] = set()
         self._storage = _storage(database)
-        self._study_id = _open(self._storage, study)
+        self._study_id = study_in(self._storage, database, _directions(study), SCHEMA_VERSION)
         stored = self._storage.get_all_trials(self._study_id, deepcopy=False)
         warm = self._warm(stored)
         self._search = Search(study, [architecture for architecture, _ in warm])
@@ -100,7 +104,8 @@ class Proposer:
     def ask(self) -> Proposal:
         """Propose the next architecture; it is pending in the database from now on."""
         architecture = self._search.next(len(self._proposals), self._learner.draw)
-        return self._add(architecture, self._write("architecture", architecture))
+        number = len(self._proposals)
+        return self._add(architecture, self._write("architecture", architecture, number=number))
 
     def tell(self, number: int, result: Told) -> None:
         """Report what came of a proposal; a second report of the same one is ignored."""
@@ -109,9 +114,11 @@ class Proposer:
         assert result.values is None or len(result.values) == 1 + len(self.spec.minimise)
         trial_id = self._trial_ids[number]
         as_stored = _trial({}, **_facts(result))
-        for key, value in as_stored.system_attrs.items():  # Optuna's form of the constraints
-            self._storage.set_trial_system_attr(trial_id, key, value)
-        self._storage.set_trial_state_values(trial_id, as_stored.state, as_stored.values)
+        with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
+            # It may be told already, where a server fell silent after it had written it.
+            for key, value in as_stored.system_attrs.items():  # Optuna's form of the constraints
+                self._storage.set_trial_system_attr(trial_id, key, value)
+            self._storage.set_trial_state_values(trial_id, as_stored.state, as_stored.values)
         self._told.add(number)
         self._learner.show(number, self._proposals[number].architecture, result)
 
@@ -126,7 +133,12 @@ class Proposer:
     def _take_up(self, frozen: FrozenTrial) -> None:
         """Take up a proposal of the database as an earlier process left it."""
         written = ArchitectureSpec.model_validate(frozen.user_attrs["architecture"])
-        proposal = self._add(written, frozen._trial_id)
+        number = frozen.user_attrs.get("number", len(self._proposals))
+        if number < len(self._proposals):  # written twice: a silent server had kept the first
+            self._trial_ids[number] = frozen._trial_id
+            proposal = self._proposals[number]
+        else:
+            proposal = self._add(written, frozen._trial_id)
         if frozen.state.is_finished():
             self._told.add(proposal.number)
             values = tuple(frozen.values) if frozen.state == TrialState.COMPLETE else None
@@ -160,14 +172,18 @@ class Proposer:
         return written
 
     def _write(
-        self, role: str, architecture: ArchitectureSpec, values: tuple[float, ...] | None = None
+        self,
+        role: str,
+        architecture: ArchitectureSpec,
+        values: tuple[float, ...] | None = None,
+        **facts: int,
     ) -> int:
         """Write a trial, under way if it has no values; return its id in the database."""
         trial = _trial(
             _readable(self.spec, architecture),
             state=TrialState.RUNNING if values is None else TrialState.COMPLETE,
             values=values,
-            user_attrs={role: architecture.model_dump(mode="json")},
+            user_attrs={role: architecture.model_dump(mode="json"), **facts},
         )
         return self._storage.create_new_trial(self._study_id, trial)
 
@@ -368,25 +384,8 @@ def _readable(study: StudySpec, architecture: ArchitectureSpec) -> Point:
     return point
 
 
-def _storage(database: Path | str) -> optuna.storages.RDBStorage:
-    if isinstance(database, Path):
-        database = f"sqlite:///{database}"
-    sqlite = database.startswith("sqlite")
-    engine = {"connect_args": {"timeout": 60}} if sqlite else {"pool_pre_ping": True}
-    return optuna.storages.RDBStorage(database, engine_kwargs=engine)
+def _storage(database: Database) -> Patient:
+    def connect() -> optuna.storages.RDBStorage:
+        return optuna.storages.RDBStorage(database.url, engine_kwargs=database.engine_options)
 
-
-def _open(storage: optuna.storages.RDBStorage, study: StudySpec) -> int:
-    """Return the id of the study in the database, created there if need be."""
-    try:
-        study_id = storage.create_new_study(_directions(study), study.name)
-    except optuna.exceptions.DuplicatedStudyError:
-        study_id = storage.get_study_id_from_name(study.name)
-    version = storage.get_study_user_attrs(study_id).get("schema_version", 1)
-    if version > SCHEMA_VERSION:
-        raise ValueError(
-            f"the database of study {study.name!r} must have schema_version <= {SCHEMA_VERSION}, "
-            f"but it has {version}: a newer nas-evidence wrote it. Continue it with that one."
-        )
-    storage.set_study_user_attr(study_id, "schema_version", SCHEMA_VERSION)
-    return study_id
+    return connected(connect, database)

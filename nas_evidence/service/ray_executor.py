@@ -28,6 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nas_evidence.data import ArrayData
 from nas_evidence.record import TrialRecord
 from nas_evidence.service.executors import Event, Launch, Verdict
+from nas_evidence.service.node_check import Answered, Look, NodeCheck
 from nas_evidence.service.packing import SHARES, Node, Slot, share_for
 from nas_evidence.service.pool import PATIENCE, Pool, Pooled
 from nas_evidence.service.quiet import signals_deferred, stderr_to
@@ -65,6 +66,7 @@ class RayExecutor:
         arrays: The data set.
         resources: Of the study.
         logs: Folder for the logs of the workers and of Ray.
+        store: URI of the study, if it has one; else the folder of the logs stands for its own.
         address: Of a cluster to join; without it, always a local one of our own.
         namespace: Of the actors, on a cluster that others use too.
         gpu_memory_bytes: Of one GPU; where it is not given, the GPUs are asked.
@@ -72,7 +74,8 @@ class RayExecutor:
         make_worker: Called as `Worker` is; for tests and benchmarks.
 
     Raises:
-        ValueError: the cluster cannot hold the workers, or they do not start.
+        ValueError: the cluster cannot hold the workers, they do not start, or a node does not
+            see the store.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class RayExecutor:
         resources: ResourceSpec,
         logs: Path,
         *,
+        store: str | None = None,
         address: str | None = None,
         namespace: str | None = None,
         gpu_memory_bytes: int | None = None,
@@ -91,11 +95,15 @@ class RayExecutor:
         self._memory_of = memory_of or (lambda assignment: _estimated_bytes(assignment, arrays))
         self._gpu_memory = gpu_memory_bytes
         self._until_close = ExitStack()
+        self._store = store or str(logs)
+        self._check: NodeCheck | None = None
         share = None if resources.gpus == "auto" else float(resources.gpus)
         self._pool = Pool(self, resources, self._share_of, share, nodes=())
         try:
             self._connect(address, namespace)
             self._check_capacity(patience=PATIENCE - 5.0 if address else 0.0)
+            if address or len(self._pool.nodes) > 1:
+                self._check_store()
             self._box = [ray.put(arrays)]
             # Without a share of their own, workers are made when the first trial comes.
             while self._pool.share is not None and not any(w.ready_at for w in self._pool.workers):
@@ -237,14 +245,22 @@ class RayExecutor:
         ours = {"num_cpus": resources.workers * resources.cpus, "include_dashboard": False}
         with signals_deferred(), stderr_to(self._logs / "ray.log"):
             self._until_close.enter_context(_prints_to(self._logs / "ray.log"))
-            ray.init(
-                address=address or "local",
-                namespace=namespace,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                configure_logging=True,
-                **({} if address else ours),
-            )
+            try:
+                ray.init(
+                    address=address or "local",
+                    namespace=namespace,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    configure_logging=True,
+                    **({} if address else ours),
+                )
+            except (ConnectionError, RuntimeError, RayError) as error:
+                if address is None:
+                    raise
+                raise ValueError(
+                    f"no Ray cluster can be joined at {address} ({str(error).splitlines()[0]}); "
+                    "see that it runs, and that RAY_AUTH_TOKEN or ~/.ray/auth_token is its token."
+                ) from None
 
     def _refill(self) -> None:
         if time.monotonic() - self._looked > LOOK_EVERY:
@@ -253,13 +269,29 @@ class RayExecutor:
 
     def _look(self) -> None:
         """Take note of which nodes are there."""
+        alive = {n["NodeID"]: n for n in ray.nodes() if n["Alive"]}
+        self._addresses = {name: n["NodeManagerAddress"] for name, n in alive.items()}
+        nodes = [
+            Node(name, n["Resources"].get("CPU", 0.0), int(n["Resources"].get("GPU", 0)))
+            for name, n in alive.items()
+        ]
         self._pool.nodes = [
-            Node(n["NodeID"], n["Resources"].get("CPU", 0.0), int(n["Resources"].get("GPU", 0)))
-            for n in ray.nodes()
-            if n["Alive"]
+            node
+            for node in nodes
+            if self._check is None
+            or node.cpus < self._resources.cpus
+            or self._check.sees(node.name, self._addresses[node.name])
         ]
         self._looked = time.monotonic()
         self._pool.drop_idle_of_lost_nodes()
+
+    def _check_store(self) -> None:
+        """Refuse a store that a node does not see; nodes that join later are looked at too."""
+        check = NodeCheck(self._store, _ask)
+        self._until_close.callback(check.close)
+        nodes = [node.name for node in self._pool.nodes if node.cpus >= self._resources.cpus]
+        check.require({name: self._addresses[name] for name in nodes}, timeout=START_TIMEOUT)
+        self._check = check
 
     def _check_capacity(self, *, patience: float) -> None:
         """Wait for nodes that are still joining, not for ever, and decide about GPUs."""
@@ -301,6 +333,26 @@ def _prints_to(path: Path) -> Iterator[None]:
         yield
     finally:
         ray_worker.print_to_stdstream = before
+
+
+def _ask(node: str, look: Look) -> Answered:
+    """Start a look at the store on a node."""
+    where = NodeAffinitySchedulingStrategy(node, soft=False)
+    found = ray.remote(look_there).options(num_cpus=0, scheduling_strategy=where).remote(look)
+
+    def answer(timeout: float) -> str | None:
+        ready, _ = ray.wait([found], timeout=timeout)
+        try:
+            return str(ray.get(found)) if ready else None
+        except RayError as error:  # the node has gone again
+            return _why(error)
+
+    return answer
+
+
+def look_there(look: Look) -> str:
+    """Return why the node that this runs on does not see the store, or ""."""
+    return look()
 
 
 def _estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:

@@ -25,7 +25,7 @@ from nas_evidence.record import (
 )
 from nas_evidence.service.executors import Event, Launch, Lost, Verdict
 from nas_evidence.service.learning_curves import SimulatedTrial
-from nas_evidence.spec import COSTS, CURVE_SCORES, LAPLACE_KINDS, Assignment, derive_seed
+from nas_evidence.spec import COSTS, CURVE_SCORES, LAPLACE_KINDS, ON_REQUEST, Assignment, derive_seed
 
 _CHECKPOINT = re.compile(r"epoch-(\d{6})\.pt")
 
@@ -353,7 +353,7 @@ def _evaluations(running: _Running) -> list[Evaluation]:
         scores = [
             EvidenceEstimate(estimator=name, value=score * n, per_datum=score)
             for name, score in trial.scores(epoch).items()
-            if name in assignment.estimators and name in LAPLACE_KINDS
+            if name in assignment.estimators and name in ON_REQUEST
         ]
         for name in (*CURVE_SCORES, "train_nll_per_datum"):
             value = -getattr(curve[epoch - 1], name)

@@ -21,6 +21,7 @@ from nas_evidence.codec import differences, dump_study, load_study
 from nas_evidence.record import TrialStatus
 from nas_evidence.service.budget import read_spent
 from nas_evidence.service.faults import StudyStoppedError
+from nas_evidence.service.requests import withdraw
 from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.store import TrialRow, finished
 
@@ -72,7 +73,7 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
 
     Raises:
         ValueError: if the folder holds something else, or a study that differs in more than that,
-            or is at work.
+            or is at work; or its database does not answer.
     """
     path = folder / "study.toml"
     if not path.is_file() and _is_foreign(folder):
@@ -95,9 +96,19 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
                 )
             study = study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
         _write_study(path, study)
+        withdraw(folder)  # a request to stop that outlived its driver
     for name in _SUBFOLDERS:
         (folder / name).mkdir(exist_ok=True)
+    _check_database(folder, study)
     return study
+
+
+def _check_database(folder: Path, study: StudySpec) -> None:
+    from nas_evidence.service.database import check_database, database_of  # brings sqlalchemy
+
+    database = database_of(folder, study)
+    if not isinstance(database, Path):
+        check_database(database)
 
 
 def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
@@ -131,7 +142,9 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
                 f"another process works on {folder} ({_lock_text(folder) or 'unknown'}); "
                 "wait for it, or stop it first."
             ) from None
-        _refuse_if_leased(folder, steal)
+        lease = read_lease(folder)
+        if lease is not None and lease.boot_id != boot_id():  # of this host: the lock has decided
+            refuse_if_held(lease, folder, steal=steal)
         _write_lease(file)
         over = threading.Event()
         renewal = threading.Thread(target=_renew, args=(folder, file, over), daemon=True)
@@ -155,7 +168,9 @@ def is_locked(folder: Path) -> bool:
         except BlockingIOError:
             return True
     lease = read_lease(folder)
-    return lease is not None and lease.boot_id != _boot_id() and lease.expires_at > time.time()
+    # That of this host is left by a dead process, or was fetched from the store of a study.
+    elsewhere = lease is not None and (lease.boot_id != boot_id() or is_alive(lease.pid))
+    return lease is not None and elsewhere and lease.expires_at > time.time()
 
 
 def holds_lease(folder: Path) -> bool:
@@ -180,26 +195,33 @@ def check_lease(folder: Path) -> None:
 
 def read_lease(folder: Path) -> Lease | None:
     """Return who holds the study, or held it when its process died; None if nobody."""
+    return lease_of(_lock_text(folder))
+
+
+def lease_of(text: str) -> Lease | None:
+    """Return what the text of a lease says; None if it is none."""
     try:
-        facts = json.loads(_lock_text(folder))
+        facts = json.loads(text)
         return Lease(facts["pid"], facts["host"], facts["boot_id"], facts["expires_at"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError):
         return None
 
 
-def _refuse_if_leased(folder: Path, steal: bool) -> None:
-    lease = read_lease(folder)
-    if lease is None or lease.boot_id == _boot_id():
-        return  # of this host: the lock has decided
+def refuse_if_held(lease: Lease, place: Path | str, *, steal: bool) -> None:
+    """Make sure that the lease of another process has run out, and may be taken over.
+
+    Raises:
+        ValueError: if not; says who has it, until when, and the remedy.
+    """
     until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(lease.expires_at))
     if lease.expires_at > time.time():
         raise ValueError(
-            f"another process works on {folder} (process {lease.pid} of host {lease.host}, whose "
+            f"another process works on {place} (process {lease.pid} of host {lease.host}, whose "
             f"lease runs until {until}); wait for it, or stop it first."
         )
     if lease.host != socket.gethostname() and not steal:  # else this host was started anew
         raise ValueError(
-            f"process {lease.pid} of host {lease.host} held {folder} and was last heard of before "
+            f"process {lease.pid} of host {lease.host} held {place} and was last heard of before "
             f"{until}; make sure that it is dead, then take the study over with --steal."
         )
 
@@ -213,13 +235,13 @@ def _renew(folder: Path, file: FileIO, over: threading.Event) -> None:
 
 
 def _write_lease(file: FileIO) -> None:
-    lease = Lease(os.getpid(), socket.gethostname(), _boot_id(), time.time() + LEASE_SECONDS)
+    lease = Lease(os.getpid(), socket.gethostname(), boot_id(), time.time() + LEASE_SECONDS)
     # One write of one size in place: the lock is on this file, so that it cannot be replaced.
     os.pwrite(file.fileno(), json.dumps(asdict(lease)).ljust(_LEASE_BYTES).encode(), 0)
 
 
 def _is_mine(lease: Lease | None) -> bool:
-    return lease is not None and (lease.pid, lease.boot_id) == (os.getpid(), _boot_id())
+    return lease is not None and (lease.pid, lease.boot_id) == (os.getpid(), boot_id())
 
 
 def _lock_text(folder: Path) -> str:
@@ -229,7 +251,18 @@ def _lock_text(folder: Path) -> str:
         return ""
 
 
-def _boot_id() -> str:
+def is_alive(pid: int) -> bool:
+    """Tell whether a process of this host lives."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
+
+
+def boot_id() -> str:
     """Return what tells this start of this host from all others."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,45 @@
+"""The token of a cluster, from where Ray takes it; never printed, never written.
+
+RAY_AUTH_TOKEN, else the file that RAY_AUTH_TOKEN_PATH names, else ~/.ray/auth_token; none with
+RAY_AUTH_MODE=disabled. Needs no ray: Ray reads the mode once, when it is imported.
+"""
+
+import os
+from pathlib import Path
+
+
+def read_token() -> str | None:
+    """Return the token of the cluster from where Ray takes it, or None.
+
+    Raises:
+        ValueError: RAY_AUTH_TOKEN_PATH names a file that cannot be read, or is empty.
+    """
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "disabled":
+        return None
+    if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+        return token
+    if given := os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        try:
+            token = Path(given).expanduser().read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            token = ""
+        if not token:
+            raise ValueError(
+                f"RAY_AUTH_TOKEN_PATH must name a file with a token, but {given} cannot be read "
+                "or is empty."
+            )
+        return token
+    try:
+        return (Path.home() / ".ray" / "auth_token").read_text().strip() or None
+    except (OSError, RuntimeError, UnicodeDecodeError):
+        return None
+
+
+def use_token_if_there_is_one() -> None:
+    """Let Ray, not yet imported, send a token to the cluster that it joins, as `ray start` does.
+
+    Raises:
+        ValueError: as `read_token`.
+    """
+    if read_token():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
