@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-export RAY_AUTH_MODE := disabled
+
 export RAY_USAGE_STATS_ENABLED := 0
 
 .PHONY: help demo check test oracles bench clean

@@ -30,6 +30,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def study(**changes: object) -> StudySpec:
     given: dict[str, object] = {
         "name": "s",
+        "objective": "kfac_ggn",
         "n_trials": 11,
         "scheduling": "batch",
         "batch": 4,

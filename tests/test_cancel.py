@@ -29,6 +29,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def study(**changes: object) -> StudySpec:
     given: dict[str, object] = {
         "name": "s",
+        "objective": "kfac_ggn",
         "n_trials": 6,
         "dataset": DatasetSpec(name="digits"),
         "family": {"mlp": {"width": IntRange(low=4, high=64, log=True)}},

@@ -261,6 +261,7 @@ def test_the_model_is_left_as_it_was_after_an_exception() -> None:
     assert_close(_state(c), before, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_over_a_hundred_passes() -> None:
     c = case("residual")
     seen = []

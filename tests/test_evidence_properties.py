@@ -125,6 +125,7 @@ def test_value_is_that_of_dense_jacobians(kind: str, name: str) -> None:
     assert_close(estimate(kind, c).value, _expected(kind, c), rtol=1e-10, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize("name", ["branches of classes", "one real output"])
 def test_tempered_value_is_that_of_dense_jacobians(kind: str, name: str) -> None:

@@ -106,6 +106,7 @@ def test_the_program_gives_the_same_logits_with_torch_and_numpy_alone(
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_exported_model_has_the_accuracy_of_its_row(
     folder: Path, arrays: ArrayData, tmp_path: Path
 ) -> None:
@@ -117,6 +118,7 @@ def test_the_exported_model_has_the_accuracy_of_its_row(
     assert accuracy == pytest.approx(trials.loc[report.trial_id, "test_accuracy"], abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["diag_ef", "kfac_ggn"])
 def test_scoring_the_exported_winner_anew_gives_the_stored_evidence(
     folder: Path, arrays: ArrayData, tmp_path: Path, estimator: str

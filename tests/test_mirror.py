@@ -34,6 +34,7 @@ from nas_evidence.store import finished, read_table
 STUDY = StudySpec.model_validate(
     {
         "name": "s",
+        "objective": "kfac_ggn",
         "n_trials": 6,
         "scheduling": "batch",
         "batch": 3,

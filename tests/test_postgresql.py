@@ -80,6 +80,9 @@ class Server:
         self.run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """A server that asks for a password, on a free port of loopback."""

@@ -132,7 +132,7 @@ def test_a_score_is_that_of_a_trial_on_the_earlier_data_alone(
 
 def test_what_is_predicted_has_not_been_seen(data: TensorData, tmp_path: Path) -> None:
     """Other labels in the last block leave every earlier term as it is."""
-    late = order_of(data)[60:]
+    late = order_of(data)[60:]  # the last block
     labels = data.y_train.clone()
     labels[late] = (labels[late] + 1) % 10
     changed = replace(data, y_train=labels)
@@ -142,9 +142,8 @@ def test_what_is_predicted_has_not_been_seen(data: TensorData, tmp_path: Path) -
         for one in (data, changed)
         if (estimate := run(given, one, tmp_path / str(id(one))).final_estimate("prequential"))
     ]
-    for group in ("15-30", "30-60"):
-        key = ("log_predictive", group)
-        assert terms[0][key] == terms[1][key]
+    key = ("log_predictive", "30-60")
+    assert terms[0][key] == terms[1][key]
     assert terms[0][("log_predictive", "60-120")] != terms[1][("log_predictive", "60-120")]
 
 
@@ -165,7 +164,7 @@ def test_architectures_are_judged_by_the_same_blocks_and_replicates_by_others() 
     assert derive_seed("blocks", 0) != derive_seed("blocks", 1)
 
 
-@pytest.mark.parametrize("parked_after", [1, 3, 5])
+@pytest.mark.parametrize("parked_after", [1, 2, 4])
 def test_a_trial_parked_between_blocks_ends_bit_identical(
     parked_after: int, data: TensorData, tmp_path: Path
 ) -> None:
@@ -174,7 +173,7 @@ def test_a_trial_parked_between_blocks_ends_bit_identical(
     first = Trial.start(given, data, tmp_path / "trial" / "attempt-1")
     for _ in range(parked_after):
         report = first.advance(2)
-    assert report.epoch == (2 if parked_after == 5 else 0)
+    assert report.epoch == (2 if parked_after == 4 else 0)
     again = given.model_copy(update={"attempt": 2})
     second = Trial.start(
         again, data, tmp_path / "trial" / "attempt-2",
@@ -192,21 +191,19 @@ def test_a_trial_parked_between_blocks_ends_bit_identical(
 def test_a_training_that_diverges_is_no_estimate_and_says_where(
     data: TensorData, tmp_path: Path
 ) -> None:
-    late = order_of(data)[60:]
     inputs = data.x_train.clone()
-    inputs[order_of(data)[30]] = math.inf  # trained on for the last block alone
+    inputs[order_of(data)[30]] = 1e30  # trained on for the last block alone
     given = assignment_of(estimators=("prequential",), epochs=2)
     trial = Trial.start(given, replace(data, x_train=inputs), tmp_path)
-    for _ in range(3):
+    for _ in range(2):
         trial.advance(2)
     assert trial.training is not None
     blocks = trial.training.blocks["prequential"]
-    assert [b.log_evidence is None for b in blocks][2]
-    assert len(late) == blocks[2].end - blocks[2].begin
+    assert [b.log_evidence is None for b in blocks] == [False, True]
 
 
 def test_too_few_data_are_refused_by_name(data: TensorData, tmp_path: Path) -> None:
-    few = replace(data, x_train=data.x_train[:5], y_train=data.y_train[:5])
+    few = replace(data, x_train=data.x_train[:3], y_train=data.y_train[:3])
     trial = Trial.start(assignment_of(), few, tmp_path)
     trial.advance(1)
     assert trial.status is TrialStatus.FAILED

@@ -19,6 +19,7 @@ def study(rule: str = "halving", *, minimise: tuple[str, ...] = (), **more: obje
     return StudySpec.model_validate(
         {
             "name": "s",
+            "objective": "kfac_ggn",
             "dataset": DatasetSpec(name="digits"),
             "family": {"mlp": {"width": IntRange(low=4, high=8)}},
             "minimise": minimise,

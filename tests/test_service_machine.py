@@ -196,9 +196,9 @@ def study(**changes: Any) -> StudySpec:
     return StudySpec.model_validate(
         {
             "name": "s",
+            "objective": "kfac_ggn",
             "n_trials": 4,
             "batch": 2,
-            "objective": "kfac_ggn",
             "estimators": ["kfac_ggn"],
             "dataset": {"name": "digits"},
             "family": {"mlp": {"width": {"low": 4, "high": 67}}},

@@ -180,6 +180,7 @@ def tensors(weights: Path) -> bytes:
     return content[8 + int.from_bytes(content[:8], "little") :]
 
 
+@pytest.mark.slow
 def test_every_launch_ends_in_the_record_of_a_lone_trial(subject: Subject, tmp_path: Path) -> None:
     executor = subject.executor
     free = executor.free
@@ -198,6 +199,7 @@ def test_every_launch_ends_in_the_record_of_a_lone_trial(subject: Subject, tmp_p
             assert tensors(weights) == tensors(alone.folder / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_a_trial_goes_on_from_the_checkpoint_it_is_given(subject: Subject, tmp_path: Path) -> None:
     first = launch(1, tmp_path)
     (whole,) = drive(subject.executor, [first])
@@ -207,6 +209,7 @@ def test_a_trial_goes_on_from_the_checkpoint_it_is_given(subject: Subject, tmp_p
     assert comparable(resumed) == comparable(whole)
 
 
+@pytest.mark.slow
 def test_a_parked_trial_goes_on_as_if_it_had_never_stopped(
     subject: Subject, tmp_path: Path
 ) -> None:
