@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-
 export RAY_USAGE_STATS_ENABLED := 0
+check test: export RAY_AUTH_MODE := disabled
 
 .PHONY: help demo check test oracles bench clean
 help:            ## list the targets
