@@ -407,13 +407,14 @@ for verb in (submit, status, attach, logs, cancel):
 
 def _latest_study() -> Path:
     """Return the study folder below runs/ that was worked on last."""
-    databases = sorted(Path("runs").glob("*/study.db"), key=lambda path: path.stat().st_mtime)
-    if not databases:
+    # The lock is touched by every driver, wherever the study's database is.
+    locks = sorted(Path("runs").glob("*/lock"), key=lambda path: path.stat().st_mtime)
+    if not locks:
         raise ValueError(
             "there is no study below runs/; give a study folder, or --table FILE.csv with "
             "--score and --target."
         )
-    return databases[-1].parent
+    return locks[-1].parent
 
 
 def _check_address(run: Run) -> None:

@@ -21,7 +21,6 @@ from nas_evidence.cli_options import (
     Download,
     JobName,
     Override,
-    Steal,
     StudyFile,
     Trials,
     Workers,
@@ -64,7 +63,6 @@ def submit(
     overrides: Override = None,
     data_root: DataRoot = None,
     download: Download = False,
-    steal: Steal = False,
 ) -> None:
     """Search on a cluster: starts the study as a job there, or goes on with it.
 
@@ -78,7 +76,7 @@ def submit(
         overrides=None,  # these are in the file that travels
         data_root=data_root,
         download=download,
-        steal=steal,
+        steal=True,  # from a host that is gone, once its lease has run out
     )
     arguments = ["search", STUDY_FILE, "--out", store, "--address", "auto", *options]
     _submit(address, name or spec.name, store, arguments=arguments, spec=spec)
@@ -99,6 +97,7 @@ def resubmit(address: str, name: str | None, store: str | None, options: Sequenc
             raise ValueError(f"{store} cannot be seen from here; give the study's --name.")
         name = read_study(seen.folder).name
     arguments = ["resume", store, "--address", "auto", *options]
+    arguments += ["--steal"] * ("--steal" not in options)
     _submit(address, name, store, arguments=arguments, spec=None)
 
 
