@@ -1,6 +1,7 @@
 """What is asked of the estimators that sample; the defaults of all of them.
 
-No study asks for these: they are for tiny networks, where they say what the others should.
+They are for tiny networks, where they say what the others should; a study may ask for them with
+these defaults (training/sampled.py).
 """
 
 from typing import Annotated

@@ -35,9 +35,11 @@ CURVE_SCORES = ("sotl", "sotl_e", "sotl_ema", "prequential_epoch1")
 CONDITIONAL_SCORES = ("prequential", "prequential_accuracy", "heldout_10", "heldout_10_accuracy")
 #: What any useful score has to beat; recorded for every trial.
 BASELINES = ("n_parameters", "train_nll_per_datum")
-SCORES = LAPLACE_KINDS + CONDITIONAL_SCORES + CURVE_SCORES + BASELINES
+#: Evidences of tiny networks by sampling, at the end of training: far dearer than it.
+SAMPLED_KINDS = ("sgd_entropy", "thermodynamic", "temperature_ladder")
+SCORES = LAPLACE_KINDS + CONDITIONAL_SCORES + SAMPLED_KINDS + CURVE_SCORES + BASELINES
 #: Scores that a study has only where its `estimators` name them.
-ON_REQUEST = LAPLACE_KINDS + CONDITIONAL_SCORES
+ON_REQUEST = LAPLACE_KINDS + CONDITIONAL_SCORES + SAMPLED_KINDS
 #: What ranks where a study names no objective, in this order; see docs/ranking.md.
 PREFERRED = ("prequential", "kfac_ggn")
 #: What an architecture costs in use; known before it is trained.
@@ -338,6 +340,11 @@ class StudySpec(Frozen):
             raise ValueError(
                 f'`estimators` must be scores of real targets with likelihood = "gaussian", but '
                 f"got {of_labels}"
+            )
+        if self.pruning.rule != "none" and self.pruning_score in SAMPLED_KINDS:
+            raise ValueError(
+                "`score` in [pruning] must be known before the end of training, but "
+                f'"{self.pruning_score}" is not; name another'
             )
         if self.pruning_score in ON_REQUEST and self.pruning_score not in self.estimators:
             raise ValueError(

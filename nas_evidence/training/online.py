@@ -50,6 +50,7 @@ from nas_evidence.training.joint import (
 )
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.prior_groups import ties_of
+from nas_evidence.training.sampled import sampled_estimates
 from nas_evidence.training.temperature import fit_temperature
 
 #: Kronecker kinds, and the diagonal that their traces are held against where a study has both.
@@ -78,6 +79,7 @@ def evaluate(state: Training, data: TensorData, assignment: Assignment) -> None:
             _wait(state, followed.per_datum, plan)
     if state.ended or state.epoch == plan.epochs:
         estimates = _last_estimates(kinds, passes)
+        estimates += sampled_estimates(state, data, assignment)
     else:
         estimates = [_estimate(kind, passes.of(kind)[0], state, plan) for kind in kinds]
     for score, blocks in state.blocks.items():
