@@ -45,7 +45,8 @@ WIDE = {
 
 
 def study(**changes: object) -> StudySpec:
-    given = {"name": "s", "dataset": DatasetSpec(name="digits"), "family": SPACE, **changes}
+    given = {"name": "s", "dataset": DatasetSpec(name="digits"), "family": SPACE}
+    given |= {"objective": "kfac_ggn", **changes}
     return StudySpec.model_validate(given)
 
 

@@ -46,6 +46,7 @@ def spec(name: str = "synthetic") -> StudySpec:
     widths = {"width": IntRange(low=4, high=64)}
     return StudySpec(
         name=name,
+        objective="kfac_ggn",
         n_trials=30,
         dataset=DatasetSpec(name="digits"),
         family={"mlp": widths, "cnn": widths, "resnet": {}, "linear": {}},

@@ -117,6 +117,7 @@ def _estimate(per_datum: float) -> EvidenceEstimate:
 def folder(path: Path, records: list[TrialRecord], **changes: Any) -> Path:
     given: dict[str, Any] = {
         "name": "synthetic",
+        "objective": "kfac_ggn",
         "dataset": DatasetSpec(name="digits"),
         "family": {"mlp": {"width": IntRange(low=4, high=64)}, "linear": {}},
         "plan": TrainingPlan(epochs=EPOCHS),

@@ -86,6 +86,7 @@ def study() -> StudySpec:
     return StudySpec.model_validate(
         {
             "name": "long",
+            "objective": "kfac_ggn",
             "n_trials": N_TRIALS,
             "dataset": {"name": "digits"},
             "family": {"mlp": domains},

@@ -19,6 +19,7 @@ MODULES = sorted(
 )
 STUDY = StudySpec(
     name="small [b]",
+    objective="kfac_ggn",
     n_trials=100,
     dataset=DatasetSpec(name="digits"),
     family={"mlp": {}, "linear": {}},
