@@ -137,7 +137,7 @@ class TrainingPlan(Frozen):
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.1  # factor at each milestone
     prior_precision: Annotated[float, Field(gt=0)] = 1.0  # before the first update
     #: Where the blocks of the prequential evidence begin, as fractions of the training data.
-    prequential_fractions: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.25, 0.5)
+    prequential_fractions: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.5,)
     sotl_epochs: Annotated[int, Field(ge=1)] = 1  # E of sotl_e
     sotl_gamma: Annotated[float, Field(gt=0, lt=1)] = 0.9  # gamma of sotl_ema
     online: OnlinePlan = OnlinePlan()

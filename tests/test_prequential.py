@@ -28,7 +28,10 @@ def assignment_of(
         trial_id=trial_id, attempt=1, replicate=replicate, seed=seed, estimators=estimators,
         architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": width}),
         dataset=DatasetSpec(name="digits"),
-        plan={"epochs": epochs, "batch_size": 16, "online": {"every": 2}, **plan},
+        plan={
+            "epochs": epochs, "batch_size": 16, "online": {"every": 2},
+            "prequential_fractions": [0.25, 0.5], **plan,
+        },
     )  # fmt: skip
 
 

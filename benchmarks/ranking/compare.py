@@ -9,8 +9,8 @@ questions are asked of every score:
     seed    one seed ranks them, as in a search without replicates: mean over the seeds, and range
     epochs  the same as `mean`, at every evaluation epoch
 
-Beside the scores of the study stand parts of the prequential evidence: the last block alone, the
-last two, with the likeliest output scale or without.
+The pools have two blocks, from 1/4 and from 1/2 of the data on: `prequential 1/2`, the last block
+alone, is what a study computes by default; `prequential 1/4, 1/2` are both.
 """
 
 import argparse
@@ -40,6 +40,8 @@ def scores_of(folder: Path) -> pd.DataFrame:
     evidence = tables["evidence"]
     evidence = evidence[evidence["valid"].fillna(False).astype(bool)]
     rows = evidence[["trial_id", "epoch", "estimator", "value"]]
+    both = {name: f"{name} 1/4, 1/2" for name in ("prequential", "prequential_accuracy")}
+    rows = rows.assign(estimator=rows["estimator"].replace(both))
     parts = pd.concat([rows, *_parts(tables["terms"])], ignore_index=True)
     return parts.merge(known, on="trial_id")
 
@@ -49,11 +51,9 @@ def _parts(terms: pd.DataFrame) -> Iterator[pd.DataFrame]:
         some = terms[(terms["estimator"] == estimator) & (terms["term"] == term)].copy()
         some["begin"] = [int(group.split("-")[0]) for group in some["group"]]
         order = some.groupby(["trial_id", "epoch"])["begin"].rank(ascending=False)
-        for last in (1, 2):
-            chosen = some[order <= last].groupby(["trial_id", "epoch"], as_index=False)
-            summed = chosen["value"].sum()
-            summed["estimator"] = f"{estimator} (last {last})"
-            yield summed
+        last = some[order == 1][["trial_id", "epoch", "value"]].copy()
+        last["estimator"] = f"{estimator} 1/2"
+        yield last
 
 
 def ranked(scores: pd.DataFrame, target: pd.Series, families: pd.Series) -> dict[str, object]:

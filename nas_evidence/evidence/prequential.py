@@ -6,7 +6,7 @@
     T_m  M softmax temperatures, or factors of the learned noise, even in the logarithm
 
 The chain rule makes a product of predictions of unseen data an evidence, conditional on the first
-block (Dawid 1984; Lyle et al. 2020, section 3; Lotfi et al. 2022), and blocks that double make it
+data (Dawid 1984; Lyle et al. 2020, section 3; Lotfi et al. 2022), and blocks that double make it
 cheap (Blier & Ollivier 2018). Each prediction here is that of one network, with the
 scale of its outputs marginalised over a uniform prior in log T: overconfidence costs at most log M
 nats a block. No datum is predicted by a network that has seen it, and every datum is trained on in

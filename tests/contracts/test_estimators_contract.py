@@ -166,7 +166,7 @@ def test_per_datum_is_there_exactly_where_the_unit_is_nats_summed_over_data(
     if name in LAPLACE_KINDS or name == "prequential_epoch1":
         assert estimate.per_datum == pytest.approx(estimate.value / 60, rel=1e-14)
     elif name in ("prequential", "heldout_10"):
-        predicted = {"prequential": 45, "heldout_10": 6}[name]  # of 60
+        predicted = {"prequential": 30, "heldout_10": 6}[name]  # of 60
         assert estimate.per_datum == pytest.approx(estimate.value / predicted, rel=1e-14)
     else:
         assert estimate.per_datum is None
