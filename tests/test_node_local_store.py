@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nas_evidence.data import load
-from nas_evidence.service.node_check import Look, NodeCheck, refusal, why_blind
+from nas_evidence.service.node_check import GONE, Look, NodeCheck, refusal, why_blind
 from nas_evidence.service.remote import Remote
 from nas_evidence.spec import DatasetSpec, ResourceSpec
 
@@ -70,6 +70,18 @@ def test_a_node_that_gives_no_answer_is_not_taken_for_one_that_sees(tmp_path: Pa
     with pytest.raises(ValueError, match=r"10\.0\.0\.1: no answer"):
         check.require(NODES, timeout=1.0)
     assert not check.sees("late", "10.0.0.3")
+
+
+def test_a_node_that_dies_meanwhile_is_no_reason_to_stop_and_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    said = iter([GONE, GONE, ""])
+    there = {"a": lambda timeout: ""}
+    check = NodeCheck(str(tmp_path), lambda node, look: there.get(node, lambda _: next(said)))
+    check.require({"a": "10.0.0.1", "b": "10.0.0.2"}, timeout=1.0)
+    assert check.sees("a", "10.0.0.1")
+    assert not check.sees("b", "10.0.0.2")
+    assert check.sees("b", "10.0.0.2"), "it came back"
 
 
 def test_a_uri_is_looked_at_from_every_node_too(tmp_path: Path) -> None:

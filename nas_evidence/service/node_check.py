@@ -18,8 +18,8 @@ _LOG = logging.getLogger(__name__)
 _NAME = "node-token"
 #: Called on a node; returns why it cannot use the store, or "".
 Look = Callable[[], str]
-
-
+#: What a look has found at a node that died meanwhile: no worker for it, and no reason to stop.
+GONE = "the node is gone"
 #: Waits so many seconds for what a look has found; None if it is not there yet.
 Answered = Callable[[float], str | None]
 
@@ -51,9 +51,9 @@ class NodeCheck:
         """
         answers = {name: self._ask(name, self._look) for name in nodes}
         why = {name: answer(timeout) for name, answer in answers.items()}
-        if blind := {nodes[n]: w or "no answer" for n, w in why.items() if w != ""}:
+        if blind := {nodes[n]: w or "no answer" for n, w in why.items() if w not in ("", GONE)}:
             raise ValueError(refusal(self._place, blind))
-        self._seeing = set(nodes)
+        self._seeing = {name for name in nodes if why[name] == ""}
 
     def sees(self, name: str, address: str) -> bool:
         """Tell whether a node sees the store; of a new one that is known a little later."""
@@ -62,7 +62,9 @@ class NodeCheck:
         if name not in self._answers:
             self._answers[name] = self._ask(name, self._look)
         why = self._answers[name](0.0)
-        if why:
+        if why == GONE:
+            del self._answers[name]  # should it come back, it is asked again
+        elif why:
             _LOG.warning("node_refused %s", refusal(self._place, {address: why}))
             self._answers[name] = lambda timeout: None  # said once
         elif why is not None:

@@ -19,16 +19,18 @@ import ray._private.worker as ray_worker
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
+    NodeDiedError,
     RayActorError,
     RayError,
     RayTaskError,
+    TaskUnschedulableError,
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nas_evidence.data import ArrayData
 from nas_evidence.record import TrialRecord
 from nas_evidence.service.executors import Event, Launch, Verdict
-from nas_evidence.service.node_check import Answered, Look, NodeCheck
+from nas_evidence.service.node_check import GONE, Answered, Look, NodeCheck
 from nas_evidence.service.packing import SHARES, Node, Slot, share_for
 from nas_evidence.service.pool import PATIENCE, Pool, Pooled
 from nas_evidence.service.quiet import signals_deferred, stderr_to
@@ -344,7 +346,9 @@ def _ask(node: str, look: Look) -> Answered:
         ready, _ = ray.wait([found], timeout=timeout)
         try:
             return str(ray.get(found)) if ready else None
-        except RayError as error:  # the node has gone again
+        except (NodeDiedError, TaskUnschedulableError):
+            return GONE
+        except RayError as error:
             return _why(error)
 
     return answer
