@@ -274,7 +274,7 @@ def search(command: list[str], folder: Path, **more: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -437,13 +437,13 @@ def test_a_signalled_slurm_job_parks_the_study_is_requeued_and_then_finishes_it(
     slurm: Slurm,
 ) -> None:
     with slurm.job() as job:
-        end = time.monotonic() + 240
+        end = time.monotonic() + 600
         while not slurm.n_stored():
             assert job.poll() is None, slurm.log()
             assert time.monotonic() < end, slurm.log()
             time.sleep(0.05)
         slurm.signal_batch_shell(job)
-        assert job.wait(timeout=120) == 0, slurm.log()
+        assert job.wait(timeout=600) == 0, slurm.log()
     assert slurm.n_requeued() == 1, slurm.log()
     assert 1 <= slurm.n_stored() < N_TRIALS
     stands = json.loads(run("status", slurm.store, "--json", folder=slurm.home).stdout)
@@ -451,7 +451,7 @@ def test_a_signalled_slurm_job_parks_the_study_is_requeued_and_then_finishes_it(
     assert "Traceback" not in slurm.log()
 
     with slurm.job() as job:
-        assert job.wait(timeout=360) == 0, slurm.log()
+        assert job.wait(timeout=900) == 0, slurm.log()
     assert slurm.n_requeued() == 1
     trials = read_table(slurm.store, "trials")
     assert list(trials["trial_id"]) == [*range(N_TRIALS)]
