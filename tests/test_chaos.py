@@ -43,6 +43,7 @@ SEED = int(os.environ.get("NAS_EVIDENCE_CHAOS_SEED", "0"))
 STUDY = StudySpec.model_validate(
     {
         "name": "chaos",
+        "objective": "kfac_ggn",
         "n_trials": 200,
         "scheduling": "batch",
         "batch": 10,
