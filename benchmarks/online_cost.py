@@ -84,10 +84,12 @@ def run_seconds(name: str, variant: str, arrays: ArrayData, folder: Path) -> flo
     return seconds
 
 
-def measure_runs(arrays: ArrayData, repeats: int) -> list[dict[str, object]]:
+def measure_runs(
+    arrays: ArrayData, repeats: int, architectures: list[str]
+) -> list[dict[str, object]]:
     """Return a row for each architecture and variant."""
     rows: list[dict[str, object]] = []
-    for name in ARCHITECTURES:
+    for name in architectures:
         seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
         for _ in range(repeats):
             for variant in VARIANTS:
@@ -172,6 +174,9 @@ def main() -> None:
     parser.add_argument("--n-data", type=int, default=1024)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", choices=["updates", "workers", "runs"])
+    parser.add_argument(
+        "--models", nargs="+", choices=list(ARCHITECTURES), default=[*ARCHITECTURES]
+    )
     parser.add_argument("--one-run", choices=list(ARCHITECTURES))
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -185,7 +190,7 @@ def main() -> None:
         measures = {
             "updates": lambda: measure_updates(options.repeats),
             "workers": lambda: measure_workers(options.repeats),
-            "runs": lambda: measure_runs(arrays, options.repeats),
+            "runs": lambda: measure_runs(arrays, options.repeats, options.models),
         }
         chosen = [options.only] if options.only else list(measures)
         rows = [row for name in chosen for row in measures[name]()]

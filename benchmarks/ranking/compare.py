@@ -9,8 +9,8 @@ questions are asked of every score:
     seed    one seed ranks them, as in a search without replicates: mean over the seeds, and range
     epochs  the same as `mean`, at every evaluation epoch
 
-The pools have two blocks, from 1/4 and from 1/2 of the data on: `prequential 1/2`, the last block
-alone, is what a study computes by default; `prequential 1/4, 1/2` are both.
+The pools have several blocks: `prequential 1/2`, the last block alone, is what a study computes by
+default; `prequential 1/4, 1/2` are two blocks, from a quarter and from one half of the data on.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import json
 import os
 import platform
 from collections.abc import Iterator
+from fractions import Fraction
 from importlib import metadata
 from pathlib import Path
 
@@ -40,8 +41,10 @@ def scores_of(folder: Path) -> pd.DataFrame:
     evidence = tables["evidence"]
     evidence = evidence[evidence["valid"].fillna(False).astype(bool)]
     rows = evidence[["trial_id", "epoch", "estimator", "value"]]
-    both = {name: f"{name} 1/4, 1/2" for name in ("prequential", "prequential_accuracy")}
-    rows = rows.assign(estimator=rows["estimator"].replace(both))
+    fractions = load_study(folder / "study.toml").plan.prequential_fractions
+    blocks = ", ".join(str(Fraction(cut)) for cut in fractions)
+    whole = {name: f"{name} {blocks}" for name in ("prequential", "prequential_accuracy")}
+    rows = rows.assign(estimator=rows["estimator"].replace(whole))
     parts = pd.concat([rows, *_parts(tables["terms"])], ignore_index=True)
     return parts.merge(known, on="trial_id")
 
