@@ -20,7 +20,7 @@ from nas_evidence.store import read_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
-N_TRIALS = 8
+N_TRIALS = 12
 STUDY = f"""\
 name = "killed"
 n_trials = {N_TRIALS}
