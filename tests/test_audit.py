@@ -15,6 +15,8 @@ from nas_evidence.evidence.audit_problems import (
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.spec import LAPLACE_KINDS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def only_laplace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,7 @@ def killed_at(arrow: str, folder: Path, seed: int) -> bool:
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arrow", ARROWS)
 def test_killed_at_any_arrow_the_table_is_the_undisturbed_one(
     tmp_path: Path, calm: list[tuple[object, ...]], arrow: str

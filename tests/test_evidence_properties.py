@@ -155,6 +155,7 @@ def test_the_smaller_form_is_taken_and_both_give_one_value(
                 assert_close(one.value, other.value, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10_000),

@@ -18,6 +18,8 @@ from nas_evidence.maths.hmc import (
     warm_up,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def flat(positions: Tensor) -> tuple[Tensor, Tensor]:
     return positions.new_zeros(len(positions)), torch.zeros_like(positions)

@@ -197,6 +197,7 @@ def leave_lease(uri: str, *, expires_in: float, host: str = "elsewhere") -> None
     Remote(uri).write("lock", json.dumps(lease).encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(6))
 def test_a_machine_lost_at_any_write_costs_nothing(
     uri: str, calm: list[tuple[object, ...]], start: int

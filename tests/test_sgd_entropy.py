@@ -18,6 +18,8 @@ from nas_evidence.evidence.sgd_entropy import (
 from nas_evidence.likelihood import Categorical, Gaussian
 from nas_evidence.sampling_plan import EntropyPlan
 
+pytestmark = pytest.mark.slow
+
 
 def symmetric(size: int, largest: float, generator: torch.Generator) -> Tensor:
     vectors = torch.linalg.qr(torch.randn(size, size, generator=generator).double())[0]

@@ -8,6 +8,8 @@ from nas_evidence import estimate_evidence
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
 from nas_evidence.likelihood import Categorical, Gaussian
 
+pytestmark = pytest.mark.slow
+
 
 def classifier() -> tuple[nn.Sequential, Tensor, Tensor]:
     torch.manual_seed(1)

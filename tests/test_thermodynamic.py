@@ -25,6 +25,8 @@ from nas_evidence.likelihood import Categorical, Gaussian
 from nas_evidence.maths.hmc import differentiable
 from nas_evidence.sampling_plan import LadderPlan, SweepPlan
 
+pytestmark = pytest.mark.slow
+
 LADDER = LadderPlan(n_ladders=10, n_nodes=12, n_burn_in=45, n_samples=40, n_leapfrog=5)
 SWEEP = SweepPlan(n_chains=12, n_nodes=6, n_burn_in=40, n_settle=5, n_samples=10, n_leapfrog=5)
 ERRORS = 5.0  # that a value may be off by, in its own standard errors

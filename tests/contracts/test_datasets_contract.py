@@ -36,6 +36,7 @@ def test_the_registry_and_the_study_file_know_the_same_names() -> None:
     assert set(DATASETS) == set(DATASET_NAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DATASETS)
 def test_it_is_what_was_asked_for_and_the_same_every_time(
     name: str, own_file: Path, request: pytest.FixtureRequest
