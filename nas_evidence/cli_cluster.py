@@ -26,6 +26,7 @@ from nas_evidence.cli_options import (
     Workers,
     as_arguments,
     checked,
+    opened,
     with_options,
 )
 from nas_evidence.service.code_package import STUDY_FILE, package_to_send, write_package
@@ -116,7 +117,7 @@ def status(
     place, _ = _place([folder] if folder else None, address, name)
     job: Job | None = None
     if address is None:
-        facts = _facts(_opened(place))
+        facts = _facts(opened(place))
     else:
         client = connect(address)
         job = latest_job(client, place)
@@ -170,7 +171,7 @@ def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) 
 
     place, trial_id = _place(folder, address, name)
     if address is None:
-        lines = log_lines(_opened(place).folder, trial_id)
+        lines = log_lines(opened(place).folder, trial_id)
         if not lines and trial_id is not None:
             raise ValueError(f"{place} has no word on a trial {trial_id}; see its status.")
         typer.echo("\n".join(lines))
@@ -192,7 +193,7 @@ def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None
     """
     place, trial_id = _place(folder, address, name)
     if address is None:
-        _cancel_in(_opened(place), trial_id)
+        _cancel_in(opened(place), trial_id)
         return
     client = connect(address)
     job = latest_job(client, place)
@@ -286,21 +287,10 @@ def _check_store(store: str) -> None:
         )
 
 
-def _opened(place: str) -> "Store":
-    """Return a store, fetched; it must hold a study."""
-    from nas_evidence.service.mirror import open_store
-    from nas_evidence.service.study_folder import read_study
-
-    store = open_store(place)
-    store.pull()
-    read_study(store.folder)
-    return store
-
-
 def seen_from_here(place: str) -> "Store | None":
     """Return the store of a study on a cluster, or None if it cannot be seen from here."""
     try:
-        return _opened(place)
+        return opened(place)
     except ValueError:
         return None
 
@@ -324,7 +314,7 @@ def _follow_folder(place: str) -> None:
     from nas_evidence.service.log_lines import journal_lines
     from nas_evidence.service.study_folder import is_locked
 
-    store, n_seen = _opened(place), 0
+    store, n_seen = opened(place), 0
     while True:
         alive = is_locked(store.folder)
         lines = journal_lines(store.folder)

@@ -1,13 +1,16 @@
-"""Options that several verbs of the command line share, and the study that they describe."""
+"""What several verbs of the command line share: options, and the study that they name."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nas_evidence.codec import find_study, load_study
 from nas_evidence.spec import StudySpec
+
+if TYPE_CHECKING:  # it brings what opens stores
+    from nas_evidence.service.mirror import Store
 
 StudyFile = Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or a shipped one.")]
 Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Total number of trials.")]
@@ -70,3 +73,19 @@ def as_arguments(
     ]
     words = [word for name, value in given if value is not None for word in (name, str(value))]
     return words + ["--download"] * download + ["--steal"] * steal
+
+
+def opened(place: str) -> "Store":
+    """Return a store, fetched; it must hold a study."""
+    from nas_evidence.service.mirror import open_store
+    from nas_evidence.service.study_folder import read_study
+
+    store = open_store(place)
+    store.pull()
+    read_study(store.folder)
+    return store
+
+
+def shown(path: Path, store: "Store") -> str:
+    """Return where a file of a study is, as the user named the place of the study."""
+    return f"{store.place}/{path.relative_to(store.folder).as_posix()}"

@@ -1,14 +1,15 @@
 """What a person sees of a running study: a live table, or one line an event.
 
-Builds text and tables; the command line prints them, on the two consoles here.
+Builds text and tables, and prints them on the two consoles here.
 """
 
 import csv
+import json
 import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -270,3 +271,45 @@ class Progress:
             duration(seconds),
             row.outcome or "running",
         )
+
+
+def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table for a person, or tab-separated text for a pipe."""
+    rows = list(rows)
+    if not rows:
+        return
+    if not out.is_terminal:
+        for row in (header, *rows):
+            print("\t".join(row))  # noqa: T201
+        return
+    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    for name in header:
+        table.add_column(name, justify="left" if name in ("family", "note", "score") else "right")
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+
+
+def print_line(name: str, value: object) -> None:
+    """Print a name and its value, for a person or for a pipe."""
+    if out.is_terminal:
+        out.print(Text(f"{name:20}", "bold"), value)
+    else:  # not through rich, which turns tabs into spaces
+        print(f"{name}\t{value}")  # noqa: T201
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON."""
+    print(json.dumps(value, indent=1))  # noqa: T201
+
+
+def counted(n: int, noun: str, of: str = "") -> str:
+    """Return a number with its noun: "1 trial", "12 trials", "12 of 24 trials"."""
+    return f"{n}{of} {noun}" if n == 1 and not of else f"{n}{of} {noun}s"
+
+
+def statistic_text(cell: object) -> str:
+    """Return a cell of a table of statistics."""
+    if cell is None:
+        return "undefined"
+    return f"{cell:.4f}" if isinstance(cell, float) else str(cell)
