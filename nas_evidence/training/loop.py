@@ -8,7 +8,9 @@
 
 Steps are taken on the objective times s^2 / kappa, or T^2 / kappa. The minimiser is the same, and
 the curvature in the outputs is that of s = T = kappa = 1: a learning rate stays stable when the
-noise is learned to be small, where the gradient of nll_mean grows as 1 / s^2.
+noise is learned to be small, where the gradient of nll_mean grows as 1 / s^2. A step's gradient is
+shortened to the norm `gradient_clip` (Pascanu et al. 2013): a few long first steps can switch off
+all ReLUs of a deep narrow network for good.
 
 Differs from the published code: the prior is divided by N where the likelihood is, also with
 several outputs, and kappa means the same here as in the evidence.
@@ -142,6 +144,8 @@ def train_epoch(state: Training, data: TensorData, assignment: Assignment) -> No
             for parameter, strength in zip(parameters, decay, strict=True):
                 if parameter.grad is not None:
                     parameter.grad.addcmul_(parameter, strength)
+        if plan.gradient_clip:
+            nn.utils.clip_grad_norm_(parameters, plan.gradient_clip)
         state.optimiser.step()
     mean = nll_sum.item() / n_data
     limit = loss_limit(plan, state.noise_std, data.n_outputs)

@@ -188,9 +188,16 @@ def _wait(state: Training, evidence: float, plan: TrainingPlan) -> None:
 def _update(state: Training, passes: _Passes) -> _Passes:
     """Move prior precisions, and noise or temperature, to the most evidence at fixed θ.
 
+    No precision rises where a network of zeros would then be the better mode,
+
+        kappa (l(theta) - l_0) <= ½ theta^T Delta theta,    l_0 of the best constant prediction
+
+    for a prior as narrow as its first weights would prune a network that has not learned yet.
+
     Returns the passes at the likelihood that results.
     """
     plan = passes.assignment.plan
+    before = state.prior_precision
     online, power = plan.online, plan.likelihood_power
     if plan.likelihood == "categorical" and online.learn_temperature:
         state.temperature = fit_temperature(
@@ -205,7 +212,18 @@ def _update(state: Training, passes: _Passes) -> _Passes:
         state.noise_std = _fit_noise(state, curvature, noise, plan)
         scale = power * (noise.pass_std / state.noise_std) ** (2 * noise.exponent)
     state.prior_precision = _refit(state, curvature, scale, plan, online.hyper_step)
+    gain = power * _gain_over_a_constant(pass_, passes.data.y_train, state.noise_std)
+    if gain <= 0.5 * float((state.prior_precision * _squares_of_groups(state, plan)).sum()):
+        state.prior_precision = torch.minimum(state.prior_precision, before)
     return passes.at(_likelihood(state, plan))
+
+
+def _gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, noise_std: float) -> float:
+    """Return by how many nats the network explains the data better than the best constant."""
+    if pass_.squared_error is not None:  # standardised targets: the best constant is 0
+        return (float(targets.double().square().sum()) - pass_.squared_error) / (2 * noise_std**2)
+    counts = torch.bincount(targets).double()
+    return pass_.log_likelihood - float(torch.xlogy(counts, counts / counts.sum()).sum())
 
 
 def _refitted_evidence(temperature: float, passes: _Passes) -> float:
@@ -268,6 +286,12 @@ def _fit_noise(
         noise=noise,
         likelihood_power=power,
     )[1]
+
+
+def _squares_of_groups(state: Training, plan: TrainingPlan) -> torch.Tensor:
+    """Return the squared norms that go with the prior precisions [G] or [P], on the CPU."""
+    one_each = plan.online.prior_groups == "parameter"
+    return (_squares(state) if one_each else squared_norms(state.model)).cpu()
 
 
 def _squares(state: Training) -> torch.Tensor:

@@ -1,0 +1,120 @@
+"""The first epochs: a prior learned too early, and steps that are too long."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.evidence.laplace import squared_norms
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.training.loop import Training, begin, train_epoch
+from nas_evidence.training.online import evaluate
+
+
+def rings(n: int = 300) -> TensorData:
+    """Two overlapping classes, one around the other; the second half is for the test."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 2, (n,), generator=random)
+    angle = 2 * math.pi * torch.rand(n, generator=random)
+    radius = 0.5 + 1.2 * labels + 0.5 * torch.randn(n, generator=random)
+    return labelled(radius[:, None] * torch.stack([angle.cos(), angle.sin()], 1), labels)
+
+
+def labelled(x: Tensor, y: Tensor) -> TensorData:
+    half, none = len(x) // 2, torch.zeros(2, dtype=torch.float64)
+    return TensorData(
+        x[:half], y[:half], x[half:], y[half:], task="labels", n_outputs=2,
+        input_shape=tuple(x.shape[1:]), y_mean=none, y_std=none + 1,
+    )  # fmt: skip
+
+
+def assignment(**plan: object) -> Assignment:
+    return Assignment(
+        trial_id=0, attempt=1, replicate=0, seed=3, estimators=(),
+        architecture=ArchitectureSpec(family="linear"), dataset=DatasetSpec(name="digits"),
+        plan=TrainingPlan.model_validate({"batch_size": 1000, "schedule": "constant", **plan}),
+    )  # fmt: skip
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(2, 50), nn.Tanh(), nn.Linear(50, 2))
+
+
+def trained(data: TensorData, given: Assignment) -> Training:
+    state = begin(network(), given.plan)
+    for epoch in range(1, given.plan.epochs + 1):
+        train_epoch(state, data, given)
+        if epoch % given.plan.online.every == 0:
+            evaluate(state, data, given)
+    return state
+
+
+def hit_rate(state: Training, data: TensorData) -> float:
+    with torch.no_grad():
+        return float((state.model(data.x_test).argmax(1) == data.y_test).double().mean())
+
+
+@pytest.mark.parametrize("curvature", ["diag_ef", "kfac_ggn"])
+def test_updates_from_the_first_epochs_on_do_not_prune_a_network_that_can_learn(
+    curvature: str,
+) -> None:
+    online = {"every": 10, "curvature": curvature}
+    plan = {"epochs": 300, "optimiser": "adam", "learning_rate": 0.003, "online": online}
+    assert hit_rate(trained(rings(), assignment(**plan)), rings()) > 0.75
+
+
+@pytest.mark.parametrize("power", [1.0, 3.0])
+def test_precisions_rise_only_where_a_network_of_zeros_is_the_worse_mode(power: float) -> None:
+    """Brute force: the log joint at the parameters, and at zeros with the best constant."""
+    data, raised, kept = rings(), 0, 0
+    given = assignment(
+        optimiser="adam", likelihood_power=power, online={"every": 1, "curvature": "diag_ef"}
+    )
+    state = begin(network(), given.plan)
+    rate = data.y_train.double().mean()
+    constant = torch.stack([1 - rate, rate]).log().float().expand(len(data.y_train), 2)
+    for _ in range(250):
+        train_epoch(state, data, given)
+        before = state.prior_precision
+        evaluate(state, data, given)
+        now = state.prior_precision
+        if bool((now > before * (1 + 1e-9)).any()):
+            raised += 1
+            with torch.no_grad():
+                fits = [
+                    -nn.functional.cross_entropy(outputs, data.y_train, reduction="sum")
+                    for outputs in (state.model(data.x_train), constant)
+                ]
+            pull = 0.5 * float((now * squared_norms(state.model)).sum())
+            assert power * float(fits[0] - fits[1]) > pull
+        else:
+            kept += 1
+    assert min(raised, kept) > 0, (raised, kept)  # both happen here
+
+
+def test_a_prior_that_is_too_strong_is_loosened_however_little_was_learned() -> None:
+    given = assignment(epochs=1, prior_precision=1e4, online={"every": 1, "curvature": "kfac_ggn"})
+    state = trained(rings(), given)
+    assert bool((state.prior_precision <= 1e4).all())
+    assert float(state.prior_precision[0]) < 1e3
+
+
+@pytest.mark.parametrize("clip", [0.05, 1e6, 0.0])
+def test_a_step_is_as_long_as_allowed_and_has_the_direction_of_the_gradient(clip: float) -> None:
+    data = rings()
+    given = assignment(learning_rate=0.1, momentum=0.0, gradient_clip=clip)
+    state = begin(network(), given.plan)
+    start = [p.detach().clone() for p in state.model.parameters()]
+    loss = nn.functional.cross_entropy(state.model(data.x_train), data.y_train)
+    loss = loss + 0.5 / len(data.x_train) * sum(p.square().sum() for p in state.model.parameters())
+    gradient = torch.autograd.grad(loss, list(state.model.parameters()))
+    norm = float(torch.cat([g.flatten() for g in gradient]).norm())
+    assert norm > 0.05
+    train_epoch(state, data, given)
+    factor = clip / norm if 0 < clip < norm else 1.0
+    for p, first, g in zip(state.model.parameters(), start, gradient, strict=True):
+        assert_close(p.detach(), first - 0.1 * factor * g, rtol=1e-4, atol=1e-7)
