@@ -132,12 +132,14 @@ class TrainingPlan(Frozen):
     optimiser: Literal["sgd", "adam"] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # read by "sgd"
+    gradient_clip: Annotated[float, Field(ge=0)] = 2.0  # largest norm of a step's gradient; 0: any
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
     milestones: tuple[Annotated[int, Field(ge=1)], ...] = ()  # epochs, read by "steps"
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.1  # factor at each milestone
     prior_precision: Annotated[float, Field(gt=0)] = 1.0  # before the first update
     #: Where the blocks of the prequential evidence begin, as fractions of the training data.
     prequential_fractions: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.5,)
+    prequential_orders: Literal[1, 2] = 2  # of the data: one, or that and its reverse
     sotl_epochs: Annotated[int, Field(ge=1)] = 1  # E of sotl_e
     sotl_gamma: Annotated[float, Field(gt=0, lt=1)] = 0.9  # gamma of sotl_ema
     online: OnlinePlan = OnlinePlan()

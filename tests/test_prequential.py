@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
-from nas_evidence.evidence.prequential import SCALES, block_bounds, forecast
+from nas_evidence.evidence.prequential import SCALES, Forecast, block_bounds, forecast
 from nas_evidence.likelihood import Categorical, Gaussian
 from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan, derive_seed
@@ -30,7 +30,7 @@ def assignment_of(
         dataset=DatasetSpec(name="digits"),
         plan={
             "epochs": epochs, "batch_size": 16, "online": {"every": 2},
-            "prequential_fractions": [0.25, 0.5], **plan,
+            "prequential_fractions": [0.25, 0.5], "prequential_orders": 1, **plan,
         },
     )  # fmt: skip
 
@@ -100,37 +100,64 @@ def test_blocks_follow_each_other_and_end_with_the_data() -> None:
         block_bounds([0.125, 0.25], 7)
 
 
-def test_a_score_is_that_of_a_trial_on_the_earlier_data_alone(
-    data: TensorData, tmp_path: Path
+@pytest.mark.parametrize("orders", [1, 2])
+def test_a_score_is_that_of_trials_on_the_earlier_data_alone(
+    orders: int, data: TensorData, tmp_path: Path
 ) -> None:
     """Brute force: train on a prefix through the ordinary path, predict the next block."""
-    given = assignment_of()
+    given = assignment_of(prequential_orders=orders)
     record = run(given, data, tmp_path / "whole")
-    order = order_of(data)
-    for score, cuts in fractions_of(given.plan, given.estimators).items():
-        value = hits = 0.0
-        for begin, end in block_bounds(cuts, len(order)):
-            early, late = order[:begin], order[begin:end]
-            some = replace(data, x_train=data.x_train[early], y_train=data.y_train[early])
-            alone = given.model_copy(
-                update={"estimators": (), "seed": given.derived_seed(f"{score}:{begin}")}
-            )
-            trial = Trial.start(alone, some, tmp_path / f"{score}{begin}")
-            trial.advance(given.plan.epochs)
-            assert trial.training is not None
-            trial.training.model.eval()
-            outputs = trial.training.model(data.x_train[late]).detach()
-            found = forecast(outputs, data.y_train[late], Categorical())
-            value, hits = value + found.log_evidence, hits + (found.hits or 0)
+    for score, all_cuts in fractions_of(given.plan, given.estimators).items():
+        value, hits, n = 0.0, 0, 0
+        for turn, cuts in enumerate(all_cuts):
+            order = order_of(data).flip(0) if turn else order_of(data)
+            for begin, end in block_bounds(cuts, len(order)):
+                purpose = f"{score}:{begin}" + ":reversed" * turn
+                found = forecast_by_hand(given, data, order, begin, end, tmp_path / purpose)
+                value, n = value + found.log_evidence, n + end - begin
+                hits += found.hits or 0
         estimate = record.final_estimate(score)
         accuracy = record.final_estimate(f"{score}_accuracy")
         assert estimate is not None
         assert accuracy is not None
-        assert estimate.value == pytest.approx(value, rel=1e-6)
-        n = len(order) - block_bounds(cuts, len(order))[0][0]
+        assert estimate.value == pytest.approx(value / len(all_cuts), rel=1e-6)
         assert estimate.per_datum == pytest.approx(value / n, rel=1e-6)
+        assert len({(term.term, term.group) for term in estimate.terms}) == len(estimate.terms)
         assert accuracy.value == pytest.approx(hits / n)
         assert accuracy.per_datum is None
+
+
+def forecast_by_hand(
+    given: Assignment, data: TensorData, order: torch.Tensor, begin: int, end: int, folder: Path
+) -> Forecast:
+    """Return how well a lone trial on the data before a block foretells it."""
+    early, late = order[:begin], order[begin:end]
+    some = replace(data, x_train=data.x_train[early], y_train=data.y_train[early])
+    update = {"estimators": (), "seed": given.derived_seed(folder.name)}
+    trial = Trial.start(given.model_copy(update=update), some, folder)
+    trial.advance(given.plan.epochs)
+    assert trial.training is not None
+    trial.training.model.eval()
+    outputs = trial.training.model(data.x_train[late]).detach()
+    return forecast(outputs, data.y_train[late], Categorical())
+
+
+def test_two_orders_from_one_half_on_judge_by_every_datum_once(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of(
+        estimators=("prequential",), prequential_fractions=[0.5], prequential_orders=2, epochs=1
+    )
+    record = run(given, data, tmp_path)
+    estimate = record.final_estimate("prequential")
+    assert estimate is not None
+    groups = [term.group for term in estimate.terms if term.term == "log_predictive"]
+    assert groups == ["60-120", "60-120 reversed"]
+    order = order_of(data)
+    assert torch.equal(
+        torch.cat([order[60:], order.flip(0)[60:]]).sort().values, torch.arange(120)
+    )
+    assert estimate.note == "60 data predicted after 60 in each of two orders"
 
 
 def test_what_is_predicted_has_not_been_seen(data: TensorData, tmp_path: Path) -> None:

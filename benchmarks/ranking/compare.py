@@ -9,8 +9,8 @@ questions are asked of every score:
     seed    one seed ranks them, as in a search without replicates: mean over the seeds, and range
     epochs  the same as `mean`, at every evaluation epoch
 
-The pools have several blocks: `prequential 1/2`, the last block alone, is what a study computes by
-default; `prequential 1/4, 1/2` are two blocks, from a quarter and from one half of the data on.
+`prequential` has two orders of the data, each half predicted by a network trained on the other,
+for one training more; `prequential, one half` has the first order alone, for half a training.
 """
 
 import argparse
@@ -18,7 +18,6 @@ import json
 import os
 import platform
 from collections.abc import Iterator
-from fractions import Fraction
 from importlib import metadata
 from pathlib import Path
 
@@ -41,22 +40,15 @@ def scores_of(folder: Path) -> pd.DataFrame:
     evidence = tables["evidence"]
     evidence = evidence[evidence["valid"].fillna(False).astype(bool)]
     rows = evidence[["trial_id", "epoch", "estimator", "value"]]
-    fractions = load_study(folder / "study.toml").plan.prequential_fractions
-    blocks = ", ".join(str(Fraction(cut)) for cut in fractions)
-    whole = {name: f"{name} {blocks}" for name in ("prequential", "prequential_accuracy")}
-    rows = rows.assign(estimator=rows["estimator"].replace(whole))
-    parts = pd.concat([rows, *_parts(tables["terms"])], ignore_index=True)
+    parts = pd.concat([rows, *_one_half(tables["terms"])], ignore_index=True)
     return parts.merge(known, on="trial_id")
 
 
-def _parts(terms: pd.DataFrame) -> Iterator[pd.DataFrame]:
+def _one_half(terms: pd.DataFrame) -> Iterator[pd.DataFrame]:
     for estimator, term in (("prequential", "log_predictive"), ("prequential_accuracy", "hits")):
-        some = terms[(terms["estimator"] == estimator) & (terms["term"] == term)].copy()
-        some["begin"] = [int(group.split("-")[0]) for group in some["group"]]
-        order = some.groupby(["trial_id", "epoch"])["begin"].rank(ascending=False)
-        last = some[order == 1][["trial_id", "epoch", "value"]].copy()
-        last["estimator"] = f"{estimator} 1/2"
-        yield last
+        some = terms[(terms["estimator"] == estimator) & (terms["term"] == term)]
+        first = some[~some["group"].str.endswith(" reversed")]
+        yield first[["trial_id", "epoch", "value"]].assign(estimator=f"{estimator}, one half")
 
 
 def ranked(scores: pd.DataFrame, target: pd.Series, families: pd.Series) -> dict[str, object]:

@@ -12,6 +12,9 @@ scale of its outputs marginalised over a uniform prior in log T: overconfidence 
 nats a block. No datum is predicted by a network that has seen it, and every datum is trained on in
 the end.
 
+The exact evidence is the same whatever the order of the data. With two orders, one the reverse of
+the other, `value` is the mean of both: twice the data judge, with blocks from one half on all.
+
 `hit_rate` is the fraction of the same data whose class has the largest output. It orders as the
 evidence of the coarser forecast does that gives the named class 1 - e, every other class
 e / (C - 1), with one error rate e.
@@ -37,6 +40,7 @@ class Block(Frozen):
     """How well one block was predicted by the network trained on the data before it.
 
     begin, end    the block, in the order of the blocks; `begin` data were trained on
+    order         of the data: 0, or 1 for its reverse
     log_evidence  of the block in nats, the scale marginalised; None if the training diverged
     scale         the likeliest of `SCALES`
     hits          data whose class has the largest output; None for real targets
@@ -44,6 +48,7 @@ class Block(Frozen):
 
     begin: int
     end: int
+    order: int = 0
     log_evidence: float | None
     scale: float
     hits: int | None
@@ -101,9 +106,10 @@ def prequential_estimates(
 ) -> list[EvidenceEstimate]:
     """Return the estimate named `evidence`, and that named `hit_rate` where there are classes.
 
-    `value` of the first in nats summed over the blocks, `per_datum` over their data; of the
-    second a fraction. Not valid where a training diverged.
+    `value` of the first in nats summed over the blocks of an order, mean over orders; `per_datum`
+    that over the data of an order; of the second a fraction. Not valid where a training diverged.
     """
+    orders = len({b.order for b in blocks})
     seconds, n = sum(b.seconds for b in blocks), sum(b.end - b.begin for b in blocks)
     failed = [b.begin for b in blocks if b.log_evidence is None]
     if failed:
@@ -112,27 +118,24 @@ def prequential_estimates(
         return [EvidenceEstimate(estimator=n, value=-math.inf, valid=False, note=note)
                 for n in names]  # fmt: skip
     terms = [
-        Term(term=term, group=f"{b.begin}-{b.end}", value=value)
+        Term(term=term, group=_name(b), value=value)
         for b in blocks
         for term, value in (("log_predictive", b.log_evidence), ("output_scale", b.scale))
         if value is not None
     ]
-    value = sum(b.log_evidence for b in blocks if b.log_evidence is not None)
+    value = sum(b.log_evidence for b in blocks if b.log_evidence is not None) / orders
+    times = " in each of two orders" if orders > 1 else ""
     estimates = [
         EvidenceEstimate(
             estimator=evidence,
             value=value,
-            per_datum=value / n,
+            per_datum=value * orders / n,
             terms=tuple(terms),
             seconds=seconds,
-            note=f"{n} data predicted after {blocks[0].begin}",
+            note=f"{n // orders} data predicted after {blocks[0].begin}{times}",
         )
     ]
-    hits = [
-        Term(term="hits", group=f"{b.begin}-{b.end}", value=b.hits)
-        for b in blocks
-        if b.hits is not None
-    ]
+    hits = [Term(term="hits", group=_name(b), value=b.hits) for b in blocks if b.hits is not None]
     if len(hits) == len(blocks):
         rate = sum(term.value for term in hits) / n
         estimates.append(
@@ -141,6 +144,10 @@ def prequential_estimates(
             )
         )
     return estimates
+
+
+def _name(block: Block) -> str:
+    return f"{block.begin}-{block.end}" + " reversed" * block.order
 
 
 def _at(likelihood: Likelihood, scale: float) -> Likelihood:

@@ -60,7 +60,8 @@ def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData)
         for kind in kinds
         if kind in LAPLACE_KINDS
     )
-    blocks = sum(sum(cuts) for cuts in fractions_of(study.plan, study.estimators).values())
+    scores = fractions_of(study.plan, study.estimators).values()
+    blocks = sum(sum(cuts) for orders in scores for cuts in orders)
     updates = _ONE_COLUMN * len(plan.evaluation_epochs())
     whole = plan.epochs + columns * len(plan.evaluation_epochs())
     return epoch * (whole + blocks * (plan.epochs + updates))

@@ -8,11 +8,13 @@ between blocks, and another one for every replicate.
     score        trained on                            predicted
     prequential  the first c_1, c_2, ... c_K of N      up to c_2, c_3, ... N
     heldout_10   the first nine tenths                 the last tenth: the usual split
+
+`prequential` does so in `prequential_orders` orders, the second the reverse of the first.
 """
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,61 +35,75 @@ from nas_evidence.training.online import evaluate
 _HELD_OUT = (0.9,)
 
 
+@dataclass(frozen=True)
+class BlockTask:
+    """A block to predict, [begin, end) in an order of the data, for a score."""
+
+    score: str
+    order: int
+    begin: int
+    end: int
+
+
 def fractions_of(
     plan: TrainingPlan, estimators: Collection[str]
-) -> Mapping[str, tuple[float, ...]]:
-    """Return where the blocks of each score that is asked for begin."""
-    all_fractions = {"prequential": plan.prequential_fractions, "heldout_10": _HELD_OUT}
+) -> Mapping[str, tuple[tuple[float, ...], ...]]:
+    """Return where the blocks of each score that is asked for begin, in each order of the data."""
+    all_fractions = {
+        "prequential": (plan.prequential_fractions,) * plan.prequential_orders,
+        "heldout_10": (_HELD_OUT,),
+    }
     wanted = {name.removesuffix("_accuracy") for name in estimators}
     return {score: cuts for score, cuts in all_fractions.items() if score in wanted}
 
 
-def blocks_due(
-    state: Training, data: TensorData, assignment: Assignment
-) -> list[tuple[str, int, int]]:
-    """Return (score, begin, end) of the blocks that are not scored yet.
+def blocks_due(state: Training, data: TensorData, assignment: Assignment) -> list[BlockTask]:
+    """Return the blocks that are not scored yet.
 
     Raises:
         ValueError: the data are too few for a block to hold any.
     """
     due = []
-    for score, fractions in fractions_of(assignment.plan, assignment.estimators).items():
-        bounds = block_bounds(fractions, len(data.x_train))
-        done = len(state.blocks.get(score, ()))
-        due += [(score, begin, end) for begin, end in bounds[done:]]
+    for score, orders in fractions_of(assignment.plan, assignment.estimators).items():
+        tasks = [
+            BlockTask(score, order, begin, end)
+            for order, fractions in enumerate(orders)
+            for begin, end in block_bounds(fractions, len(data.x_train))
+        ]
+        due += tasks[len(state.blocks.get(score, ())) :]
     return due
 
 
 def score_block(
-    state: Training, data: TensorData, assignment: Assignment, block: tuple[str, int, int]
+    state: Training, data: TensorData, assignment: Assignment, task: BlockTask
 ) -> None:
     """Train on the data before a block, predict it, and append it to `state.blocks`."""
     started = time.perf_counter()
-    score, first, end = block
-    order = torch.Generator().manual_seed(derive_seed("blocks", assignment.replicate))
-    rows = torch.randperm(len(data.x_train), generator=order)
-    x, y = (
-        select(data.x_train, rows[first:end]),
-        data.y_train[rows[first:end].to(data.y_train.device)],
-    )
+    generator = torch.Generator().manual_seed(derive_seed("blocks", assignment.replicate))
+    rows = torch.randperm(len(data.x_train), generator=generator)
+    rows = rows.flip(0) if task.order else rows
+    before, block = rows[: task.begin], rows[task.begin : task.end]
+    x, y = select(data.x_train, block), data.y_train[block.to(data.y_train.device)]
+    purpose = f"{task.score}:{task.begin}" + ":reversed" * task.order
+    found = Block(
+        begin=task.begin, end=task.end, order=task.order,
+        log_evidence=None, scale=1.0, hits=None, seconds=0.0,
+    )  # fmt: skip
     try:
-        trained = _trained_on(rows[:first], data, assignment, f"{score}:{first}")
+        trained = _trained_on(before, data, assignment, purpose)
     except DivergedError:
-        found = Block(begin=first, end=end, log_evidence=None, scale=1.0, hits=None, seconds=0.0)
+        pass  # the block stays without an evidence
     else:
         plan = assignment.plan
         likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
         guess = forecast(_outputs(trained, x), y, likelihood)
-        found = Block(
-            begin=first,
-            end=end,
-            log_evidence=guess.log_evidence,
-            scale=guess.scale,
-            hits=guess.hits,
-            seconds=0.0,
-        )
+        found = found.model_copy(
+            update={
+                "log_evidence": guess.log_evidence, "scale": guess.scale, "hits": guess.hits,
+            }
+        )  # fmt: skip
     seconds = time.perf_counter() - started
-    state.blocks.setdefault(score, []).append(found.model_copy(update={"seconds": seconds}))
+    state.blocks.setdefault(task.score, []).append(found.model_copy(update={"seconds": seconds}))
     state.evidence_seconds += seconds
 
 
