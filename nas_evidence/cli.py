@@ -21,6 +21,7 @@ from nas_evidence.cli_run import resume, search
 from nas_evidence.codec import StudyError
 from nas_evidence.terminal import err, out
 
+_INTERRUPTED = 130
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -35,10 +36,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         # Not standalone, so that typer.Exit comes back as a number and errors come out here.
-        sys.exit(app(standalone_mode=False, prog_name="nas-evidence"))
+        code = app(standalone_mode=False, prog_name="nas-evidence")
+        if code == _INTERRUPTED:  # by typer, without a word
+            err.print("interrupted")
+        sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
         err.print("interrupted")
-        sys.exit(130)
+        sys.exit(_INTERRUPTED)
     except BrokenPipeError:  # the reader has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except StudyError as error:

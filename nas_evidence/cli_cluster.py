@@ -155,11 +155,11 @@ def attach(folder: Place = None, address: Dashboard = None, name: JobName = None
                 typer.echo(said, nl=False)
     except KeyboardInterrupt:
         err.print(f"\nThe study goes on. Come back: {again}")
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
     _print_job(job)
     if job.state != "SUCCEEDED":
         out.print(f"resume: {program()} resume {job.store} {_where(place, address)}")
-        raise typer.Exit(130 if job.state == "STOPPED" else 1)
+        raise SystemExit(130 if job.state == "STOPPED" else 1)
 
 
 def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) -> None:

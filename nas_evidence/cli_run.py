@@ -179,7 +179,7 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
                     f"stored, the others go on from their last checkpoint.\nContinue: {again}"
                 )
-                raise typer.Exit(130) from None
+                raise SystemExit(130) from None
             n_stored = len(finished(folder))
             if n_stored < spec.n_trials:
                 out.print(

@@ -4,8 +4,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -455,6 +457,29 @@ def test_export_writes_the_best_or_the_one_asked_for(home: Path, tmp_path: Path)
             "architecture.toml", "model.safetensors", "model.pt2", "evidence.json",
             "MODEL_CARD.md",
         }  # fmt: skip
+
+
+def test_a_study_at_a_uri_is_shown_reported_watched_and_exported(
+    done: Path, tmp_path: Path
+) -> None:
+    uri = done.as_uri()
+    assert "status\tcomplete" in run("show", uri, 1, folder=tmp_path).stdout
+    shutil.rmtree(done / "report")
+    for verb in ("report", "watch"):
+        assert run(verb, uri, folder=tmp_path).stdout == f"report: {uri}/report/index.html\n"
+        assert (done / "report" / "index.html").is_file()
+    run("export", uri, "--to", tmp_path / "winner", folder=tmp_path)
+    assert (tmp_path / "winner" / "MODEL_CARD.md").is_file()
+    process = run("show", f"{uri}-else", 1, folder=tmp_path, code=2)
+    assert process.stderr == f"error: there is no study at {uri}-else: it has no study.toml.\n"
+
+
+def test_an_interrupted_audit_says_so_in_a_word(tmp_path: Path) -> None:
+    process = start("audit", folder=tmp_path)
+    time.sleep(6)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "interrupted\n")
+    assert process.returncode == 130
 
 
 def test_export_of_no_trial_says_so(home: Path, tmp_path: Path) -> None:

@@ -347,6 +347,25 @@ def test_requests_reach_the_driver_through_the_store_and_go_when_done(uri: str) 
     assert "requests/cancel-000003" not in Remote(uri).names()
 
 
+def test_who_looks_while_the_driver_removes_what_was_just_listed_lists_again(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search(Mirror(uri))
+    remote, names = Remote(uri), Remote.names
+    for name in ("checkpoints/000009/attempt-1/assignment.json", "trials/small.parquet"):
+        remote.write(name, b"{}")
+
+    def listed_late(self: Remote, below: str = "") -> dict[str, int]:
+        found = names(self, below)
+        remote.remove(name for name in found if "000009" in name or "small" in name)
+        return found
+
+    monkeypatch.setattr(Remote, "names", listed_late)
+    folder = pulled(uri)
+    assert not (folder / "trials" / "small.parquet").exists()
+    assert len(read_table(folder, "trials")) == STUDY.n_trials
+
+
 def test_a_store_that_is_silent_for_a_while_is_waited_for(
     uri: str, monkeypatch: pytest.MonkeyPatch, calm: list[tuple[object, ...]]
 ) -> None:

@@ -199,6 +199,10 @@ class Mirror:
         Raises:
             StoreError: if the store cannot be used.
         """
+        while not self._pull():  # a driver at work has removed what was just listed: list again
+            time.sleep(0.1)
+
+    def _pull(self) -> bool:
         there = self.remote.names()
         kept = {
             name
@@ -212,7 +216,8 @@ class Mirror:
         wanted = there.keys() - {*parts, *checkpoints, *weights, *kept}
         if self._lease is not None:
             wanted -= {"lock"}
-        self.remote.download({name: self.folder / name for name in wanted})
+        if not self.remote.download({name: self.folder / name for name in wanted}):
+            return False
         for name in checkpoints:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             self.note_checkpoint(name)
@@ -223,6 +228,7 @@ class Mirror:
             self._journal_bytes = journal.stat().st_size
         self._sent = self._stamps()
         self._homes = {path.name for path in (self.folder / "checkpoints").glob("[0-9]*")}
+        return True
 
     def push(self, *, logs: bool = False) -> None:
         """Store what changed in `folder`, in the order that keeps every prefix whole.

@@ -137,14 +137,24 @@ class Remote:
 
         self._try(put)
 
-    def download(self, files: Mapping[str, Path]) -> None:
-        """Fetch files, several at a time where the service can; a folder for each is made."""
-        if not files:
-            return
+    def download(self, files: Mapping[str, Path]) -> bool:
+        """Fetch files, several at a time where the service can; a folder for each is made.
+
+        Returns:
+            Whether all were there; where one was not, others may be missing too.
+        """
         for path in files.values():
             path.parent.mkdir(parents=True, exist_ok=True)
-        there = [self._path(name) for name in files]
-        self._try(lambda: self._fs.get(there, [str(path) for path in files.values()]))
+        there, here = [self._path(name) for name in files], [str(p) for p in files.values()]
+
+        def get() -> bool:
+            try:
+                self._fs.get(there, here)
+            except FileNotFoundError:
+                return False
+            return True
+
+        return not files or self._try(get)
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files; those that are gone do not matter."""

@@ -18,7 +18,7 @@ from typing import Any
 from nas_evidence.data import ArrayData
 from nas_evidence.record import SliceReport, TrialRecord
 from nas_evidence.service.executors import Launch, Verdict
-from nas_evidence.service.remote import Remote
+from nas_evidence.service.remote import Remote, StoreError
 from nas_evidence.service.worker_process import MakeWorker
 from nas_evidence.spec import ResourceSpec
 
@@ -67,7 +67,8 @@ class StoredWorker:
         home = self._attempt.rpartition("/")[0]
         names = [name for name in self._remote.names(home) if _EPOCH.search(name)]
         names = sorted(names, key=_epoch, reverse=True)[:_N_FETCHED]
-        self._remote.download({name: here / name for name in names})
+        if not self._remote.download({name: here / name for name in names}):
+            raise StoreError(f"a checkpoint below {home} vanished while it was fetched.")
         resume_from = (here / names[0]).parent if names else None
         report: SliceReport = self._worker.start(
             replace(launch, folder=folder, resume_from=resume_from)
