@@ -13,7 +13,20 @@ import torch
 
 torch.set_num_threads(1)
 
+#: Files that take longest: first, so that two workers end at the same time.
+_LONG = (
+    "test_kill", "test_submit_cluster", "test_cluster_files", "test_chaos", "test_ray_cluster",
+    "test_cli", "test_audit", "test_service_machine", "test_crash_points", "test_scale",
+    "test_proposer", "test_thermodynamic", "test_mirror", "test_notebooks", "test_export",
+)  # fmt: skip
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long files first."""
+    rank = {name: i for i, name in enumerate(_LONG)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(_LONG)))
 
 
 @pytest.fixture(scope="session")

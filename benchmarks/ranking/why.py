@@ -56,7 +56,6 @@ def scores_of(
         architecture=architecture, dataset=dataset,
         plan={
             "epochs": epochs, "batch_size": 50, "learning_rate": 0.05,
-            "prequential_fractions": [0.25, 0.5],
             "online": {"every": 10, "burn_in": 10, "prior_groups": groups},
         },
     )  # fmt: skip
