@@ -4,7 +4,7 @@ Small networks on few digits, where the Gauss-Newton of all parameters together 
 Every network is trained with the online updates as a study does, for 40 and for 300 epochs, with
 one precision a tensor or one for all; every curvature then gives its evidence of the same weights.
 
-    python benchmarks/ranking/why.py [--seeds 2] [--n-data 200] [--out F]
+    python benchmarks/ranking/why.py [--seeds 2] [--n-data 200] [--variants V ...] [--out F]
 """
 
 import argparse
@@ -102,6 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--n-data", type=int, default=200)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -113,7 +114,8 @@ def main() -> None:
         "seeds": options.seeds,
         "variants": {},
     }
-    for variant, (epochs, groups) in VARIANTS.items():
+    for variant in options.variants:
+        epochs, groups = VARIANTS[variant]
         means: list[dict[str, float]] = []
         names: list[ArchitectureSpec] = []
         for architecture in ARCHITECTURES:
