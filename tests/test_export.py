@@ -229,7 +229,7 @@ def test_the_program_predicts_real_targets_in_their_own_unit(
         rmse = np.sqrt(np.mean((predicted - data.y_test) ** 2))
         # Predictions near 150 in float32: 1e-5 each.
         assert rmse == pytest.approx(row["test_rmse"], rel=1e-6)
-    assert 30 < row["test_rmse"] < 100  # the targets go from 25 to 346
+    assert 30 < row["test_rmse"] < 150  # the targets go from 25 to 346
     noise = row["noise_std"] * data.y_std[0]
     card = (tmp_path / "e" / "MODEL_CARD.md").read_text()
     assert f"Test RMSE {row['test_rmse']:.4g} in the unit of the targets" in card
