@@ -29,7 +29,7 @@ check: $(VENV)/installed-test  ## ruff, mypy and the fast tests, under two minut
 
 test: $(VENV)/installed-test  ## all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not ray"
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m ray
+	$(BIN)/python -m pytest -q -m ray
 
 oracles: $(VENV)/installed-test  ## our curvature against laplace-torch, BackPACK and curvlinops
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
