@@ -100,7 +100,7 @@ def test_blocks_follow_each_other_and_end_with_the_data() -> None:
         block_bounds([0.125, 0.25], 7)
 
 
-@pytest.mark.parametrize("orders", [1, 2])
+@pytest.mark.parametrize("orders", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_score_is_that_of_trials_on_the_earlier_data_alone(
     orders: int, data: TensorData, tmp_path: Path
 ) -> None:
