@@ -47,9 +47,8 @@ from nas_evidence.evidence.thermodynamic import thermodynamic_evidence
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
+from nas_evidence.scores import LAPLACE_KINDS, SCORES
 from nas_evidence.spec import (
-    LAPLACE_KINDS,
-    SCORES,
     ArchitectureSpec,
     Assignment,
     DatasetSpec,

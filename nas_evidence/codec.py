@@ -257,7 +257,9 @@ def _check_families(
 def _domain(value: Any, widest: Domain) -> Domain | str:
     """Parse one domain; a string says what is wrong with it."""
     allowed = described(widest)
-    if not isinstance(value, Mapping):
+    if isinstance(value, list):
+        value = {"options": value}
+    elif not isinstance(value, Mapping):
         value = {"options": [value]}  # a plain value fixes the parameter
     ranged = FloatRange if isinstance(widest, FloatRange) else IntRange
     kind = Choice if "options" in value else ranged

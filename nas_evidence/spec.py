@@ -13,35 +13,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from nas_evidence.domains import Choice, Domain, Frozen, IntRange, ParameterValue, masked
-
-#: Curvature kinds whose spectrum splits over parameter tensors, fit for the online update.
-ONLINE_KINDS = (
-    "diag_ef",
-    "diag_ggn",
-    "diag_ggn_mc",
-    "kfac_ggn",
-    "kfac_ggn_mc",
-    "kfac_ef",
-    "ekfac_ggn",
-    "block_ggn",
+from nas_evidence.scores import (
+    DIAGONAL_KINDS,
+    EARLY_SCORES,
+    ON_REQUEST,
+    ONLINE_KINDS,
+    PREFERRED,
+    SAMPLED_KINDS,
+    SCORES,
+    laplace_kinds_of,
 )
-#: Laplace evidences: a curvature kind each. A bare name is exact, `_mc` is Monte Carlo.
-LAPLACE_KINDS = (*ONLINE_KINDS, "full_ggn", "full_ef")
-#: Those with one number for each parameter.
-DIAGONAL_KINDS = frozenset({"diag_ef", "diag_ggn", "diag_ggn_mc"})
-#: Scores read off the training losses at no cost; recorded for every trial.
-CURVE_SCORES = ("sotl", "sotl_e", "sotl_ema", "prequential_epoch1")
-#: Scores of data predicted before they are trained on, and of a tenth held out: more training.
-CONDITIONAL_SCORES = ("prequential", "prequential_accuracy", "heldout_10", "heldout_10_accuracy")
-#: What any useful score has to beat; recorded for every trial.
-BASELINES = ("n_parameters", "train_nll_per_datum")
-#: Evidences of tiny networks by sampling, at the end of training: far dearer than it.
-SAMPLED_KINDS = ("sgd_entropy", "thermodynamic", "temperature_ladder")
-SCORES = LAPLACE_KINDS + CONDITIONAL_SCORES + SAMPLED_KINDS + CURVE_SCORES + BASELINES
-#: Scores that a study has only where its `estimators` name them.
-ON_REQUEST = LAPLACE_KINDS + CONDITIONAL_SCORES + SAMPLED_KINDS
-#: What ranks where a study names no objective, in this order; see docs/ranking.md.
-PREFERRED = ("prequential", "kfac_ggn")
+
 #: What an architecture costs in use; known before it is trained.
 COSTS = ("n_parameters", "flops", "latency_seconds")
 
@@ -323,6 +305,17 @@ class StudySpec(Frozen):
         """Return the score that trials are compared by at the rungs."""
         return str(self.pruning.score or self.objective)
 
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """Return the epochs at which trials are compared; 0 if by a score known before the first.
+
+        At 0 by what one order of the data says: the other is trained on by those that go on.
+        """
+        if self.pruning.rule == "none":
+            return ()
+        early = (0,) if self.pruning_score in EARLY_SCORES else ()
+        return early + self.pruning.rungs(self.plan)
+
     @model_validator(mode="after")
     def _objective(self) -> "StudySpec":
         if self.objective in ON_REQUEST and self.objective not in self.estimators:
@@ -330,7 +323,7 @@ class StudySpec(Frozen):
                 f'`objective` must be one of the estimators, but got "{self.objective}" '
                 f"with estimators = {list(self.estimators)}"
             )
-        kinds = {kind for kind in self.estimators if kind in LAPLACE_KINDS}
+        kinds = laplace_kinds_of(self.estimators)
         if self.plan.online.prior_groups == "parameter" and not kinds <= DIAGONAL_KINDS:
             raise ValueError(
                 f"`estimators` must be diagonal kinds ({', '.join(sorted(DIAGONAL_KINDS))}) with "

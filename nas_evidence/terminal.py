@@ -19,8 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.scores import BASELINES, CURVE_SCORES
 from nas_evidence.service.executors import Lost
-from nas_evidence.spec import BASELINES, CURVE_SCORES, ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 
 if TYPE_CHECKING:  # pandas comes with it; the command line starts without
     from nas_evidence.report.tables import RankedArchitecture

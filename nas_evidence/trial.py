@@ -25,7 +25,8 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build, infeasible
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.spec import COSTS, EVIDENCE_BATCH, LAPLACE_KINDS, Assignment, TrainingPlan
+from nas_evidence.spec import COSTS, EVIDENCE_BATCH, Assignment, TrainingPlan
+from nas_evidence.training.beforehand import advance_beforehand, early_scores, is_beforehand
 from nas_evidence.training.checkpoint import (
     load_checkpoint,
     restore,
@@ -42,10 +43,9 @@ from nas_evidence.training.loop import (
     train_epoch,
 )
 from nas_evidence.training.online import evaluate
-from nas_evidence.training.prequential import blocks_due, score_block
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 3
+CHECKPOINT_VERSION = 4
 #: Name of the precisions of a tensor's parameters in a file of weights, before the tensor's.
 PRECISION_PREFIX = "prior_precision/"
 
@@ -122,8 +122,7 @@ class Trial:
         shape, width = data.input_shape, data.n_outputs
         reason = infeasible(architecture, shape, width)
         if not reason:
-            kinds = {plan.online.curvature, *given.estimators} & set(LAPLACE_KINDS)
-            self.cost = cost_of(architecture, shape, width, plan, kinds)
+            self.cost = cost_of(architecture, shape, width, plan, given.estimators)
             reason = self._excess()
         if reason:
             self.status, self.cause = TrialStatus.INFEASIBLE, reason
@@ -149,8 +148,8 @@ class Trial:
     def advance(self, until_epoch: int) -> SliceReport:
         """Train up to `until_epoch`, evaluating on the way, and write a checkpoint.
 
-        Where a score of blocks is asked for, each block is a slice of its own before the first
-        epoch, and the report says epoch 0.
+        Where a score needs trainings on parts of the data, their slices come before the first
+        epoch, up to the next evaluation each, and the report says epoch 0.
 
         Raises:
             OSError: if the checkpoint cannot be written.
@@ -162,10 +161,10 @@ class Trial:
             if self.status is TrialStatus.RUNNING and training is not None:
                 due = plan.evaluation_epochs()
                 last = min(until_epoch, plan.epochs)
-                blocks = blocks_due(training, self.data, self.assignment)
-                if blocks:
-                    score_block(training, self.data, self.assignment, blocks[0])
-                while not blocks and training.epoch < last and not training.ended:
+                first = is_beforehand(training, self.data, self.assignment)
+                if first:
+                    advance_beforehand(training, self.data, self.assignment)
+                while not first and training.epoch < last and not training.ended:
                     train_epoch(training, self.data, self.assignment)
                     if training.epoch in due:
                         evaluate(training, self.data, self.assignment)
@@ -179,7 +178,7 @@ class Trial:
         training = self.training
         scores: dict[str, float] = {}
         if training is not None:
-            for evaluation in training.evaluations:
+            for evaluation in (*early_scores(training, self.data), *training.evaluations):
                 estimate = evaluation.estimate
                 per_datum = estimate.per_datum
                 if estimate.valid:
@@ -226,7 +225,7 @@ class Trial:
                 "best_evidence": training.best_evidence,
                 "noise_std": training.noise_std if gaussian else None,
                 "temperature": None if gaussian else training.temperature,
-                "evaluations": tuple(training.evaluations),
+                "evaluations": tuple(training.evaluations or early_scores(training, self.data)),
                 "curve": tuple(training.curve),
                 "train_seconds": training.train_seconds,
                 "evidence_seconds": training.evidence_seconds,
@@ -289,7 +288,7 @@ class Trial:
         ):
             _LOG.warning("checkpoint_of_another_trial folder=%s", folder)
             return False
-        restore(training, state["training"])
+        restore(training, state["training"], self.assignment.plan)
         self.latency_seconds = state["latency_seconds"]
         self.earlier_seconds = state["total_seconds"]
         # A checkpoint of the last epoch leaves nothing to train, only the finish.

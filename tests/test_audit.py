@@ -13,7 +13,7 @@ from nas_evidence.evidence.audit_problems import (
     linear_problem,
 )
 from nas_evidence.record import EvidenceEstimate
-from nas_evidence.spec import LAPLACE_KINDS
+from nas_evidence.scores import LAPLACE_KINDS
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from nas_evidence.evidence import ESTIMATORS
 from nas_evidence.evidence.laplace import laplace_estimate, log_evidence, squared_norms
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.maths.structured import FullKernel, FullMatrix
-from nas_evidence.spec import LAPLACE_KINDS, SCORES
+from nas_evidence.scores import LAPLACE_KINDS, SCORES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 

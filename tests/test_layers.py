@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
 LAYERS = {
-    "domains": 0, "spec": 0, "record": 0, "sampling_plan": 0,
+    "domains": 0, "scores": 0, "spec": 0, "record": 0, "sampling_plan": 0,
     "codec": 1, "maths": 1,
     "likelihood": 2, "models": 2, "data": 2, "curvature": 2,
     "evidence": 3,
@@ -20,7 +20,7 @@ LAYERS = {
 #: Between rooms of one layer, these only.
 SIDEWAYS = {
     ("curvature", "likelihood"), ("record", "spec"), ("record", "domains"), ("spec", "domains"),
-    ("sampling_plan", "domains"),
+    ("spec", "scores"), ("sampling_plan", "domains"),
     ("__main__", "cli"), ("cli", "cli_cluster"), ("cli", "cli_results"), ("cli", "cli_run"),
     ("cli_run", "cli_cluster"), ("cli_run", "cli_results"),
     *((verbs, shared) for verbs in ("cli", "cli_cluster", "cli_results", "cli_run")

@@ -194,8 +194,8 @@ def test_architectures_are_judged_by_the_same_blocks_and_replicates_by_others() 
     assert derive_seed("blocks", 0) != derive_seed("blocks", 1)
 
 
-@pytest.mark.parametrize("parked_after", [1, 2, 4])
-def test_a_trial_parked_between_blocks_ends_bit_identical(
+@pytest.mark.parametrize("parked_after", [1, 2, 5, 7])
+def test_a_trial_parked_at_any_slice_ends_bit_identical(
     parked_after: int, data: TensorData, tmp_path: Path
 ) -> None:
     given = assignment_of()
@@ -203,7 +203,8 @@ def test_a_trial_parked_between_blocks_ends_bit_identical(
     first = Trial.start(given, data, tmp_path / "trial" / "attempt-1")
     for _ in range(parked_after):
         report = first.advance(2)
-    assert report.epoch == (2 if parked_after == 4 else 0)
+    # Three blocks of two slices each, the first up to epoch 2, come before the training proper.
+    assert report.epoch == (2 if parked_after == 7 else 0)
     again = given.model_copy(update={"attempt": 2})
     second = Trial.start(
         again, data, tmp_path / "trial" / "attempt-2",
@@ -228,6 +229,7 @@ def test_a_training_that_diverges_is_no_estimate_and_says_where(
     for _ in range(2):
         trial.advance(2)
     assert trial.training is not None
+    assert trial.training.part is None
     blocks = trial.training.blocks["prequential"]
     assert [b.log_evidence is None for b in blocks] == [False, True]
 

@@ -13,7 +13,8 @@ from torch.distributions import MultivariateNormal
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.record import TrialRecord
-from nas_evidence.spec import SAMPLED_KINDS, ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.scores import SAMPLED_KINDS
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
 from nas_evidence.trial import Trial
 
 

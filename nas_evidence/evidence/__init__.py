@@ -6,6 +6,7 @@ must hit it, a LOWER_BOUND must not exceed it, a SCORE only ranks.
 """
 
 from nas_evidence.record import Relation
+from nas_evidence.scores import CONDITIONAL_KINDS
 
 ESTIMATORS: dict[str, Relation] = {
     "diag_ef": "SCORE",
@@ -37,4 +38,7 @@ ESTIMATORS: dict[str, Relation] = {
     "heldout_10_accuracy": "SCORE",
     "n_parameters": "SCORE",
     "train_nll_per_datum": "SCORE",
+    # Of the late data, given the early ones; a difference of bounds is none.
+    **dict.fromkeys(CONDITIONAL_KINDS, "SCORE"),
+    "conditional_full_ggn": "EXACT_ON_LINEAR",
 }

@@ -19,7 +19,8 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
 from nas_evidence.export.program import Exported, without_precision
 from nas_evidence.models import build
-from nas_evidence.spec import LAPLACE_KINDS, ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.scores import LAPLACE_KINDS
+from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.trial import PRECISION_PREFIX, Trial
 

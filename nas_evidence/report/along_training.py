@@ -8,7 +8,7 @@ import pandas as pd
 from nas_evidence.maths.ranking import Interval, regret, resampling_plan, spearman
 from nas_evidence.report.correlations import SIZE, Scale, scale_of
 from nas_evidence.report.tables import Study, usable
-from nas_evidence.spec import CURVE_SCORES
+from nas_evidence.scores import CURVE_SCORES
 
 #: Epochs looked at, at most; spread evenly, the last one among them.
 MAX_EPOCHS = 12

@@ -10,7 +10,7 @@ from nas_evidence.maths.ranking import resampling_plan, spearman
 from nas_evidence.record import TrialStatus
 from nas_evidence.report.pages import duration
 from nas_evidence.report.tables import Study, last_evaluations
-from nas_evidence.spec import LAPLACE_KINDS
+from nas_evidence.scores import LAPLACE_KINDS
 
 #: Two estimates of one evidence that agree less than this are worth a warning.
 AGREEMENT = 0.5

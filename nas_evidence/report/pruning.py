@@ -12,6 +12,7 @@ from nas_evidence.report.along_training import evaluation_epochs, scores_by_epoc
 from nas_evidence.report.correlations import scale_of
 from nas_evidence.report.pages import duration
 from nas_evidence.report.tables import Study
+from nas_evidence.scores import EARLY_SCORES
 from nas_evidence.spec import PruningSpec
 
 #: Rungs of the replay where the study itself pruned nothing.
@@ -58,21 +59,31 @@ def pruning_report(study: Study) -> PruningReport:
     long = scores_by_epoch(study)
     own = long[long["score"] == score].pivot(index="epoch", columns="trial_id", values="value")
     own = own.reindex(columns=sorted(own.columns))
+    if score in EARLY_SCORES:  # known before the first epoch, but stored with the first evidence
+        own.loc[0] = own.bfill().iloc[0]
+        own = own.sort_index()
     final = study.spec.plan.epochs
-    epochs = [epoch for epoch in evaluation_epochs(study) if epoch < final and epoch in own.index]
+    stored = {0} & set(own.index) | set(evaluation_epochs(study))
+    epochs = [epoch for epoch in sorted(stored) if epoch < final and epoch in own.index]
     rungs = tuple(_rung(study, own.loc[epoch], epoch, rule, used.reduction) for epoch in epochs)
     if study.spec.pruning.rule != "none":
-        sentences = [_saved(study), _winner(rungs, used.rungs(study.spec.plan))]
+        sentences = [_saved(study), _winner(rungs, study.spec.rungs)]
     else:
         sentences = [_replayed(study, own, used, rule)]
     return PruningReport(used, score, rungs, tuple(filter(None, sentences)))
 
 
 def _whole_seconds(study: Study, trial_ids: Sequence[int]) -> pd.Series:
-    """Return the training time of each trial had it run to its end, estimated from its epochs."""
+    """Return the training time of each trial had it run to its end, estimated from its epochs.
+
+    Of a trial without any, from what trainings on parts of the data took.
+    """
     trials = study.trials.set_index("trial_id").loc[list(trial_ids)]
+    plan = study.spec.plan
     epochs = trials["epochs"].astype(float).replace(0.0, float("nan"))
-    seconds = trials["train_seconds"].astype(float) / epochs * study.spec.plan.epochs
+    seconds = trials["train_seconds"].astype(float) / epochs * plan.epochs
+    parts = trials["evidence_seconds"].astype(float) / sum(plan.prequential_fractions)
+    seconds = seconds.fillna(parts)
     return seconds.fillna(0.0) if seconds.fillna(0.0).sum() > 0 else seconds.fillna(1.0) * 0 + 1
 
 
@@ -102,7 +113,8 @@ def _lost(study: Study, kept: list[int]) -> float | None:
 
 
 def _replayed(study: Study, own: pd.DataFrame, used: PruningSpec, rule: Rule) -> str:
-    rungs = [epoch for epoch in used.rungs(study.spec.plan) if epoch in own.index]
+    due = study.spec.model_copy(update={"pruning": used}).rungs
+    rungs = [epoch for epoch in due if epoch in own.index]
     done = own.loc[rungs, own.columns.isin(study.complete.index)]
     if study.winner is None or not rungs or done.shape[1] <= used.startup_trials:
         return "Pruning cannot be replayed: too few complete trials, or no score before the end."

@@ -40,7 +40,7 @@ from nas_evidence.report.terms import (
     page_data,
     term_rows,
 )
-from nas_evidence.spec import BASELINES, CURVE_SCORES
+from nas_evidence.scores import BASELINES, CURVE_SCORES
 
 CAPTIONS: Mapping[str, str] = {
     "scatter": (

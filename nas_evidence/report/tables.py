@@ -20,7 +20,8 @@ from nas_evidence.domains import ParameterValue
 from nas_evidence.maths.pareto import on_front
 from nas_evidence.maths.seeds import Certainty, certainty
 from nas_evidence.record import TrialStatus
-from nas_evidence.spec import BASELINES, CURVE_SCORES, StudySpec
+from nas_evidence.scores import BASELINES, CURVE_SCORES
+from nas_evidence.spec import StudySpec
 from nas_evidence.store import UnreadableFile, read_tables
 
 #: What a score is compared with, by likelihood; the first one is the one that matters.

@@ -16,7 +16,7 @@ import pandas as pd
 
 from nas_evidence.record import TrialStatus
 from nas_evidence.report.tables import Study, architecture_text, architecture_values
-from nas_evidence.spec import LAPLACE_KINDS
+from nas_evidence.scores import LAPLACE_KINDS
 
 #: Numbers of layers that a page holds at most; trials beyond it come without their layers.
 MAX_LAYER_CELLS = 120_000

@@ -263,7 +263,7 @@ class Driver:
             self._executor.finish(trial_id, CANCELLED)
             return
         rivals: Mapping[int, Point | None] | None = {}
-        if report.epoch in self._rungs:
+        if self._rungs.reached(trial_id, report.epoch):
             rivals = self._rungs.rivals(trial_id, report.epoch, self._done)
         if rivals is None:  # its batch is not there yet
             self._park(assignment)

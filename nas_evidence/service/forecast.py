@@ -9,8 +9,9 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.models import build, infeasible
+from nas_evidence.scores import CONDITIONAL_KINDS, LAPLACE_KINDS
 from nas_evidence.service.startup import startup_points
-from nas_evidence.spec import LAPLACE_KINDS, ArchitectureSpec, StudySpec
+from nas_evidence.spec import ArchitectureSpec, StudySpec
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.training.prequential import fractions_of
 from nas_evidence.trial import device_for
@@ -62,6 +63,8 @@ def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData)
     )
     scores = fractions_of(study.plan, study.estimators).values()
     blocks = sum(sum(cuts) for orders in scores for cuts in orders)
+    if set(study.estimators) & set(CONDITIONAL_KINDS):
+        blocks += plan.prequential_fractions[0] + 1
     updates = _ONE_COLUMN * len(plan.evaluation_epochs())
     whole = plan.epochs + columns * len(plan.evaluation_epochs())
     return epoch * (whole + blocks * (plan.epochs + updates))

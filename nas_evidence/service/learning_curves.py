@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.record import TrialStatus
-from nas_evidence.spec import LAPLACE_KINDS, Assignment, derive_seed
+from nas_evidence.scores import LAPLACE_KINDS
+from nas_evidence.spec import Assignment, derive_seed
 from nas_evidence.store import read_tables
 
 

@@ -20,7 +20,7 @@ class Rungs:
 
     def __init__(self, study: StudySpec) -> None:
         self._study = study
-        self._table: dict[int, AtRung] = {e: {} for e in study.pruning.rungs(study.plan)}
+        self._table: dict[int, AtRung] = {e: {} for e in study.rungs}
 
     def recall(self, event: Mapping[str, Any]) -> None:
         """Take up a line of the journal."""
@@ -28,13 +28,15 @@ class Rungs:
             point = None if event["point"] is None else tuple(map(float, event["point"]))
             self._table[event["epoch"]].setdefault(event["trial_id"], point)
 
-    def __contains__(self, epoch: int) -> bool:
-        return epoch in self._table
+    def reached(self, trial_id: int, epoch: int) -> bool:
+        """Tell whether a trial stands at a rung, with what it shows there written down."""
+        return trial_id in self._table.get(epoch, ())
 
     def note(self, report: SliceReport, journal: Journal) -> bool:
         """Write down what a trial shows; tell whether that is new.
 
-        Of a rung that it passed while no journal was kept nothing is known.
+        Of a rung that it passed while no journal was kept nothing is known. At epoch 0 it is not
+        at the rung before it has a score.
         """
         new = [
             epoch
@@ -44,6 +46,8 @@ class Rungs:
         for epoch in new:
             here = epoch == report.epoch
             point = point_of(self._study, report.scores, report.costs) if here else None
+            if here and epoch == 0 and point is None:
+                return False
             journal.write("rung", durable=True, trial_id=report.trial_id, epoch=epoch, point=point)
             self._table[epoch][report.trial_id] = point
         return bool(new)

@@ -23,16 +23,10 @@ from nas_evidence.record import (
     TrialRecord,
     TrialStatus,
 )
+from nas_evidence.scores import CURVE_SCORES, LAPLACE_KINDS, ON_REQUEST
 from nas_evidence.service.executors import Event, Launch, Lost, Verdict
 from nas_evidence.service.learning_curves import SimulatedTrial
-from nas_evidence.spec import (
-    COSTS,
-    CURVE_SCORES,
-    LAPLACE_KINDS,
-    ON_REQUEST,
-    Assignment,
-    derive_seed,
-)
+from nas_evidence.spec import COSTS, Assignment, derive_seed
 
 _CHECKPOINT = re.compile(r"epoch-(\d{6})\.pt")
 

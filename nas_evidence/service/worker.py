@@ -10,7 +10,7 @@ from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.record import SliceReport, TrialRecord
 from nas_evidence.service.executors import Launch, Verdict
 from nas_evidence.service.packing import MEMORY_FRACTION
-from nas_evidence.spec import LAPLACE_KINDS, Assignment, ResourceSpec
+from nas_evidence.spec import Assignment, ResourceSpec
 from nas_evidence.training.cost import cost_of
 from nas_evidence.trial import Trial, device_for
 
@@ -82,8 +82,8 @@ class Worker:
 
 def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
     """Return the memory that a trial takes with its data, which stay there unless mapped."""
-    kinds = {*assignment.estimators, assignment.plan.online.curvature} & set(LAPLACE_KINDS)
     shape, n_outputs = arrays.input_shape, arrays.n_outputs
-    cost = cost_of(assignment.architecture, shape, n_outputs, assignment.plan, kinds)
+    plan, estimators = assignment.plan, assignment.estimators
+    cost = cost_of(assignment.architecture, shape, n_outputs, plan, estimators)
     inputs = (x for x in (arrays.x_train, arrays.x_test) if isinstance(x, np.ndarray))
     return cost.memory_bytes + sum(4 * x.size for x in inputs)  # float32

@@ -6,6 +6,7 @@ are not in it: every stream is seeded by (trial seed, purpose, epoch).
 """
 
 import contextlib
+import copy
 import io
 import logging
 import os
@@ -18,8 +19,9 @@ from typing import Any
 import torch
 
 from nas_evidence.evidence.prequential import Block
-from nas_evidence.record import CurvePoint, Evaluation
-from nas_evidence.training.loop import Training
+from nas_evidence.record import CurvePoint, Evaluation, EvidenceEstimate
+from nas_evidence.spec import TrainingPlan
+from nas_evidence.training.loop import Training, begin
 
 _LOG = logging.getLogger(__name__)
 #: Numbers and flags of `Training`, written as they are.
@@ -53,11 +55,17 @@ def state_of(training: Training) -> dict[str, Any]:
             score: [block.model_dump_json() for block in blocks]
             for score, blocks in training.blocks.items()
         },
+        "part": None if training.part is None else state_of(training.part),
+        "early": [e.model_dump_json() for e in training.early],
+        "differences": [e.model_dump_json() for e in training.differences],
     }
 
 
-def restore(training: Training, state: Mapping[str, Any]) -> None:
+def restore(training: Training, state: Mapping[str, Any], plan: TrainingPlan) -> None:
     """Put a training of the same model and plan where another one was at `state_of`."""
+    if state["part"] is not None:
+        training.part = begin(copy.deepcopy(training.model), plan)
+        restore(training.part, state["part"], plan)
     training.model.load_state_dict(state["model"])
     training.optimiser.load_state_dict(state["optimiser"])
     for name in _PLAIN:
@@ -68,6 +76,8 @@ def restore(training: Training, state: Mapping[str, Any]) -> None:
         score: [Block.model_validate_json(t) for t in texts]
         for score, texts in state["blocks"].items()
     }
+    for name in ("early", "differences"):
+        setattr(training, name, [EvidenceEstimate.model_validate_json(t) for t in state[name]])
 
 
 def save_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:

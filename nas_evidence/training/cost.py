@@ -26,12 +26,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from nas_evidence.curvature import KINDS
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.layers import CHUNK_ELEMENTS
 from nas_evidence.curvature.memory import COPIES
 from nas_evidence.models import skeleton
-from nas_evidence.spec import DIAGONAL_KINDS, ArchitectureSpec, TrainingPlan
+from nas_evidence.scores import DIAGONAL_KINDS, laplace_kinds_of
+from nas_evidence.spec import ArchitectureSpec, TrainingPlan
 
 _FLOAT, _DOUBLE = 4, 8  # bytes
 #: Forward passes of a latency: before the clock runs, and on it.
@@ -67,7 +67,7 @@ def cost_of(
     input_shape: tuple[int, ...],
     n_outputs: int,
     plan: TrainingPlan,
-    kinds: Collection[str],
+    estimators: Collection[str],
 ) -> Cost:
     """Return the cost of an architecture; nothing is allocated.
 
@@ -76,7 +76,7 @@ def cost_of(
         input_shape: of one example.
         n_outputs: width of the head.
         plan: batch size, optimiser and online curvature.
-        kinds: estimators; those that are no curvature kinds cost nothing.
+        estimators: those without a curvature cost nothing.
 
     Raises:
         ValueError: if the architecture cannot be built on such inputs.
@@ -85,7 +85,7 @@ def cost_of(
     n_parameters = sum(p.numel() for p in model.parameters())
     forward = forward_pass(model, input_shape)
     per_example = forward.saved_bytes + 2 * forward.largest_bytes
-    evaluated = sorted({plan.online.curvature, *kinds} & set(KINDS))
+    evaluated = sorted({plan.online.curvature} | laplace_kinds_of(estimators))
     kept = sum(
         factor_bytes(kind, model) * (plan.mc_draws if kind.endswith("_mc") else 1)
         for kind in evaluated

@@ -27,7 +27,7 @@ from nas_evidence.data.tensors import TensorData, batches
 from nas_evidence.evidence.prequential import Block
 from nas_evidence.evidence.sotl import prequential_epoch1, sotl, sotl_e, sotl_ema
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
-from nas_evidence.record import CurvePoint, Evaluation
+from nas_evidence.record import CurvePoint, Evaluation, EvidenceEstimate
 from nas_evidence.spec import Assignment, TrainingPlan
 
 #: A run counts as diverged when it is so many times worse than a constant prediction.
@@ -49,6 +49,9 @@ class Training:
     updates_waited     since `highest_smoothed` rose
     ended              patience ended the training before its last epoch
     blocks             of data predicted before they were trained on, by score
+    part               a training on part of the data, before the first epoch, or None
+    early              Laplace evidences of the early data, while those of all are waited for
+    differences        of the Laplace evidences of all data and of the early ones
     """
 
     model: nn.Module
@@ -60,6 +63,9 @@ class Training:
     curve: list[CurvePoint] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     blocks: dict[str, list[Block]] = field(default_factory=dict)
+    part: "Training | None" = None
+    early: list[EvidenceEstimate] = field(default_factory=list)
+    differences: list[EvidenceEstimate] = field(default_factory=list)
     smoothed_evidence: float | None = None
     highest_smoothed: float | None = None
     updates_waited: int = 0

@@ -18,6 +18,7 @@ of several draws with a standard error.
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -36,7 +37,8 @@ from nas_evidence.evidence.prequential import prequential_estimates
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.record import Evaluation, EvidenceEstimate
-from nas_evidence.spec import CURVE_SCORES, LAPLACE_KINDS, Assignment, TrainingPlan
+from nas_evidence.scores import CURVE_SCORES, LAPLACE_KINDS
+from nas_evidence.spec import Assignment, TrainingPlan
 from nas_evidence.training.hyperparameters import (
     Method,
     precision_of_each_parameter,
@@ -84,9 +86,22 @@ def evaluate(state: Training, data: TensorData, assignment: Assignment) -> None:
         estimates = [_estimate(kind, passes.of(kind)[0], state, plan) for kind in kinds]
     for score, blocks in state.blocks.items():
         estimates += prequential_estimates(blocks, score, f"{score}_accuracy")
+    estimates += state.differences
     estimates += _free_scores(state, len(data.x_train), plan)
     state.evaluations += [Evaluation(epoch=state.epoch, estimate=e) for e in estimates]
     state.evidence_seconds += time.perf_counter() - started
+
+
+def laplace_estimates(
+    kinds: Sequence[str], state: Training, data: TensorData, assignment: Assignment
+) -> list[EvidenceEstimate]:
+    """Return the Laplace evidences of a training as it stands, with all draws and diagnoses.
+
+    Raises:
+        DivergedError: if the log likelihood or a curvature is not finite.
+    """
+    passes = _Passes(state, data, assignment, _likelihood(state, assignment.plan))
+    return _last_estimates(kinds, passes)
 
 
 @dataclass
@@ -149,7 +164,7 @@ def _estimate(
     )
 
 
-def _last_estimates(kinds: list[str], passes: _Passes) -> list[EvidenceEstimate]:
+def _last_estimates(kinds: Sequence[str], passes: _Passes) -> list[EvidenceEstimate]:
     """Return the estimates of a finished training: with one gradient for all, and all draws."""
     if not kinds:
         return []
@@ -164,7 +179,7 @@ def _last_estimates(kinds: list[str], passes: _Passes) -> list[EvidenceEstimate]
         diagnosed = [replace(draw, gradient=gradient) for draw in draws]
         estimate = mean_estimate([_estimate(kind, draw, state, plan) for draw in diagnosed])
         exact = _EXACT_DIAGONAL.get(kind)
-        if exact in kinds:
+        if exact is not None and exact in kinds:
             estimate = with_trace_ratios(estimate, trace_ratios(draws[0], passes.of(exact)[0]))
         estimates.append(estimate)
     return estimates

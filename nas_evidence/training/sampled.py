@@ -17,7 +17,8 @@ from nas_evidence.evidence.sgd_entropy import sgd_entropy_bound
 from nas_evidence.evidence.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.evidence.thermodynamic import thermodynamic_evidence
 from nas_evidence.record import EvidenceEstimate
-from nas_evidence.spec import SAMPLED_KINDS, Assignment
+from nas_evidence.scores import SAMPLED_KINDS
+from nas_evidence.spec import Assignment
 from nas_evidence.training.loop import Training, likelihood_of
 
 #: Parameters times data: some minutes on one core.

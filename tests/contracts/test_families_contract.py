@@ -9,13 +9,8 @@ import torch
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.likelihood import Categorical
 from nas_evidence.models import FAMILIES, build, infeasible, n_parameters
-from nas_evidence.spec import (
-    FAMILY_DEFAULTS,
-    FAMILY_PARAMETERS,
-    LAPLACE_KINDS,
-    ONLINE_KINDS,
-    ArchitectureSpec,
-)
+from nas_evidence.scores import LAPLACE_KINDS, ONLINE_KINDS
+from nas_evidence.spec import FAMILY_DEFAULTS, FAMILY_PARAMETERS, ArchitectureSpec
 
 SHAPES = [(1,), (7,), (1, 1, 1), (1, 8, 8), (3, 5, 16)]
 IMAGE = (2, 8, 8)

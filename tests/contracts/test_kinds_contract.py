@@ -7,7 +7,7 @@ import torch
 from cases import case
 
 from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
-from nas_evidence.spec import LAPLACE_KINDS, ONLINE_KINDS
+from nas_evidence.scores import LAPLACE_KINDS, ONLINE_KINDS
 
 CASES = ("mlp", "regression", "residual")
 

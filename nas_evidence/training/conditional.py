@@ -1,0 +1,85 @@
+"""The two trainings of a conditional evidence: on the early data, then on all of them.
+
+The first learns the hyperparameters as the plan says; the second, from the same initialisation,
+holds them. The training proper cannot stand in for the second, since it learns its own.
+"""
+
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.evidence.conditional import conditional_estimate, no_estimate
+from nas_evidence.evidence.prequential import block_bounds
+from nas_evidence.record import EvidenceEstimate
+from nas_evidence.scores import CONDITIONAL_KINDS
+from nas_evidence.spec import Assignment
+from nas_evidence.training.loop import DivergedError, Training
+from nas_evidence.training.online import laplace_estimates
+from nas_evidence.training.parts import (
+    Part,
+    begun,
+    order_of_data,
+    part_of,
+    seconds_of,
+    train_slice,
+)
+
+_PURPOSE = "conditional"
+
+
+def difference_due(state: Training, assignment: Assignment) -> bool:
+    """Tell whether conditional evidences are asked for and not known yet."""
+    return not state.differences and bool(_names(assignment))
+
+
+def advance_difference(state: Training, data: TensorData, assignment: Assignment) -> None:
+    """Train for a slice; after the second training, put the estimates into `state.differences`."""
+    names = _names(assignment)
+    kinds = [name.removeprefix("conditional_") for name in names]
+    n_data, n_early = len(data.x_train), _n_early(data, assignment)
+    try:
+        if state.early:
+            whole = part_of(None, data, assignment, _PURPOSE, learn=False)
+            if not train_slice(state, whole):
+                return
+            state.differences = [
+                conditional_estimate(
+                    early, late, n_early=n_early, n_data=n_data, labels=data.task == "labels"
+                )
+                for early, late in zip(state.early, _evidences(state, whole, kinds), strict=True)
+            ]
+        else:
+            rows = order_of_data(n_data, assignment)[:n_early]
+            first = part_of(rows, data, assignment, _PURPOSE)
+            if not train_slice(state, first):
+                return
+            state.early = _evidences(state, first, kinds)
+            _hold_hyperparameters(state, part_of(None, data, assignment, _PURPOSE, learn=False))
+            return
+    except DivergedError as error:
+        what = f"all {n_data}" if state.early else f"the first {n_early}"
+        note = f"the training on {what} data diverged: {error}"
+        state.differences = [no_estimate(name, note) for name in names]
+    assert state.part is not None
+    state.evidence_seconds += seconds_of([state.part])
+    state.part, state.early = None, []
+
+
+def _hold_hyperparameters(state: Training, whole: Part) -> None:
+    """Put a training on all data in the place of the finished one, at its hyperparameters."""
+    first, second = state.part, begun(whole)
+    assert first is not None
+    state.evidence_seconds += seconds_of([first])
+    for name in ("prior_precision", "noise_std", "temperature"):
+        setattr(second, name, getattr(first, name))
+    state.part = second
+
+
+def _evidences(state: Training, part: Part, kinds: list[str]) -> list[EvidenceEstimate]:
+    assert state.part is not None
+    return laplace_estimates(kinds, state.part, part.data, part.assignment)
+
+
+def _n_early(data: TensorData, assignment: Assignment) -> int:
+    return block_bounds(assignment.plan.prequential_fractions, len(data.x_train))[0][0]
+
+
+def _names(assignment: Assignment) -> list[str]:
+    return [name for name in assignment.estimators if name in CONDITIONAL_KINDS]

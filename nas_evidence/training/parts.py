@@ -1,0 +1,89 @@
+"""Trainings on parts of the data before the training proper, a slice at a time.
+
+Each starts anew, from a fresh initialisation, with the plan of the training proper: what is
+scored is the whole procedure, as it will be used on all of the data. The order of the data is the
+same for every architecture, so that differences between architectures are not those between
+parts, and another one for every replicate.
+
+A slice goes up to the next evaluation, as those of the training proper do: a trial that is killed
+loses no more, and one that is slow is not taken for hung.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from nas_evidence.data.tensors import TensorData, select
+from nas_evidence.models import build
+from nas_evidence.spec import Assignment, derive_seed
+from nas_evidence.training.loop import Training, begin, train_epoch
+from nas_evidence.training.online import evaluate
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the data, and a trial of its own on them.
+
+    data, assignment  what to train on, and how; no estimators
+    learn             whether the hyperparameters are updated on the way
+    """
+
+    data: TensorData
+    assignment: Assignment
+    learn: bool = True
+
+
+def order_of_data(n: int, assignment: Assignment) -> Tensor:
+    """Return the order of `n` data [n], the same for every architecture."""
+    generator = torch.Generator().manual_seed(derive_seed("blocks", assignment.replicate))
+    return torch.randperm(n, generator=generator)
+
+
+def part_of(
+    rows: Tensor | None,
+    data: TensorData,
+    assignment: Assignment,
+    purpose: str,
+    *,
+    learn: bool = True,
+) -> Part:
+    """Return some rows of the data, or all of them, with a seed for a purpose."""
+    alone = assignment.model_copy(
+        update={"estimators": (), "seed": assignment.derived_seed(purpose)}
+    )
+    if rows is not None:
+        y = data.y_train[rows.to(data.y_train.device)]
+        data = replace(data, x_train=select(data.x_train, rows), y_train=y)
+    return Part(data, alone, learn)
+
+
+def begun(part: Part) -> Training:
+    """Return the state before the first epoch on a part."""
+    data, given = part.data, part.assignment
+    generator = torch.Generator().manual_seed(given.derived_seed("init"))
+    model = build(given.architecture, data.input_shape, data.n_outputs, generator)
+    return begin(model.to(data.x_train.device), given.plan)
+
+
+def train_slice(state: Training, part: Part) -> bool:
+    """Train `state.part`, begun if there is none, up to its next evaluation; tell if it is over.
+
+    Raises:
+        DivergedError: as the training proper does.
+    """
+    training, plan = state.part or begun(part), part.assignment.plan
+    state.part = training
+    due = next(epoch for epoch in plan.evaluation_epochs() if epoch > training.epoch)
+    while training.epoch < due:
+        train_epoch(training, part.data, part.assignment)
+    # The last update of a classifier would change no parameter.
+    if part.learn and (due < plan.epochs or plan.likelihood == "gaussian"):
+        evaluate(training, part.data, part.assignment)
+    return training.ended or training.epoch == plan.epochs
+
+
+def seconds_of(trainings: Sequence[Training]) -> float:
+    """Return what trainings took, with their updates."""
+    return sum(training.train_seconds + training.evidence_seconds for training in trainings)

@@ -1,0 +1,250 @@
+"""Conditional evidence: a difference of Laplace evidences, hyperparameters of the early data."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from nas_evidence import estimate_evidence
+from nas_evidence.data import load
+from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.evidence import ESTIMATORS
+from nas_evidence.evidence.conditional import conditional_estimate
+from nas_evidence.evidence.incremental import predictions
+from nas_evidence.evidence.linear import mode_of_linear
+from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.training.loop import Training, begin, train_epoch
+from nas_evidence.training.online import laplace_estimates
+from nas_evidence.training.parts import begun, order_of_data, part_of
+from nas_evidence.trial import Trial
+
+NOISE_STD = 0.3
+PRECISION = torch.tensor([0.5, 4.0], dtype=torch.float64)  # of weight and bias
+NAMES = ("conditional_diag_ef", "conditional_kfac_ggn_mc", "conditional_full_ggn")
+
+
+def regression(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 3, dtype=torch.float64, generator=generator)
+    y = x.sum(1, keepdim=True) + torch.randn(n, 1, dtype=torch.float64, generator=generator)
+    return x, y
+
+
+def with_bias(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, torch.ones_like(x[:, :1])], 1)
+
+
+def at_mode(x: torch.Tensor, y: torch.Tensor) -> EvidenceEstimate:
+    """The evidence of linear regression on some data, at the mode for them."""
+    precision = PRECISION[torch.tensor([0, 0, 0, 1])]
+    mode = mode_of_linear(with_bias(x), y, prior_precision=precision, noise_std=NOISE_STD)
+    model = nn.Linear(3, 1).double()
+    with torch.no_grad():
+        model.weight.copy_(mode[:-1].T)
+        model.bias.copy_(mode[-1])
+    return estimate_evidence(
+        model, x, y, likelihood="gaussian", curvature="full_ggn", prior_precision=PRECISION,
+        noise_std=NOISE_STD,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("n_early", [1, 2, 20])  # fewer and more than parameters
+def test_on_linear_models_it_is_the_density_of_the_late_data_given_the_early_ones(
+    n_early: int,
+) -> None:
+    x, y = regression(30, seed=n_early)
+    found = conditional_estimate(
+        at_mode(x[:n_early], y[:n_early]), at_mode(x, y), n_early=n_early, n_data=30, labels=False
+    )
+    prior = torch.diag(1 / PRECISION[torch.tensor([0, 0, 0, 1])])
+    phi = with_bias(x)
+    covariance = phi @ prior @ phi.T + NOISE_STD**2 * torch.eye(30).double()
+    early, late = slice(0, n_early), slice(n_early, 30)
+    gain = covariance[late, early] @ covariance[early, early].inverse()
+    truth = torch.distributions.MultivariateNormal(
+        (gain @ y[early])[:, 0], covariance[late, late] - gain @ covariance[early, late]
+    ).log_prob(y[late, 0])
+    assert found.estimator == "conditional_full_ggn"
+    assert found.relation == ESTIMATORS[found.estimator] == "EXACT_ON_LINEAR"
+    assert found.value == pytest.approx(float(truth), rel=1e-8)
+    assert found.per_datum == pytest.approx(float(truth) / (30 - n_early), rel=1e-8)
+
+
+def test_it_is_the_sum_of_predictions_of_one_late_datum_after_another() -> None:
+    x, y = regression(12, seed=0)
+    known = predictions(
+        with_bias(x), y[:, 0],
+        prior_precision=PRECISION[torch.tensor([0, 0, 0, 1])], noise_std=NOISE_STD,
+    )  # fmt: skip
+    late = replace(
+        known, targets=known.targets[5:], mean=known.mean[5:], variance=known.variance[5:]
+    )
+    found = conditional_estimate(
+        at_mode(x[:5], y[:5]), at_mode(x, y), n_early=5, n_data=12, labels=False
+    )
+    assert found.value == pytest.approx(late.log_evidence(), rel=1e-8)
+
+
+def estimate(value: float, **fields: object) -> EvidenceEstimate:
+    return EvidenceEstimate.model_validate(
+        {"estimator": "diag_ef", "value": value, "standard_error": 3.0} | fields
+    )
+
+
+def test_a_density_may_be_above_zero_and_a_probability_of_labels_may_not() -> None:
+    early, whole = estimate(-50.0), estimate(-20.0, standard_error=4.0)
+    real, labels = (
+        conditional_estimate(early, whole, n_early=10, n_data=40, labels=which)
+        for which in (False, True)
+    )
+    assert (real.value, real.per_datum, real.standard_error, real.valid) == (30.0, 1.0, 5.0, True)
+    assert not labels.valid
+    assert "30 nats is above 0" in labels.note
+
+
+def test_an_estimate_that_is_not_valid_makes_none() -> None:
+    wrong = estimate(math.nan, valid=False, note="a parameter is not finite")
+    found = conditional_estimate(estimate(-1.0), wrong, n_early=1, n_data=2, labels=True)
+    assert (found.valid, found.note) == (False, "a parameter is not finite")
+
+
+@pytest.mark.parametrize(("n_early", "n_data"), [(0, 5), (5, 5)])
+def test_two_kinds_and_no_late_data_are_refused(n_early: int, n_data: int) -> None:
+    one = estimate(-1.0)
+    with pytest.raises(ValueError, match=f"diag_ef of {n_early} and diag_ef of {n_data}"):
+        conditional_estimate(one, one, n_early=n_early, n_data=n_data, labels=True)
+    with pytest.raises(ValueError, match="two estimates of one kind"):
+        conditional_estimate(
+            one, estimate(-1.0, estimator="diag_ggn"), n_early=1, n_data=2, labels=True
+        )
+
+
+# --- through a trial
+
+
+def assignment_of(**plan: object) -> Assignment:
+    return Assignment(
+        trial_id=0, attempt=1, replicate=0, seed=5, estimators=NAMES,
+        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 6}),
+        dataset=DatasetSpec(name="digits"),
+        plan={"epochs": 4, "batch_size": 16, "online": {"every": 2}, **plan},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data() -> TensorData:
+    return to_tensors(load(DatasetSpec(name="digits", max_train=120, max_test=50), seed=0), "cpu")
+
+
+def run(assignment: Assignment, data: TensorData, folder: Path) -> TrialRecord:
+    trial = Trial.start(assignment, data, folder)
+    while trial.status is TrialStatus.RUNNING:
+        trial.advance(assignment.plan.epochs)
+    return trial.finish()
+
+
+def by_hand(given: Assignment, data: TensorData, folder: Path) -> dict[str, float]:
+    """A lone trial on the first half, then epochs on all data at its hyperparameters."""
+    rows = order_of_data(120, given)[:60]
+    seed = given.derived_seed("conditional")
+    some = replace(data, x_train=data.x_train[rows], y_train=data.y_train[rows])
+    alone = given.model_copy(update={"estimators": (), "seed": seed})
+    first = Trial.start(alone, some, folder)
+    first.advance(given.plan.epochs)
+    early = first.training
+    assert early is not None
+    whole: Training = begin(begun(part_of(None, data, given, "conditional")).model, given.plan)
+    whole.prior_precision, whole.temperature = early.prior_precision, early.temperature
+    for _ in range(given.plan.epochs):
+        train_epoch(whole, data, alone)
+    kinds = [name.removeprefix("conditional_") for name in NAMES]
+    pairs = zip(
+        laplace_estimates(kinds, early, some, alone),
+        laplace_estimates(kinds, whole, data, alone),
+        strict=True,
+    )
+    return {f"conditional_{one.estimator}": two.value - one.value for one, two in pairs}
+
+
+def test_a_trial_gives_the_difference_of_two_trainings_at_one_set_of_hyperparameters(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of()
+    record = run(given, data, tmp_path / "whole")
+    for name, value in by_hand(given, data, tmp_path / "hand").items():
+        found = record.final_estimate(name)
+        assert found is not None
+        assert found.value == pytest.approx(value, rel=1e-6)
+        assert found.note.endswith("60 data after 60, hyperparameters of the early ones")
+    precision = [
+        {t.group: t.value for t in e.estimate.terms} for e in record.evaluations
+        if e.estimate.estimator == "conditional_diag_ef"
+    ]  # fmt: skip
+    assert set(precision[0]) == {"0-60", "0-120"}
+
+
+@pytest.mark.slow
+def test_late_labels_do_not_change_what_the_early_data_say(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of()
+    late = order_of_data(120, given)[60:]
+    labels = data.y_train.clone()
+    labels[late] = (labels[late] + 1) % 10
+    early = [
+        {t.group: t.value for t in found.terms}
+        for i, one in enumerate((data, replace(data, y_train=labels)))
+        if (found := run(given, one, tmp_path / str(i)).final_estimate("conditional_diag_ef"))
+    ]
+    assert early[0]["0-60"] == early[1]["0-60"]
+    assert early[0]["0-120"] != early[1]["0-120"]
+
+
+@pytest.mark.parametrize("parked_after", [1, 2, 3, 4])
+def test_a_trial_parked_at_any_slice_ends_bit_identical(
+    parked_after: int, data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of()
+    undisturbed = run(given, data, tmp_path / "undisturbed" / "attempt-1")
+    first = Trial.start(given, data, tmp_path / "trial" / "attempt-1")
+    for _ in range(parked_after):
+        assert first.advance(2).epoch == 0
+    second = Trial.start(
+        given.model_copy(update={"attempt": 2}), data, tmp_path / "trial" / "attempt-2",
+        resume_from=tmp_path / "trial" / "attempt-1",
+    )  # fmt: skip
+    while second.status is TrialStatus.RUNNING:
+        second.advance(given.plan.epochs)
+    record = second.finish()
+    for name in NAMES:
+        one, other = (r.final_estimate(name) for r in (undisturbed, record))
+        assert one is not None
+        assert other is not None
+        assert one.value == other.value
+
+
+def test_a_training_that_diverges_is_no_estimate_and_says_where(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of()
+    inputs = data.x_train.clone()
+    inputs[order_of_data(120, given)[90]] = 1e30  # among all data, not among the early ones
+    trial = Trial.start(given, replace(data, x_train=inputs), tmp_path)
+    for _ in range(3):
+        trial.advance(2)
+    assert trial.training is not None
+    assert [e.valid for e in trial.training.differences] == [False] * 3
+    assert "training on all 120 data diverged" in trial.training.differences[0].note
+
+
+def test_real_targets_have_a_conditional_evidence_too(tmp_path: Path) -> None:
+    data = to_tensors(load(DatasetSpec(name="diabetes", max_train=120), seed=0), "cpu")
+    given = assignment_of(likelihood="gaussian", learning_rate=0.01, epochs=20)
+    found = run(given, data, tmp_path).final_estimate("conditional_full_ggn")
+    assert found is not None
+    assert found.valid
+    assert -2.5 < (found.per_datum or -math.inf) < 0
