@@ -1,6 +1,7 @@
 """Every registered estimator against what it should say, where that is known.
 
-    linear-*     linear regression          evidence and every curvature in closed form
+    linear-*     linear regression          evidence and every curvature in closed form, and the
+                                            density of one half of the data given the other
     logistic-2   two parameters             evidence by quadrature
     softmax-15   one mode                   evidence by a long temperature ladder
     tanh-22      a network, many modes      the same
@@ -19,7 +20,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,12 @@ from nas_evidence.evidence.audit_problems import (
     NOISE_STD,
     Problem,
     definition,
+    early_half,
     ladder_problem,
     linear_problem,
     logistic_problem,
 )
+from nas_evidence.evidence.conditional import conditional_estimate
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.sgd_entropy import sgd_entropy_bound
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
@@ -47,7 +50,7 @@ from nas_evidence.evidence.thermodynamic import thermodynamic_evidence
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
-from nas_evidence.scores import LAPLACE_KINDS, SCORES
+from nas_evidence.scores import CONDITIONAL_KINDS, LAPLACE_KINDS, SCORES
 from nas_evidence.spec import (
     ArchitectureSpec,
     Assignment,
@@ -128,6 +131,37 @@ def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
     rows = {k: _row(problem, k, partial(_laplace, problem, k, seed)) for k in LAPLACE_KINDS}
     judged = [_judged(row, _laplace_claim(problem, rows, kind)) for kind, row in rows.items()]
     return judged + _sampled_rows(problem, rows["full_ggn"].value, seed)
+
+
+def conditional_rows(problem: Problem, seed: int) -> list[AuditRow]:
+    """Return the rows of the differences of evidences on linear regression, half after half.
+
+    The truth is the log density of the late half given the early one.
+    """
+    half = early_half(problem)
+    late = replace(problem, truth=problem.truth - half.truth)
+    rows: list[AuditRow] = []
+    for name in CONDITIONAL_KINDS:
+        kind = name.removeprefix("conditional_")
+        row = _row(late, name, partial(_difference, problem, half, kind, seed))
+        whole, early = definition(problem, kind), definition(half, kind)
+        claim = Claim()
+        if kind.endswith("_mc"):
+            exact = next(r for r in rows if r.estimator == name.removesuffix("_mc"))
+            slack = STANDARD_ERRORS * (row.spread or 0.0)
+            slack += problem.n_parameters / len(half.x)
+            claim = _around(exact.value, slack, f"{STANDARD_ERRORS:g} errors and P / n of exact")
+        elif whole is not None and early is not None:
+            slack = _ROUNDING * (abs(whole) + abs(early))
+            claim = _around(whole - early, slack, "closed form of its definition")
+        rows.append(_judged(row, claim))
+    return rows
+
+
+def _difference(problem: Problem, half: Problem, kind: str, seed: int) -> EvidenceEstimate:
+    early, whole = (_laplace(one, kind, seed) for one in (half, problem))
+    n_early, n_data = len(half.x), len(problem.x)
+    return conditional_estimate(early, whole, n_early=n_early, n_data=n_data, labels=False)
 
 
 def _laplace_claim(problem: Problem, rows: Mapping[str, AuditRow], kind: str) -> Claim:
@@ -322,7 +356,7 @@ def _status_bytes(field: str) -> int:
 
 def _linear(name: str, n_data: int, n_features: int, n_outputs: int, seed: int) -> list[AuditRow]:
     problem = linear_problem(name, seed, n_data=n_data, n_features=n_features, n_outputs=n_outputs)
-    return rows_of(problem, seed)
+    return rows_of(problem, seed) + conditional_rows(problem, seed)
 
 
 def _softmax(seed: int) -> list[AuditRow]:

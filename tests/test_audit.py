@@ -13,7 +13,7 @@ from nas_evidence.evidence.audit_problems import (
     linear_problem,
 )
 from nas_evidence.record import EvidenceEstimate
-from nas_evidence.scores import LAPLACE_KINDS
+from nas_evidence.scores import CONDITIONAL_KINDS, LAPLACE_KINDS
 
 pytestmark = pytest.mark.slow
 
@@ -26,13 +26,16 @@ def only_laplace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_curvature_of_a_linear_model_is_its_definition(only_laplace: None) -> None:
     rows = run_audit(["linear-12"])
-    assert [row.estimator for row in rows] == list(LAPLACE_KINDS)
+    assert [row.estimator for row in rows] == [*LAPLACE_KINDS, *CONDITIONAL_KINDS]
     assert all(row.holds for row in rows), [row for row in rows if not row.holds]
     full = next(row for row in rows if row.estimator == "full_ggn")
     assert full.truth is not None
     assert full.low is not None
     assert full.low <= full.truth <= (full.high or 0)
     assert full.bias == pytest.approx(0, abs=1e-8)
+    conditional = next(row for row in rows if row.estimator == "conditional_full_ggn")
+    assert conditional.bias == pytest.approx(0, abs=1e-8)
+    assert conditional.truth != full.truth
 
 
 @pytest.mark.parametrize("kind", ["diag_ggn", "kfac_ef", "full_ef"])
@@ -49,7 +52,8 @@ def test_a_value_off_by_a_millionth_is_a_miss(
 
     monkeypatch.setattr(audit, "estimate_evidence", wrong)
     missed = [row.estimator for row in run_audit(["linear-3"]) if not row.holds]
-    assert missed == [kind]
+    # A difference of two values that are both off is off by as much.
+    assert missed == [kind, f"conditional_{kind}"]
 
 
 def test_a_classifier_is_held_to_definitions_and_to_a_grid(only_laplace: None) -> None:

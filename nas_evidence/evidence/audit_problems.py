@@ -8,8 +8,9 @@ Models are at a mode of the log joint, in float64. `definition` has what the Lap
 of them are to be.
 """
 
+import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +67,22 @@ def linear_problem(
     precision = torch.tensor([1.0, 4.0], dtype=torch.float64)
     truth = log_evidence_of_linear(phi, y, prior_precision=spread, noise_std=NOISE_STD)
     return Problem(name, model, x, y, Gaussian(NOISE_STD), precision, truth)
+
+
+def early_half(problem: Problem) -> Problem:
+    """Return linear regression on the first half of the data, at its own mode."""
+    n = len(problem.x) // 2
+    x, y = problem.x[:n], problem.y[:n]
+    phi = torch.cat([x, torch.ones(n, 1, dtype=torch.float64)], 1)
+    spread = problem.precision[:1].expand(x.shape[1] + 1).clone()
+    spread[-1] = problem.precision[1]
+    mode = mode_of_linear(phi, y, prior_precision=spread, noise_std=NOISE_STD)
+    model = copy.deepcopy(problem.model)
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), (mode[:-1].T, mode[-1]), strict=True):
+            parameter.copy_(value)
+    truth = log_evidence_of_linear(phi, y, prior_precision=spread, noise_std=NOISE_STD)
+    return replace(problem, model=model, x=x, y=y, truth=truth)
 
 
 def definition(problem: Problem, kind: str) -> float | None:
