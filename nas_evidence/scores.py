@@ -25,13 +25,15 @@ CONDITIONAL_SCORES = ("prequential", "prequential_accuracy", "heldout_10", "held
 CONDITIONAL_KINDS = tuple(f"conditional_{kind}" for kind in LAPLACE_KINDS)
 #: What is known before the first epoch of the training proper.
 EARLY_SCORES = CONDITIONAL_SCORES + CONDITIONAL_KINDS
+#: The first epoch predicted by linearised networks: a dearer first epoch.
+FIRST_PASS = ("prequential_epoch1_laplace",)
 #: What any useful score has to beat; recorded for every trial.
 BASELINES = ("n_parameters", "train_nll_per_datum")
 #: Evidences of tiny networks by sampling, at the end of training: far dearer than it.
 SAMPLED_KINDS = ("sgd_entropy", "thermodynamic", "temperature_ladder")
-SCORES = LAPLACE_KINDS + EARLY_SCORES + SAMPLED_KINDS + CURVE_SCORES + BASELINES
+SCORES = LAPLACE_KINDS + EARLY_SCORES + FIRST_PASS + SAMPLED_KINDS + CURVE_SCORES + BASELINES
 #: Scores that a study has only where its `estimators` name them.
-ON_REQUEST = LAPLACE_KINDS + EARLY_SCORES + SAMPLED_KINDS
+ON_REQUEST = LAPLACE_KINDS + EARLY_SCORES + FIRST_PASS + SAMPLED_KINDS
 #: What ranks where a study names no objective, in this order; see docs/ranking.md.
 PREFERRED = ("prequential", "kfac_ggn")
 

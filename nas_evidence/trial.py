@@ -35,12 +35,12 @@ from nas_evidence.training.checkpoint import (
     write_whole,
 )
 from nas_evidence.training.cost import Cost, cost_of, measured_latency
+from nas_evidence.training.first_pass import train_and_watch
 from nas_evidence.training.loop import (
     DivergedError,
     Training,
     begin,
     likelihood_of,
-    train_epoch,
 )
 from nas_evidence.training.online import evaluate
 
@@ -165,7 +165,7 @@ class Trial:
                 if first:
                     advance_beforehand(training, self.data, self.assignment)
                 while not first and training.epoch < last and not training.ended:
-                    train_epoch(training, self.data, self.assignment)
+                    train_and_watch(training, self.data, self.assignment)
                     if training.epoch in due:
                         evaluate(training, self.data, self.assignment)
                 self._checkpoint()

@@ -15,7 +15,6 @@ torch.set_num_threads(1)
 
 #: Files that take longest: first, so that two workers end at the same time.
 _LONG = (
-    "test_kill", "test_submit_cluster", "test_cluster_files", "test_chaos", "test_ray_cluster",
     "test_cli", "test_audit", "test_service_machine", "test_crash_points", "test_scale",
     "test_proposer", "test_thermodynamic", "test_mirror", "test_notebooks", "test_export",
 )  # fmt: skip
@@ -24,9 +23,19 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files first."""
+    """Put what takes longest first, and tell `--dist loadgroup` what stays together.
+
+    Tests on Ray form one group: two clusters that start at once hold each other up past Ray's own
+    limits. The others go by file.
+    """
     rank = {name: i for i, name in enumerate(_LONG)}
-    items.sort(key=lambda item: rank.get(item.path.stem, len(_LONG)))
+
+    def place(item: pytest.Item) -> int:
+        on_ray = item.get_closest_marker("ray") is not None
+        item.add_marker(pytest.mark.xdist_group("ray" if on_ray else str(item.path)))
+        return -1 if on_ray else rank.get(item.path.stem, len(_LONG))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ ESTIMATORS: dict[str, Relation] = {
     "sotl_e": "SCORE",
     "sotl_ema": "SCORE",
     "prequential_epoch1": "SCORE",
+    "prequential_epoch1_laplace": "SCORE",
     "prequential": "SCORE",
     "prequential_accuracy": "SCORE",
     "heldout_10": "SCORE",

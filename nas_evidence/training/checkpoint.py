@@ -58,6 +58,7 @@ def state_of(training: Training) -> dict[str, Any]:
         "part": None if training.part is None else state_of(training.part),
         "early": [e.model_dump_json() for e in training.early],
         "differences": [e.model_dump_json() for e in training.differences],
+        "first_pass": [e.model_dump_json() for e in training.first_pass],
     }
 
 
@@ -76,7 +77,7 @@ def restore(training: Training, state: Mapping[str, Any], plan: TrainingPlan) ->
         score: [Block.model_validate_json(t) for t in texts]
         for score, texts in state["blocks"].items()
     }
-    for name in ("early", "differences"):
+    for name in ("early", "differences", "first_pass"):
         setattr(training, name, [EvidenceEstimate.model_validate_json(t) for t in state[name]])
 
 

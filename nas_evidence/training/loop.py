@@ -18,6 +18,7 @@ several outputs, and kappa means the same here as in the evidence.
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -52,6 +53,7 @@ class Training:
     part               a training on part of the data, before the first epoch, or None
     early              Laplace evidences of the early data, while those of all are waited for
     differences        of the Laplace evidences of all data and of the early ones
+    first_pass         evidences of the data of the first epoch
     """
 
     model: nn.Module
@@ -66,6 +68,7 @@ class Training:
     part: "Training | None" = None
     early: list[EvidenceEstimate] = field(default_factory=list)
     differences: list[EvidenceEstimate] = field(default_factory=list)
+    first_pass: list[EvidenceEstimate] = field(default_factory=list)
     smoothed_evidence: float | None = None
     highest_smoothed: float | None = None
     updates_waited: int = 0
@@ -120,8 +123,20 @@ def learning_rate(plan: TrainingPlan, epoch: int) -> float:
     return plan.learning_rate
 
 
-def train_epoch(state: Training, data: TensorData, assignment: Assignment) -> None:
+def train_epoch(
+    state: Training,
+    data: TensorData,
+    assignment: Assignment,
+    before_step: Callable[[Tensor, Tensor], float] | None = None,
+) -> None:
     """Run one epoch and append its point to the curve; losses are taken before each step.
+
+    Args:
+        state: of the training; moves on by an epoch.
+        data: on the device of the model.
+        assignment: the plan and the seeds.
+        before_step: shown each minibatch before its step; returns the seconds that it took, which
+            are not those of the training.
 
     Raises:
         DivergedError: if the loss is not finite, or above `loss_limit`.
@@ -140,9 +155,13 @@ def train_epoch(state: Training, data: TensorData, assignment: Assignment) -> No
     likelihood = likelihood_of(plan, state.noise_std, state.temperature)
     nll_sum = torch.zeros((), dtype=torch.float64, device=data.x_train.device)
     model.train()
+    aside = 0.0
     for index in batches(n_data, plan.batch_size, order):
         rows = index.to(data.x_train.device)
-        loss = likelihood.nll_mean(model(data.x_train[rows]), data.y_train[rows])
+        x, y = data.x_train[rows], data.y_train[rows]
+        if before_step is not None:
+            aside += before_step(x, y)
+        loss = likelihood.nll_mean(model(x), y)
         nll_sum += loss.detach().double() * len(rows)
         state.optimiser.zero_grad(set_to_none=True)
         (scale * loss).backward()  # type: ignore[no-untyped-call]
@@ -161,7 +180,7 @@ def train_epoch(state: Training, data: TensorData, assignment: Assignment) -> No
             f"{limit:.3g} is allowed"
         )
     state.epoch = epoch
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - started - aside
     state.train_seconds += seconds
     state.curve.append(_point(state, plan, mean, n_data, rate, seconds))
 

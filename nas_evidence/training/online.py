@@ -86,7 +86,7 @@ def evaluate(state: Training, data: TensorData, assignment: Assignment) -> None:
         estimates = [_estimate(kind, passes.of(kind)[0], state, plan) for kind in kinds]
     for score, blocks in state.blocks.items():
         estimates += prequential_estimates(blocks, score, f"{score}_accuracy")
-    estimates += state.differences
+    estimates += state.differences + state.first_pass
     estimates += _free_scores(state, len(data.x_train), plan)
     state.evaluations += [Evaluation(epoch=state.epoch, estimate=e) for e in estimates]
     state.evidence_seconds += time.perf_counter() - started

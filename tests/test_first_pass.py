@@ -1,0 +1,217 @@
+"""The first epoch predicted, minibatch by minibatch, by a linearised network and its posterior."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import norm
+from torch import nn
+from torch.func import functional_call, jacrev
+
+from nas_evidence.curvature.output_variance import output_variances
+from nas_evidence.data import load
+from nas_evidence.data.tensors import TensorData, batches, to_tensors
+from nas_evidence.evidence.first_pass import log_predictive
+from nas_evidence.likelihood import Categorical, Gaussian
+from nas_evidence.models import build
+from nas_evidence.record import TrialRecord, TrialStatus
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.training.first_pass import FirstPass
+from nas_evidence.training.loop import begin, train_epoch
+from nas_evidence.trial import Trial
+
+NAME = "prequential_epoch1_laplace"
+
+
+def test_no_variance_gives_the_likelihood_and_endless_variance_equal_probabilities() -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs = 3 * torch.randn(6, 4, generator=generator)
+    labels = torch.arange(6) % 4
+    sure = log_predictive(outputs, torch.zeros(6, 4), labels, Categorical(2.0))
+    truth = Categorical(2.0).log_likelihood(outputs, labels)
+    assert float(sure.sum()) == pytest.approx(float(truth), rel=1e-12)
+    unsure = log_predictive(outputs, torch.full((6, 4), 1e18), labels, Categorical(2.0))
+    torch.testing.assert_close(unsure, torch.full((6,), math.log(1 / 4)).double())
+
+
+def test_real_targets_have_the_density_of_the_sum_of_two_normal_numbers() -> None:
+    outputs, variances = torch.tensor([[0.5, 2.0]]), torch.tensor([[0.3, 0.0]])
+    targets = torch.tensor([[0.0, 2.5]])
+    found = log_predictive(outputs, variances, targets, Gaussian(0.4))
+    truth = norm(0.5, math.sqrt(0.3 + 0.16)).logpdf(0.0) + norm(2.0, 0.4).logpdf(2.5)
+    assert float(found[0]) == pytest.approx(truth, rel=1e-6)
+
+
+@pytest.mark.parametrize("variance", [0.1, 1.0, 10.0])
+def test_classes_have_about_the_mean_probability_of_sampled_outputs(variance: float) -> None:
+    """Two classes, where the approximation is that of the logistic integral."""
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.tensor([[1.0, -0.5]])
+    spread = torch.full((1, 2), variance)
+    noise = torch.randn(200_000, 2, generator=generator) * spread.sqrt()
+    mean = (outputs + noise).softmax(1).mean(0)
+    for label in (0, 1):
+        found = log_predictive(outputs, spread, torch.tensor([label]), Categorical())
+        assert float(found[0].exp()) == pytest.approx(float(mean[label]), abs=0.05)
+
+
+@pytest.mark.parametrize("family", ["linear", "mlp", "cnn", "resnet"])
+def test_variances_are_those_of_the_jacobian(family: str) -> None:
+    values = {"linear": {}, "mlp": {"depth": 2, "width": 4}, "cnn": {"depth": 1, "width": 2},
+              "resnet": {"depth": 8, "width": 4}}[family]  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    given = ArchitectureSpec(family=family, values=values)  # type: ignore[arg-type]
+    model = build(given, (1, 8, 8), 3, generator).double()
+    x = torch.randn(3, 1, 8, 8, dtype=torch.float64, generator=generator)
+    covariance = {
+        name: torch.rand(p.numel(), dtype=torch.float64, generator=generator)
+        for name, p in model.named_parameters()
+    }
+    outputs, variances = output_variances(model, x, covariance)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    jacobian = jacrev(lambda p: functional_call(model, p, (x,)))(parameters)
+    truth = sum(
+        (part.flatten(2).square() * covariance[name]).sum(2) for name, part in jacobian.items()
+    )
+    torch.testing.assert_close(variances, truth, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(outputs, model(x).detach())
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_a_layer_without_rules_is_refused_by_name() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(2, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.w
+
+    with pytest.raises(ValueError, match="Odd"):
+        output_variances(Odd(), torch.ones(1, 2), {"w": torch.ones(4)})
+
+
+# --- through a trial
+
+
+def assignment_of(*names: str, **plan: object) -> Assignment:
+    return Assignment(
+        trial_id=0, attempt=1, replicate=0, seed=5, estimators=names,
+        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 6}),
+        dataset=DatasetSpec(name="digits"),
+        plan={"epochs": 2, "batch_size": 16, "online": {"every": 2}, **plan},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data() -> TensorData:
+    return to_tensors(load(DatasetSpec(name="digits", max_train=60, max_test=50), seed=0), "cpu")
+
+
+def run(assignment: Assignment, data: TensorData, folder: Path) -> TrialRecord:
+    trial = Trial.start(assignment, data, folder)
+    while trial.status is TrialStatus.RUNNING:
+        trial.advance(assignment.plan.epochs)
+    return trial.finish()
+
+
+def test_a_trial_sums_the_predictions_of_every_minibatch_before_its_step(
+    data: TensorData, tmp_path: Path
+) -> None:
+    """Brute force: dense Jacobians, and the diagonal Gauss-Newton of what was seen, by hand.
+
+    Two classes have one root of the output Hessian, so that its random sign changes nothing.
+    """
+    two = data.y_train.clone().remainder(2)
+    few = TensorData(**{**vars(data), "y_train": two, "y_test": data.y_test.remainder(2),
+                        "n_outputs": 2})  # fmt: skip
+    given = assignment_of(NAME, prior_precision=0.7)
+    found = run(given, few, tmp_path).final_estimate(NAME)
+    assert found is not None
+
+    model = build(given.architecture, few.input_shape, 2,
+                  torch.Generator().manual_seed(given.derived_seed("init")))  # fmt: skip
+    state = begin(model, given.plan)
+    order = torch.Generator().manual_seed(given.derived_seed("order", 1))
+    seen: list[torch.Tensor] = []
+    value = torch.zeros((), dtype=torch.float64)
+
+    def by_hand(x: torch.Tensor, y: torch.Tensor) -> float:
+        nonlocal value
+        parameters = {name: p.detach().double() for name, p in model.named_parameters()}
+        parts = jacrev(lambda p: functional_call(model, p, (x.double(),)))(parameters)
+        jacobian = torch.cat([part.flatten(2) for part in parts.values()], 2)
+        outputs = functional_call(model, parameters, (x.double(),))
+        precision = torch.full((jacobian.shape[2],), 0.7, dtype=torch.float64) + sum(seen)
+        v = (jacobian.square() / precision).sum(2)
+        value += torch.log_softmax(outputs / (1 + math.pi / 8 * v).sqrt(), 1)[
+            torch.arange(len(y)), y
+        ].sum()
+        p = outputs.softmax(1)
+        slope = (jacobian[:, 0] - jacobian[:, 1]).square()
+        seen.append((slope * (p[:, 0] * p[:, 1])[:, None]).sum(0))
+        return 0.0
+
+    train_epoch(state, few, given, by_hand)
+    assert len(list(batches(60, 16, order))) == len(seen) == 4
+    assert found.value == pytest.approx(float(value), rel=1e-4)
+    assert found.per_datum == pytest.approx(found.value / 60)
+
+
+def test_the_training_is_the_same_with_and_without(data: TensorData, tmp_path: Path) -> None:
+    plain, watched = (run(assignment_of(*n), data, tmp_path / str(len(n))) for n in ((), (NAME,)))
+    assert [p.sotl for p in plain.curve] == [p.sotl for p in watched.curve]
+    assert plain.test_nll_per_datum == watched.test_nll_per_datum
+
+
+def test_an_unsure_network_pays_less_for_its_first_guesses_than_a_point_does(
+    data: TensorData, tmp_path: Path
+) -> None:
+    record = run(assignment_of(NAME, learning_rate=0.3), data, tmp_path)
+    point, spread = (record.final_estimate(n) for n in ("prequential_epoch1", NAME))
+    assert point is not None
+    assert spread is not None
+    assert spread.value > point.value
+
+
+def test_a_resumed_trial_keeps_what_its_first_epoch_said(data: TensorData, tmp_path: Path) -> None:
+    given = assignment_of(NAME, epochs=4)
+    undisturbed = run(given, data, tmp_path / "undisturbed" / "attempt-1")
+    first = Trial.start(given, data, tmp_path / "trial" / "attempt-1")
+    assert first.advance(2).epoch == 2
+    second = Trial.start(
+        given.model_copy(update={"attempt": 2}), data, tmp_path / "trial" / "attempt-2",
+        resume_from=tmp_path / "trial" / "attempt-1",
+    )  # fmt: skip
+    while second.status is TrialStatus.RUNNING:
+        second.advance(4)
+    one, other = (r.final_estimate(NAME) for r in (undisturbed, second.finish()))
+    assert one is not None
+    assert other is not None
+    assert one.value == other.value
+
+
+def test_one_precision_for_each_parameter_is_taken_too(data: TensorData, tmp_path: Path) -> None:
+    online = {"every": 2, "curvature": "diag_ef"}
+    one, each = (
+        run(assignment_of(NAME, online={**online, "prior_groups": groups}), data,
+            tmp_path / groups).final_estimate(NAME)
+        for groups in ("tensor", "parameter")
+    )  # fmt: skip
+    assert one is not None
+    assert each is not None
+    assert one.value == pytest.approx(each.value, rel=1e-12)
+
+
+def test_curvature_counts_what_was_seen_and_nothing_else(data: TensorData) -> None:
+    given = assignment_of(NAME)
+    generator = torch.Generator().manual_seed(0)
+    model = build(given.architecture, data.input_shape, 10, generator)
+    watch = FirstPass(begin(model, given.plan), given)
+    before = watch._covariance()
+    assert {float(v.max()) for v in before.values()} == {1.0}
+    watch.see(data.x_train[:16], data.y_train[:16])
+    assert watch.n_data == 16
+    for name, variance in watch._covariance().items():
+        assert bool((variance <= before[name]).all())
