@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lone_trials import assert_same_value, mlp_assignment, parked_and_resumed, run
 from torch import nn
 
 from nas_evidence import estimate_evidence
@@ -15,8 +16,8 @@ from nas_evidence.evidence import ESTIMATORS
 from nas_evidence.evidence.conditional import conditional_estimate
 from nas_evidence.evidence.incremental import predictions
 from nas_evidence.evidence.linear import mode_of_linear
-from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.record import EvidenceEstimate
+from nas_evidence.spec import Assignment, DatasetSpec
 from nas_evidence.training.loop import Training, begin, train_epoch
 from nas_evidence.training.online import laplace_estimates
 from nas_evidence.training.parts import begun, order_of_data, part_of
@@ -127,24 +128,12 @@ def test_two_kinds_and_no_late_data_are_refused(n_early: int, n_data: int) -> No
 
 
 def assignment_of(**plan: object) -> Assignment:
-    return Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=5, estimators=NAMES,
-        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 6}),
-        dataset=DatasetSpec(name="digits"),
-        plan={"epochs": 4, "batch_size": 16, "online": {"every": 2}, **plan},
-    )  # fmt: skip
+    return mlp_assignment(*NAMES, **({"epochs": 4} | plan))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def data() -> TensorData:
     return to_tensors(load(DatasetSpec(name="digits", max_train=120, max_test=50), seed=0), "cpu")
-
-
-def run(assignment: Assignment, data: TensorData, folder: Path) -> TrialRecord:
-    trial = Trial.start(assignment, data, folder)
-    while trial.status is TrialStatus.RUNNING:
-        trial.advance(assignment.plan.epochs)
-    return trial.finish()
 
 
 def by_hand(given: Assignment, data: TensorData, folder: Path) -> dict[str, float]:
@@ -209,22 +198,11 @@ def test_a_trial_parked_at_any_slice_ends_bit_identical(
     parked_after: int, data: TensorData, tmp_path: Path
 ) -> None:
     given = assignment_of()
-    undisturbed = run(given, data, tmp_path / "undisturbed" / "attempt-1")
-    first = Trial.start(given, data, tmp_path / "trial" / "attempt-1")
-    for _ in range(parked_after):
-        assert first.advance(2).epoch == 0
-    second = Trial.start(
-        given.model_copy(update={"attempt": 2}), data, tmp_path / "trial" / "attempt-2",
-        resume_from=tmp_path / "trial" / "attempt-1",
-    )  # fmt: skip
-    while second.status is TrialStatus.RUNNING:
-        second.advance(given.plan.epochs)
-    record = second.finish()
+    undisturbed = run(given, data, tmp_path / "undisturbed")
+    report, resumed = parked_and_resumed(given, data, tmp_path / "trial", slices=parked_after)
+    assert report.epoch == 0
     for name in NAMES:
-        one, other = (r.final_estimate(name) for r in (undisturbed, record))
-        assert one is not None
-        assert other is not None
-        assert one.value == other.value
+        assert_same_value(name, undisturbed, resumed)
 
 
 def test_a_training_that_diverges_is_no_estimate_and_says_where(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lone_trials import assert_same_value, mlp_assignment, parked_and_resumed, run
 from scipy.stats import norm
 from torch import nn
 from torch.func import functional_call, jacrev
@@ -15,11 +16,9 @@ from nas_evidence.data.tensors import TensorData, batches, to_tensors
 from nas_evidence.evidence.first_pass import log_predictive
 from nas_evidence.likelihood import Categorical, Gaussian
 from nas_evidence.models import build
-from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.training.first_pass import FirstPass
 from nas_evidence.training.loop import begin, train_epoch
-from nas_evidence.trial import Trial
 
 NAME = "prequential_epoch1_laplace"
 
@@ -96,24 +95,12 @@ def test_a_layer_without_rules_is_refused_by_name() -> None:
 
 
 def assignment_of(*names: str, **plan: object) -> Assignment:
-    return Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=5, estimators=names,
-        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 6}),
-        dataset=DatasetSpec(name="digits"),
-        plan={"epochs": 2, "batch_size": 16, "online": {"every": 2}, **plan},
-    )  # fmt: skip
+    return mlp_assignment(*names, **({"epochs": 2} | plan))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def data() -> TensorData:
     return to_tensors(load(DatasetSpec(name="digits", max_train=60, max_test=50), seed=0), "cpu")
-
-
-def run(assignment: Assignment, data: TensorData, folder: Path) -> TrialRecord:
-    trial = Trial.start(assignment, data, folder)
-    while trial.status is TrialStatus.RUNNING:
-        trial.advance(assignment.plan.epochs)
-    return trial.finish()
 
 
 def test_a_trial_sums_the_predictions_of_every_minibatch_before_its_step(
@@ -177,19 +164,10 @@ def test_an_unsure_network_pays_less_for_its_first_guesses_than_a_point_does(
 
 def test_a_resumed_trial_keeps_what_its_first_epoch_said(data: TensorData, tmp_path: Path) -> None:
     given = assignment_of(NAME, epochs=4)
-    undisturbed = run(given, data, tmp_path / "undisturbed" / "attempt-1")
-    first = Trial.start(given, data, tmp_path / "trial" / "attempt-1")
-    assert first.advance(2).epoch == 2
-    second = Trial.start(
-        given.model_copy(update={"attempt": 2}), data, tmp_path / "trial" / "attempt-2",
-        resume_from=tmp_path / "trial" / "attempt-1",
-    )  # fmt: skip
-    while second.status is TrialStatus.RUNNING:
-        second.advance(4)
-    one, other = (r.final_estimate(NAME) for r in (undisturbed, second.finish()))
-    assert one is not None
-    assert other is not None
-    assert one.value == other.value
+    undisturbed = run(given, data, tmp_path / "undisturbed")
+    report, resumed = parked_and_resumed(given, data, tmp_path / "trial", slices=1)
+    assert report.epoch == 2
+    assert_same_value(NAME, undisturbed, resumed)
 
 
 def test_one_precision_for_each_parameter_is_taken_too(data: TensorData, tmp_path: Path) -> None:

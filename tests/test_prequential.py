@@ -6,46 +6,32 @@ from pathlib import Path
 
 import pytest
 import torch
+from lone_trials import assert_same_value, mlp_assignment, parked_and_resumed, run
 from scipy.stats import norm
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
 from nas_evidence.evidence.prequential import SCALES, Forecast, block_bounds, forecast
 from nas_evidence.likelihood import Categorical, Gaussian
-from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan, derive_seed
+from nas_evidence.record import TrialStatus
+from nas_evidence.spec import Assignment, DatasetSpec, TrainingPlan, derive_seed
 from nas_evidence.training.prequential import fractions_of
 from nas_evidence.trial import Trial
 
 SCORES = ("prequential", "heldout_10")
 
 
-def assignment_of(
-    *, epochs: int = 3, estimators: tuple[str, ...] = SCORES, trial_id: int = 0, width: int = 6,
-    replicate: int = 0, seed: int = 5, **plan: object,
-) -> Assignment:  # fmt: skip
-    return Assignment(
-        trial_id=trial_id, attempt=1, replicate=replicate, seed=seed, estimators=estimators,
-        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": width}),
-        dataset=DatasetSpec(name="digits"),
-        plan={
-            "epochs": epochs, "batch_size": 16, "online": {"every": 2},
-            "prequential_fractions": [0.25, 0.5], "prequential_orders": 1, **plan,
-        },
-    )  # fmt: skip
+def assignment_of(*, estimators: tuple[str, ...] = SCORES, **changes: object) -> Assignment:
+    given: dict[str, object] = {
+        "epochs": 3, "prequential_fractions": [0.25, 0.5], "prequential_orders": 1, **changes
+    }  # fmt: skip
+    return mlp_assignment(*estimators, **given)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def data() -> TensorData:
     spec = DatasetSpec(name="digits", max_train=120, max_test=50)
     return to_tensors(load(spec, seed=0), "cpu")
-
-
-def run(assignment: Assignment, data: TensorData, folder: Path) -> TrialRecord:
-    trial = Trial.start(assignment, data, folder)
-    while trial.status is TrialStatus.RUNNING:
-        trial.advance(assignment.plan.epochs)
-    return trial.finish()
 
 
 def order_of(data: TensorData, replicate: int = 0) -> torch.Tensor:
@@ -199,24 +185,12 @@ def test_a_trial_parked_at_any_slice_ends_bit_identical(
     parked_after: int, data: TensorData, tmp_path: Path
 ) -> None:
     given = assignment_of()
-    undisturbed = run(given, data, tmp_path / "undisturbed" / "attempt-1")
-    first = Trial.start(given, data, tmp_path / "trial" / "attempt-1")
-    for _ in range(parked_after):
-        report = first.advance(2)
+    undisturbed = run(given, data, tmp_path / "undisturbed")
+    report, resumed = parked_and_resumed(given, data, tmp_path / "trial", slices=parked_after)
     # Three blocks of two slices each, the first up to epoch 2, come before the training proper.
     assert report.epoch == (2 if parked_after == 7 else 0)
-    again = given.model_copy(update={"attempt": 2})
-    second = Trial.start(
-        again, data, tmp_path / "trial" / "attempt-2",
-        resume_from=tmp_path / "trial" / "attempt-1",
-    )  # fmt: skip
-    while second.status is TrialStatus.RUNNING:
-        second.advance(given.plan.epochs)
     for score in ("prequential", "prequential_accuracy", "heldout_10", "heldout_10_accuracy"):
-        one, other = (r.final_estimate(score) for r in (undisturbed, second.finish()))
-        assert one is not None
-        assert other is not None
-        assert one.value == other.value
+        assert_same_value(score, undisturbed, resumed)
 
 
 def test_a_training_that_diverges_is_no_estimate_and_says_where(

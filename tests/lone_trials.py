@@ -1,0 +1,47 @@
+"""One trial alone, without a service: a small MLP on digits, run whole or parked on the way."""
+
+from pathlib import Path
+
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.trial import Trial
+
+
+def mlp_assignment(
+    *estimators: str, trial_id: int = 0, replicate: int = 0, seed: int = 5, width: int = 6,
+    **plan: object,
+) -> Assignment:  # fmt: skip
+    return Assignment(
+        trial_id=trial_id, attempt=1, replicate=replicate, seed=seed, estimators=estimators,
+        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": width}),
+        dataset=DatasetSpec(name="digits"),
+        plan={"batch_size": 16, "online": {"every": 2}, **plan},
+    )  # fmt: skip
+
+
+def ended(trial: Trial) -> TrialRecord:
+    while trial.status is TrialStatus.RUNNING:
+        trial.advance(trial.assignment.plan.epochs)
+    return trial.finish()
+
+
+def run(assignment: Assignment, data: TensorData, folder: Path) -> TrialRecord:
+    return ended(Trial.start(assignment, data, folder))
+
+
+def parked_and_resumed(
+    assignment: Assignment, data: TensorData, folder: Path, *, slices: int
+) -> tuple[SliceReport, TrialRecord]:
+    """The last report of the first attempt, and what the second one ends with."""
+    first = Trial.start(assignment, data, folder / "attempt-1")
+    report = [first.advance(2) for _ in range(slices)][-1]
+    again = assignment.model_copy(update={"attempt": 2})
+    resume_from = folder / "attempt-1"
+    return report, ended(Trial.start(again, data, folder / "attempt-2", resume_from=resume_from))
+
+
+def assert_same_value(name: str, one: TrialRecord, other: TrialRecord) -> None:
+    values = [found.value for r in (one, other) if (found := r.final_estimate(name))]
+    assert len(values) == 2
+    assert values[0] == values[1]
