@@ -97,6 +97,7 @@ def compare(folder: Path) -> dict[str, object]:
     spec = load_study(folder / "study.toml")
     trials = read_tables(folder, ["trials"])[0]["trials"]
     return {
+        "name": spec.name.removeprefix("ranking_"),
         "dataset": spec.dataset.name,
         "n_data": int(trials["n_data"].max()),
         "architectures": len(target),
@@ -126,7 +127,7 @@ def _spread(alone: list[dict[str, object]]) -> dict[str, object]:
 
 
 def _print(pool: dict[str, object]) -> None:
-    print(f"\n{pool['dataset']}: {pool['n_data']} data, {pool['architectures']} architectures, "
+    print(f"\n{pool['name']}: {pool['n_data']} data, {pool['architectures']} architectures, "
           f"accuracy {pool['accuracy_range'][0]:.3f} to {pool['accuracy_range'][1]:.3f}, "
           f"sd over seeds {pool['seed_sd']:.4f}")  # fmt: skip
     families = [g for g in next(iter(pool["mean"].values())) if g != "all"]
