@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -13,7 +14,7 @@ import torch
 
 torch.set_num_threads(1)
 
-#: Files that take longest: first, so that two workers end at the same time.
+#: Files that take longest, beside those on Ray.
 _LONG = (
     "test_cli", "test_audit", "test_service_machine", "test_crash_points", "test_scale",
     "test_proposer", "test_thermodynamic", "test_mirror", "test_notebooks", "test_export",
@@ -22,20 +23,31 @@ _LONG = (
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+@cache
+def _on_ray(path: Path) -> bool:
+    return "mark.ray" in path.read_text(encoding="utf-8")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what takes longest first, and tell `--dist loadgroup` what stays together.
-
-    Tests on Ray form one group: two clusters that start at once hold each other up past Ray's own
-    limits. The others go by file.
-    """
+    """Put what takes longest first, so that two workers end at the same time."""
     rank = {name: i for i, name in enumerate(_LONG)}
+    on_ray = {path: _on_ray(path) for path in {item.path for item in items}}
+    items.sort(key=lambda item: -1 if on_ray[item.path] else rank.get(item.path.stem, len(_LONG)))
 
-    def place(item: pytest.Item) -> int:
-        on_ray = item.get_closest_marker("ray") is not None
-        item.add_marker(pytest.mark.xdist_group("ray" if on_ray else str(item.path)))
-        return -1 if on_ray else rank.get(item.path.stem, len(_LONG))
 
-    items.sort(key=place)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give a file to one worker, and all files with tests on Ray to the same one.
+
+    Two clusters that start at once hold each other up past Ray's own limits.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class RayTogether(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "ray" if _on_ray(config.rootpath / file) else file
+
+    return RayTogether(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -336,18 +336,6 @@ def test_permuting_the_test_labels_changes_test_columns_alone(home: Path, tmp_pa
     assert_same(found(home / "done", without=tests), found(tmp_path / "mixed", without=tests))
 
 
-@pytest.mark.slow
-@pytest.mark.ray
-@pytest.mark.parametrize("workers", [1, 2])
-def test_ray_and_one_process_find_the_same_bits(home: Path, tmp_path: Path, workers: int) -> None:
-    process = run(
-        "search", "tiny.toml", "--out", tmp_path / "s", "--workers", workers, folder=home
-    )
-    assert f"{workers} worker" in process.stdout.splitlines()[0]
-    assert process.stderr == ""
-    assert_same(found(home / "done"), found(tmp_path / "s"))
-
-
 # --- looking at a study
 
 

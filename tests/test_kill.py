@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from commands import assert_same, found, hashes, run, start
 
@@ -133,6 +134,12 @@ def searching(folder: Path, *arguments: object) -> Iterator[Search]:
         process.communicate()
 
 
+def first_of_calm(home: Path, n: int) -> dict[str, pd.DataFrame]:
+    """Return the tables of the first trials of the undisturbed study."""
+    calm = found(home / "calm", without=["attempt"])
+    return {name: frame[frame["trial_id"] < n] for name, frame in calm.items()}
+
+
 # --- the promises
 
 
@@ -217,6 +224,13 @@ def test_a_killed_worker_costs_an_attempt_and_a_second_driver_is_refused(
     attempts = read_table(folder, "trials").set_index("trial_id")["attempt"]
     assert sorted(attempts) == [1, 1, 1, 2]
     assert attempts[int(lost[0].split()[1])] == 2
-    calm = found(home / "calm", without=["attempt"])
-    calm = {name: frame[frame["trial_id"] < 4] for name, frame in calm.items()}
-    assert_same(calm, found(folder, without=["attempt"]))
+    assert_same(first_of_calm(home, 4), found(folder, without=["attempt"]))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ray_and_one_process_find_the_same_bits(home: Path, tmp_path: Path, workers: int) -> None:
+    more = ("--workers", workers, "--trials", 4)
+    process = run("search", "killed.toml", "--out", tmp_path / "s", *more, folder=home)
+    assert f"{workers} worker" in process.stdout.splitlines()[0]
+    assert process.stderr == ""
+    assert_same(first_of_calm(home, 4), found(tmp_path / "s", without=["attempt"]))

@@ -180,7 +180,7 @@ def test_architectures_are_judged_by_the_same_blocks_and_replicates_by_others() 
     assert derive_seed("blocks", 0) != derive_seed("blocks", 1)
 
 
-@pytest.mark.parametrize("parked_after", [1, 2, 5, 7])
+@pytest.mark.parametrize("parked_after", [1, pytest.param(2, marks=pytest.mark.slow), 5, 7])
 def test_a_trial_parked_at_any_slice_ends_bit_identical(
     parked_after: int, data: TensorData, tmp_path: Path
 ) -> None:

@@ -81,11 +81,17 @@ def test_a_trial_without_a_score_passes_the_first_rung_and_counts_for_nobody(
     assert rungs.rivals(3, 0, done=()) == {3: None}
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study in which every trial runs to its end."""
+    return run(study(pruning={"rule": "none"}), tmp_path_factory.mktemp("study") / "whole")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduling", ["async", "batch"])
 def test_pruned_before_training_are_the_worse_by_one_half_and_the_others_are_as_ever(
-    scheduling: str, tmp_path: Path
+    scheduling: str, whole: Path, tmp_path: Path
 ) -> None:
-    whole = run(study(pruning={"rule": "none"}), tmp_path / "whole")
     folder = run(study(scheduling=scheduling), tmp_path / "pruned")
     trials = read_table(folder, "trials").set_index("trial_id")
     pruned = trials[trials["status"] == TrialStatus.PRUNED]
