@@ -32,49 +32,52 @@ def difference_due(state: Training, assignment: Assignment) -> bool:
 def advance_difference(state: Training, data: TensorData, assignment: Assignment) -> None:
     """Train for a slice; after the second training, put the estimates into `state.differences`."""
     names = _names(assignment)
-    kinds = [name.removeprefix("conditional_") for name in names]
     n_data, n_early = len(data.x_train), _n_early(data, assignment)
+    whole = part_of(None, data, assignment, _PURPOSE, learn=False)
+    rows = order_of_data(n_data, assignment)[:n_early]
+    part = whole if state.early else part_of(rows, data, assignment, _PURPOSE)
     try:
-        if state.early:
-            whole = part_of(None, data, assignment, _PURPOSE, learn=False)
-            if not train_slice(state, whole):
-                return
-            state.differences = [
-                conditional_estimate(
-                    early, late, n_early=n_early, n_data=n_data, labels=data.task == "labels"
-                )
-                for early, late in zip(state.early, _evidences(state, whole, kinds), strict=True)
-            ]
-        else:
-            rows = order_of_data(n_data, assignment)[:n_early]
-            first = part_of(rows, data, assignment, _PURPOSE)
-            if not train_slice(state, first):
-                return
-            state.early = _evidences(state, first, kinds)
-            _hold_hyperparameters(state, part_of(None, data, assignment, _PURPOSE, learn=False))
+        if not train_slice(state, part):
             return
+        found = _evidences(state, part, [name.removeprefix("conditional_") for name in names])
     except DivergedError as error:
-        what = f"all {n_data}" if state.early else f"the first {n_early}"
-        note = f"the training on {what} data diverged: {error}"
+        note = f"the training on {len(part.data.x_train)} data diverged: {error}"
         state.differences = [no_estimate(name, note) for name in names]
-    assert state.part is not None
-    state.evidence_seconds += seconds_of([state.part])
-    state.part, state.early = None, []
-
-
-def _hold_hyperparameters(state: Training, whole: Part) -> None:
-    """Put a training on all data in the place of the finished one, at its hyperparameters."""
-    first, second = state.part, begun(whole)
-    assert first is not None
-    state.evidence_seconds += seconds_of([first])
-    for name in ("prior_precision", "noise_std", "temperature"):
-        setattr(second, name, getattr(first, name))
-    state.part = second
+    else:
+        state.evidence_seconds += sum(estimate.seconds for estimate in found)
+        if not state.early:
+            state.early = found
+            state.part = _at_hyperparameters_of(_ended(state), whole)
+            return
+        state.differences = [
+            conditional_estimate(
+                early, late, n_early=n_early, n_data=n_data, labels=data.task == "labels"
+            )
+            for early, late in zip(state.early, found, strict=True)
+        ]
+    _ended(state)
+    state.early = []
 
 
 def _evidences(state: Training, part: Part, kinds: list[str]) -> list[EvidenceEstimate]:
     assert state.part is not None
     return laplace_estimates(kinds, state.part, part.data, part.assignment)
+
+
+def _ended(state: Training) -> Training:
+    """Take the training on a part out of the state, and count its time."""
+    part, state.part = state.part, None
+    assert part is not None
+    state.evidence_seconds += seconds_of(part)
+    return part
+
+
+def _at_hyperparameters_of(first: Training, whole: Part) -> Training:
+    """Return a training on all data that has not begun, with what the first one learned."""
+    second = begun(whole)
+    for name in ("prior_precision", "noise_std", "temperature"):
+        setattr(second, name, getattr(first, name))
+    return second
 
 
 def _n_early(data: TensorData, assignment: Assignment) -> int:

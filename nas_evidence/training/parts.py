@@ -9,7 +9,6 @@ A slice goes up to the next evaluation, as those of the training proper do: a tr
 loses no more, and one that is slow is not taken for hung.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -84,6 +83,6 @@ def train_slice(state: Training, part: Part) -> bool:
     return training.ended or training.epoch == plan.epochs
 
 
-def seconds_of(trainings: Sequence[Training]) -> float:
-    """Return what trainings took, with their updates."""
-    return sum(training.train_seconds + training.evidence_seconds for training in trainings)
+def seconds_of(training: Training) -> float:
+    """Return what a training took, with its updates."""
+    return training.train_seconds + training.evidence_seconds

@@ -85,7 +85,7 @@ def advance_block(
             update=_predicted(state, data, rows[task.begin : task.end], assignment)
         )
     assert state.part is not None
-    seconds = found.seconds + seconds_of([state.part])
+    seconds = found.seconds + seconds_of(state.part)
     state.blocks.setdefault(task.score, []).append(found.model_copy(update={"seconds": seconds}))
     state.evidence_seconds += seconds
     state.part = None
