@@ -37,7 +37,8 @@ def replay(folder: Path, n_orders: int) -> dict[str, object]:
     seconds = read_tables(folder, ["trials"])[0]["trials"].set_index("trial_id")["train_seconds"]
     random, found = np.random.default_rng(0), []
     for _, trials in last.groupby("replicate"):
-        one = trials.pivot(index="trial_id", columns="estimator", values="value").dropna()
+        known = trials[trials["estimator"].isin(("prequential", "prequential, one half"))]
+        one = known.pivot(index="trial_id", columns="estimator", values="value").dropna()
         key = trials.groupby("trial_id")["architecture_key"].first().loc[one.index]
         lost = (target.max() - target.loc[key]).to_numpy() * 100
         cost = seconds.loc[one.index].to_numpy(float)
