@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,40 +13,21 @@ import torch
 
 torch.set_num_threads(1)
 
-#: Files that take longest, beside those on Ray.
+#: Files that take longest: first, so that two workers end at the same time.
 _LONG = (
-    "test_cli", "test_audit", "test_service_machine", "test_crash_points", "test_scale",
-    "test_proposer", "test_thermodynamic", "test_mirror", "test_notebooks", "test_export",
+    "test_submit_cluster", "test_kill", "test_cli", "test_cluster_files", "test_audit", "test_chaos",
+    "test_ray_cluster", "test_crash_points", "test_scale", "test_service_machine",
+    "test_executors_contract", "test_proposer", "test_thermodynamic", "test_mirror",
+    "test_notebooks", "test_export",
 )  # fmt: skip
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
-@cache
-def _on_ray(path: Path) -> bool:
-    return "mark.ray" in path.read_text(encoding="utf-8")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what takes longest first, so that two workers end at the same time."""
+    """Put the long files first."""
     rank = {name: i for i, name in enumerate(_LONG)}
-    on_ray = {path: _on_ray(path) for path in {item.path for item in items}}
-    items.sort(key=lambda item: -1 if on_ray[item.path] else rank.get(item.path.stem, len(_LONG)))
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give a file to one worker, and all files with tests on Ray to the same one.
-
-    Two clusters that start at once hold each other up past Ray's own limits.
-    """
-    from xdist.scheduler import LoadFileScheduling
-
-    class RayTogether(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.split("::", 1)[0]
-            return "ray" if _on_ray(config.rootpath / file) else file
-
-    return RayTogether(config, log)
+    items.sort(key=lambda item: rank.get(item.path.stem, len(_LONG)))
 
 
 @pytest.fixture(scope="session")

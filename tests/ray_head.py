@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -50,6 +51,8 @@ class Head:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        # Its sockets are below; a path to one may have 107 characters.
+        self._short = tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True)
         gcs, dashboard, client, agent = free_ports(4)
         self.url, self.gcs = f"http://127.0.0.1:{dashboard}", f"127.0.0.1:{gcs}"
         (folder / "home" / ".ray").mkdir(parents=True)
@@ -66,7 +69,7 @@ class Head:
             *(f"--port={gcs}", f"--ray-client-server-port={client}"),
             f"--dashboard-agent-listen-port={agent}",
             *("--include-dashboard=true", "--dashboard-host=127.0.0.1"),
-            *(f"--dashboard-port={dashboard}", f"--temp-dir={folder / 'r'}"),
+            *(f"--dashboard-port={dashboard}", f"--temp-dir={self._short.name}"),
             f"--object-store-memory={80 * 1024**2}",
         ]
 
@@ -99,6 +102,11 @@ class Head:
             for pid, (_, _, command) in processes().items()
             if f"/{name} --address auto" in command and "nas_evidence" in command
         ]
+
+    def close(self) -> None:
+        """End it for good."""
+        self.kill()
+        self._short.cleanup()
 
     def kill(self) -> None:
         """End the head and all that it started, as a loss of its machine would."""

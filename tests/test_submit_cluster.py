@@ -58,7 +58,7 @@ def head(home: Path) -> Iterator[Head]:
     try:
         yield head
     finally:
-        head.kill()
+        head.close()
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 300) -> None:
