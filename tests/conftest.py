@@ -15,8 +15,8 @@ torch.set_num_threads(1)
 
 #: Files that take longest: first, so that two workers end at the same time.
 _LONG = (
-    "test_submit_cluster", "test_kill", "test_cli", "test_cluster_files", "test_audit", "test_chaos",
-    "test_ray_cluster", "test_crash_points", "test_scale", "test_service_machine",
+    "test_submit_cluster", "test_kill", "test_cli", "test_cluster_files", "test_audit",
+    "test_chaos", "test_ray_cluster", "test_crash_points", "test_scale", "test_service_machine",
     "test_executors_contract", "test_proposer", "test_thermodynamic", "test_mirror",
     "test_notebooks", "test_export",
 )  # fmt: skip
