@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lone_trials import assert_same_value, mlp_assignment, parked_and_resumed, run
+from lone_trials import assert_same_value, ended, mlp_assignment, parked_and_resumed, run
 from scipy.stats import norm
 
 from nas_evidence.data import load
@@ -144,6 +144,20 @@ def test_two_orders_from_one_half_on_judge_by_every_datum_once(
         torch.cat([order[60:], order.flip(0)[60:]]).sort().values, torch.arange(120)
     )
     assert estimate.note == "60 data predicted after 60 in each of two orders"
+
+
+def test_a_report_before_training_has_the_score_of_whole_orders_alone(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of(estimators=("prequential",), epochs=2, prequential_orders=2)
+    trial = Trial.start(given, data, tmp_path)
+    said = [trial.advance(2).scores.get("prequential") for _ in range(4)]  # two blocks an order
+    record = ended(trial)
+    estimate = record.final_estimate("prequential")
+    assert estimate is not None
+    terms = {t.group: t.value for t in estimate.terms if t.term == "log_predictive"}
+    one = (terms["30-60"] + terms["60-120"]) / 90
+    assert said == [None, pytest.approx(one), pytest.approx(one), estimate.per_datum]
 
 
 def test_what_is_predicted_has_not_been_seen(data: TensorData, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The two trainings of a conditional evidence: on the early data, then on all of them.
 
-The first learns the hyperparameters as the plan says; the second, from the same initialisation,
-holds them. The training proper cannot stand in for the second, since it learns its own.
+The first learns the hyperparameters as the plan says, the last time before its last epoch, so that
+its parameters end at a mode for them; the second, from the same initialisation, holds them. The
+training proper cannot stand in for the second, since it learns its own.
 """
 
 from nas_evidence.data.tensors import TensorData
