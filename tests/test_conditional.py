@@ -226,6 +226,7 @@ def test_a_training_that_diverges_is_no_estimate_and_says_where(
     assert "training on 120 data diverged" in trial.training.differences[0].note
 
 
+@pytest.mark.slow
 def test_real_targets_have_a_conditional_evidence_too(tmp_path: Path) -> None:
     data = to_tensors(load(DatasetSpec(name="diabetes", max_train=120), seed=0), "cpu")
     given = assignment_of(likelihood="gaussian", learning_rate=0.01, epochs=20)

@@ -68,6 +68,7 @@ def test_updates_from_the_first_epochs_on_do_not_prune_a_network_that_can_learn(
     assert hit_rate(trained(rings(), assignment(**plan)), rings()) > 0.75
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [1.0, pytest.param(3.0, marks=pytest.mark.slow)])
 def test_precisions_rise_only_where_a_network_of_zeros_is_the_worse_mode(power: float) -> None:
     """Brute force: the log joint at the parameters, and at zeros with the best constant."""

@@ -89,6 +89,7 @@ def test_the_importances_are_those_of_optuna() -> None:
     assert found["width"].chance < 0.05 < found["rate"].chance
 
 
+@pytest.mark.slow
 def test_what_decides_nothing_looks_important_as_often_as_chance_says() -> None:
     rng = np.random.default_rng(0)
     axes = {"a": Axis(6, True), "b": Axis(3, False)}

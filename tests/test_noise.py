@@ -75,6 +75,7 @@ def test_gradient_at_a_mode_is_that_of_the_exact_evidence(n: int) -> None:
     assert_close(torch.from_numpy(found.gradient), expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_alternating_with_the_mode_maximises_the_exact_evidence() -> None:
     model, x, y = _blr()
     delta, std = torch.ones(2).double(), 1.0

@@ -409,6 +409,7 @@ def test_a_precision_of_each_parameter_is_stationary_with_the_noise(likelihood: 
         assert state.noise_std == 1.0
 
 
+@pytest.mark.slow
 def test_precisions_of_parameters_pull_each_parameter_by_itself() -> None:
     data = _in_double(real_data(1))
     plan = full_batch(

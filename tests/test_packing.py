@@ -405,6 +405,7 @@ def test_two_gpus_are_told_apart_by_what_the_cluster_calls_them() -> None:
     assert (first.slot.gpu, second.slot.gpu) == (1, 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_whatever_happens_each_trial_is_taken_up_once_and_no_gpu_is_overfull(

@@ -230,6 +230,7 @@ def test_too_few_data_are_refused_by_name(data: TensorData, tmp_path: Path) -> N
     assert "every block must hold at least one datum" in trial.cause
 
 
+@pytest.mark.slow
 def test_real_targets_are_predicted_too(tmp_path: Path) -> None:
     spec = DatasetSpec(name="diabetes", max_train=120)
     data = to_tensors(load(spec, seed=0), "cpu")

@@ -320,6 +320,7 @@ def test_a_random_order_gives_what_all_orders_give_on_average() -> None:
     assert random_statistics([1.0, np.nan, 2.0]).n_missing == 1
 
 
+@pytest.mark.slow
 def test_the_spread_of_a_random_order_is_that_of_shuffles() -> None:
     rng = np.random.default_rng(0)
     n, target = 15, np.arange(15.0)

@@ -191,6 +191,7 @@ def test_the_front_holds_what_no_other_beats_in_score_and_costs(tmp_path: Path) 
     assert all(one.on_front is None for one in load(tmp_path / "c", records).ranking)
 
 
+@pytest.mark.slow
 def test_real_targets_are_losses_with_their_sign_turned(tmp_path: Path) -> None:
     records = [record(key, key, real=True) for key in range(8)]
     paths = build_report(

@@ -65,6 +65,7 @@ def test_a_linear_trial_has_the_evidence_in_closed_form(tmp_path: Path) -> None:
     assert bound.value < truth + 4 * (bound.standard_error or 0.0)
 
 
+@pytest.mark.slow
 def test_what_is_too_dear_is_no_estimate_and_says_why(tmp_path: Path) -> None:
     record = run(data_of(tmp_path, 70_000), tmp_path / "trial", epochs=1)
     for kind in SAMPLED_KINDS:
