@@ -1,5 +1,6 @@
 """One trial alone, without a service: a small MLP on digits, run whole or parked on the way."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from nas_evidence.data.tensors import TensorData
@@ -41,7 +42,15 @@ def parked_and_resumed(
     return report, ended(Trial.start(again, data, folder / "attempt-2", resume_from=resume_from))
 
 
-def assert_same_value(name: str, one: TrialRecord, other: TrialRecord) -> None:
-    values = [found.value for r in (one, other) if (found := r.final_estimate(name))]
-    assert len(values) == 2
-    assert values[0] == values[1]
+def assert_parking_changes_nothing(
+    names: Iterable[str], assignment: Assignment, data: TensorData, folder: Path, *, slices: int
+) -> SliceReport:
+    """Compare with an undisturbed trial; return the last report of the first attempt."""
+    undisturbed = run(assignment, data, folder / "undisturbed")
+    report, resumed = parked_and_resumed(assignment, data, folder / "parked", slices=slices)
+    for name in names:
+        records = (undisturbed, resumed)
+        values = [found.value for r in records if (found := r.final_estimate(name))]
+        assert len(values) == 2
+        assert values[0] == values[1]
+    return report

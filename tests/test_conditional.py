@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lone_trials import assert_same_value, mlp_assignment, parked_and_resumed, run
+from lone_trials import assert_parking_changes_nothing, mlp_assignment, run
 from torch import nn
 
 from nas_evidence import estimate_evidence
@@ -204,12 +204,10 @@ def test_late_labels_do_not_change_what_the_early_data_say(
 def test_a_trial_parked_at_any_slice_ends_bit_identical(
     parked_after: int, data: TensorData, tmp_path: Path
 ) -> None:
-    given = assignment_of()
-    undisturbed = run(given, data, tmp_path / "undisturbed")
-    report, resumed = parked_and_resumed(given, data, tmp_path / "trial", slices=parked_after)
+    report = assert_parking_changes_nothing(
+        NAMES, assignment_of(), data, tmp_path, slices=parked_after
+    )
     assert report.epoch == 0
-    for name in NAMES:
-        assert_same_value(name, undisturbed, resumed)
 
 
 def test_a_training_that_diverges_is_no_estimate_and_says_where(

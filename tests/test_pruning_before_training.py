@@ -72,6 +72,23 @@ def test_a_trial_is_not_at_the_first_rung_before_it_has_a_score(tmp_path: Path) 
     assert again.rivals(3, 0, done=()) == {3: (-0.4,)}
 
 
+def test_who_has_passed_a_rung_is_not_judged_again_by_those_that_come_later(
+    tmp_path: Path,
+) -> None:
+    rungs, journal = Rungs(study()), Journal(tmp_path)
+    rungs.note(report(0, prequential=-0.4), journal)
+    rivals = rungs.rivals(3, 0, done=())
+    assert rivals is not None
+    assert rungs.decide(3, 0, rivals) is None
+    for trial_id in (4, 5, 6, 7):
+        better = report(0, prequential=-0.1).model_copy(update={"trial_id": trial_id})
+        rungs.note(better, journal)
+    journal.close()
+    assert not rungs.reached(3, 0)
+    assert rungs.reached(4, 0)
+    assert rungs.decide(3, 0, rungs.rivals(3, 0, done=()) or {}) is not None  # were it asked
+
+
 def test_a_trial_without_a_score_passes_the_first_rung_and_counts_for_nobody(
     tmp_path: Path,
 ) -> None:

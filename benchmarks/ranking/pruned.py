@@ -61,7 +61,7 @@ def replay(folder: Path, n_orders: int) -> dict[str, object]:
                           np.mean(stopped == 0)))  # fmt: skip
     mean, sd = np.mean(found, 0), np.std(found, 0)
     return {
-        "pool": study.name, 
+        "pool": study.name,
         "rungs": list(rungs), "saved": mean[0], "saved_sd": sd[0], "regret": mean[1],
         "same": mean[2], "regret_unpruned": mean[3], "stopped_at_epoch_0": mean[4],
     }  # fmt: skip
@@ -84,7 +84,9 @@ def main() -> None:
             f"| {row['same']:.2f} |"
         )
     if options.out:
-        options.out.write_text(json.dumps({"orders": options.orders, "pools": rows}, indent=1))
+        options.out.write_text(
+            json.dumps({"orders": options.orders, "pools": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ Models are at a mode of the log joint, in float64. `definition` has what the Lap
 of them are to be.
 """
 
-import copy
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -58,31 +57,26 @@ def linear_problem(
     shape = (n_features + 1, n_outputs)
     w = torch.randn(shape, dtype=torch.float64, generator=generator) / spread.sqrt()[:, None]
     noise = torch.randn(n_data, n_outputs, dtype=torch.float64, generator=generator)
-    y = phi @ w + NOISE_STD * noise
-    mode = mode_of_linear(phi, y, prior_precision=spread, noise_std=NOISE_STD)
-    model = nn.Linear(n_features, n_outputs).double()
-    with torch.no_grad():
-        model.weight.copy_(mode[:-1].T)
-        model.bias.copy_(mode[-1])
-    precision = torch.tensor([1.0, 4.0], dtype=torch.float64)
-    truth = log_evidence_of_linear(phi, y, prior_precision=spread, noise_std=NOISE_STD)
-    return Problem(name, model, x, y, Gaussian(NOISE_STD), precision, truth)
+    return _regression(name, x, phi @ w + NOISE_STD * noise)
 
 
 def early_half(problem: Problem) -> Problem:
     """Return linear regression on the first half of the data, at its own mode."""
     n = len(problem.x) // 2
-    x, y = problem.x[:n], problem.y[:n]
-    phi = torch.cat([x, torch.ones(n, 1, dtype=torch.float64)], 1)
-    spread = problem.precision[:1].expand(x.shape[1] + 1).clone()
-    spread[-1] = problem.precision[1]
-    mode = mode_of_linear(phi, y, prior_precision=spread, noise_std=NOISE_STD)
-    model = copy.deepcopy(problem.model)
+    return _regression(problem.name, problem.x[:n], problem.y[:n])
+
+
+def _regression(name: str, x: Tensor, y: Tensor) -> Problem:
+    precision = torch.tensor([1.0, 4.0], dtype=torch.float64)  # of weight and bias
+    phi = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    each = precision[[0] * x.shape[1] + [1]]
+    mode = mode_of_linear(phi, y, prior_precision=each, noise_std=NOISE_STD)
+    model = nn.Linear(x.shape[1], y.shape[1]).double()
     with torch.no_grad():
-        for parameter, value in zip(model.parameters(), (mode[:-1].T, mode[-1]), strict=True):
-            parameter.copy_(value)
-    truth = log_evidence_of_linear(phi, y, prior_precision=spread, noise_std=NOISE_STD)
-    return replace(problem, model=model, x=x, y=y, truth=truth)
+        model.weight.copy_(mode[:-1].T)
+        model.bias.copy_(mode[-1])
+    truth = log_evidence_of_linear(phi, y, prior_precision=each, noise_std=NOISE_STD)
+    return Problem(name, model, x, y, Gaussian(NOISE_STD), precision, truth)
 
 
 def definition(problem: Problem, kind: str) -> float | None:

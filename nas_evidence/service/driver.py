@@ -33,7 +33,7 @@ from nas_evidence.service.proposer import Proposal, Proposer
 from nas_evidence.service.requests import CANCELLED, Requests
 from nas_evidence.service.results import KeptModels, told_of
 from nas_evidence.service.rungs import Rungs
-from nas_evidence.service.scheduler import Point, decide
+from nas_evidence.service.scheduler import Point
 from nas_evidence.service.study_folder import check_lease, holds_lease
 from nas_evidence.spec import Assignment, StudySpec, derive_seed
 from nas_evidence.store import COMPACT_AT, TABLES, TrialRow, compact, finished, write_record
@@ -268,7 +268,7 @@ class Driver:
         if rivals is None:  # its batch is not there yet
             self._park(assignment)
             self._waiting[trial_id] = (report.epoch, _planned(assignment))
-        elif rivals and (reason := decide(trial_id, rivals, self._study)):
+        elif rivals and (reason := self._rungs.decide(trial_id, report.epoch, rivals)):
             verdict = Verdict(TrialStatus.PRUNED, f"rung {report.epoch}: {reason}")
             self._executor.finish(trial_id, verdict)
         elif self._over:

@@ -9,7 +9,7 @@ from typing import Any
 from nas_evidence.record import SliceReport
 from nas_evidence.service.journal import Journal
 from nas_evidence.service.plan import trials_of_batch
-from nas_evidence.service.scheduler import Point, point_of
+from nas_evidence.service.scheduler import Point, decide, point_of
 from nas_evidence.spec import StudySpec
 
 AtRung = dict[int, Point | None]
@@ -20,6 +20,7 @@ class Rungs:
 
     def __init__(self, study: StudySpec) -> None:
         self._study = study
+        self._passed: set[tuple[int, int]] = set()  # trial id and epoch, in this run
         self._table: dict[int, AtRung] = {e: {} for e in study.rungs}
 
     def recall(self, event: Mapping[str, Any]) -> None:
@@ -29,8 +30,18 @@ class Rungs:
             self._table[event["epoch"]].setdefault(event["trial_id"], point)
 
     def reached(self, trial_id: int, epoch: int) -> bool:
-        """Tell whether a trial stands at a rung, with what it shows there written down."""
-        return trial_id in self._table.get(epoch, ())
+        """Tell whether a trial stands at a rung, with what it shows there written down.
+
+        One that has been let pass does not, though further slices of it may end at that epoch.
+        """
+        return trial_id in self._table.get(epoch, ()) and (trial_id, epoch) not in self._passed
+
+    def decide(self, trial_id: int, epoch: int, rivals: Mapping[int, Point | None]) -> str | None:
+        """Return why a trial is pruned among its rivals; or None, and it has passed the rung."""
+        reason = decide(trial_id, rivals, self._study)
+        if reason is None:
+            self._passed.add((trial_id, epoch))
+        return reason
 
     def note(self, report: SliceReport, journal: Journal) -> bool:
         """Write down what a trial shows; tell whether that is new.

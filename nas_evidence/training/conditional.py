@@ -2,7 +2,8 @@
 
 The first learns the hyperparameters as the plan says, the last time before its last epoch, so that
 its parameters end at a mode for them; the second, from the same initialisation, holds them. The
-training proper cannot stand in for the second, since it learns its own.
+training proper cannot stand in for the second, since it learns its own. Of real targets the noise
+is learned once more at the end, with the precisions.
 """
 
 from nas_evidence.data.tensors import TensorData

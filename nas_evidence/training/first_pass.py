@@ -70,19 +70,16 @@ class FirstPass:
 
     def _covariance(self) -> dict[str, Tensor]:
         """Return 1 / (δ + κ h) of each parameter, by tensor [size]."""
-        parameters = dict(self.state.model.named_parameters())
-        precision, sizes = self.state.prior_precision, [p.numel() for p in parameters.values()]
-        each = len(precision) == sum(sizes)
-        parts = torch.split(precision, sizes if each else [1] * len(sizes))
-        found = {
-            name: part.to(p).expand(p.numel())
-            for (name, p), part in zip(parameters.items(), parts, strict=True)
-        }
+        names, parameters = zip(*self.state.model.named_parameters(), strict=True)
+        precision, sizes = self.state.prior_precision, [p.numel() for p in parameters]
+        if len(precision) == len(sizes):
+            precision = precision.repeat_interleave(torch.tensor(sizes))
+        total = dict(zip(names, torch.split(precision, sizes), strict=True))
         if self.curvature is not None:
             power = self.assignment.plan.likelihood_power
-            blocks = zip(self.curvature.names, self.curvature.spectra(), strict=True)
-            found = {name: found[name] + power * h.to(found[name]) for name, h in blocks}
-        return {name: 1 / total for name, total in found.items()}
+            for name, h in zip(self.curvature.names, self.curvature.spectra(), strict=True):
+                total[name] = total[name].to(h) + power * h
+        return {name: 1 / each for name, each in total.items()}
 
     def estimate(self) -> EvidenceEstimate:
         """Return the sum of the predictions, nats."""
