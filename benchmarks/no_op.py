@@ -20,8 +20,8 @@ from nas_evidence.record import (
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.service.executors import Launch, Verdict
 from nas_evidence.spec import DatasetSpec, ResourceSpec, StudySpec
+from nas_evidence.workers.protocol import Launch, Verdict
 
 #: About 11,900 architectures, evenly, so that 10,000 of them are found without much searching.
 SPACE: dict[str, dict[str, dict[str, Any]]] = {
@@ -144,7 +144,7 @@ def ray_workers(workers: int, folder: Path) -> Any:
     import ray
 
     from nas_evidence.data import load
-    from nas_evidence.service.ray_executor import RayExecutor
+    from nas_evidence.workers.on_ray import RayExecutor
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     arrays = load(DatasetSpec(name="digits", max_train=50, max_test=20), seed=0)

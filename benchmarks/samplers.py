@@ -42,9 +42,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
-from nas_evidence.service.proposer import Learner, Proposer, Told
-from nas_evidence.service.search import Search
-from nas_evidence.service.startup import grid_points
+from nas_evidence.proposing.order import Search
+from nas_evidence.proposing.proposer import Learner, Proposer, Told
+from nas_evidence.proposing.startup import grid_points
 from nas_evidence.spec import ArchitectureSpec, StudySpec
 
 SAMPLERS = {

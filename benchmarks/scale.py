@@ -31,11 +31,11 @@ from no_op import SPACE, Stamps
 from service_overhead import alone, peak_megabytes, surroundings
 
 from nas_evidence.codec import find_study, load_study
-from nas_evidence.service.driver import Driver
-from nas_evidence.service.executors import Event
-from nas_evidence.service.learning_curves import SimulatedTrial, synthetic
-from nas_evidence.service.simulated_executor import SimulatedExecutor
+from nas_evidence.driver.driver import Driver
 from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.workers.learning_curves import SimulatedTrial, synthetic
+from nas_evidence.workers.protocol import Event
+from nas_evidence.workers.simulated import SimulatedExecutor
 
 HERE = Path(__file__).parent
 OUT = HERE / "results" / "scale.json"
@@ -160,7 +160,7 @@ def part_slices(scratch: Path) -> list[dict[str, Any]]:
     """Return flops of all architectures, and seconds of a training step of the smaller ones."""
     import torch
 
-    from nas_evidence.service.startup import startup_points
+    from nas_evidence.proposing.startup import startup_points
     from nas_evidence.training.cost import cost_of
 
     torch.set_num_threads(1)

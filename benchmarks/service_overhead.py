@@ -40,11 +40,11 @@ from typing import Any
 
 from no_op import Stamps, Stop, clocks, ray_workers, spread, study, tune_space
 
-from nas_evidence.service.driver import Driver
-from nas_evidence.service.executors import Executor, Launch
-from nas_evidence.service.journal import read_journal
-from nas_evidence.service.learning_curves import synthetic
-from nas_evidence.service.simulated_executor import SimulatedExecutor
+from nas_evidence.driver.driver import Driver
+from nas_evidence.storage.journal import read_journal
+from nas_evidence.workers.learning_curves import synthetic
+from nas_evidence.workers.protocol import Executor, Launch
+from nas_evidence.workers.simulated import SimulatedExecutor
 
 BLOCK = 100
 

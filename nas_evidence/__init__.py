@@ -14,7 +14,7 @@ _EXPORTS = {
     "EvidenceEstimate": "nas_evidence.record",
     "StudySpec": "nas_evidence.spec",
     "load_study": "nas_evidence.codec",
-    "load_exported": "nas_evidence.export",
+    "load_exported": "nas_evidence.exporting",
     "read_table": "nas_evidence.store",
 }
 __all__ = ["__version__", *_EXPORTS]

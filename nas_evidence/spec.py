@@ -177,7 +177,7 @@ class SamplerSpec(Frozen):
 
     name: Literal["tpe", "random", "qmc", "grid"] = "tpe"
     startup_per_family: Annotated[int, Field(ge=1)] = 6  # quasi-random points before the sampler
-    families: Literal["shared", "joint", "separate"] = "shared"  # see service/proposer.py
+    families: Literal["shared", "joint", "separate"] = "shared"  # see proposing/proposer.py
     max_history: Annotated[int, Field(ge=1)] = 1000  # latest finished trials that TPE sees
     n_ei_candidates: Annotated[int, Field(ge=1)] = 24
     multivariate: bool = True
@@ -255,7 +255,7 @@ class ResourceSpec(Frozen):
     gpus: Literal["auto"] | float = "auto"  # share of one GPU a trial; "auto" by its memory
     trials_per_worker: Annotated[int, Field(ge=1)] = 50  # before its process is replaced
     worker_growth_bytes: Annotated[int, Field(ge=1)] = 2 * 1024**3  # and before that
-    slice_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0  # at least; see service/driver.py
+    slice_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0  # at least; see driver/driver.py
 
     @field_validator("gpus", mode="before")
     @classmethod

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nas_evidence.proposing.proposer import Proposal, Told
 from nas_evidence.record import (
     Evaluation,
     EvidenceEstimate,
@@ -14,9 +15,8 @@ from nas_evidence.record import (
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.service.executors import Event, Launch, Lost, Verdict
-from nas_evidence.service.proposer import Proposal, Told
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_seed
+from nas_evidence.workers.protocol import Event, Launch, Lost, Verdict
 
 N_DATA = 100
 

@@ -7,9 +7,9 @@ import duckdb
 import pytest
 from fakes import FakeExecutor, Silent
 
-from nas_evidence.cli import app
+from nas_evidence.cli.main import app
 from nas_evidence.codec import load_study, shipped_studies
-from nas_evidence.service.driver import Driver
+from nas_evidence.driver.driver import Driver
 from nas_evidence.spec import StudySpec
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,14 +10,14 @@ from safetensors.torch import load_file
 from nas_evidence.codec import load_study
 from nas_evidence.data import load
 from nas_evidence.domains import IntRange
+from nas_evidence.driver.driver import Driver
+from nas_evidence.proposing.startup import startup_points
 from nas_evidence.record import TrialRecord
-from nas_evidence.report.study import build_report
-from nas_evidence.service.driver import Driver
-from nas_evidence.service.inline_executor import InlineExecutor
-from nas_evidence.service.startup import startup_points
-from nas_evidence.service.study_folder import open_study
+from nas_evidence.reporting.study import build_report
 from nas_evidence.spec import Assignment
+from nas_evidence.storage.study_folder import open_study
 from nas_evidence.store import read_table
+from nas_evidence.workers.inline import InlineExecutor
 
 WIDTH = 37  # found nowhere else in the study
 STUDY = f"""\

@@ -111,7 +111,7 @@ def test_no_registered_estimator_is_without_a_test_here() -> None:
     assert set(ESTIMATORS) == {*KINDS, *SAMPLED, *SCORES}
 
 
-#: Those that sample are in tests/test_sampled.py.
+#: Those that sample are in tests/scores/test_sampled.py.
 RECORDED = tuple(name for name in SCORES if name not in SAMPLED_KINDS)
 
 

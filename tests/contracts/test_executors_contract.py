@@ -11,12 +11,12 @@ import pytest
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.service.executors import Executor, Launch, Lost, Verdict
-from nas_evidence.service.inline_executor import InlineExecutor
-from nas_evidence.service.learning_curves import synthetic
-from nas_evidence.service.simulated_executor import Fault, SimulatedExecutor
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, LimitSpec, ResourceSpec
 from nas_evidence.trial import Trial
+from nas_evidence.workers.inline import InlineExecutor
+from nas_evidence.workers.learning_curves import synthetic
+from nas_evidence.workers.protocol import Executor, Launch, Lost, Verdict
+from nas_evidence.workers.simulated import Fault, SimulatedExecutor
 
 DATA = DatasetSpec(name="digits", max_train=150, max_test=50)
 RESOURCES = ResourceSpec(workers=2, cpus=1, gpus=0)
@@ -92,7 +92,7 @@ def simulated() -> Subject:
 def on_ray(arrays: ArrayData, logs: Path, alone: Callable[[Launch], TrialRecord]) -> Subject:
     import ray
 
-    from nas_evidence.service.ray_executor import RayExecutor
+    from nas_evidence.workers.on_ray import RayExecutor
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # without an address the cluster is our own

@@ -1,0 +1,102 @@
+"""The command line: one verb a job; `cli/run.py`, `cli/results.py` and `cli/cluster.py` have them.
+
+Exit codes: 0 done, 1 the job failed (every trial failed, or an unexpected error), 2 bad usage or a
+bad study, 130 interrupted.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+import nas_evidence
+from nas_evidence.cli.cluster import attach, cancel, logs, status, submit
+from nas_evidence.cli.options import Override, StudyFile, checked
+from nas_evidence.cli.results import audit, export, report, show, watch
+from nas_evidence.cli.run import resume, search
+from nas_evidence.cli.terminal import err, out
+from nas_evidence.codec import StudyError
+
+_INTERRUPTED = 130
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Neural-architecture search ranked by marginal likelihood: no validation split needed.",
+)
+
+
+def main() -> None:
+    """Run the command line; every error becomes one clear message and an exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        # Not standalone, so that typer.Exit comes back as a number and errors come out here.
+        code = app(standalone_mode=False, prog_name="nas-evidence")
+        if code == _INTERRUPTED:  # by typer, without a word
+            err.print("interrupted")
+        sys.exit(code)
+    except (KeyboardInterrupt, typer.Abort):
+        err.print("interrupted")
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:  # the reader has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except StudyError as error:
+        for message in error.messages:
+            err.print(message)
+        sys.exit(2)
+    except ValueError as error:
+        err.print(f"error: {error}")
+        sys.exit(2)
+    except Exception as error:
+        if hasattr(error, "show") and hasattr(error, "exit_code"):  # click's own usage errors
+            error.show()
+            sys.exit(error.exit_code)
+        _unexpected(error)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        out.print(f"nas-evidence {nas_evidence.__version__}")
+        raise typer.Exit(0)
+
+
+def validate(
+    study: StudyFile,
+    overrides: Override = None,
+) -> None:
+    """Check a study file and report all its mistakes at once.
+
+    Example: nas-evidence validate search_spaces/digits.toml
+    """
+    spec = checked(study, overrides)
+    out.print(
+        f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
+        f"{spec.dataset.name}, ranked by {spec.objective}"
+    )
+
+
+VERBS = (
+    search, resume, show, validate, report, watch, audit, export, submit, status, attach, logs,
+    cancel,
+)  # fmt: skip
+for verb in VERBS:
+    app.command()(verb)
+
+
+def _interrupt(signum: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _unexpected(error: BaseException) -> NoReturn:
+    path = Path(f"nas-evidence-error-{os.getpid()}.txt").resolve()
+    path.write_text("".join(traceback.format_exception(error)))
+    err.print(f"unexpected {type(error).__name__}: {error}; details in {path}")
+    sys.exit(1)

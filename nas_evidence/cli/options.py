@@ -1,0 +1,93 @@
+"""What several verbs of the command line share: options, and the study that they name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nas_evidence.codec import find_study, load_study
+from nas_evidence.spec import StudySpec
+
+if TYPE_CHECKING:  # it brings what opens stores
+    from nas_evidence.driver.mirror import Store
+
+StudyFile = Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or a shipped one.")]
+Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Total number of trials.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Workers side by side.")]
+Override = Annotated[
+    list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one key.")
+]
+DataRoot = Annotated[
+    Path | None, typer.Option("--data-root", help="Folder of the data sets, as torchvision's.")
+]
+Download = Annotated[bool, typer.Option("--download", help="Fetch a missing data set.")]
+Steal = Annotated[
+    bool, typer.Option("--steal", help="Take over from another host that is known to be dead.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Dashboard = Annotated[
+    str | None,
+    typer.Option("--address", metavar="URL", help="Of a cluster's dashboard: http://HOST:8265."),
+]
+JobName = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Of the study on the cluster.")
+]
+
+
+def checked(study: str, overrides: Sequence[str] | None) -> StudySpec:
+    """Return a study whose file has no mistake, and whose first architectures are in its space."""
+    spec = load_study(find_study(study), overrides or ())
+    if spec.first:
+        from nas_evidence.proposing.startup import first_points
+
+        first_points(spec)
+    return spec
+
+
+def with_options(spec: StudySpec, trials: int | None, workers: int | None) -> StudySpec:
+    """Return a study with the options that have names of their own."""
+    changes: dict[str, Any] = {}
+    if trials is not None:
+        changes["n_trials"] = trials
+    if workers is not None:
+        changes["resources"] = spec.resources.model_copy(update={"workers": workers})
+    return spec.model_copy(update=changes)
+
+
+def as_arguments(
+    *,
+    trials: int | None,
+    workers: int | None,
+    overrides: Sequence[str] | None,
+    data_root: Path | None,
+    download: bool,
+    steal: bool,
+) -> list[str]:
+    """Return options as they are typed, for a job that passes them on."""
+    given: list[tuple[str, object]] = [
+        ("--trials", trials),
+        ("--workers", workers),
+        ("--data-root", data_root),
+        *(("--set", text) for text in overrides or ()),
+    ]
+    words = [word for name, value in given if value is not None for word in (name, str(value))]
+    return words + ["--download"] * download + ["--steal"] * steal
+
+
+def opened(place: str) -> "Store":
+    """Return a store, fetched; it must hold a study."""
+    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.study_folder import read_study
+
+    store = open_store(place)
+    store.pull()
+    if store.uri is not None and not (store.folder / "study.toml").is_file():
+        raise ValueError(f"there is no study at {store.uri}: it has no study.toml.")
+    read_study(store.folder)
+    return store
+
+
+def shown(path: Path, store: "Store") -> str:
+    """Return where a file of a study is, as the user named the place of the study."""
+    return f"{store.place}/{path.relative_to(store.folder).as_posix()}"

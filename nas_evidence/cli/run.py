@@ -1,0 +1,338 @@
+"""The verbs that run a study here: search and resume."""
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.live import Live
+
+from nas_evidence.cli.cluster import resubmit
+from nas_evidence.cli.options import (
+    DataRoot,
+    Download,
+    JobName,
+    Override,
+    Steal,
+    StudyFile,
+    Trials,
+    Workers,
+    as_arguments,
+    checked,
+    shown,
+    with_options,
+)
+from nas_evidence.cli.results import write_export
+from nas_evidence.cli.terminal import (
+    Progress,
+    counted,
+    err,
+    out,
+    print_rows,
+    program,
+    ranking_rows,
+    rough_duration,
+    trust_line,
+)
+from nas_evidence.jobs.auth_token import use_token_if_there_is_one
+from nas_evidence.jobs.jobs import namespace_of
+from nas_evidence.record import TrialStatus
+from nas_evidence.spec import StudySpec
+
+if TYPE_CHECKING:  # they bring the data's readers, and what opens stores
+    from nas_evidence.data import ArrayData
+    from nas_evidence.driver.mirror import Store
+    from nas_evidence.workers.protocol import Executor
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--out", "--store", metavar="DIR|URI", help="Study folder; else runs/<name>."),
+]
+Where = Annotated[
+    Literal["ray", "inline"],
+    typer.Option("--executor", help="Ray workers, or this process alone (for debugging)."),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option("--address", metavar="HOST:PORT", help="Join this Ray cluster; auto finds it."),
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a study is run: where its trials run, and where its data are."""
+
+    executor: str
+    address: str | None  # of a cluster to join
+    data_root: Path | None
+    download: bool
+    steal: bool
+
+
+def search(
+    study: StudyFile,
+    place: StoreOption = None,
+    trials: Trials = None,
+    workers: Workers = None,
+    executor: Where = "ray",
+    address: Cluster = None,
+    overrides: Override = None,
+    data_root: DataRoot = None,
+    download: Download = False,
+    steal: Steal = False,
+) -> None:
+    """Search, rank, report and export; creates the study folder or continues it.
+
+    Example: nas-evidence search digits --trials 12 --set plan.epochs=20
+    """
+    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.study_folder import default_folder, open_study
+
+    spec = with_options(checked(study, overrides), trials, workers)
+    run = Run(executor, address, data_root, download, steal)
+    _check_address(run)
+    store = open_store(place or str(default_folder(spec)))
+    with store.held(steal=steal):
+        _run(open_study(store.folder, spec, steal=steal), store, run)
+
+
+def resume(
+    place: Annotated[
+        str | None, typer.Argument(metavar="[DIR]", help="A study folder, or a store's URI.")
+    ] = None,
+    trials: Trials = None,
+    workers: Workers = None,
+    executor: Where = "ray",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="URL|HOST:PORT",
+            help="Of a dashboard: go on there as a job; else join this Ray cluster.",
+        ),
+    ] = None,
+    name: JobName = None,
+    overrides: Override = None,
+    data_root: DataRoot = None,
+    download: Download = False,
+    steal: Steal = False,
+) -> None:
+    """Go on with a study after a stop or a crash, or with more trials or another budget.
+
+    Example: nas-evidence resume runs/digits --trials 48
+    """
+    if address is not None and address.startswith(("http://", "https://")):
+        options = as_arguments(
+            trials=trials,
+            workers=workers,
+            overrides=overrides,
+            data_root=data_root,
+            download=download,
+            steal=steal,
+        )
+        resubmit(address, name, place, options)
+        return
+    if place is None or name is not None:
+        raise ValueError("resume needs a study folder, or --address URL and --name NAME.")
+    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.study_folder import open_study, read_study
+
+    run = Run(executor, address, data_root, download, steal)
+    _check_address(run)
+    store = open_store(place)
+    with store.held(steal=steal):
+        spec = with_options(read_study(store.folder, overrides or ()), trials, workers)
+        _run(open_study(store.folder, spec, steal=steal), store, run)
+
+
+def _check_address(run: Run) -> None:
+    if run.address is None:
+        return
+    if run.executor == "inline":
+        raise ValueError("--address joins a Ray cluster: it goes with --executor ray only.")
+    if "://" in run.address:
+        raise ValueError(
+            f"--address must be auto or HOST:PORT to join a cluster from here, but got "
+            f"{run.address}; to run on the cluster itself use `nas-evidence submit`."
+        )
+
+
+def _run(spec: StudySpec, store: "Store", run: Run) -> None:
+    from nas_evidence.storage.study_folder import locked
+    from nas_evidence.store import finished
+
+    folder, again = store.folder, f"{program()} resume {store.place}{_options(run)}"
+    _log_to(folder / "logs" / "driver.log")
+    with locked(folder, steal=run.steal):
+        done = finished(folder)
+        if len(done) < spec.n_trials:
+            try:
+                _search(spec, store, run, n_done=len(done))
+            except KeyboardInterrupt:
+                n_stored = len(finished(folder))
+                err.print(
+                    f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
+                    f"stored, the others go on from their last checkpoint.\nContinue: {again}"
+                )
+                raise SystemExit(130) from None
+            n_stored = len(finished(folder))
+            if n_stored < spec.n_trials:
+                out.print(
+                    f"budget: spent after {n_stored} of {spec.n_trials} trials; the others go on "
+                    f"with a higher one: {again} --set budget.KEY=SECONDS"
+                )
+        else:
+            out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
+            if any((folder / "checkpoints").iterdir()):  # killed before the last one was told
+                _tell_what_is_stored(spec, folder)
+        _conclude(spec, store, run)
+
+
+def _tell_what_is_stored(spec: StudySpec, folder: Path) -> None:
+    from nas_evidence.driver.driver import Driver
+    from nas_evidence.workers.learning_curves import synthetic
+    from nas_evidence.workers.simulated import SimulatedExecutor
+
+    nobody = SimulatedExecutor(synthetic, workers=0, seed=0)
+    Driver(spec, folder.resolve(), nobody, Progress(spec, spec.n_trials)).run()
+
+
+def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:
+    """Load the data, say what will happen, and run what is left of the study.
+
+    Raises:
+        KeyboardInterrupt: also if another terminal asked for it.
+    """
+    from nas_evidence.data import load
+
+    arrays = load(
+        spec.dataset,
+        seed=spec.seed,
+        data_root=None if run.data_root is None else str(run.data_root),
+        download=run.download,
+    )
+
+    # Torch and Ray come in here, after the folder is there and the data is read.
+    from nas_evidence.driver.driver import Driver
+    from nas_evidence.driver.runtime import forecast_seconds
+    from nas_evidence.trial import check_task, device_for
+
+    check_task(spec.plan, arrays)
+    left = spec.n_trials - n_done
+    seconds = forecast_seconds(spec, arrays) * left / spec.n_trials
+    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left)
+    seconds *= min(spec.resources.workers, left) / workers
+    device = "GPU" if device_for(spec.resources.gpus).type == "cuda" else "CPU"
+    more = f" of {spec.n_trials}" if n_done else ""
+    out.print(
+        f"{spec.name}: {counted(left, 'trial', more)}, {rough_duration(seconds)}, "
+        f"{counted(workers, 'worker')}, {device} -> {store.place}"
+    )
+    pool = _executor(spec, arrays, store, run, workers=workers)
+    try:
+        with _watching(spec, n_done) as progress:
+            driver = Driver(spec, store.folder.resolve(), store.around(pool), progress)
+            driver.run()
+        out.print(f"workers waited {pool.idle_share():.0%} of their time")
+    finally:
+        pool.close()
+    if driver.requests.study and n_done + len(progress.finished) < spec.n_trials:
+        raise KeyboardInterrupt
+
+
+def _executor(
+    spec: StudySpec, arrays: "ArrayData", store: "Store", run: Run, *, workers: int
+) -> "Executor":
+    if run.executor == "inline":
+        from nas_evidence.workers.inline import InlineExecutor
+
+        return InlineExecutor(arrays, spec.resources, make_worker=store.make_worker)
+    if run.address is not None:
+        use_token_if_there_is_one()
+    from nas_evidence.workers.on_ray import RayExecutor
+
+    starting = out.status("starting the workers") if out.is_terminal else nullcontext()
+    with starting:
+        return RayExecutor(
+            arrays,
+            spec.resources.model_copy(update={"workers": workers}),
+            (store.folder / "logs").resolve(),
+            address=run.address,
+            namespace=namespace_of(spec.name, store.place) if run.address else None,
+            make_worker=store.make_worker,
+            store=store.uri,
+        )
+
+
+@contextlib.contextmanager
+def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
+    if out.is_terminal:
+        progress = Progress(spec, n_done)
+        with Live(progress, console=out, refresh_per_second=2, transient=True):
+            yield progress
+    else:
+        yield Progress(spec, n_done, say=lambda line: out.print(line))
+
+
+def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
+    """Print the ranking, write report and export, and say how to go on."""
+    from nas_evidence.reporting.headline import certainty_sentences
+    from nas_evidence.reporting.pruning import pruning_report
+    from nas_evidence.reporting.study import build_report
+    from nas_evidence.reporting.tables import load_study_tables
+    from nas_evidence.storage.study_folder import study_status
+
+    folder = store.folder
+    now = study_status(folder)
+    tables = load_study_tables(folder)
+    target = tables.targets[0]
+    header, rows = ranking_rows(tables.ranking, spec, target)
+    print_rows(
+        f"Ranking of {spec.name} by {spec.objective} ({tables.objective_unit})", header, rows
+    )
+    paths = build_report(folder)
+    pruned = pruning_report(tables).sentences if spec.pruning.rule != "none" else ()
+    for sentence in (*certainty_sentences(tables), *pruned):
+        out.print(f"note:   {sentence}")
+    out.print(trust_line(paths.correlations, spec.objective, target))
+    winner = tables.winner
+    if winner is not None and not _is_exported(folder / "export", winner.trial_id):
+        write_export(spec, folder, folder / "export", winner.trial_id, run.data_root)
+    elif winner is not None:
+        out.print(f"export: {shown(folder / 'export', store)}")
+    out.print(f"report: {shown(paths.html, store)}")
+    counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
+    out.print(f"trials: {counts}")
+    out.print(
+        f"more:   {program()} resume {store.place} --trials {2 * spec.n_trials}{_options(run)}"
+    )
+    if not now.by_status.get(TrialStatus.COMPLETE.value):
+        err.print(f"error: no trial is complete; causes: nas-evidence report, or {folder}/logs")
+        raise typer.Exit(1)
+
+
+def _is_exported(folder: Path, trial_id: int) -> bool:
+    """Tell whether the folder holds this trial, whole: the model card is written last."""
+    if not (folder / "MODEL_CARD.md").is_file():
+        return False
+    written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+    return bool(written["trial_id"] == trial_id)
+
+
+def _options(run: Run) -> str:
+    """Return the options that the next run needs too."""
+    given = (("--data-root", run.data_root), ("--address", run.address))
+    return "".join(f" {name} {value}" for name, value in given if value is not None)
+
+
+def _log_to(path: Path) -> None:
+    handler = logging.FileHandler(path, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logger = logging.getLogger("nas_evidence")
+    logger.addHandler(handler)
+    logger.propagate = False

@@ -1,0 +1,316 @@
+"""What a person sees of a running study: a live table, or one line an event.
+
+Builds text and tables, and prints them on the two consoles here.
+"""
+
+import csv
+import json
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.scores import BASELINES, CURVE_SCORES
+from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.workers.protocol import Lost
+
+if TYPE_CHECKING:  # pandas comes with it; the command line starts without
+    from nas_evidence.reporting.tables import RankedArchitecture
+
+#: Lines of a study that goes well, where there is no live table.
+MAX_LINES = 80
+# Names, paths and causes are printed as they are: "[x]" is no markup, ":x:" no picture.
+out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def program() -> str:
+    """Return how this program is called from here: its name if on the path, else where it lies."""
+    if shutil.which("nas-evidence") or not Path(sys.argv[0]).is_file():
+        return "nas-evidence"
+    if Path(sys.argv[0]).name == "__main__.py":
+        return "python -m nas_evidence"
+    path = Path(sys.argv[0]).absolute()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as a person writes it.
+
+    >>> duration(42), duration(192), duration(7500)
+    ('42 s', '3 min 12 s', '2 h 05 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def rough_duration(seconds: float) -> str:
+    """Return a forecast as a person says it.
+
+    >>> rough_duration(20), rough_duration(170), rough_duration(9000)
+    ('less than a minute', 'about 3 min', 'about 2.5 h')
+    """
+    if seconds < 45:
+        return "less than a minute"
+    if seconds < 5400:
+        return f"about {max(1, round(seconds / 60))} min"
+    return f"about {seconds / 3600:.1f} h"
+
+
+def score_text(value: float | None) -> str:
+    """Return a score in four significant places, or a dash."""
+    return "-" if value is None else f"{value:.4g}" if abs(value) >= 1000 else f"{value:.3f}"
+
+
+def size_text(architecture: ArchitectureSpec) -> str:
+    """Return width/depth, or what else the family is described by."""
+    values = architecture.values
+    if values.get("shape", "constant") != "constant":
+        return str(values["shape"])
+    width, depth = values.get("width"), values.get("depth")
+    return f"{width}/{depth}" if width is not None else "-"
+
+
+def ranking_rows(
+    ranking: "Sequence[RankedArchitecture]", study: StudySpec, target: str
+) -> tuple[list[str], list[list[str]]]:
+    """Return header and cells of the ranking; a column is there where it says something."""
+    seeds = any(r.spread is not None for r in ranking)
+    columns: dict[str, Callable[[RankedArchitecture], object]] = {
+        "rank": lambda r: r.rank,
+        "trial": lambda r: r.trial_id,
+        "family": lambda r: r.family,
+        "width": lambda r: r.values.get("width"),
+        "depth": lambda r: r.values.get("depth"),
+        "parameters": lambda r: r.n_parameters,
+        study.objective: lambda r: score_text(r.objective),
+    }
+    if seeds:
+        columns["spread"] = lambda r: score_text(r.spread)
+        columns["rank by seed"] = lambda r: _range_text(r.rank_seeds)
+        columns["seeds"] = lambda r: len(r.trial_ids)
+    for cost in study.minimise:
+        columns[cost] = lambda r, cost=cost: _number_text(r.costs.get(cost))  # type: ignore[misc]
+    if study.minimise:
+        columns["front"] = lambda r: "yes" if r.on_front else "no"
+    columns["SOTL"] = lambda r: score_text(r.sotl)
+    if target == "test_accuracy":
+        columns["test accuracy"] = lambda r: score_text(r.test_accuracy)
+    else:
+        columns["test rmse"] = lambda r: score_text(r.test_rmse)
+    columns["test nll"] = lambda r: score_text(r.test_nll)
+    cells = [[_text(cell(r)) for cell in columns.values()] for r in ranking]
+    return list(columns), cells
+
+
+def trust_line(correlations: Path, objective: str, target: str) -> str:
+    """Return in one line how far the ranking can be trusted; the report says it at length."""
+    with correlations.open(newline="") as file:
+        rows = [r for r in csv.DictReader(file) if (r["target"], r["group"]) == (target, "all")]
+    mine = next((row for row in rows if row["score"] == objective), None)
+    if mine is None or not mine["rho"]:
+        return f"trust:  {mine['note'] if mine else 'undefined: no complete trial'}"
+    better = [
+        f"{row['score']} {float(row['rho']):.2f}"
+        for row in rows
+        if row["score"] in BASELINES + CURVE_SCORES
+        and row["rho"]
+        and float(row["rho"]) >= float(mine["rho"])
+    ]
+    free = f"; as good or better at no cost: {', '.join(better)}" if better else ""
+    interval = "no interval"
+    if mine["rho_low"] and mine["rho_high"]:
+        interval = f"95 % interval {float(mine['rho_low']):.2f} to {float(mine['rho_high']):.2f}"
+    return (
+        f"trust:  {objective} ranks {target.replace('_', ' ')} with Spearman's rho "
+        f"{float(mine['rho']):.2f} ({interval}){free}"
+    )
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _range_text(pair: tuple[float, float] | None) -> str:
+    return "-" if pair is None else f"{pair[0]:g} to {pair[1]:g}"
+
+
+def _number_text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if abs(value) < 1 else f"{value:.0f}"
+
+
+@dataclass
+class _Row:
+    assignment: Assignment
+    started: float
+    epoch: int = 0
+    score: float | None = None
+    sotl: float | None = None
+    outcome: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Progress:
+    """The running study as the terminal shows it; a watcher of the driver.
+
+    `say` receives one line an event; a live view renders this object instead.
+    """
+
+    study: StudySpec
+    n_done: int
+    say: Callable[[str], None] | None = None
+    rows: dict[int, _Row] = field(default_factory=dict)
+    finished: list[_Row] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    def launched(self, assignment: Assignment) -> None:
+        """Show a trial as running."""
+        self.rows[assignment.trial_id] = _Row(assignment, time.monotonic())
+
+    def progressed(self, report: SliceReport) -> None:
+        """Show how far a trial is."""
+        row = self.rows[report.trial_id]
+        row.epoch, row.sotl = report.epoch, report.sotl
+        row.score = report.scores.get(self.study.objective, row.score)
+
+    def ended(self, record: TrialRecord) -> None:
+        """Move a trial to those that are over, and say so."""
+        row = self.rows.pop(record.trial_id)
+        self.n_done += 1
+        row.seconds = record.total_seconds
+        row.outcome, row.epoch = str(record.status), record.epochs
+        estimate = record.final_estimate(self.study.objective)
+        if estimate is not None and estimate.valid:
+            row.score = estimate.value if estimate.per_datum is None else estimate.per_datum
+        self.finished.append(row)
+        # Of a long study every k-th line is enough, but every failure has its own.
+        stride = math.ceil(self.study.n_trials / MAX_LINES)
+        worth_saying = self.n_done % stride == 0 or record.status is not TrialStatus.COMPLETE
+        if self.say and worth_saying:
+            self.say(self._line(row, record))
+
+    def parked(self, trial_id: int) -> None:
+        """Show a trial as off its worker; it goes on later."""
+        self.rows.pop(trial_id, None)
+
+    def lost(self, loss: Lost) -> None:
+        """Say that an attempt died and that the trial goes on."""
+        self.rows.pop(loss.trial_id, None)
+        if self.say:
+            self.say(f"trial {loss.trial_id} attempt {loss.attempt} lost ({loss.cause}); again")
+
+    def _line(self, row: _Row, record: TrialRecord) -> str:
+        architecture = row.assignment.architecture
+        if record.status is TrialStatus.COMPLETE:
+            result = f"{self.study.objective}={score_text(row.score)}"
+        else:
+            result = record.cause
+        left = self.expected_seconds()
+        end = "" if left is None else f", {duration(left)} left"
+        return (
+            f"[{self.n_done}/{self.study.n_trials}] trial {record.trial_id} {architecture.family} "
+            f"{size_text(architecture)} {record.status} {result} "
+            f"({duration(record.total_seconds)}{end})"
+        )
+
+    def expected_seconds(self) -> float | None:
+        """Return the seconds left, from the pace so far; None before the first trial is over."""
+        if not self.finished:
+            return None
+        elapsed = time.monotonic() - self.started
+        return elapsed / len(self.finished) * max(0, self.study.n_trials - self.n_done)
+
+    def __rich__(self) -> RenderableType:
+        table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+        for name, justify in (
+            ("trial", "right"),
+            ("family", "left"),
+            ("width/depth", "right"),
+            ("epoch", "right"),
+            (f"{self.study.objective} per datum", "right"),
+            ("SOTL", "right"),
+            ("elapsed", "right"),
+            ("status", "left"),
+        ):
+            table.add_column(name, justify=justify)  # type: ignore[arg-type]
+        for row in self.finished[-8:]:
+            table.add_row(*self._cells(row, row.seconds), style="dim")
+        for row in self.rows.values():
+            table.add_row(*self._cells(row, time.monotonic() - row.started))
+        left = self.expected_seconds()
+        end = "estimating the end" if left is None else f"{duration(left)} left"
+        elapsed = duration(time.monotonic() - self.started)
+        head = Text(
+            f"{self.study.name}: {self.n_done} of {self.study.n_trials} trials, "
+            f"{elapsed} elapsed, {end}   (Ctrl-C stops; nothing is lost)"
+        )
+        return Group(head, table)
+
+    def _cells(self, row: _Row, seconds: float) -> tuple[str, ...]:
+        architecture = row.assignment.architecture
+        return (
+            str(row.assignment.trial_id),
+            architecture.family,
+            size_text(architecture),
+            f"{row.epoch}/{self.study.plan.epochs}",
+            score_text(row.score),
+            score_text(row.sotl),
+            duration(seconds),
+            row.outcome or "running",
+        )
+
+
+def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table for a person, or tab-separated text for a pipe."""
+    rows = list(rows)
+    if not rows:
+        return
+    if not out.is_terminal:
+        for row in (header, *rows):
+            print("\t".join(row))  # noqa: T201
+        return
+    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    for name in header:
+        table.add_column(name, justify="left" if name in ("family", "note", "score") else "right")
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+
+
+def print_line(name: str, value: object) -> None:
+    """Print a name and its value, for a person or for a pipe."""
+    if out.is_terminal:
+        out.print(Text(f"{name:20}", "bold"), value)
+    else:  # not through rich, which turns tabs into spaces
+        print(f"{name}\t{value}")  # noqa: T201
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON."""
+    print(json.dumps(value, indent=1))  # noqa: T201
+
+
+def counted(n: int, noun: str, of: str = "") -> str:
+    """Return a number with its noun: "1 trial", "12 trials", "12 of 24 trials"."""
+    return f"{n}{of} {noun}" if n == 1 and not of else f"{n}{of} {noun}s"
+
+
+def statistic_text(cell: object) -> str:
+    """Return a cell of a table of statistics."""
+    if cell is None:
+        return "undefined"
+    return f"{cell:.4f}" if isinstance(cell, float) else str(cell)

@@ -1,0 +1,400 @@
+"""The loop that joins proposer, executor and store: ask, run, write, tell.
+
+One process, the only writer of the study's database and of its results. The order of writes is
+ask -> assignment -> checkpoint -> model -> Parquet -> tell, so that killing the process at any
+point loses nothing: what is on disk says what is left to do. `faults.py` names the arrows.
+"""
+
+import contextlib
+import logging
+import re
+import shutil
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from nas_evidence.driver.plan import (
+    Planned,
+    batch_of,
+    plan_trials,
+    to_ask,
+    trials_of,
+    trials_of_batch,
+)
+from nas_evidence.driver.results import KeptModels, told_of
+from nas_evidence.driver.retries import Mishaps
+from nas_evidence.driver.rungs import Rungs
+from nas_evidence.driver.scheduler import Point
+from nas_evidence.proposing.proposer import Proposal, Proposer
+from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec import Assignment, StudySpec, derive_seed
+from nas_evidence.storage.budget import Ledger, write_atomically
+from nas_evidence.storage.database import database_of
+from nas_evidence.storage.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
+from nas_evidence.storage.journal import Journal, read_journal
+from nas_evidence.storage.requests import Requests
+from nas_evidence.storage.study_folder import check_lease, holds_lease
+from nas_evidence.store import COMPACT_AT, TABLES, TrialRow, compact, finished, write_record
+from nas_evidence.workers.protocol import Event, Executor, Launch, Lost, Verdict
+
+_LOG = logging.getLogger(__name__)
+#: A slice that takes so many times the longest one so far is taken for hung. No slice of the same
+#: trial is longer than that one, so that the trial's own median adds nothing.
+HUNG_FACTOR = 5.0
+_CANCELLED = Verdict(TrialStatus.CANCELLED, "on request")
+
+
+class Watcher(Protocol):
+    """Someone who looks on: a live table, a log, or nobody."""
+
+    def launched(self, assignment: Assignment) -> None:
+        """Take note that a trial starts or starts again."""
+
+    def progressed(self, report: SliceReport) -> None:
+        """Take note of a slice."""
+
+    def parked(self, trial_id: int) -> None:
+        """Take note that a trial is off its worker; it goes on later, or in the next run."""
+
+    def ended(self, record: TrialRecord) -> None:
+        """Take note that a trial is over and stored."""
+
+    def lost(self, loss: Lost) -> None:
+        """Take note that an attempt died; the trial goes on in another."""
+
+
+class Driver:
+    """Run a study in its folder until every trial has a final status, or the budget is spent."""
+
+    def __init__(
+        self, study: StudySpec, folder: Path, executor: Executor, watcher: Watcher
+    ) -> None:
+        self._study, self._folder = study, folder
+        self._executor, self._watcher = executor, watcher
+        folder.mkdir(parents=True, exist_ok=True)
+        self._leased = holds_lease(folder)
+        self.requests = Requests(folder)  # of other terminals
+        self._proposer = Proposer(study, database_of(folder, study))
+        self._told = self._proposer.told()
+        self._n_asked = 0
+        self._seen: dict[str, int] = {}  # replicates of each architecture
+        self._done = finished(folder)
+        self._models = KeptModels(folder, study, self._done)
+        self._rungs = Rungs(study)
+        self._queue: deque[Planned] = deque()
+        self._running: dict[int, Assignment] = {}
+        self._waiting: dict[int, tuple[int, Planned]] = {}  # parked at a rung, by trial
+        self._mishaps = Mishaps()
+        self._longest_slice = 0.0
+
+    def run(self) -> None:
+        """Ask, run, write and tell until nothing is left to do, or the budget is spent.
+
+        Raises:
+            StudyStoppedError: if a disk is full, or another process has taken the study over.
+        """
+        self._ledger = Ledger(self._folder, now=self._executor.now())
+        self._journal = Journal(self._folder)
+        try:
+            self._recover()
+            self._loop()
+        except StudyStoppedError:
+            raise
+        except Exception as error:
+            if is_disk_full(error):
+                raise disk_stop(self._folder, error) from error
+            raise
+        finally:
+            self._stop()
+
+    def _loop(self) -> None:
+        while True:
+            self._check_lease()
+            self._heed_requests()
+            self._launch_all()
+            if not self._running and (self._over or not (self._queue or self._to_ask())):
+                assert self._over or not self._waiting
+                return
+            for event in self._executor.poll(timeout=1.0):
+                self._check_lease()
+                self._handle(event)
+            self._ledger.account(self._executor.now(), len(self._running))
+
+    def _heed_requests(self) -> None:
+        """Bring the trials that are to end back to a worker: their last words are there."""
+        self.requests.look()
+        for trial_id in sorted(self.requests.trials & self._waiting.keys()):
+            self._queue.appendleft(self._waiting.pop(trial_id)[1])
+
+    def _stop(self) -> None:
+        # A full disk has been told already.
+        with contextlib.closing(self._journal), contextlib.suppress(OSError):
+            if not self._leased or holds_lease(self._folder):
+                self._ledger.account(self._executor.now(), len(self._running), write=True)
+                self._journal.write("stop", idle_share=self._executor.idle_share())
+                self.requests.done()
+
+    def _recover(self) -> None:
+        """Finish what a killed process left half done, and plan what is left to run."""
+        self._check_lease()
+        for home in (self._folder / "checkpoints").glob("[0-9]*"):
+            if int(home.name) in self._done:
+                shutil.rmtree(home, ignore_errors=True)
+        for table in TABLES:
+            for half_written in (self._folder / table).glob(".*"):
+                half_written.unlink()
+        compact(self._folder)
+        self._remember()
+        proposals = self._proposer.proposals()
+        self._n_asked = len(proposals)
+        self._queue.extend(plan_trials(proposals, self._done, self._study, self._seen))
+        for number in range(self._n_asked):
+            if number not in self._told:
+                self._tell_batch_of(number)
+
+    def _remember(self) -> None:
+        """Take up what the journal knows, and write the last line that a kill kept from it."""
+        logged: dict[str, set[int]] = {"ask": set(), "end": set(), "tell": set()}
+        for event in read_journal(self._folder):
+            self._rungs.recall(event)
+            self._mishaps.recall(event)
+            if (word := event["event"]) in logged:
+                logged[word].add(event["trial_id" if word == "end" else "number"])
+        for proposal in self._proposer.proposals():
+            if proposal.number not in logged["ask"]:
+                self._log_ask(proposal, recovered=True)
+        for trial_id in sorted(self._done.keys() - logged["end"]):
+            self._log_end(self._done[trial_id], recovered=True)
+        for number in sorted(self._told - logged["tell"]):
+            self._journal.write("tell", number=number, recovered=True)
+
+    def _log_ask(self, proposal: Proposal, **facts: bool) -> None:
+        architecture = str(proposal.architecture)
+        self._journal.write("ask", number=proposal.number, architecture=architecture, **facts)
+
+    def _log_end(self, row: TrialRow, **facts: bool) -> None:
+        status = str(row.status)
+        self._journal.write(
+            "end", trial_id=row.trial_id, attempt=row.attempt, status=status, **facts
+        )
+
+    # --- ask and launch
+
+    @property
+    def _over(self) -> bool:
+        """Tell whether nothing more is to start, and what runs is to park."""
+        return self.requests.study or self._ledger.spent.exceeds(self._study.budget)
+
+    def _to_ask(self) -> int:
+        return to_ask(self._n_asked, len(self._told), self._study)
+
+    def _launch_all(self) -> None:
+        """Fill the free workers."""
+        while self._executor.free and not self._over:
+            if not self._queue:
+                self._ask()
+            if not self._queue:
+                return
+            self._launch(self._queue.popleft())
+
+    def _ask(self) -> None:
+        for _ in range(self._to_ask()):
+            proposal = self._proposer.ask()
+            arrow("asked")
+            self._n_asked += 1
+            self._log_ask(proposal)
+            self._queue.extend(plan_trials([proposal], self._done, self._study, self._seen))
+
+    def _launch(self, planned: Planned) -> None:
+        home = self._home(planned.trial_id)
+        earlier = sorted(home.glob("attempt-*"), key=_number)
+        attempt = _number(earlier[-1]) + 1 if earlier else 1
+        assignment = Assignment(
+            trial_id=planned.trial_id,
+            attempt=attempt,
+            replicate=planned.replicate,
+            architecture=planned.architecture,
+            dataset=self._study.dataset,
+            plan=self._study.plan,
+            estimators=self._study.estimators,
+            limits=self._study.limits,
+            seed=derive_seed(self._study.seed, planned.trial_id, planned.replicate),
+        )
+        folder = home / f"attempt-{attempt}"
+        folder.mkdir(parents=True)
+        write_atomically(folder / "assignment.json", assignment.model_dump_json(indent=1))
+        arrow("assigned")
+        with_checkpoint = [f for f in earlier if any(f.glob("epoch-*.pt"))]
+        resume_from = with_checkpoint[-1] if with_checkpoint else None
+        self._running[planned.trial_id] = assignment
+        share = self._mishaps.shares.get(planned.trial_id, 0.0)
+        self._executor.launch(Launch(assignment, folder, resume_from, share))
+        self._journal.write("launch", trial_id=planned.trial_id, attempt=attempt)
+        self._watcher.launched(assignment)
+        arrow("launched")
+
+    # --- what happens to a trial
+
+    def _handle(self, event: Event) -> None:
+        assignment = self._running.get(event.trial_id)
+        if assignment is None or assignment.attempt != event.attempt:
+            _LOG.warning("late_word trial_id=%d attempt=%d", event.trial_id, event.attempt)
+        elif isinstance(event, Lost):
+            self._lost(event, assignment)
+        elif isinstance(event, TrialRecord):
+            self._ended(event)
+        else:
+            self._reported(event, assignment)
+
+    def _reported(self, report: SliceReport, assignment: Assignment) -> None:
+        arrow("reported")
+        trial_id = report.trial_id
+        self._longest_slice = max(self._longest_slice, report.seconds)
+        self._journal.write(
+            "report", trial_id=trial_id, attempt=report.attempt, epoch=report.epoch
+        )
+        self._watcher.progressed(report)
+        if report.done:
+            self._executor.finish(trial_id)
+            return
+        if self._rungs.note(report, self._journal):
+            self._release()
+        if trial_id in self.requests.trials:
+            self._executor.finish(trial_id, _CANCELLED)
+            return
+        rivals: Mapping[int, Point | None] | None = {}
+        if self._rungs.reached(trial_id, report.epoch):
+            rivals = self._rungs.rivals(trial_id, report.epoch, self._done)
+        if rivals is None:  # its batch is not there yet
+            self._park(assignment)
+            self._waiting[trial_id] = (report.epoch, _planned(assignment))
+        elif rivals and (reason := self._rungs.decide(trial_id, report.epoch, rivals)):
+            verdict = Verdict(TrialStatus.PRUNED, f"rung {report.epoch}: {reason}")
+            self._executor.finish(trial_id, verdict)
+        elif self._over:
+            self._park(assignment)
+            self._queue.appendleft(_planned(assignment))
+        else:
+            due = next(e for e in assignment.plan.evaluation_epochs() if e > report.epoch)
+            least = self._study.resources.slice_timeout_seconds
+            timeout = max(least, HUNG_FACTOR * self._longest_slice)
+            self._executor.advance(trial_id, due, timeout=timeout)
+
+    def _release(self) -> None:
+        """Queue the parked trials whose batch has reached their rung."""
+        for trial_id, (epoch, planned) in sorted(self._waiting.items()):
+            if self._rungs.rivals(trial_id, epoch, self._done) is not None:
+                del self._waiting[trial_id]
+                self._queue.append(planned)
+
+    def _park(self, assignment: Assignment) -> None:
+        self._executor.park(assignment.trial_id)
+        del self._running[assignment.trial_id]
+        self._journal.write("park", trial_id=assignment.trial_id, attempt=assignment.attempt)
+        self._watcher.parked(assignment.trial_id)
+        arrow("parked")
+
+    def _lost(self, loss: Lost, assignment: Assignment) -> None:
+        if is_disk_full(loss.cause):
+            raise disk_stop(self._folder, loss.cause)
+        epochs = map(_number, self._home(loss.trial_id).glob("attempt-*/epoch-*.pt"))
+        epoch = max(epochs, default=0)
+        self._log_loss(loss, epoch=epoch)
+        losses = self._mishaps.losses[loss.trial_id]
+        losses.add(epoch)
+        if not losses.too_many:
+            self._again(loss, assignment)
+            return
+        self._store(
+            TrialRecord(
+                trial_id=loss.trial_id,
+                attempt=loss.attempt,
+                replicate=assignment.replicate,
+                architecture=assignment.architecture,
+                status=TrialStatus.FAILED,
+                cause=f"{losses}: {loss.cause}",
+                seed=assignment.seed,
+            )
+        )
+
+    def _log_loss(
+        self, loss: Lost, *, epoch: int | None = None, share: float | None = None
+    ) -> None:
+        self._journal.write(
+            "lost",
+            trial_id=loss.trial_id,
+            attempt=loss.attempt,
+            cause=loss.cause,
+            epoch=epoch,
+            share=share,
+        )
+
+    def _again(self, loss: Lost, assignment: Assignment) -> None:
+        del self._running[loss.trial_id]
+        self._queue.appendleft(_planned(assignment))
+        self._watcher.lost(loss)
+
+    # --- write and tell
+
+    def _ended(self, record: TrialRecord) -> None:
+        trial_id, share = record.trial_id, record.gpu_share or 0.0
+        no_memory = record.status is TrialStatus.OUT_OF_MEMORY and 0 < share < 1
+        if no_memory and trial_id not in self._mishaps.shares:
+            more = self._mishaps.shares[trial_id] = min(1.0, 2 * share)
+            cause = f"out of memory on {share:g} of a GPU, {more:g} next"
+            loss = Lost(trial_id, record.attempt, cause)
+            self._log_loss(loss, share=more)
+            self._again(loss, self._running[trial_id])
+            return
+        self._store(record)
+
+    def _store(self, record: TrialRecord) -> None:
+        arrow("ended")
+        trial_id, home = record.trial_id, self._home(record.trial_id)
+        weights = home / f"attempt-{record.attempt}" / "model.safetensors"
+        self._models.take(weights, trial_id)
+        arrow("model")
+        write_record(self._folder, record, self._study)
+        arrow("written")
+        del self._running[trial_id]
+        row = self._done[trial_id] = TrialRow.of(record)
+        self._log_end(row)
+        self._tell_batch_of(trial_id // self._study.replicates)
+        shutil.rmtree(home, ignore_errors=True)
+        arrow("removed")
+        self.requests.done(trial_id)
+        self._models.add(row, len(self._done))
+        self._release()
+        if len(self._done) % COMPACT_AT == 0:
+            compact(self._folder)
+        self._watcher.ended(record)
+
+    def _tell_batch_of(self, number: int) -> None:
+        """Tell the proposals of a batch in order, if all their trials are over."""
+        if not all(i in self._done for i in trials_of_batch(number, self._study)):
+            return
+        for n in batch_of(number, self._study):
+            if n in self._told:
+                continue
+            told = told_of([self._done[i] for i in trials_of(n, self._study)], self._study)
+            self._proposer.tell(n, told)
+            self._told.add(n)
+            arrow("told")
+            self._journal.write("tell", number=n, values=told.values, pruned=told.pruned)
+
+    def _check_lease(self) -> None:
+        if self._leased:
+            check_lease(self._folder)
+
+    def _home(self, trial_id: int) -> Path:
+        return self._folder / "checkpoints" / f"{trial_id:06d}"
+
+
+def _planned(assignment: Assignment) -> Planned:
+    return Planned(assignment.trial_id, assignment.replicate, assignment.architecture)
+
+
+def _number(path: Path) -> int:
+    """Return the number in the name of an attempt folder or a checkpoint."""
+    return int(re.sub(r"\D", "", path.stem))

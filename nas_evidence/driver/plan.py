@@ -1,0 +1,79 @@
+"""Which trials a study consists of, and which are asked and told together: pure functions.
+
+Proposal `n` holds the trials n * replicates + r. Proposals come in batches that are told
+together, in order of number, when the last of their trials is over; asynchronously a batch is one
+proposal. With `scheduling = "batch"` the next batch is asked after the last one was told, so that
+neither the speed of workers nor a crash changes what is proposed.
+"""
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+from nas_evidence.proposing.proposer import Proposal
+from nas_evidence.spec import ArchitectureSpec, StudySpec
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A trial that is to run: one replicate of one proposal."""
+
+    trial_id: int
+    replicate: int
+    architecture: ArchitectureSpec
+
+
+def plan_trials(
+    proposals: Iterable[Proposal],
+    done: Container[int],
+    study: StudySpec,
+    seen: dict[str, int] | None = None,
+) -> list[Planned]:
+    """Return what is left to run: a function of what is on disk, in order of trial id.
+
+    A proposal of an architecture that was proposed before becomes its next replicate; `seen`
+    counts the replicates of each so far, and is brought up to date.
+    """
+    seen = {} if seen is None else seen
+    planned = []
+    for proposal in proposals:
+        key = proposal.architecture.key
+        first = seen.get(key, 0)
+        for r, trial_id in enumerate(trials_of(proposal.number, study)):
+            if trial_id not in done:
+                planned.append(Planned(trial_id, first + r, proposal.architecture))
+        seen[key] = first + study.replicates
+    return planned
+
+
+def n_proposals(study: StudySpec) -> int:
+    """Return how many proposals the study asks for; the last may have fewer replicates."""
+    return -(-study.n_trials // study.replicates)
+
+
+def trials_of(number: int, study: StudySpec) -> range:
+    """Return the trials of a proposal."""
+    first = number * study.replicates
+    return range(first, min(first + study.replicates, study.n_trials))
+
+
+def batch_of(number: int, study: StudySpec) -> range:
+    """Return the proposals that are told together with this one."""
+    size = study.batch if study.scheduling == "batch" else 1
+    first = number // size * size
+    return range(first, min(first + size, n_proposals(study)))
+
+
+def trials_of_batch(number: int, study: StudySpec) -> list[int]:
+    """Return the trials of the batch that a proposal belongs to."""
+    return [i for n in batch_of(number, study) for i in trials_of(n, study)]
+
+
+def to_ask(n_asked: int, n_told: int, study: StudySpec) -> int:
+    """Return how many proposals are to be asked now, given that there is room for a trial."""
+    if n_asked >= n_proposals(study):
+        return 0
+    batch = batch_of(n_asked, study)
+    at_start = n_asked == batch.start
+    if study.scheduling == "batch" and at_start and n_told < n_asked:
+        return 0
+    return batch.stop - n_asked

@@ -1,0 +1,119 @@
+"""What a finished proposal means to the sampler, and whose weights are kept.
+
+A failure, an infinity and a pruned trial are never told as a value; a limit that was exceeded is
+told as a constraint, value / limit - 1, at most 0 where it holds.
+"""
+
+import heapq
+import math
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from nas_evidence.proposing.proposer import Told
+from nas_evidence.record import TrialStatus
+from nas_evidence.spec import LimitSpec, StudySpec
+from nas_evidence.store import TrialRow
+
+#: Up to so many trials all weights are kept, then those of the best few.
+KEEP_ALL_MODELS, KEEP_BEST_MODELS = 200, 20
+
+
+def told_of(trials: Collection[TrialRow], study: StudySpec) -> Told:
+    """Return what the replicates of one proposal tell: means over those that are complete.
+
+    Without a complete one that has a valid objective and all costs there are no values.
+    """
+    constraints: dict[str, float] = {}
+    for trial in trials:
+        for name, excess in excesses(trial, study.limits).items():
+            constraints[name] = max(excess, constraints.get(name, -math.inf))
+    complete = [t for t in trials if t.status is TrialStatus.COMPLETE]
+    means = [_mean(t.values.get(study.objective) for t in complete)]
+    means += [_mean(t.costs.get(name) for t in complete) for name in study.minimise]
+    values = tuple(mean for mean in means if mean is not None)
+    pruned = not complete and any(t.status is TrialStatus.PRUNED for t in trials)
+    return Told(values if len(values) == len(means) else None, constraints, pruned)
+
+
+def excesses(trial: TrialRow, limits: LimitSpec) -> dict[str, float]:
+    """Return by how much a trial is above each limit, relative to it."""
+    allowed = {name: limit for name, limit in limits.model_dump().items() if limit is not None}
+    found = {
+        name: trial.costs[name] / allowed[name] - 1 for name in allowed if name in trial.costs
+    }
+    if trial.status is TrialStatus.INFEASIBLE and not any(e > 0 for e in found.values()):
+        found["architecture"] = 1.0  # cannot be built for this data
+    return found
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    valid = [value for value in values if value is not None and math.isfinite(value)]
+    return math.fsum(valid) / len(valid) if valid else None
+
+
+class KeptModels:
+    """The weights in `models/`: all of a small study, the best few of a large one.
+
+    With several objectives those of the Pareto front stay too, as many as they are.
+    """
+
+    def __init__(self, folder: Path, study: StudySpec, done: Mapping[int, TrialRow]) -> None:
+        self._folder, self._study = folder / "models", study
+        self._best: list[tuple[float, int]] = []  # a heap, the worst first; equals: latest first
+        self._front: dict[int, tuple[float, ...]] = {}  # every coordinate larger-is-better
+        self._limited = False
+        for row in done.values():
+            self._rank(row)
+        self._limit(len(done))
+
+    def add(self, row: TrialRow, n_done: int) -> None:
+        """Take note of a finished trial; drop the weights that are now too many."""
+        touched = self._rank(row)
+        if self._limited:
+            for trial_id in touched - self._wanted():
+                self._path(trial_id).unlink(missing_ok=True)
+        self._limit(n_done)
+
+    def take(self, weights: Path, trial_id: int) -> None:
+        """Move a trial's weights here; if it wrote none, those of a killed attempt go."""
+        if weights.exists():
+            self._folder.mkdir(exist_ok=True)
+            weights.replace(self._path(trial_id))
+        else:
+            self._path(trial_id).unlink(missing_ok=True)
+
+    def _rank(self, row: TrialRow) -> set[int]:
+        """Rank a trial among the others; return those that may have lost their place."""
+        value, trial_id = row.values.get(self._study.objective), row.trial_id
+        if value is None or row.status is not TrialStatus.COMPLETE:
+            return {trial_id}
+        touched = {trial_id}
+        heapq.heappush(self._best, (value, -trial_id))
+        if len(self._best) > KEEP_BEST_MODELS:
+            touched.add(-heapq.heappop(self._best)[1])
+        costs = [row.costs.get(name, math.inf) for name in self._study.minimise]
+        point = (value, *(-cost for cost in costs))
+        if costs and not any(_dominates(other, point) for other in self._front.values()):
+            behind = {i for i, other in self._front.items() if _dominates(point, other)}
+            self._front = {i: p for i, p in self._front.items() if i not in behind}
+            self._front[trial_id] = point
+            touched |= behind
+        return touched
+
+    def _wanted(self) -> set[int]:
+        return {-minus for _, minus in self._best} | self._front.keys()
+
+    def _limit(self, n_done: int) -> None:
+        if not self._limited and n_done > KEEP_ALL_MODELS:
+            self._limited = True
+            keep = {self._path(trial_id).name for trial_id in self._wanted()}
+            for path in self._folder.glob("*.safetensors"):
+                if path.name not in keep:
+                    path.unlink()
+
+    def _path(self, trial_id: int) -> Path:
+        return self._folder / f"{trial_id}.safetensors"
+
+
+def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(a >= b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,80 @@
+"""What trials showed at the rungs, and whom each of them is compared with.
+
+The table survives in the journal: a line is there, durably, before anybody is judged by it.
+"""
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+from nas_evidence.driver.plan import trials_of_batch
+from nas_evidence.driver.scheduler import Point, decide, point_of
+from nas_evidence.record import SliceReport
+from nas_evidence.spec import StudySpec
+from nas_evidence.storage.journal import Journal
+
+AtRung = dict[int, Point | None]
+
+
+class Rungs:
+    """The table of a study: epoch -> trial id -> point, in order of arrival."""
+
+    def __init__(self, study: StudySpec) -> None:
+        self._study = study
+        self._passed: set[tuple[int, int]] = set()  # trial id and epoch, in this run
+        self._table: dict[int, AtRung] = {e: {} for e in study.rungs}
+
+    def recall(self, event: Mapping[str, Any]) -> None:
+        """Take up a line of the journal."""
+        if event["event"] == "rung" and event["epoch"] in self._table:
+            point = None if event["point"] is None else tuple(map(float, event["point"]))
+            self._table[event["epoch"]].setdefault(event["trial_id"], point)
+
+    def reached(self, trial_id: int, epoch: int) -> bool:
+        """Tell whether a trial stands at a rung, with what it shows there written down.
+
+        One that has been let pass does not, though further slices of it may end at that epoch.
+        """
+        return trial_id in self._table.get(epoch, ()) and (trial_id, epoch) not in self._passed
+
+    def decide(self, trial_id: int, epoch: int, rivals: Mapping[int, Point | None]) -> str | None:
+        """Return why a trial is pruned among its rivals; or None, and it has passed the rung."""
+        reason = decide(trial_id, rivals, self._study)
+        if reason is None:
+            self._passed.add((trial_id, epoch))
+        return reason
+
+    def note(self, report: SliceReport, journal: Journal) -> bool:
+        """Write down what a trial shows; tell whether that is new.
+
+        Of a rung that it passed while no journal was kept nothing is known. At epoch 0 it is not
+        at the rung before it has a score.
+        """
+        new = [
+            epoch
+            for epoch, at_rung in self._table.items()
+            if epoch <= report.epoch and report.trial_id not in at_rung
+        ]
+        for epoch in new:
+            here = epoch == report.epoch
+            point = point_of(self._study, report.scores, report.costs) if here else None
+            if here and epoch == 0 and point is None:
+                return False
+            journal.write("rung", durable=True, trial_id=report.trial_id, epoch=epoch, point=point)
+            self._table[epoch][report.trial_id] = point
+        return bool(new)
+
+    def rivals(
+        self, trial_id: int, epoch: int, done: Container[int]
+    ) -> Mapping[int, Point | None] | None:
+        """Return whom a trial is compared with at a rung; None if that is not known yet.
+
+        In a batch they are all of its trials that get there, so that the order of their arrival
+        decides nothing.
+        """
+        at_rung = self._table[epoch]
+        if self._study.scheduling == "async":
+            return at_rung
+        ids = trials_of_batch(trial_id // self._study.replicates, self._study)
+        if all(i in at_rung or i in done for i in ids):
+            return {i: at_rung[i] for i in ids if i in at_rung}
+        return None

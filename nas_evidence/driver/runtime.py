@@ -1,0 +1,86 @@
+"""How long a study will take: a few timed training steps, extrapolated."""
+
+import statistics
+import time
+
+import torch
+
+from nas_evidence.data import ArrayData
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.likelihood import Likelihood
+from nas_evidence.models import build, infeasible
+from nas_evidence.proposing.startup import startup_points
+from nas_evidence.scores import CONDITIONAL_KINDS, LAPLACE_KINDS
+from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.training.loop import likelihood_of
+from nas_evidence.training.prequential import fractions_of
+from nas_evidence.trial import device_for
+
+#: Architectures timed for each family.
+TIMED_PER_FAMILY = 3
+#: Cost of a curvature pass in training epochs; an exact one has a column a class.
+_ONE_COLUMN, _A_COLUMN = 2.0, 0.7
+#: Workers side by side share memory and caches; a trial has its start, its test and its files.
+_SHARED, _TRIAL_SECONDS = 1.4, 1.0
+
+
+def forecast_seconds(study: StudySpec, arrays: ArrayData) -> float:
+    """Return the expected wall time of the study in seconds, good to a factor of about two."""
+    torch.set_num_threads(study.resources.cpus)
+    by_family: dict[str, list[ArchitectureSpec]] = {}
+    for point in startup_points(study):
+        by_family.setdefault(point.family, []).append(point)
+    seconds, planned = 0.0, 0
+    for points in by_family.values():
+        sample = points[:: max(1, len(points) // TIMED_PER_FAMILY)][:TIMED_PER_FAMILY]
+        mean = sum(_trial_seconds(point, study, arrays) for point in sample) / len(sample)
+        seconds += mean * len(points)
+        planned += len(points)
+    workers = min(study.resources.workers, study.n_trials)
+    mean = seconds / planned * (_SHARED if workers > 1 else 1.0) + _TRIAL_SECONDS
+    return mean * study.n_trials / workers
+
+
+def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData) -> float:
+    if infeasible(point, arrays.input_shape, arrays.n_outputs):
+        return 0.0
+    plan = study.plan
+    data = to_tensors(arrays, device_for(study.resources.gpus))
+    x, y = data.x_train[: plan.batch_size], data.y_train[: plan.batch_size]
+    model = build(point, arrays.input_shape, arrays.n_outputs, torch.Generator().manual_seed(0))
+    model.to(x.device)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    likelihood = likelihood_of(plan, plan.noise_std, plan.temperature)
+    step_seconds = statistics.median(
+        _step_seconds(model, optimiser, likelihood, x, y) for _ in range(5)
+    )
+    epoch = step_seconds * max(1, arrays.n_train / plan.batch_size)
+    kinds = {plan.online.curvature, *study.estimators}
+    columns = sum(
+        _A_COLUMN * (arrays.n_outputs - 1) if kind.endswith("ggn") else _ONE_COLUMN
+        for kind in kinds
+        if kind in LAPLACE_KINDS
+    )
+    scores = fractions_of(study.plan, study.estimators).values()
+    blocks = sum(sum(cuts) for orders in scores for cuts in orders)
+    if set(study.estimators) & set(CONDITIONAL_KINDS):
+        blocks += plan.prequential_fractions[0] + 1
+    updates = _ONE_COLUMN * len(plan.evaluation_epochs())
+    whole = plan.epochs + columns * len(plan.evaluation_epochs())
+    return epoch * (whole + blocks * (plan.epochs + updates))
+
+
+def _step_seconds(
+    model: torch.nn.Module,
+    optimiser: torch.optim.Optimizer,
+    likelihood: Likelihood,
+    x: torch.Tensor,
+    y: torch.Tensor,
+) -> float:
+    started = time.perf_counter()
+    optimiser.zero_grad()
+    likelihood.nll_mean(model(x), y).backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    if x.is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - started

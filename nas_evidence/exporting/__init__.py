@@ -1,0 +1,171 @@
+"""The winner as files that others can load.
+
+    architecture.toml   family, values, input shape, classes or outputs
+    model.safetensors   weights and preprocessing, no pickle
+    model.pt2           torch.export program with a dynamic batch: raw inputs in; logits out, or
+                        for real targets predictions in their own unit
+    evidence.json       every score with its terms, and the learned hyperparameters
+    MODEL_CARD.md       data, splits, scores and their meaning, how to load, versions
+
+Before anything is written into its final place, the winner is loaded back, its evidence computed
+again and its outputs compared.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import tomli_w
+from safetensors.torch import save
+from torch import Tensor
+
+from nas_evidence.codec import load_study
+from nas_evidence.data import ArrayData
+from nas_evidence.exporting.model_card import model_card
+from nas_evidence.exporting.program import Exported, load_exported, write_program
+from nas_evidence.exporting.winner import (
+    assert_same_evidence,
+    checked_kind,
+    likelihood_fields,
+    load_winner,
+    rescore,
+    with_preprocessing,
+)
+from nas_evidence.record import TrialStatus
+from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.store import read_table
+from nas_evidence.trial import PRECISION_PREFIX
+
+__all__ = ["ExportReport", "Exported", "export_winner", "load_exported"]
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """Where the winner went, and how well it loads back.
+
+    rescored        the evidence that was computed again, None where the study has none
+    stored_value    of that evidence, nats
+    rescored_value  the same, from the files
+    """
+
+    folder: Path
+    trial_id: int
+    architecture: ArchitectureSpec
+    objective: str
+    rescored: str | None
+    stored_value: float | None
+    rescored_value: float | None
+
+
+def export_winner(
+    study_folder: Path, to: Path, arrays: ArrayData, *, trial_id: int | None = None
+) -> ExportReport:
+    """Write the best trial of a study, or trial `trial_id`, into the folder `to`.
+
+    Raises:
+        ValueError: if the study has no such complete trial.
+        ArithmeticError: if the written model does not reproduce its evidence or its outputs.
+    """
+    study = load_study(study_folder / "study.toml")
+    trials, evidence = read_table(study_folder, "trials"), read_table(study_folder, "evidence")
+    chosen = _choose(study, trials, evidence, trial_id)
+    row = trials[trials["trial_id"] == chosen].iloc[0]
+    winner = load_winner(study_folder, study, arrays, row)
+    architecture = winner.assignment.architecture
+    exported = with_preprocessing(winner, arrays)
+
+    final = evidence[(evidence["trial_id"] == chosen) & (evidence["epoch"] == row["epochs"])]
+    kind = checked_kind(study)
+    rescored = None if kind is None else rescore(kind, study, winner, arrays)
+    stored = final.loc[final["estimator"] == kind, "value"]
+    value = None if stored.empty or pd.isna(stored.iloc[0]) else float(stored.iloc[0])
+    if value is not None and rescored is not None:
+        assert_same_evidence(rescored, value)
+
+    to.mkdir(parents=True, exist_ok=True)
+    (to / "MODEL_CARD.md").unlink(missing_ok=True)  # written last: it says that all are there
+    described = {
+        "family": architecture.family,
+        "values": dict(architecture.values),
+        "input_shape": list(arrays.input_shape),
+        "n_classes" if arrays.task == "labels" else "n_outputs": arrays.n_outputs,
+        "n_parameters": int(row["n_parameters"]),
+    }
+    (to / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
+    tensors = {name: tensor.contiguous() for name, tensor in exported.state_dict().items()}
+    if "prior_precision" not in winner.header:  # one of each parameter: too many for text
+        tensors |= {PRECISION_PREFIX + name: part for name, part in winner.precisions().items()}
+    metadata = {"architecture": architecture.model_dump_json(), "study": study.name}
+    (to / "model.safetensors").write_bytes(save(tensors, metadata=metadata))
+    difference = write_program(exported, to / "model.pt2", arrays)
+    summary: dict[str, Any] = {
+        "study": study.name,
+        "trial_id": chosen,
+        "objective": study.objective,
+        "epoch": int(row["epochs"]),
+        "n_data": len(arrays.x_train),
+        "unit": "nats summed over the training data, larger is better, where per_datum is given",
+        **likelihood_fields(winner, arrays),
+        "prior_precision": {n: _geometric_mean(p) for n, p in winner.precisions().items()},
+        "scores": _scores(study_folder, chosen, final),
+        "rescored_estimator": kind,
+        "rescored": rescored,
+    }
+    (to / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    card = model_card(study, row, arrays, summary, difference)
+    (to / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+    return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)
+
+
+def _choose(
+    study: StudySpec, trials: pd.DataFrame, evidence: pd.DataFrame, trial_id: int | None
+) -> int:
+    complete = set(trials.loc[trials["status"] == TrialStatus.COMPLETE.value, "trial_id"])
+    if trial_id is not None:
+        if trial_id not in complete:
+            known = ", ".join(str(i) for i in sorted(complete)) or "none"
+            raise ValueError(f"trial {trial_id} is not complete; complete trials: {known}.")
+        return trial_id
+    rows = evidence[
+        (evidence["estimator"] == study.objective)
+        & evidence["valid"].fillna(False)
+        & evidence["trial_id"].isin(complete)
+    ].drop_duplicates("trial_id", keep="last")
+    if rows.empty:
+        raise ValueError(
+            f"no complete trial of study '{study.name}' has a valid {study.objective}; "
+            "let it run on with `nas-evidence resume`."
+        )
+    return int(rows.loc[rows["value"].idxmax(), "trial_id"])
+
+
+def _scores(study_folder: Path, trial_id: int, final: pd.DataFrame) -> dict[str, Any]:
+    terms = read_table(study_folder, "terms")
+    terms = terms[terms["trial_id"] == trial_id]
+    scores: dict[str, Any] = {}
+    for row in final.itertuples():
+        mine = terms[(terms["estimator"] == row.estimator) & (terms["epoch"] == row.epoch)]
+        scores[str(row.estimator)] = {
+            "value": _number(row.value),
+            "per_datum": _number(row.per_datum),
+            "standard_error": _number(row.standard_error),
+            "relation": row.relation,
+            "valid": bool(row.valid),
+            "note": row.note,
+            "terms": [
+                {"term": t.term, "group": t.group, "value": _number(t.value)}
+                for t in mine.itertuples()
+            ],
+        }
+    return scores
+
+
+def _geometric_mean(precision: Tensor) -> float:
+    """Return one number for the precisions of a tensor; where there is one, that very number."""
+    return float(precision if len(precision) == 1 else precision.log().mean().exp())
+
+
+def _number(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)

@@ -1,0 +1,179 @@
+"""A finished trial as its file of weights has it, and its evidence computed again."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from nas_evidence.curvature import curvature_pass
+from nas_evidence.data import ArrayData
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
+from nas_evidence.exporting.program import Exported, without_precision
+from nas_evidence.models import build
+from nas_evidence.scores import LAPLACE_KINDS
+from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.training.loop import likelihood_of
+from nas_evidence.trial import PRECISION_PREFIX, Trial
+
+#: Largest relative difference between the stored evidence and the one computed from the files.
+RESCORE_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Winner:
+    """A trained trial, as its file of weights has it."""
+
+    assignment: Assignment
+    model: nn.Module
+    precision: Tensor  # float64, one a parameter tensor [G] or each parameter [P]
+    header: Mapping[str, str]
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise on standardised targets."""
+        return float(self.header["noise_std"])
+
+    @property
+    def temperature(self) -> float:
+        """Divisor of the logits."""
+        return float(self.header["temperature"])
+
+    def precisions(self) -> dict[str, Tensor]:
+        """Return the prior precisions of each parameter tensor, [1] or [size]."""
+        named = dict(self.model.named_parameters())
+        per_tensor = len(self.precision) == len(named)
+        sizes = [1 if per_tensor else p.numel() for p in named.values()]
+        return dict(zip(named, torch.split(self.precision, sizes), strict=True))
+
+
+def load_winner(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd.Series) -> Winner:
+    """Return a complete trial; trained again from its seed if its weights were not kept."""
+    path = study_folder / "models" / f"{int(row['trial_id'])}.safetensors"
+    if not path.is_file():
+        path = _train_again(study_folder, study, arrays, row)
+    with safe_open(path, framework="pt") as file:
+        header = dict(file.metadata())
+    assignment = Assignment.model_validate_json(header["assignment"])
+    model = build(
+        assignment.architecture,
+        arrays.input_shape,
+        arrays.n_outputs,
+        torch.Generator().manual_seed(0),
+    )
+    tensors = load_file(path)
+    model.load_state_dict(without_precision(tensors))
+    names = [name for name, _ in model.named_parameters()]
+    if "prior_precision" in header:
+        by_name = json.loads(header["prior_precision"])
+        precision = torch.tensor([by_name[name] for name in names], dtype=torch.float64)
+    else:
+        precision = torch.cat([tensors[PRECISION_PREFIX + name].flatten() for name in names])
+    return Winner(assignment, model, precision, header)
+
+
+def with_preprocessing(winner: Winner, arrays: ArrayData) -> Exported:
+    """Return the model with the scaling of its inputs and outputs inside."""
+    mean, std = torch.from_numpy(arrays.mean), torch.from_numpy(arrays.std)
+    scale = shift = None
+    if arrays.task == "real":
+        scale, shift = (torch.from_numpy(v).float() for v in (arrays.y_std, arrays.y_mean))
+    elif winner.temperature != 1:
+        scale = torch.tensor(1 / winner.temperature)
+    return Exported(winner.model, mean, std, scale=scale, shift=shift).eval()
+
+
+def likelihood_fields(winner: Winner, arrays: ArrayData) -> dict[str, Any]:
+    """Return the likelihood by name, with its learned hyperparameter."""
+    plan = winner.assignment.plan
+    found: dict[str, Any] = {
+        "likelihood": plan.likelihood,
+        "likelihood_power": plan.likelihood_power,
+    }
+    if plan.likelihood == "categorical":
+        return {**found, "temperature": winner.temperature}
+    return {
+        **found,
+        "noise_std": winner.noise_std,  # of standardised targets, like the scores
+        "noise_std_in_own_unit": (winner.noise_std * arrays.y_std).tolist(),
+        "target_mean": arrays.y_mean.tolist(),
+        "target_std": arrays.y_std.tolist(),
+    }
+
+
+def _train_again(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd.Series) -> Path:
+    columns = {n: row[n] for n in row.index if n.startswith("arch_") and not pd.isna(row[n])}
+    values = {
+        name.removeprefix("arch_"): v.item() if hasattr(v, "item") else v
+        for name, v in columns.items()
+    }
+    assignment = Assignment(
+        trial_id=int(row["trial_id"]),
+        attempt=int(row["attempt"]),
+        replicate=int(row["replicate"]),
+        architecture=ArchitectureSpec(family=str(row["family"]), values=values),
+        dataset=study.dataset,
+        plan=study.plan,
+        estimators=(),  # the weights do not depend on them
+        seed=int(row["seed"]),
+    )
+    folder = study_folder / "checkpoints" / "retrained" / f"{assignment.trial_id:06d}"
+    torch.set_num_threads(study.resources.cpus)
+    trial = Trial.start(assignment, to_tensors(arrays, torch.device("cpu")), folder)
+    trial.advance(study.plan.epochs)
+    trial.finish()
+    return folder / "model.safetensors"
+
+
+def checked_kind(study: StudySpec) -> str | None:
+    """Return the evidence that can be computed from weights: the objective, else an estimator."""
+    kinds = (study.objective, *study.estimators)
+    return next((kind for kind in kinds if kind in LAPLACE_KINDS), None)
+
+
+def rescore(kind: str, study: StudySpec, winner: Winner, arrays: ArrayData) -> float:
+    """Return the evidence `kind` of the winner's weights, computed anew, in nats."""
+    plan = winner.assignment.plan
+    data = to_tensors(arrays, torch.device("cpu"))
+    torch.set_num_threads(study.resources.cpus)
+    seed = winner.assignment.derived_seed(f"curvature:{kind}", int(winner.header["epoch"]))
+    generator = torch.Generator().manual_seed(seed)
+    draws = []
+    for _ in range(plan.mc_draws if kind.endswith("_mc") else 1):
+        curvature = curvature_pass(
+            kind,
+            winner.model,
+            data.x_train,
+            data.y_train,
+            likelihood_of(plan, winner.noise_std, winner.temperature),
+            batch_size=int(winner.header["curvature_batch"]),
+            generator=generator,
+        )
+        power = plan.likelihood_power
+        draws.append(
+            laplace_estimate(
+                kind, curvature, winner.model, winner.precision, likelihood_power=power
+            )
+        )
+    return mean_estimate(draws).value
+
+
+def assert_same_evidence(rescored: float, stored: float) -> None:
+    """Do nothing if both values are of one model.
+
+    Raises:
+        ArithmeticError: if they differ by more than `RESCORE_TOLERANCE`.
+    """
+    if not math.isclose(rescored, stored, rel_tol=RESCORE_TOLERANCE):
+        raise ArithmeticError(
+            f"the exported weights give the evidence {rescored!r}, but the study stored "
+            f"{stored!r}: they are not the same model."
+        )

@@ -1,0 +1,1 @@
+"""Studies on a cluster: submit, follow, cancel."""

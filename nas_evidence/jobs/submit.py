@@ -1,0 +1,198 @@
+"""The connection to the job server of a Ray cluster, through Ray's own client.
+
+The address is the one that is given: left to itself, Ray's client prefers RAY_ADDRESS to it.
+"""
+
+import ipaddress
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobSubmissionClient
+
+from nas_evidence.jobs.auth_token import read_token
+from nas_evidence.jobs.jobs import IdTakenError, NotReadyError, UnreachableError
+
+#: Seconds that the job server may take for an answer.
+TIMEOUT = 30.0
+#: Of Ray, on every upload.
+_CHATTY = ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging")
+_PREFERRED = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+
+
+class _Jobs(JobSubmissionClient):
+    """Ray's client, which waits for ever without this."""
+
+    def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
+        return super()._do_request(method, endpoint, **{"timeout": TIMEOUT, **options})
+
+
+class RayClient:
+    """A `jobs.Client` of a real cluster.
+
+    Raises:
+        ValueError: the address is none of a dashboard, or the token is wrong or missing.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        _check_address(self.address)
+        for name in _CHATTY:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        token = read_token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._has_token = bool(token)
+        with self._one_line(), _without(_PREFERRED):
+            self._jobs = _Jobs(self.address, headers=headers)
+
+    @property
+    def sends_token_in_clear(self) -> bool:
+        """Tell whether a token goes unencrypted over a network."""
+        return self._has_token and urlsplit(self.address).scheme == "http" and not self._loopback
+
+    @property
+    def _loopback(self) -> bool:
+        host = urlsplit(self.address).hostname or ""
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
+
+    def jobs(self) -> list[tuple[str, Mapping[str, str], str, str]]:
+        """Return id, metadata, state and message of every job that was submitted."""
+        with self._one_line():
+            return [
+                (job.submission_id, job.metadata or {}, str(job.status.value), job.message or "")
+                for job in self._jobs.list_jobs()
+                if job.submission_id
+            ]
+
+    def submit(
+        self,
+        command: str,
+        *,
+        job_id: str,
+        folder: str | None,
+        environment: Mapping[str, str],
+        metadata: Mapping[str, str],
+    ) -> None:
+        """Start a job in a copy of `folder`.
+
+        Raises:
+            IdTakenError: the cluster has seen this id.
+            NotReadyError: the cluster has just started.
+        """
+        runtime: dict[str, Any] = {"env_vars": dict(environment)}
+        if folder is not None:
+            runtime["working_dir"] = folder
+        with self._one_line():
+            try:
+                self._jobs.submit_job(
+                    entrypoint=command,
+                    submission_id=job_id,
+                    runtime_env=runtime,
+                    metadata=dict(metadata),
+                )
+            except RuntimeError as error:
+                if "already" in str(error):
+                    raise IdTakenError(job_id) from None
+                if "No available agent" in str(error):
+                    raise NotReadyError(_about_agent(self.address)) from None
+                raise
+
+    def stop(self, job_id: str) -> None:
+        """Send a job SIGTERM, and SIGKILL if it does not end in time."""
+        with self._one_line():
+            self._jobs.stop_job(job_id)
+
+    def logs(self, job_id: str) -> str:
+        """Return what a job has printed so far."""
+        with self._one_line():
+            return str(self._jobs.get_job_logs(job_id))
+
+    @contextmanager
+    def _one_line(self) -> Iterator[None]:
+        """Turn what goes wrong between here and the job server into one line."""
+        try:
+            yield
+        except AuthenticationError:
+            raise ValueError(_about_token(self.address, self._has_token)) from None
+        except (OSError, RuntimeError, ValueError, LookupError) as error:
+            if isinstance(error, UnreachableError | IdTakenError):
+                raise
+            raise UnreachableError(_about_connection(self.address, error)) from None
+
+
+def _check_address(address: str) -> None:
+    try:
+        parts = urlsplit(address)
+        right = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
+    except ValueError:  # a port that is no number
+        right = False
+    if not right:
+        raise ValueError(
+            f"--address must be the URL of the cluster's dashboard, such as "
+            f"http://127.0.0.1:8265, but got {address!r}."
+        )
+    if parts.username or parts.password:
+        raise ValueError("--address must hold no password; the token comes from RAY_AUTH_TOKEN.")
+
+
+def _about_token(address: str, has_token: bool) -> str:
+    if has_token:
+        return (
+            f"{address} refuses the token; give the cluster's own in RAY_AUTH_TOKEN, or in the "
+            "file that RAY_AUTH_TOKEN_PATH names, else ~/.ray/auth_token."
+        )
+    off = " RAY_AUTH_MODE=disabled keeps one from being sent."
+    return (
+        f"{address} asks for a token, and none was found; set RAY_AUTH_TOKEN, or "
+        "RAY_AUTH_TOKEN_PATH to a file that holds it, or write it to ~/.ray/auth_token."
+        + (off if os.environ.get("RAY_AUTH_MODE", "").lower() == "disabled" else "")
+    )
+
+
+def _about_agent(address: str) -> str:
+    return (
+        f"{address} takes no job: the agent of its head has not started; if that lasts, see "
+        "dashboard_agent.log there (another Ray on that machine may have its port, 52365)."
+    )
+
+
+def _about_connection(address: str, error: Exception) -> str:
+    cause: BaseException | None = error
+    chain = []
+    while cause is not None:  # Ray's error hides that of the connection
+        chain.append(f"{type(cause).__name__}: {cause}")
+        cause = cause.__cause__ or cause.__context__
+    text = " ".join(chain)
+    if "SSL" in text or "certificate" in text:
+        return (
+            f"{address} has no certificate that is trusted here; name the authority's file in "
+            "REQUESTS_CA_BUNDLE."
+        )
+    if "ConnectionError" in text or "Timeout" in text or "timed out" in text:
+        return (
+            f"{address} does not answer; see that the cluster runs and that this is the port of "
+            "its dashboard, as http://127.0.0.1:8265 at the end of an SSH tunnel."
+        )
+    if "status code" in text and "Request failed" in text:
+        return f"{address} refused: {str(error).strip().splitlines()[0][:300]}"
+    return (
+        f"{address} answers, but not as the dashboard of a Ray cluster; see the port (8265 unless "
+        "set otherwise) and that Ray was installed there as ray[default]."
+    )
+
+
+@contextmanager
+def _without(names: tuple[str, ...]) -> Iterator[None]:
+    """Hide variables of the environment from the block."""
+    hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)

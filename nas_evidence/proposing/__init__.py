@@ -1,0 +1,1 @@
+"""Which architecture is tried next: samplers, start-up points, warm starts."""

@@ -1,0 +1,391 @@
+"""Who proposes architectures: a sampler asked and told by one process, seeded by counter.
+
+`search.py` says what comes first and what is drawn again. A draw is a pure function of the study,
+of a seed and of what was told: a fresh sampler is asked on a storage in memory that holds the last
+`max_history` finished trials and those under way. The database is a record of proposals and
+results; nothing is sampled on it, and a proposal appears in it whole or not at all.
+
+The tree-structured Parzen estimator (TPE, Bergstra et al. 2011) sees ordered parameters as
+quantiles of their domains. With `families = "shared"` a name, as `width`, is one parameter of all
+families, so that each learns from the others; with "joint" each family has its own; with
+"separate" one estimator chooses the family, then the family's own its parameters.
+`benchmarks/samplers.py` compares the three.
+
+Told as good are only finite values of whole trials. A pruned trial has no value and an infeasible
+one its constraints: the estimator ranks both behind every whole, feasible trial. It never sees a
+failure.
+
+Sole importer of optuna. Proposal `n` of the study holds the trials `n * replicates + r`.
+"""
+
+import bisect
+import contextlib
+import math
+import warnings
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from nas_evidence.domains import Choice, Domain, FloatRange, ParameterValue
+from nas_evidence.proposing.order import Search
+from nas_evidence.proposing.startup import filled, is_ordered, quantile, random_point, searched
+from nas_evidence.proposing.warm_start import Found, warm_trials
+from nas_evidence.spec import ArchitectureSpec, StudySpec, derive_seed
+from nas_evidence.storage.database import Database, Patient, connected, sqlite, study_in
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+#: Of what the database holds beside Optuna's own tables; raised when an old reader would err.
+SCHEMA_VERSION = 2
+#: Costs below this one are taken for it: a logarithm needs a positive number.
+_SMALLEST_COST = 1e-12
+
+_QUANTILES = FloatDistribution(0.0, 1.0)
+
+Point = dict[str, tuple[ParameterValue, optuna.distributions.BaseDistribution]]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """An architecture and its number in the study, counted from 0."""
+
+    number: int
+    architecture: ArchitectureSpec
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came of a proposal.
+
+    values        objective, then the costs in the order of `study.minimise`; None for a failure
+    constraints   name -> excess over the limit; at most 0 is feasible. The sampler adds them up,
+                  so that relative excesses (value / limit - 1) serve it best.
+    pruned        stopped at a rung; `values` are then not read
+    """
+
+    values: tuple[float, ...] | None
+    constraints: Mapping[str, float] = field(default_factory=dict)
+    pruned: bool = False
+
+
+class Proposer:
+    """The study's database, written by this process only.
+
+    Args:
+        database: an SQLite file, its URL, or a study in a database.
+
+    Raises:
+        ValueError: if a newer version wrote the database, it is not this study's, a point of
+            `study.first` is not in the space, or `study.warm_start` does not compare.
+    """
+
+    def __init__(self, study: StudySpec, database: Path | str | Database) -> None:
+        if not isinstance(database, Database):
+            database = sqlite(database, study.name)
+        self.spec = study
+        self._proposals: list[Proposal] = []
+        self._trial_ids: list[int] = []  # of the proposals, in the database
+        self._told: set[int] = set()
+        self._storage = _storage(database)
+        self._study_id = study_in(self._storage, database, _directions(study), SCHEMA_VERSION)
+        stored = self._storage.get_all_trials(self._study_id, deepcopy=False)
+        warm = self._warm(stored)
+        self._search = Search(study, [architecture for architecture, _ in warm])
+        self._learner = Learner(study, warm)
+        for frozen in stored:
+            if "architecture" in frozen.user_attrs:
+                self._take_up(frozen)
+
+    def ask(self) -> Proposal:
+        """Propose the next architecture; it is pending in the database from now on."""
+        architecture = self._search.next(len(self._proposals), self._learner.draw)
+        number = len(self._proposals)
+        return self._add(architecture, self._write("architecture", architecture, number=number))
+
+    def tell(self, number: int, result: Told) -> None:
+        """Report what came of a proposal; a second report of the same one is ignored."""
+        if number in self._told:
+            return
+        assert result.values is None or len(result.values) == 1 + len(self.spec.minimise)
+        trial_id = self._trial_ids[number]
+        as_stored = _trial({}, **_facts(result))
+        with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
+            # It may be told already, where a server fell silent after it had written it.
+            for key, value in as_stored.system_attrs.items():  # Optuna's form of the constraints
+                self._storage.set_trial_system_attr(trial_id, key, value)
+            self._storage.set_trial_state_values(trial_id, as_stored.state, as_stored.values)
+        self._told.add(number)
+        self._learner.show(number, self._proposals[number].architecture, result)
+
+    def told(self) -> set[int]:
+        """Return the numbers of the proposals that were told."""
+        return set(self._told)
+
+    def proposals(self) -> list[Proposal]:
+        """Return every proposal so far, in order."""
+        return list(self._proposals)
+
+    def _take_up(self, frozen: FrozenTrial) -> None:
+        """Take up a proposal of the database as an earlier process left it."""
+        written = ArchitectureSpec.model_validate(frozen.user_attrs["architecture"])
+        number = frozen.user_attrs.get("number", len(self._proposals))
+        if number < len(self._proposals):  # written twice: a silent server had kept the first
+            self._trial_ids[number] = frozen._trial_id
+            proposal = self._proposals[number]
+        else:
+            proposal = self._add(written, frozen._trial_id)
+        if frozen.state.is_finished():
+            self._told.add(proposal.number)
+            values = tuple(frozen.values) if frozen.state == TrialState.COMPLETE else None
+            result = Told(values, frozen.constraints, frozen.state == TrialState.PRUNED)
+            self._learner.show(proposal.number, written, result)
+
+    def _add(self, architecture: ArchitectureSpec, trial_id: int) -> Proposal:
+        proposal = Proposal(len(self._proposals), architecture)
+        self._proposals.append(proposal)
+        self._trial_ids.append(trial_id)
+        self._search.add(architecture)
+        self._learner.show(proposal.number, architecture, None)
+        return proposal
+
+    def _warm(self, stored: list[FrozenTrial]) -> list[Found]:
+        """Return the warm start, written down at the first start: the old folder may go away."""
+        written = [
+            (ArchitectureSpec.model_validate(t.user_attrs["warm_start"]), tuple(t.values))
+            for t in stored
+            if "warm_start" in t.user_attrs
+        ]
+        attributes = self._storage.get_study_user_attrs(self._study_id)
+        if self.spec.warm_start is None or "warm_start" in attributes:
+            return written
+        known = {architecture.key for architecture, _ in written}
+        for architecture, values in warm_trials(self.spec):
+            if architecture.key not in known:  # else written before this process was killed
+                self._write("warm_start", architecture, values)
+                written.append((architecture, values))
+        self._storage.set_study_user_attr(self._study_id, "warm_start", len(written))
+        return written
+
+    def _write(
+        self,
+        role: str,
+        architecture: ArchitectureSpec,
+        values: tuple[float, ...] | None = None,
+        **facts: int,
+    ) -> int:
+        """Write a trial, under way if it has no values; return its id in the database."""
+        trial = _trial(
+            _readable(self.spec, architecture),
+            state=TrialState.RUNNING if values is None else TrialState.COMPLETE,
+            values=values,
+            user_attrs={role: architecture.model_dump(mode="json"), **facts},
+        )
+        return self._storage.create_new_trial(self._study_id, trial)
+
+
+class Learner:
+    """The sampler's memory: the trials it learns from, and draws for it given them."""
+
+    def __init__(self, study: StudySpec, warm: Sequence[Found] = ()) -> None:
+        self._study, self._space = study, _Space(study)
+        self._separate = study.sampler.families == "separate"
+        families = [f"{family}." for family in self._space.families]
+        prefixes = ["family", *families] if self._separate else [""]
+        self._pasts = {prefix: _Past(study) for prefix in prefixes}
+        for number, (architecture, values) in enumerate(warm, start=-len(warm) - 1):  # to -2
+            self.show(number, architecture, Told(values))
+
+    def draw(self, seed: int) -> ArchitectureSpec:
+        """Return an architecture, a pure function of the seed and of what was shown."""
+        if self._study.sampler.name == "random":
+            return random_point(self._study, seed)
+        trial = self._pasts["family" if self._separate else ""].ask(derive_seed(seed, "family"))
+        family = self._space.suggest_family(trial)
+        if self._separate:
+            trial = self._pasts[f"{family}."].ask(derive_seed(seed, "parameters"))
+        return filled(family, self._space.suggest(trial, family))
+
+    def show(self, number: int, architecture: ArchitectureSpec, result: Told | None) -> None:
+        """Take note of proposal `number`: under way (no result), or what came of it."""
+        point = self._space.point(architecture)
+        for prefix, past in self._pasts.items():
+            part = {name: point[name] for name in point if name.startswith(prefix)}
+            if part:
+                past.put(number, part, result)
+
+
+class _Space:
+    """The searched parameters as the sampler sees them."""
+
+    def __init__(self, study: StudySpec) -> None:
+        self.families = searched(study)
+        self._domains = {family: study.family[family] for family in self.families}
+        self._shared = study.sampler.families == "shared"
+
+    def point(self, architecture: ArchitectureSpec) -> Point:
+        """Return the parameters of an architecture; none if its family is not searched."""
+        family = architecture.family
+        point = _family_point(family, self.families)
+        for key, domain in self._domains.get(family, {}).items():
+            value = architecture.values[key]
+            if is_ordered(domain):
+                point[self._name(family, key)] = (quantile(domain, value), _QUANTILES)
+            else:
+                point[self._name(family, key)] = (value, _distribution(domain))
+        return point
+
+    def suggest_family(self, trial: Trial) -> str:
+        """Draw a family."""
+        if len(self.families) == 1:
+            return self.families[0]
+        return str(trial.suggest_categorical("family", self.families))
+
+    def suggest(self, trial: Trial, family: str) -> dict[str, ParameterValue]:
+        """Draw the parameters of a family."""
+        values: dict[str, ParameterValue] = {}
+        for key, domain in self._domains[family].items():
+            name = self._name(family, key)
+            if isinstance(domain, Choice) and not is_ordered(domain):
+                values[key] = trial.suggest_categorical(name, domain.options)
+            else:
+                values[key] = domain.at(trial.suggest_float(name, 0.0, 1.0))
+        return values
+
+    def _name(self, family: str, key: str) -> str:
+        shared = self._shared and is_ordered(self._domains[family][key])
+        return key if shared else f"{family}.{key}"
+
+
+class _Past:
+    """The trials that one sampler learns from: the last finished ones and those under way.
+
+    Finished trials count by number, not by time, so that what a sampler sees does not depend on
+    the speed of workers once all are told.
+    """
+
+    def __init__(self, study: StudySpec) -> None:
+        self._study = study
+        self._finished: list[FrozenTrial] = []  # by number
+        self._running: dict[int, FrozenTrial] = {}
+
+    def put(self, number: int, point: Point, result: Told | None) -> None:
+        """Take in a trial under way (no result) or its result; a failure vanishes."""
+        self._running.pop(number, None)
+        trial = _trial(point, **_facts(result))
+        trial.number = number + 1  # 0 is the trial that is asked for
+        if trial.state == TrialState.RUNNING:
+            self._running[number] = trial
+        elif trial.state != TrialState.FAIL:
+            trial.values = _learnt(trial.values)
+            bisect.insort(self._finished, trial, key=lambda earlier: earlier.number)
+            del self._finished[: -self._study.sampler.max_history]
+
+    def ask(self, seed: int) -> Trial:
+        """Return a trial of a fresh study of this past, from which parameters can be drawn."""
+        return optuna.create_study(
+            storage=_Window([*self._finished, *self._running.values()]),
+            sampler=self._sampler(seed % 2**32),
+            directions=_directions(self._study),
+        ).ask()
+
+    def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        given = self._study.sampler
+        with warnings.catch_warnings():
+            # group is marked experimental; the constraint file pins optuna.
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return optuna.samplers.TPESampler(
+                n_startup_trials=1,
+                n_ei_candidates=given.n_ei_candidates,
+                multivariate=given.multivariate,
+                group=given.group,
+                constant_liar=given.constant_liar,
+                seed=seed,
+            )
+
+
+class _Window(optuna.storages.InMemoryStorage):
+    """A storage for one proposal: trials of the past are looked at in place, not copied."""
+
+    def __init__(self, past: list[FrozenTrial]) -> None:
+        super().__init__()
+        self._past = past
+
+    def get_all_trials(
+        self,
+        study_id: int,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+    ) -> list[FrozenTrial]:
+        """Return the past, then the trial that is asked for, whose number is not used."""
+        new = super().get_all_trials(study_id, deepcopy=deepcopy, states=states)
+        return [trial for trial in self._past if states is None or trial.state in states] + new
+
+
+def _trial(point: Point, **facts: Any) -> FrozenTrial:
+    return create_trial(
+        params={name: value for name, (value, _) in point.items()},
+        distributions={name: distribution for name, (_, distribution) in point.items()},
+        **facts,
+    )
+
+
+def _facts(result: Told | None) -> dict[str, Any]:
+    """Return state, values and constraints in Optuna's words; no result is a trial under way."""
+    if result is None:
+        return {"state": TrialState.RUNNING}
+    constraints = dict(result.constraints)
+    values = None if result.pruned or result.values is None else list(result.values)
+    # Optuna takes infinities as good or bad values; they would mislead the sampler.
+    if not all(map(math.isfinite, [*(values or ()), *constraints.values()])):
+        return {"state": TrialState.FAIL}
+    if values is not None:
+        return {"state": TrialState.COMPLETE, "values": values, "constraints": constraints}
+    infeasible = any(excess > 0 for excess in constraints.values())
+    state = TrialState.PRUNED if result.pruned or infeasible else TrialState.FAIL
+    return {"state": state, "constraints": constraints}
+
+
+def _learnt(values: list[float] | None) -> list[float] | None:
+    """Return values with their costs in log scale, lest the largest rule the hypervolumes."""
+    return values and [values[0], *(math.log(max(v, _SMALLEST_COST)) for v in values[1:])]
+
+
+def _directions(study: StudySpec) -> list[StudyDirection]:
+    return [StudyDirection.MAXIMIZE] + [StudyDirection.MINIMIZE] * len(study.minimise)
+
+
+def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
+    if isinstance(domain, Choice):
+        return CategoricalDistribution(domain.options)
+    if isinstance(domain, FloatRange):
+        return FloatDistribution(domain.low, domain.high, log=domain.log)
+    # Optuna warns of an upper end that is not a member.
+    last = domain.low + domain.step * int(domain.size - 1)
+    return IntDistribution(domain.low, last, log=domain.log, step=domain.step)
+
+
+def _family_point(family: str, families: list[str]) -> Point:
+    if len(families) == 1 or family not in families:
+        return {}
+    return {"family": (family, CategoricalDistribution(families))}
+
+
+def _readable(study: StudySpec, architecture: ArchitectureSpec) -> Point:
+    """Return the searched parameters as the database shows them: `<family>.<parameter>`."""
+    family = architecture.family
+    point = _family_point(family, searched(study))
+    for key, domain in study.family[family].items():
+        point[f"{family}.{key}"] = (architecture.values[key], _distribution(domain))
+    return point
+
+
+def _storage(database: Database) -> Patient:
+    def connect() -> optuna.storages.RDBStorage:
+        return optuna.storages.RDBStorage(database.url, engine_kwargs=database.engine_options)
+
+    return connected(connect, database)

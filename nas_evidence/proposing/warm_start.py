@@ -1,0 +1,71 @@
+"""What an older study found out, for the sampler of a new one to start from.
+
+Scores of two studies compare only if they measure the same thing: the same data, objective and
+likelihood. Architectures outside the new space, and those without a valid score, are left out.
+"""
+
+import math
+from pathlib import Path
+
+from nas_evidence.proposing.startup import misfit
+from nas_evidence.record import TrialStatus
+from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.storage.study_folder import read_study
+from nas_evidence.store import TrialRow, finished
+
+Found = tuple[ArchitectureSpec, tuple[float, ...]]
+
+
+def warm_trials(study: StudySpec) -> list[Found]:
+    """Return architectures of `study.warm_start` with their objective and costs, in trial order.
+
+    The values are means over an architecture's replicates.
+
+    Raises:
+        ValueError: if the folder holds no study, one of other data, objective or likelihood, or
+            none of its finished architectures is in the present space.
+    """
+    if study.warm_start is None:
+        return []
+    folder = Path(study.warm_start)
+    _check_comparable(study, read_study(folder), folder)
+    groups: dict[str, list[TrialRow]] = {}
+    for row in finished(folder).values():
+        if _values(row, study) is not None and misfit(study, row.architecture) is None:
+            groups.setdefault(row.architecture_key, []).append(row)
+    if not groups:
+        raise ValueError(
+            f"no finished trial of {folder} has the objective"
+            f"{' and the costs' if study.minimise else ''} and an architecture in the present "
+            "space; leave out `warm_start`."
+        )
+    return [(rows[0].architecture, _mean(rows, study)) for rows in groups.values()]
+
+
+def _check_comparable(study: StudySpec, old: StudySpec, folder: Path) -> None:
+    pairs = {
+        "dataset": (old.dataset, study.dataset),
+        "objective": (old.objective, study.objective),
+        "likelihood": (old.plan.likelihood, study.plan.likelihood),
+        "likelihood_power": (old.plan.likelihood_power, study.plan.likelihood_power),
+    }
+    for name, (there, here) in pairs.items():
+        if there != here:
+            raise ValueError(
+                f"`{name}` must be the same as in the study of `warm_start`, but {folder} has "
+                f"{there!r} and this study {here!r}; their scores do not compare. "
+                "Leave out `warm_start`."
+            )
+
+
+def _values(row: TrialRow, study: StudySpec) -> tuple[float, ...] | None:
+    if row.status is not TrialStatus.COMPLETE or study.objective not in row.values:
+        return None
+    values = [row.values[study.objective], *(row.costs.get(name) for name in study.minimise)]
+    known = tuple(v for v in values if v is not None and math.isfinite(v))
+    return known if len(known) == len(values) else None
+
+
+def _mean(rows: list[TrialRow], study: StudySpec) -> tuple[float, ...]:
+    columns = zip(*filter(None, (_values(row, study) for row in rows)), strict=True)
+    return tuple(math.fsum(column) / len(rows) for column in columns)

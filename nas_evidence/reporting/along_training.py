@@ -1,0 +1,108 @@
+"""Scores along training: how soon each one ranks as it does at the end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from nas_evidence.maths.ranking import Interval, regret, resampling_plan, spearman
+from nas_evidence.reporting.correlations import SIZE, Scale, scale_of
+from nas_evidence.reporting.tables import Study, usable
+from nas_evidence.scores import CURVE_SCORES
+
+#: Epochs looked at, at most; spread evenly, the last one among them.
+MAX_EPOCHS = 12
+#: A rho that differs less from the final one counts as the same.
+SAME_RHO = 0.05
+
+
+@dataclass(frozen=True)
+class EarlyTrust:
+    """How one score at one epoch ranks the final target; `n` architectures have both."""
+
+    score: str
+    epoch: int
+    n: int
+    rho: float
+    interval: Interval | None
+    regret: float  # at 1
+
+
+def scores_by_epoch(study: Study) -> pd.DataFrame:
+    """Return trial_id, epoch, score, value (larger is better) of all trials, pruned ones too."""
+    own = usable(study.evidence)[["trial_id", "epoch", "estimator", "value"]]
+    own = own.rename(columns={"estimator": "score"})
+    points = study.curves[study.curves["epoch"].isin(evaluation_epochs(study))]
+    free = [name for name in (*CURVE_SCORES, "train_nll_per_datum") if name in study.scores]
+    long = points.melt(["trial_id", "epoch"], free, "score", "value")
+    long["value"] = -long["value"].astype(float)
+    keys = ["trial_id", "epoch", "score"]
+    return pd.concat([own, long]).drop_duplicates(keys).dropna(subset="value")
+
+
+def evaluation_epochs(study: Study) -> list[int]:
+    """Return the epochs at which evidence was stored, at most MAX_EPOCHS of them."""
+    epochs = sorted({int(epoch) for epoch in study.evidence["epoch"]})
+    if len(epochs) <= MAX_EPOCHS:
+        return epochs
+    step = (len(epochs) - 1) / (MAX_EPOCHS - 1)
+    return [epochs[round(i * step)] for i in range(MAX_EPOCHS)]
+
+
+def early_trust(study: Study) -> list[EarlyTrust]:
+    """Return how the scores at each evaluation epoch rank the first target."""
+    target = study.architectures[study.targets[0]]
+    long = scores_by_epoch(study)
+    long["key"] = long["trial_id"].map(study.complete["architecture_key"])
+    means = long.groupby(["score", "epoch", "key"])["value"].mean()
+    plan = resampling_plan(len(target), seed=study.spec.seed)
+    found = []
+    for score in study.scores:
+        for epoch in evaluation_epochs(study):
+            if score == SIZE:
+                values = study.architectures[SIZE]
+            elif (score, epoch) in means.index:
+                values = means[score, epoch].reindex(target.index)
+            else:
+                continue
+            ranked = spearman(values, target, plan=plan)
+            known = values.notna() & target.notna()
+            if ranked is not None:
+                found.append(
+                    EarlyTrust(
+                        score,
+                        epoch,
+                        int(known.sum()),
+                        *ranked,
+                        regret=regret(values[known], target[known], 1),
+                    )
+                )
+    return found
+
+
+def settling_sentence(study: Study, found: Sequence[EarlyTrust]) -> str:
+    """Say from which epoch on the main score ranks as it does at the end."""
+    objective = str(study.spec.objective)
+    own = [one for one in found if one.score == objective]
+    if len(own) < 2:
+        return f"How soon {objective} ranks is not known: fewer than two epochs to compare."
+    final = own[-1]
+    settled = final.epoch
+    for one in reversed(own):
+        if abs(one.rho - final.rho) > SAME_RHO:
+            break
+        settled = one.epoch
+    scale: Scale = scale_of(study.targets[0])
+    if settled == final.epoch:
+        return (
+            f"The order by {objective} still changed at the end of training: rho "
+            f"{own[-2].rho:.2f} at epoch {own[-2].epoch}, {final.rho:.2f} at epoch {final.epoch}. "
+            "Shorter training would have ranked otherwise."
+        )
+    at = next(one for one in own if one.epoch == settled)
+    share = 100 * settled / final.epoch
+    return (
+        f"From epoch {settled} on ({share:.0f} % of the training), {objective} ranks as it does "
+        f"at the end: rho {at.rho:.2f} there, {final.rho:.2f} at epoch {final.epoch}; its first "
+        f"choice there loses {scale.text(at.regret)}, the final one {scale.text(final.regret)}."
+    )

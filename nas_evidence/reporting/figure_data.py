@@ -1,0 +1,237 @@
+"""What the figures show, before anyone draws: the page and its Markdown twin share it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from nas_evidence.maths.ranking import RankStatistics
+from nas_evidence.reporting.along_training import EarlyTrust
+from nas_evidence.reporting.correlations import ALL, Trust
+from nas_evidence.reporting.pages import short
+from nas_evidence.reporting.tables import LOSSES, RankedArchitecture, Study, usable
+
+#: One colour a family; told apart by the colour-blind, and on light and dark grounds.
+COLOURS = ("#3b82c4", "#d9822b", "#2f9e78", "#b565b0", "#a08a2e", "#c0504d", "#5fb3c9", "#8c8c8c")
+#: Lines drawn at most, best trials first; more than this nobody can follow.
+MAX_LINES = 60
+#: What a score is to the study, in the order of the legend.
+KINDS = ("main score", "other estimate", "baseline")
+AXES = {
+    "test_accuracy": "test accuracy",
+    "test_nll_per_datum": "minus test nll, nats per datum",
+    "test_rmse": "minus test rmse",
+}
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One marker of the scatter plot; `details` are its lines of text."""
+
+    x: float
+    y: float
+    family: str
+    n_parameters: float | None
+    details: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One trial along training."""
+
+    label: str
+    family: str
+    epochs: tuple[int, ...]
+    values: tuple[float, ...]
+    emphasised: bool
+
+
+@dataclass(frozen=True)
+class FrontDot:
+    """One marker of the figure of the Pareto front.
+
+    on_front  of all objectives of the study; on_line of the two that are drawn
+    """
+
+    cost: float
+    objective: float
+    family: str
+    on_front: bool
+    on_line: bool
+    details: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ScoreLine:
+    """One score over the epochs at which it was stored; `regret` in the unit of the scale."""
+
+    score: str
+    kind: str
+    epochs: tuple[int, ...]
+    rho: tuple[float, ...]
+    regret: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ScoreMark:
+    """One score of the figure of correlations."""
+
+    score: str
+    kind: str
+    statistics: RankStatistics
+
+
+def colour(position: int) -> str:
+    """Return the colour of the family at `position`."""
+    return COLOURS[position % len(COLOURS)]
+
+
+def marker_sizes(dots: Sequence[Dot]) -> list[float]:
+    """Return diameters of 8 to 26 pixels, linear in the logarithm of the parameters."""
+    logs = [math.log10(dot.n_parameters) for dot in dots if dot.n_parameters]
+    low, high = (min(logs), max(logs)) if logs else (0.0, 0.0)
+    if low == high:
+        return [13.0] * len(dots)
+    return [
+        8.0 + 18.0 * (math.log10(dot.n_parameters) - low) / (high - low)
+        if dot.n_parameters
+        else 8.0
+        for dot in dots
+    ]
+
+
+def logarithmic_ticks(dots: Sequence[Dot]) -> dict[float, str]:
+    """Return positions (log10) and labels of a colour scale of parameter counts."""
+    logs = [math.log10(dot.n_parameters) for dot in dots if dot.n_parameters]
+    if not logs:
+        return {}
+    whole = range(math.ceil(min(logs)), math.floor(max(logs)) + 1)
+    positions = list(whole) if len(whole) >= 2 else sorted({min(logs), max(logs)})
+    return {position: short(10**position) for position in positions}
+
+
+def target_words(target: str) -> str:
+    """Return what the axis of a target is called; losses are drawn upside down."""
+    return AXES.get(target, target)
+
+
+def study_dots(study: Study) -> list[Dot]:
+    """Return a dot for each architecture that has its objective and its first target."""
+    target = study.targets[0]
+    sign = -1.0 if target in LOSSES else 1.0
+    return [
+        Dot(
+            x=one.objective,
+            y=sign * value,
+            family=one.family,
+            n_parameters=one.n_parameters,
+            details=_details(one, study),
+        )
+        for one in study.ranking
+        if one.objective is not None and (value := _test(one, target)) is not None
+    ]
+
+
+def _test(one: RankedArchitecture, target: str) -> float | None:
+    return one.test_accuracy if target == "test_accuracy" else one.test_nll
+
+
+def _details(one: RankedArchitecture, study: Study) -> tuple[str, ...]:
+    several = f", mean of {len(one.trial_ids)} seeds" if len(one.trial_ids) > 1 else ""
+    objective = f"{study.spec.objective} {one.objective:.4f} {study.objective_unit}"
+    lines = [
+        f"rank {one.rank}, trial {one.trial_id}{several}",
+        one.architecture,
+        f"{one.n_parameters:,} parameters" if one.n_parameters is not None else "",
+        objective + (f", spread {one.spread:.4f}" if one.spread is not None else ""),
+        f"test accuracy {one.test_accuracy:.4f}" if one.test_accuracy is not None else "",
+        f"test nll {one.test_nll:.4f}" if one.test_nll is not None else "",
+        f"test rmse {one.test_rmse:.4f}" if one.test_rmse is not None else "",
+        f"SOTL {one.sotl:.3f}" if one.sotl is not None else "",
+    ]
+    return tuple(filter(None, lines))
+
+
+def front_dots(study: Study, cost: str) -> list[FrontDot]:
+    """Return a dot for each architecture with its objective and this cost, cheapest first."""
+    known = [
+        (one, one.objective)
+        for one in study.ranking
+        if one.objective is not None and cost in one.costs
+    ]
+    dots, best = [], -math.inf
+    for one, objective in sorted(known, key=lambda pair: (pair[0].costs[cost], -pair[1])):
+        dots.append(
+            FrontDot(
+                cost=one.costs[cost],
+                objective=objective,
+                family=one.family,
+                on_front=bool(one.on_front),
+                on_line=objective > best,
+                details=(*_details(one, study), f"{cost} {one.costs[cost]:.4g}"),
+            )
+        )
+        best = max(best, objective)
+    return dots
+
+
+def evidence_lines(study: Study) -> list[Line]:
+    """Return the objective of the best architectures at its evaluation epochs."""
+    return _lines(
+        study, usable(study.evidence[study.evidence["estimator"] == study.spec.objective]), "shown"
+    )
+
+
+def sotl_lines(study: Study) -> list[Line]:
+    """Return the sum of training losses of the best architectures, epoch by epoch."""
+    return _lines(study, study.curves[study.curves["sotl"].notna()], "sotl")
+
+
+def _lines(study: Study, rows: pd.DataFrame, column: str) -> list[Line]:
+    by_trial = dict(tuple(rows.groupby("trial_id")))
+    return [
+        Line(
+            label=f"rank {one.rank or 'undefined'}, trial {one.trial_id}: {one.architecture}",
+            family=one.family,
+            epochs=tuple(int(epoch) for epoch in by_trial[one.trial_id]["epoch"]),
+            values=tuple(float(value) for value in by_trial[one.trial_id][column]),
+            emphasised=one is study.winner,
+        )
+        for one in study.ranking[:MAX_LINES]
+        if one.trial_id in by_trial
+    ]
+
+
+def score_lines(trust: Trust, found: Sequence[EarlyTrust]) -> list[ScoreLine]:
+    """Return rho and regret of each score over the epochs, the main score last, on top."""
+    by_score: dict[str, list[EarlyTrust]] = {}
+    for one in found:
+        by_score.setdefault(one.score, []).append(one)
+    lines = [
+        ScoreLine(
+            score=score,
+            kind=_kind(trust, score),
+            epochs=tuple(one.epoch for one in points),
+            rho=tuple(one.rho for one in points),
+            regret=tuple(trust.scale.factor * one.regret for one in points),
+        )
+        for score, points in by_score.items()
+    ]
+    return sorted(lines, key=lambda line: -KINDS.index(line.kind))
+
+
+def score_marks(trust: Trust, *, target: str) -> list[ScoreMark]:
+    """Return the scores whose rho over all rows is defined, worst first."""
+    marks = [
+        ScoreMark(row.score, _kind(trust, row.score), row.statistics)
+        for row in trust.rows
+        if row.target == target and row.group == ALL and row.statistics.rho is not None
+    ]
+    return sorted(marks, key=lambda mark: mark.statistics.rho or 0.0)
+
+
+def _kind(trust: Trust, score: str) -> str:
+    if score == trust.main:
+        return KINDS[0]
+    return KINDS[2] if score in trust.rivals else KINDS[1]

@@ -1,0 +1,77 @@
+"""The first answer in sentences: what the winner adds to a linear model, and how sure it is."""
+
+from nas_evidence.maths.seeds import CONFIDENCE, Certainty
+from nas_evidence.reporting.correlations import scale_of
+from nas_evidence.reporting.tables import RankedArchitecture, Study
+
+_LISTED = 6  # candidates written out
+
+
+def yardstick_sentence(study: Study) -> str:
+    """Compare the winner with the best linear model on the first target."""
+    winner, linear = study.winner, study.yardstick
+    if winner is None:
+        return ""
+    if linear is None:
+        return (
+            "There is no complete linear model in this study, so the winner has no yardstick; "
+            "add [family.linear] to the study to get one."
+        )
+    if linear is winner:
+        return (
+            "The winner is the linear model itself, the yardstick: by this score, no network is "
+            "worth its weights here."
+        )
+    named = f"the best linear model (trial {linear.trial_id})"
+    accuracy = study.targets[0] == "test_accuracy"
+    own, other = ((one.test_accuracy if accuracy else one.test_nll) for one in (winner, linear))
+    start = "The linear model is the yardstick: whatever a network adds must show against it."
+    if own is None or other is None:
+        return f"{start} The winner and {named} have no test result to compare."
+    words = "test accuracy" if accuracy else "test nll"
+    if own == other:
+        return f"{start} The winner has the same {words} as {named}."
+    better = (own > other) == accuracy
+    gap = scale_of(study.targets[0]).text(abs(own - other))
+    return (
+        f"{start} The winner is {gap} {'better' if better else 'worse'} in {words} than {named}."
+    )
+
+
+def certainty_sentences(study: Study) -> list[str]:
+    """Say how sure the first rank is, or that it cannot be known."""
+    ranked = [one for one in study.ranking if one.rank is not None]
+    if len(ranked) < 2:
+        return []
+    first, second, sure = ranked[0], ranked[1], study.certainty
+    if sure is None:
+        lead = (first.objective or 0.0) - (second.objective or 0.0)
+        unit = " nats per datum" if study.objective_unit == "nats per datum" else ""
+        return [
+            "How sure is not known: every architecture was trained with one seed, so there is no "
+            f"spread to judge differences by. The first leads the second ({second.architecture}) "
+            f"by {lead:.4f}{unit}. Set replicates = 3 in the study to learn the spread."
+        ]
+    trials = "trial" if sure.n_spare == 1 else "trials"
+    return [
+        f"From seed to seed, {study.spec.objective} of one architecture varies by ± "
+        f"{sure.spread:.4f} (standard deviation, learned from {sure.n_spare} repeated {trials}).",
+        f"Given that, the first beats the second ({second.architecture}) with probability "
+        f"{100 * sure.beats_second:.0f} %, and {_candidates(ranked, sure)}; the rank of the first "
+        f"lies between {sure.rank_low[0]} and {sure.rank_high[0]}.",
+    ]
+
+
+def _candidates(ranked: list[RankedArchitecture], sure: Certainty) -> str:
+    confidence = f"{100 * CONFIDENCE:.0f} %"
+    if len(sure.candidates) == 1:
+        return f"is the best of all with at least {confidence} confidence"
+    named = [
+        f"{ranked[i].architecture} (rank {ranked[i].rank})" for i in sure.candidates[:_LISTED]
+    ]
+    more = len(sure.candidates) - len(named)
+    rest = f"; and {more} more" if more else ""
+    return (
+        f"with {confidence} confidence the best is one of these {len(sure.candidates)}: "
+        f"{'; '.join(named)}{rest}"
+    )

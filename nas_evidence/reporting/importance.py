@@ -1,0 +1,145 @@
+"""Which architecture parameters decide the score, within each family, and the family itself."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nas_evidence.domains import Choice, FloatRange, IntRange, ParameterValue
+from nas_evidence.maths.importance import (
+    BEST_SHARE,
+    MIN_BEST,
+    MIN_TRIALS,
+    Axis,
+    ordered_cells,
+    ped_anova,
+)
+from nas_evidence.reporting.correlations import ALL
+from nas_evidence.reporting.tables import RankedArchitecture, Study
+
+#: Cells of a grid, at most.
+MAX_CELLS = 50
+#: A parameter that looks as important in more than this share of random choices is not.
+BY_CHANCE = 0.05
+
+
+@dataclass(frozen=True)
+class ParameterImportance:
+    """What one parameter matters within a group ("all" or a family) of n architectures.
+
+    share    of the divergences of the group, None for its only parameter
+    chance   how often random choices look as different, see `maths/importance.py`
+    of_best  what the best n_best have, of_all what all n have
+    """
+
+    group: str
+    parameter: str
+    n: int
+    n_best: int
+    divergence: float
+    share: float | None
+    chance: float
+    of_best: str
+    of_all: str
+
+
+def importances(study: Study) -> list[ParameterImportance]:
+    """Return how much the family, and within each family each parameter, decides the objective."""
+    ranked = [one for one in study.ranking if one.objective is not None]
+    families = sorted({one.family for one in ranked})
+    found = []
+    if len(families) > 1:
+        axis = Axis(len(families), ordered=False)
+        cells = {"family": [families.index(one.family) for one in ranked]}
+        names: dict[str, list[ParameterValue]] = {"family": [one.family for one in ranked]}
+        found += _group(ALL, ranked, {"family": axis}, cells, names, seed=study.spec.seed)
+    for family in families:
+        own = [one for one in ranked if one.family == family]
+        domains = study.spec.family.get(family, {})
+        axes, cells, values = {}, {}, {}
+        for name, domain in domains.items():
+            if all(name in one.values and _known(one.values[name], domain) for one in own):
+                values[name] = [one.values[name] for one in own]
+                axes[name], cells[name] = _cells(values[name], domain)
+        axes = {name: axis for name, axis in axes.items() if axis.cells > 1}
+        found += _group(family, own, axes, cells, values, seed=study.spec.seed)
+    return found
+
+
+def importance_sentence(found: Sequence[ParameterImportance]) -> str:
+    """Say what matters beyond chance."""
+    if not found:
+        return (
+            "Which parameters matter cannot be said: it takes at least "
+            f"{MIN_TRIALS} ranked architectures, or as many of one family."
+        )
+    sure = [one for one in found if one.chance <= BY_CHANCE]
+    if not sure:
+        return (
+            "No parameter stands out: the best architectures lie no closer together than as many "
+            "chosen at random would."
+        )
+    named = [
+        f"{one.parameter}{'' if one.group == ALL else f' of {one.group}'} "
+        f"({one.of_best} among the best {one.n_best}, {one.of_all} among all {one.n})"
+        for one in sorted(sure, key=lambda one: -one.divergence)
+    ]
+    return f"What sets the best apart beyond chance: {'; '.join(named)}."
+
+
+def _group(
+    group: str,
+    ranked: Sequence[RankedArchitecture],
+    axes: Mapping[str, Axis],
+    cells: Mapping[str, Sequence[int]],
+    values: Mapping[str, Sequence[ParameterValue]],
+    *,
+    seed: int,
+) -> list[ParameterImportance]:
+    scores = [one.objective or 0.0 for one in ranked]  # best first
+    n_best = max(MIN_BEST, math.ceil(BEST_SHARE * len(scores)))
+    found = ped_anova(cells, scores, axes=axes, seed=seed, n_best=n_best)
+    rows = [
+        ParameterImportance(
+            group,
+            name,
+            len(scores),
+            n_best,
+            one.divergence,
+            one.share if len(found) > 1 else None,
+            one.chance,
+            of_best=_spread(values[name][:n_best]),
+            of_all=_spread(values[name]),
+        )
+        for name, one in found.items()
+    ]
+    return sorted(rows, key=lambda row: -row.divergence)
+
+
+def _known(value: ParameterValue, domain: IntRange | FloatRange | Choice) -> bool:
+    """Tell whether a value is on the grid of its domain; one of an older study may not be."""
+    return not isinstance(domain, Choice) or str(value) in map(str, domain.options)
+
+
+def _cells(
+    values: Sequence[ParameterValue], domain: IntRange | FloatRange | Choice
+) -> tuple[Axis, list[int]]:
+    """Return the grid of a domain and the cell of each value."""
+    if isinstance(domain, Choice):
+        options = list(map(str, domain.options))
+        return Axis(len(options), ordered=False), [options.index(str(value)) for value in values]
+    m = MAX_CELLS
+    if isinstance(domain, IntRange):
+        n = int(domain.size)
+        m = min(m, math.ceil(math.log2(n)) + 1 if domain.log and n > 1 else n)
+    numbers = [float(value) for value in values]
+    cells = ordered_cells(numbers, low=domain.low, high=domain.high, log=domain.log, m=m)
+    return Axis(m, ordered=True), cells.tolist()
+
+
+def _spread(values: Sequence[ParameterValue]) -> str:
+    """Return values in a few words: a range of numbers, or how often what occurs."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        low, high = min(values, key=float), max(values, key=float)
+        return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    return ", ".join(f"{n} {value}" for value, n in Counter(values).most_common())

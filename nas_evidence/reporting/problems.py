@@ -1,0 +1,162 @@
+"""What went wrong: trials by status and cause, what they cost, and warning signs of estimates."""
+
+import re
+from dataclasses import dataclass
+from itertools import combinations
+
+import pandas as pd
+
+from nas_evidence.maths.ranking import resampling_plan, spearman
+from nas_evidence.record import TrialStatus
+from nas_evidence.reporting.pages import duration
+from nas_evidence.reporting.tables import Study, last_evaluations
+from nas_evidence.scores import LAPLACE_KINDS
+
+#: Two estimates of one evidence that agree less than this are worth a warning.
+AGREEMENT = 0.5
+_LISTED = 8  # trial numbers written out for one cause
+
+
+@dataclass(frozen=True)
+class StatusCount:
+    """Trials that ended in one way, and the time they took on workers."""
+
+    status: str
+    n: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Trials that share one thing that went wrong."""
+
+    kind: str
+    detail: str
+    n: int
+    trials: str
+
+
+def statuses(study: Study) -> list[StatusCount]:
+    """Return how trials ended, in the order of the status words."""
+    groups = dict(tuple(study.trials.groupby("status")))
+    return [
+        StatusCount(status.value, len(rows), float(rows["total_seconds"].astype(float).sum()))
+        for status in TrialStatus
+        if (rows := groups.get(status.value)) is not None
+    ]
+
+
+def spent_sentence(study: Study) -> str:
+    """Say what the study has spent, against its budget where it has one."""
+    spent = float(study.trials["total_seconds"].astype(float).sum())
+    complete = float(study.complete["total_seconds"].astype(float).sum())
+    budget = study.spec.budget
+    allowed = []
+    if budget.device_seconds is not None:
+        share = 100 * spent / budget.device_seconds
+        allowed.append(
+            f"{share:.0f} % of the {duration(budget.device_seconds)} of workers it may use"
+        )
+    if budget.wall_seconds is not None:
+        allowed.append(f"it may run for {duration(budget.wall_seconds)} by the clock")
+    others = f", {duration(spent - complete)} of it on trials that are not complete"
+    return (
+        f"Finished trials took {duration(spent)} of worker time"
+        f"{others if spent > complete else ''}{'; ' if allowed else ''}{'; '.join(allowed)}."
+    )
+
+
+def problems(study: Study) -> list[Problem]:
+    """Return what went wrong, most frequent first."""
+    failed = study.trials[study.trials["status"] != TrialStatus.COMPLETE.value]
+    failed = failed.assign(kind=failed["status"], detail=[_cause(row) for row in
+                                                          failed.to_dict("records")])  # fmt: skip
+    last = last_evaluations(study.evidence)
+    last = last[last["trial_id"].isin(study.complete.index)]
+    invalid = last[~last["valid"].fillna(False) | last["value"].isna()]
+    invalid = invalid.assign(kind="invalid " + invalid["estimator"], detail=invalid["note"])
+    found = [
+        Problem(str(kind), str(detail), len(rows), _listed(rows["trial_id"].tolist()))
+        for frame in (failed, invalid)
+        for (kind, detail), rows in frame.groupby(["kind", "detail"], dropna=False)
+    ]
+    found += [Problem("unreadable file", f"{file.path.name}: {file.reason}", 1, "")
+              for file in study.unreadable]  # fmt: skip
+    return sorted(found, key=lambda problem: -problem.n)
+
+
+def _cause(trial: dict[str, object]) -> str:
+    """Return the cause, or the last line of the traceback, without what differs in each trial."""
+    cause = "" if pd.isna(trial["cause"]) else str(trial["cause"])
+    if trial["status"] == TrialStatus.PRUNED.value:
+        return f"stopped at epoch {trial['epochs']}"
+    if trial["status"] == TrialStatus.INFEASIBLE.value:
+        return re.sub(r"^(\w+) [-+.\de,]+ >", r"\1 >", cause)
+    error = "" if pd.isna(trial["error"]) else str(trial["error"])
+    return cause or error.strip().split("\n")[-1]
+
+
+def flags(study: Study) -> list[Problem]:
+    """Return warning signs in valid estimates of complete trials."""
+    terms = study.terms[study.terms["trial_id"].isin(study.complete.index)]
+    found = []
+    for (estimator, term), rows in terms.groupby(["estimator", "term"]):
+        if term == "gradient_norm_squared":
+            found.append(_not_at_mode(study, str(estimator), rows))
+        if term == "clamped_eigenvalues" and (rows["value"] > 0).any():
+            clamped = rows[rows["value"] > 0]
+            found.append(
+                Problem(
+                    f"clamped eigenvalues in {estimator}",
+                    f"negative eigenvalues of the curvature were set to zero, up to "
+                    f"{clamped['value'].max():.0f} in one trial: rounding, unless they are many",
+                    clamped["trial_id"].nunique(),
+                    _listed(sorted(clamped["trial_id"].unique().tolist())),
+                )
+            )
+    return [flag for flag in found if flag.n] + _disagreements(study)
+
+
+def _not_at_mode(study: Study, estimator: str, rows: pd.DataFrame) -> Problem:
+    away = rows[rows["value"] > 1]
+    trials = study.complete.loc[away["trial_id"]]
+    shift = (0.5 * away["value"].to_numpy() / trials["n_data"].astype(float)).median()
+    ranked = [one.objective for one in study.ranking if one.objective is not None]
+    gap = f"{ranked[0] - ranked[1]:.2g}" if len(ranked) > 1 else "unknown"
+    return Problem(
+        f"not at a mode, {estimator}",
+        "training stopped where the gradient is not zero (gradient norm squared above 1 nat); "
+        f"the evidence there is too low, by a median of {shift:.2g} nats per datum; the first two "
+        f"of the ranking differ by {gap}. Longer training, or a smaller learning rate at its end, "
+        "brings it closer",
+        len(away),
+        _listed(away["trial_id"].tolist()),
+    )
+
+
+def _disagreements(study: Study) -> list[Problem]:
+    """Return pairs of Laplace evidences that rank the architectures differently."""
+    kinds = [name for name in study.scores if name in LAPLACE_KINDS]
+    plan = resampling_plan(len(study.architectures), seed=study.spec.seed)
+    found = []
+    for one, other in combinations(kinds, 2):
+        frame = study.architectures[[one, other]].dropna()
+        ranked = spearman(study.architectures[one], study.architectures[other], plan=plan)
+        if ranked is None or ranked[0] >= AGREEMENT:
+            continue
+        same = frame[one].idxmax() == frame[other].idxmax()
+        found.append(
+            Problem(
+                f"{one} and {other} disagree",
+                f"two estimates of one evidence should rank alike, but rho between them is "
+                f"{ranked[0]:.2f}; their first choices are {'the same' if same else 'different'}",
+                len(frame),
+                "",
+            )
+        )
+    return found
+
+
+def _listed(trial_ids: list[int]) -> str:
+    more = f" and {len(trial_ids) - _LISTED} more" if len(trial_ids) > _LISTED else ""
+    return ", ".join(map(str, trial_ids[:_LISTED])) + more

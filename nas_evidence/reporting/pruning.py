@@ -1,0 +1,188 @@
+"""What pruning saved, what it would have saved, and what it would have lost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from nas_evidence.maths.replay import Rule, cohort, stopping_rungs
+from nas_evidence.record import TrialStatus
+from nas_evidence.reporting.along_training import evaluation_epochs, scores_by_epoch
+from nas_evidence.reporting.correlations import scale_of
+from nas_evidence.reporting.pages import duration
+from nas_evidence.reporting.tables import Study
+from nas_evidence.scores import EARLY_SCORES
+from nas_evidence.spec import PruningSpec
+
+#: Rungs of the replay where the study itself pruned nothing.
+_REPLAYED = PruningSpec(rule="halving")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """All trials known at one epoch compared there at once, and nowhere else.
+
+    saved_share   of their whole training time, by stopping those that do not go on
+    target_lost   best target of all complete trials minus that of those that go on
+    winner_place  among the n, or None where its score is unknown
+    """
+
+    epoch: int
+    n: int
+    n_kept: int
+    winner_place: int | None
+    saved_share: float
+    target_lost: float | None
+
+    @property
+    def winner_kept(self) -> bool | None:
+        """Tell whether the winner goes on."""
+        return None if self.winner_place is None else self.winner_place <= self.n_kept
+
+
+@dataclass(frozen=True)
+class PruningReport:
+    """The rungs one by one, and the whole in one or two sentences."""
+
+    rule: PruningSpec
+    score: str
+    rungs: tuple[Rung, ...]
+    sentences: tuple[str, ...]
+
+
+def pruning_report(study: Study) -> PruningReport:
+    """Return what pruning did in this study, or would have done."""
+    used = study.spec.pruning if study.spec.pruning.rule != "none" else _REPLAYED
+    rule: Rule = "median" if used.rule == "median" else "halving"
+    score = study.spec.pruning_score
+    long = scores_by_epoch(study)
+    own = long[long["score"] == score].pivot(index="epoch", columns="trial_id", values="value")
+    own = own.reindex(columns=sorted(own.columns))
+    if score in EARLY_SCORES:  # known before the first epoch, but stored with the first evidence
+        own.loc[0] = own.bfill().iloc[0]
+        own = own.sort_index()
+    final = study.spec.plan.epochs
+    stored = {0} & set(own.index) | set(evaluation_epochs(study))
+    epochs = [epoch for epoch in sorted(stored) if epoch < final and epoch in own.index]
+    rungs = tuple(_rung(study, own.loc[epoch], epoch, rule, used.reduction) for epoch in epochs)
+    if study.spec.pruning.rule != "none":
+        sentences = [_saved(study), _winner(rungs, study.spec.rungs)]
+    else:
+        sentences = [_replayed(study, own, used, rule)]
+    return PruningReport(used, score, rungs, tuple(filter(None, sentences)))
+
+
+def _whole_seconds(study: Study, trial_ids: Sequence[int]) -> pd.Series:
+    """Return the training time of each trial had it run to its end, estimated from its epochs.
+
+    Of a trial without any, from what trainings on parts of the data took.
+    """
+    trials = study.trials.set_index("trial_id").loc[list(trial_ids)]
+    plan = study.spec.plan
+    epochs = trials["epochs"].astype(float).replace(0.0, float("nan"))
+    seconds = trials["train_seconds"].astype(float) / epochs * plan.epochs
+    parts = trials["evidence_seconds"].astype(float) / sum(plan.prequential_fractions)
+    seconds = seconds.fillna(parts)
+    return seconds.fillna(0.0) if seconds.fillna(0.0).sum() > 0 else seconds.fillna(1.0) * 0 + 1
+
+
+def _rung(study: Study, scores: pd.Series, epoch: int, rule: Rule, reduction: int) -> Rung:
+    cut = cohort(scores.to_numpy(float), rule=rule, reduction=reduction)
+    place = pd.Series(cut.place, scores.index)
+    kept = pd.Series(cut.kept, scores.index)
+    whole = _whole_seconds(study, list(scores.index))
+    stopped = whole[~kept].sum() * (1 - epoch / study.spec.plan.epochs)
+    winner = place.get(study.winner.trial_id) if study.winner else None
+    return Rung(
+        epoch=epoch,
+        n=cut.n,
+        n_kept=min(cut.n, cut.n_kept),
+        winner_place=int(winner) if winner else None,
+        saved_share=float(stopped / whole.sum()) if whole.sum() else 0.0,
+        target_lost=_lost(study, [int(trial) for trial in kept.index[kept]]),
+    )
+
+
+def _lost(study: Study, kept: list[int]) -> float | None:
+    """Return the best mean target of all architectures minus that of those with a trial kept."""
+    known = study.architectures[study.targets[0]].dropna()
+    keys = set(study.complete["architecture_key"].reindex(kept).dropna())
+    left = known[known.index.isin(keys)]
+    return float(known.max() - left.max()) if len(left) else None
+
+
+def _replayed(study: Study, own: pd.DataFrame, used: PruningSpec, rule: Rule) -> str:
+    due = study.spec.model_copy(update={"pruning": used}).rungs
+    rungs = [epoch for epoch in due if epoch in own.index]
+    done = own.loc[rungs, own.columns.isin(study.complete.index)]
+    if study.winner is None or not rungs or done.shape[1] <= used.startup_trials:
+        return "Pruning cannot be replayed: too few complete trials, or no score before the end."
+    stopped = stopping_rungs(
+        done.to_numpy(float),
+        rule=rule,
+        reduction=used.reduction,
+        startup_trials=used.startup_trials,
+    )
+    final = study.spec.plan.epochs
+    ends = np.array([*rungs, final])[stopped]
+    whole = _whole_seconds(study, list(done.columns)).to_numpy()
+    saved = float((whole * (1 - ends / final)).sum() / whole.sum())
+    end = dict(zip(done.columns, ends, strict=True)).get(study.winner.trial_id, final)
+    fate = (
+        "The final winner would have been kept"
+        if end == final
+        else f"The final winner would have been stopped at epoch {end}, and lost"
+    )
+    lost = _lost(
+        study, [int(t) for t, last in zip(done.columns, ends, strict=True) if last == final]
+    )
+    cost = (
+        "" if lost is None
+        else "; the best target among those left is the best of all." if lost <= 0
+        else f"; the best left is {scale_of(study.targets[0]).text(lost)} of "
+        f"{study.targets[0]} behind the best of all."
+    )  # fmt: skip
+    return (
+        f"This study ran every trial to its end. Replayed in the order of its trials, halving by "
+        f"{study.spec.pruning_score} at epoch {_listed(rungs)} (the best 1/{used.reduction} go "
+        f"on) would have stopped {int((ends < final).sum())} of {len(ends)} trials and saved "
+        f"{100 * saved:.0f} % of the training time. {fate}{cost or '.'}"
+    )
+
+
+def _saved(study: Study) -> str:
+    pruned = study.trials[study.trials["status"] == TrialStatus.PRUNED.value]
+    if not len(pruned):
+        return "Pruning was on, but stopped no trial."
+    whole = _whole_seconds(study, list(pruned["trial_id"]))
+    spent = float(study.trials["train_seconds"].astype(float).sum())
+    done = pruned["epochs"].astype(float).to_numpy() / study.spec.plan.epochs
+    saved = float((whole.to_numpy() * (1 - done)).sum())
+    share = f"{100 * saved / (spent + saved):.0f} %" if spent + saved > 0 else "an unknown part"
+    return (
+        f"Pruning stopped {len(pruned)} of {len(study.trials)} trials and saved about {share} of "
+        f"the training time ({duration(saved)}; {duration(spent)} was spent)."
+    )
+
+
+def _winner(rungs: Sequence[Rung], at: Sequence[int]) -> str:
+    known = [rung for rung in rungs if rung.epoch in at and rung.winner_place is not None]
+    if not known:
+        return "Whether the winner would have been pruned in another order is not known."
+    stopped = [rung for rung in known if not rung.winner_kept]
+    places = "; ".join(
+        f"place {rung.winner_place} of {rung.n} at epoch {rung.epoch}, where {rung.n_kept} go on"
+        for rung in stopped or known
+    )
+    if stopped:
+        return (
+            f"The final winner would have been pruned had all trials stood at the rungs together: "
+            f"{places}. It is here because it came early; others like it may have been lost."
+        )
+    return f"The final winner would have been kept in any order: {places}."
+
+
+def _listed(epochs: Sequence[int]) -> str:
+    *others, last = map(str, epochs)
+    return f"{', '.join(others)} and {last}" if others else last

@@ -1,1 +1,0 @@
-"""The search service: who proposes, who runs, and the loop that joins them."""

@@ -1,0 +1,57 @@
+"""The log of a study as lines in the order of time: its journal, its driver, its workers.
+
+    2026-11-21 09:00:00 launch trial_id=3 attempt=1
+
+A line of a file that does not begin with a time belongs to the one above it, as those of a
+traceback do.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from nas_evidence.storage.journal import read_journal
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(,\d+)? ")
+
+
+def log_lines(folder: Path, trial_id: int | None = None) -> list[str]:
+    """Return the lines of a study, or of one of its trials."""
+    entries = sorted([*_journal(folder), *_files(folder)], key=lambda entry: entry[0])
+    if trial_id is None:
+        return [line for _, line in entries]
+    mine = re.compile(rf"\btrial_id={trial_id}\b")
+    return [line for _, line in entries if mine.search(line)]
+
+
+def journal_lines(folder: Path) -> list[str]:
+    """Return the lines of the journal alone: no line comes before one that was there."""
+    return [line for _, line in _journal(folder)]
+
+
+def _journal(folder: Path) -> Iterator[tuple[str, str]]:
+    for event in read_journal(folder):
+        seconds = float(event.pop("t", 0.0))
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+        word = event.pop("event")
+        facts = " ".join(f"{key}={value}" for key, value in event.items() if value is not None)
+        yield f"{when},{round(seconds % 1 * 1000):03d}", f"{when} {word} {facts}".rstrip()
+
+
+def _files(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the entries of the log files: the time, and all lines up to the next time."""
+    paths = [folder / "logs" / "driver.log", *(folder / "logs").glob("worker-*.log")]
+    for path in paths:
+        if not path.is_file():
+            continue
+        when, lines = "", list[str]()
+        for line in path.read_text(errors="replace").splitlines():
+            if start := _TIME.match(line):
+                if lines:
+                    yield when, "\n".join(lines)
+                when, lines = start[1] + (start[2] or ""), [line]
+            else:
+                lines.append(line)
+        if lines:
+            yield when, "\n".join(lines)

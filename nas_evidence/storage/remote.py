@@ -1,0 +1,206 @@
+"""Files behind an fsspec URI: `s3://bucket/study`, `gs://...`, `memory://...`, `file:///nfs/study`.
+
+A file is there whole or not at all: one PUT on object stores, a rename on file systems. Names are
+relative, with slashes; those that begin with a dot are nobody's. A store that does not answer is
+asked again with pauses; then, and at once where waiting cannot help, one line says what is wrong.
+
+Sole importer of fsspec. Credentials are found by the client of each service (environment,
+profile, role of the machine) and never pass through here.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fsspec.core import url_to_fs
+
+from nas_evidence.storage.faults import StudyStoppedError
+
+_LOG = logging.getLogger(__name__)
+#: Seconds that a store may be silent in the midst of a study, and between two tries at most.
+PATIENCE, LONGEST_PAUSE = 120.0, 15.0
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+_PROBE = ".probe"
+#: Errors that no waiting mends.
+_HOPELESS = (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError)
+_HOPELESS_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}
+
+T = TypeVar("T")
+
+
+class StoreError(StudyStoppedError):
+    """The store cannot be used now, and nothing of the study is lost."""
+
+
+def is_uri(place: str) -> bool:
+    """Tell whether a place is a URI and not the path of a folder."""
+    return "://" in place
+
+
+class Remote:
+    """The files below a URI.
+
+    Raises:
+        ValueError: if no installed package knows such URIs.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri.rstrip("/")
+        protocol = self.uri.partition("://")[0]
+        # Another process writes there too: no listing may come from memory.
+        how = {"use_listings_cache": False}
+        if protocol in ("file", "local"):
+            how = {"auto_mkdir": True}
+        try:
+            self._fs, root = url_to_fs(self.uri, skip_instance_cache=True, **how)
+        except ImportError as error:
+            extra = _EXTRAS.get(protocol)
+            package = (
+                f"'nas-evidence[{extra}]'" if extra else f"what fsspec needs for it ({error})"
+            )
+            raise ValueError(f"{self.uri} cannot be opened: install {package}.") from None
+        except ValueError as error:
+            known = "s3://, gs://, file:// and others that fsspec lists"
+            raise ValueError(f"{self.uri} cannot be opened: {error} (known: {known}).") from None
+        self._root = str(root).rstrip("/")
+        self._renames = protocol in ("file", "local")
+
+    def check(self) -> None:
+        """Make sure that files can be written, now.
+
+        Raises:
+            StoreError: if not.
+        """
+        self._try(lambda: self._write(_PROBE, b""), patience=0.0)
+        self._try(lambda: self._remove(self._path(_PROBE)), patience=0.0)
+
+    def names(self, below: str = "") -> dict[str, int]:
+        """Return the files below a folder and their sizes in bytes."""
+
+        def find() -> Mapping[str, Any]:
+            self._fs.invalidate_cache()
+            try:
+                found: Mapping[str, Any] = self._fs.find(self._path(below), detail=True)
+            except FileNotFoundError:
+                return {}
+            return found
+
+        listed = {
+            str(path).removeprefix(self._root).lstrip("/"): int(facts["size"] or 0)
+            for path, facts in self._try(find).items()
+        }
+        return {n: size for n, size in listed.items() if n and not _is_hidden(n)}
+
+    def read(self, name: str) -> bytes | None:
+        """Return what a file holds; None if there is no such file."""
+
+        def cat() -> bytes | None:
+            try:
+                content: bytes = self._fs.cat_file(self._path(name))
+            except FileNotFoundError:
+                return None
+            return content
+
+        return self._try(cat)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file whole."""
+        self._try(lambda: self._write(name, content))
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a file if there is none; return False if there is one, as far as that is known.
+
+        Of two that try at once some services let both succeed: read it again a little later.
+        """
+
+        def pipe() -> bool:
+            try:
+                self._fs.pipe_file(self._path(name), content, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+        return self.read(name) is None and self._try(pipe)
+
+    def upload(self, file: Path, name: str) -> None:
+        """Write what a local file holds."""
+
+        def put() -> None:
+            target = self._path(_hidden(name) if self._renames else name)
+            self._fs.put_file(str(file), target)
+            if self._renames:
+                self._fs.mv(target, self._path(name))
+
+        self._try(put)
+
+    def download(self, files: Mapping[str, Path]) -> bool:
+        """Fetch files, several at a time where the service can; a folder for each is made.
+
+        Returns:
+            Whether all were there; where one was not, others may be missing too.
+        """
+        for path in files.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        there, here = [self._path(name) for name in files], [str(p) for p in files.values()]
+
+        def get() -> bool:
+            try:
+                self._fs.get(there, here)
+            except FileNotFoundError:
+                return False
+            return True
+
+        return not files or self._try(get)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files; those that are gone do not matter."""
+        for path in map(self._path, names):
+            self._try(partial(self._remove, path))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(path)
+
+    def _write(self, name: str, content: bytes) -> None:
+        target = self._path(_hidden(name) if self._renames else name)
+        self._fs.pipe_file(target, content)
+        if self._renames:
+            self._fs.mv(target, self._path(name))
+
+    def _try(self, action: Callable[[], T], *, patience: float | None = None) -> T:
+        """Return what the action returns; try again for a while where that may help."""
+        end = time.monotonic() + (PATIENCE if patience is None else patience)
+        pause = 0.5
+        while True:
+            try:
+                return action()
+            except Exception as error:  # each service has its own
+                hopeless = isinstance(error, _HOPELESS) or type(error).__name__ in _HOPELESS_NAMES
+                if hopeless or time.monotonic() + pause > end:
+                    raise StoreError(self._said(error)) from None
+                _LOG.warning("store_silent uri=%s error=%r", self.uri, error)
+                time.sleep(pause)
+                pause = min(LONGEST_PAUSE, 2 * pause)
+
+    def _said(self, error: Exception) -> str:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[-1].rstrip(".")
+        return (
+            f"the store {self.uri} cannot be used: {why}. Check its address, that its bucket "
+            "or folder exists, and the credentials of this machine. Nothing that it holds is lost."
+        )
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _hidden(name: str) -> str:
+    folder, slash, last = name.rpartition("/")
+    return f"{folder}{slash}.{last}.tmp"

@@ -1,0 +1,126 @@
+"""The lease on a study behind a URI: the file `lock` says who works on it, and until when.
+
+It is renewed by a thread while the study is held. Object stores have no locks: whoever takes a
+lease over writes it and reads it again a little later, and the last writer has it. Before each
+write to the store its holder makes sure that the lease has not run out in the meantime, as that
+of a process that was stopped for minutes has.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from dataclasses import asdict
+
+from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.remote import Remote, StoreError
+from nas_evidence.storage.study_folder import (
+    LEASE_SECONDS,
+    RENEW_EVERY,
+    Lease,
+    boot_id,
+    is_alive,
+    lease_of,
+    refuse_if_held,
+)
+
+_NAME = "lock"
+#: Seconds between writing a lease that others may write too and reading who has it.
+SETTLE = 1.0
+
+
+class RemoteLease:
+    """Holds a study from its making to `release`.
+
+    Args:
+        remote: the store.
+        steal: take over the expired lease of another host.
+
+    Raises:
+        ValueError: if another process works on the study, or may.
+    """
+
+    def __init__(self, remote: Remote, *, steal: bool = False) -> None:
+        self._remote = remote
+        self._lost = False
+        self._take(steal)
+        self._over = threading.Event()
+        self._renewal = threading.Thread(target=self._renew, daemon=True)
+        self._renewal.start()
+
+    def check(self) -> None:
+        """Make sure that the study is still held by this process.
+
+        Raises:
+            StudyStoppedError: if another process has taken it over.
+        """
+        if time.time() > self._mine.expires_at:  # nobody renewed it: this process was stopped
+            self._renew_once()
+        if self._lost:
+            lease = self._read()
+            who = f"process {lease.pid} of host {lease.host}" if lease else "another process"
+            raise StudyStoppedError(
+                f"{who} has taken over {self._remote.uri}; this one stopped and wrote nothing "
+                "since. Nothing is lost: leave the study to that process."
+            )
+
+    def release(self) -> None:
+        """Give the study free."""
+        self._over.set()
+        self._renewal.join()
+        if not self._lost and self._is_mine():
+            self._remote.remove([_NAME])
+
+    def _take(self, steal: bool) -> None:
+        self._mine = _new()
+        if self._remote.create(_NAME, _text(self._mine)):
+            return
+        lease = self._read()
+        if lease is not None and not _is_left(lease):
+            refuse_if_held(lease, self._remote.uri, steal=steal)
+        self._mine = _new()
+        self._remote.write(_NAME, _text(self._mine))
+        time.sleep(SETTLE)
+        if not self._is_mine():
+            raise ValueError(f"another process has just taken {self._remote.uri}; leave it to it.")
+
+    def _renew(self) -> None:
+        while not self._over.wait(RENEW_EVERY):
+            with contextlib.suppress(StoreError):  # met, and told, by who writes results
+                self._renew_once()
+
+    def _renew_once(self) -> None:
+        self._lost = self._lost or not self._is_mine()
+        if not self._lost:
+            lease = _new()
+            self._remote.write(_NAME, _text(lease))
+            self._mine = lease
+
+    def _is_mine(self) -> bool:
+        lease = self._read()
+        return lease is not None and (lease.pid, lease.host, lease.boot_id) == (
+            self._mine.pid,
+            self._mine.host,
+            self._mine.boot_id,
+        )
+
+    def _read(self) -> Lease | None:
+        content = self._remote.read(_NAME)
+        return None if content is None else lease_of(content.decode(errors="replace"))
+
+
+def _is_left(lease: Lease) -> bool:
+    """Tell whether a process of this host left the lease when it died."""
+    here = (lease.host, lease.boot_id) == (socket.gethostname(), boot_id())
+    return here and not is_alive(lease.pid)
+
+
+def _new() -> Lease:
+    expires_at = time.time() + LEASE_SECONDS
+    return Lease(os.getpid(), socket.gethostname(), boot_id(), expires_at)
+
+
+def _text(lease: Lease) -> bytes:
+    return json.dumps(asdict(lease)).encode()

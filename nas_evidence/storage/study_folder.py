@@ -1,0 +1,319 @@
+"""The folder of a study: create it, continue it, lock it, and tell how it stands.
+
+Needs neither torch nor ray, so that a folder is there before anything slow or fragile starts.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from io import FileIO
+from pathlib import Path
+
+from nas_evidence.codec import differences, dump_study, load_study
+from nas_evidence.record import TrialStatus
+from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.storage.budget import read_spent
+from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.requests import withdraw
+from nas_evidence.store import TrialRow, finished
+
+_SUBFOLDERS = ("trials", "evidence", "terms", "curves", "models", "checkpoints", "logs")
+_TEMPORARY = ".study.toml.tmp"
+#: Seconds between two renewals of the lease, and seconds that it runs on without one.
+RENEW_EVERY, LEASE_SECONDS = 10.0, 60.0
+_LEASE_BYTES = 512
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who works on a study, and until when that is certain (seconds since 1970)."""
+
+    pid: int
+    host: str
+    boot_id: str
+    expires_at: float
+
+
+@dataclass(frozen=True)
+class StudyStatus:
+    """How a study stands. `state` is "running", "stopped", "budget spent" or "finished"."""
+
+    name: str
+    state: str
+    n_trials: int
+    by_status: dict[str, int]
+    running: list[Assignment]
+    best: TrialRow | None
+    objective: str
+
+    @property
+    def n_finished(self) -> int:
+        """Return the number of trials with a final status."""
+        return sum(self.by_status.values())
+
+
+def default_folder(study: StudySpec) -> Path:
+    """Return `runs/<name>`, the name reduced to letters, digits, dot, dash and underscore."""
+    return Path("runs") / (re.sub(r"[^\w.-]+", "-", study.name).strip("-.") or "study")
+
+
+def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudySpec:
+    """Create the folder of `study`, or continue it, and return the study as it stands there.
+
+    The number of trials, the budget and the resources may change between runs; `n_trials` never
+    shrinks below what the folder has asked for. `steal` as in `locked`.
+
+    Raises:
+        ValueError: if the folder holds something else, or a study that differs in more than that,
+            or is at work; or its database does not answer.
+    """
+    path = folder / "study.toml"
+    if not path.is_file() and _is_foreign(folder):
+        raise ValueError(
+            f"{folder} is neither empty nor a study folder (it has no study.toml); "
+            "give another one with --out."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be created: {error.strerror}.") from None
+    with locked(folder, steal=steal):  # a running study keeps the file it started from
+        if path.is_file():
+            old = load_study(path)
+            if different := differences(old, study):
+                raise ValueError(
+                    f"{folder} holds a study that differs: "
+                    + "; ".join(different)
+                    + ". Give another folder with --out, or the same study."
+                )
+            study = study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
+        _write_study(path, study)
+        withdraw(folder)  # a request to stop that outlived its driver
+    for name in _SUBFOLDERS:
+        (folder / name).mkdir(exist_ok=True)
+    _check_database(folder, study)
+    return study
+
+
+def _check_database(folder: Path, study: StudySpec) -> None:
+    from nas_evidence.storage.database import check_database, database_of  # brings sqlalchemy
+
+    database = database_of(folder, study)
+    if not isinstance(database, Path):
+        check_database(database)
+
+
+def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
+    """Return the study of a folder, with `table.key=value` overrides.
+
+    Raises:
+        ValueError: if `folder` is not a study folder, or for a wrong override.
+    """
+    if not (folder / "study.toml").is_file():
+        raise ValueError(f"{folder} is not a study folder: it has no study.toml.")
+    return load_study(folder / "study.toml", overrides)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
+    """Hold the study alone, by a lock on this host and a lease for other hosts.
+
+    The lock of a dead process on this host is free at once. The lease, in the same file, is
+    renewed while the study is held; that of another host keeps others out until it expires, and
+    is then taken over with `steal` only: that host may be cut off and not dead.
+
+    Raises:
+        ValueError: if another process works on the study, or may.
+    """
+    (folder / "lock").touch()
+    with (folder / "lock").open("r+b", buffering=0) as file:  # appending, pwrite knows no offset
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"another process works on {folder} ({_lock_text(folder) or 'unknown'}); "
+                "wait for it, or stop it first."
+            ) from None
+        lease = read_lease(folder)
+        if lease is not None and lease.boot_id != boot_id():  # of this host: the lock has decided
+            refuse_if_held(lease, folder, steal=steal)
+        _write_lease(file)
+        over = threading.Event()
+        renewal = threading.Thread(target=_renew, args=(folder, file, over), daemon=True)
+        renewal.start()
+        try:
+            yield
+        finally:
+            over.set()
+            renewal.join()
+            if holds_lease(folder):
+                file.truncate(0)
+
+
+def is_locked(folder: Path) -> bool:
+    """Tell whether a process of this host works on the study, or one of another host may."""
+    if not (folder / "lock").exists():
+        return False
+    with (folder / "lock").open("r") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    lease = read_lease(folder)
+    # That of this host is left by a dead process, or was fetched from the store of a study.
+    elsewhere = lease is not None and (lease.boot_id != boot_id() or is_alive(lease.pid))
+    return lease is not None and elsewhere and lease.expires_at > time.time()
+
+
+def holds_lease(folder: Path) -> bool:
+    """Tell whether the study is held by this process."""
+    return _is_mine(read_lease(folder))
+
+
+def check_lease(folder: Path) -> None:
+    """Make sure that the study is still held by this process.
+
+    Raises:
+        StudyStoppedError: if another process has taken it over.
+    """
+    if not holds_lease(folder):
+        lease = read_lease(folder)
+        who = f"process {lease.pid} of host {lease.host}" if lease else "another process"
+        raise StudyStoppedError(
+            f"{who} has taken over {folder}; this one stopped and wrote nothing since. Nothing is "
+            "lost: leave the study to that process."
+        )
+
+
+def read_lease(folder: Path) -> Lease | None:
+    """Return who holds the study, or held it when its process died; None if nobody."""
+    return lease_of(_lock_text(folder))
+
+
+def lease_of(text: str) -> Lease | None:
+    """Return what the text of a lease says; None if it is none."""
+    try:
+        facts = json.loads(text)
+        return Lease(facts["pid"], facts["host"], facts["boot_id"], facts["expires_at"])
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def refuse_if_held(lease: Lease, place: Path | str, *, steal: bool) -> None:
+    """Make sure that the lease of another process has run out, and may be taken over.
+
+    Raises:
+        ValueError: if not; says who has it, until when, and the remedy.
+    """
+    until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(lease.expires_at))
+    if lease.expires_at > time.time():
+        raise ValueError(
+            f"another process works on {place} (process {lease.pid} of host {lease.host}, whose "
+            f"lease runs until {until}); wait for it, or stop it first."
+        )
+    if lease.host != socket.gethostname() and not steal:  # else this host was started anew
+        raise ValueError(
+            f"process {lease.pid} of host {lease.host} held {place} and was last heard of before "
+            f"{until}; make sure that it is dead, then take the study over with --steal."
+        )
+
+
+def _renew(folder: Path, file: FileIO, over: threading.Event) -> None:
+    while not over.wait(RENEW_EVERY):
+        if not holds_lease(folder):
+            return  # taken over: `check_lease` tells the driver
+        with contextlib.suppress(OSError):  # a full disk is met, and told, by who writes results
+            _write_lease(file)
+
+
+def _write_lease(file: FileIO) -> None:
+    lease = Lease(os.getpid(), socket.gethostname(), boot_id(), time.time() + LEASE_SECONDS)
+    # One write of one size in place: the lock is on this file, so that it cannot be replaced.
+    os.pwrite(file.fileno(), json.dumps(asdict(lease)).ljust(_LEASE_BYTES).encode(), 0)
+
+
+def _is_mine(lease: Lease | None) -> bool:
+    return lease is not None and (lease.pid, lease.boot_id) == (os.getpid(), boot_id())
+
+
+def _lock_text(folder: Path) -> str:
+    try:
+        return (folder / "lock").read_text().strip()
+    except OSError:
+        return ""
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process of this host lives."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
+
+
+def boot_id() -> str:
+    """Return what tells this start of this host from all others."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux
+        return socket.gethostname()
+
+
+def study_status(folder: Path) -> StudyStatus:
+    """Return how the study in `folder` stands, from what is on disk.
+
+    Raises:
+        ValueError: if `folder` is not a study folder.
+    """
+    study = read_study(folder)
+    done = finished(folder)
+    alive = is_locked(folder)
+    running = []
+    for path in sorted(folder.glob("checkpoints/*/attempt-*/assignment.json")) if alive else []:
+        with contextlib.suppress(OSError, ValueError):  # written or removed at this moment
+            assignment = Assignment.model_validate_json(path.read_text())
+            if assignment.trial_id not in done:
+                running.append(assignment)
+    latest = {a.trial_id: a for a in sorted(running, key=lambda a: a.attempt)}
+    ranked = [
+        t
+        for t in done.values()
+        if t.status is TrialStatus.COMPLETE and study.objective in t.values
+    ]
+    spent = "budget spent" if read_spent(folder).exceeds(study.budget) else "stopped"
+    return StudyStatus(
+        name=study.name,
+        state="running" if alive else "finished" if len(done) >= study.n_trials else spent,
+        n_trials=study.n_trials,
+        by_status=dict(Counter(str(t.status) for t in done.values())),
+        running=list(latest.values()),
+        best=max(ranked, key=lambda t: t.values[study.objective], default=None),
+        objective=study.objective,
+    )
+
+
+def _is_foreign(folder: Path) -> bool:
+    """Tell whether something is there that is not a folder we were killed in the midst of."""
+    if folder.is_dir():
+        return any(path.name not in ("lock", _TEMPORARY) for path in folder.iterdir())
+    return folder.exists()
+
+
+def _write_study(path: Path, study: StudySpec) -> None:
+    temporary = path.with_name(_TEMPORARY)
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(dump_study(study))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

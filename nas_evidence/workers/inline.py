@@ -1,0 +1,97 @@
+"""One worker in this process: for debugging, notebooks and tests."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from nas_evidence.data import ArrayData
+from nas_evidence.record import TrialRecord
+from nas_evidence.spec import ResourceSpec
+from nas_evidence.workers.process import MakeWorker
+from nas_evidence.workers.protocol import Event, Launch, Lost, Verdict
+from nas_evidence.workers.worker import Worker
+
+_LOG = logging.getLogger(__name__)
+
+
+class InlineExecutor:
+    """Runs one call a poll, in this process and thread.
+
+    Args:
+        arrays: The data set.
+        resources: Of the study.
+        make_worker: Called as `Worker` is, which it is if not given.
+    """
+
+    def __init__(
+        self,
+        arrays: ArrayData,
+        resources: ResourceSpec,
+        *,
+        make_worker: MakeWorker | None = None,
+    ) -> None:
+        self._started = time.monotonic()
+        self._busy_seconds = 0.0
+        fixed = resources.gpus != "auto"
+        share = float(resources.gpus) if fixed else 1.0
+        self._worker = (make_worker or Worker)(arrays, resources, gpu_share=share)
+        self._calls: deque[Callable[[], Event]] = deque()
+        self._launch: Launch | None = None
+
+    @property
+    def free(self) -> int:
+        """Return 1 if no trial is under way."""
+        return 1 if self._launch is None else 0
+
+    def launch(self, launch: Launch) -> None:
+        """Take up a trial at the next poll."""
+        self._launch = launch
+        self._calls.append(lambda: self._worker.start(launch))
+
+    def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
+        """Train on at the next poll; a slice in this thread cannot be cut short by `timeout`."""
+        self._calls.append(lambda: self._worker.advance(until_epoch))
+
+    def park(self, trial_id: int) -> None:
+        """Forget the trial at once."""
+        self._worker.park()
+        self._launch = None
+
+    def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
+        """End the trial at the next poll."""
+        self._calls.append(lambda: self._worker.finish(verdict))
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Run the next call to its end; `timeout` has no meaning here."""
+        if not self._calls or self._launch is None:
+            return []
+        assignment = self._launch.assignment
+        began = time.monotonic()
+        try:
+            event = self._calls.popleft()()
+        except Exception as error:  # a full disk, or a bug of ours: no word on the architecture
+            _LOG.warning("worker_lost trial_id=%d", assignment.trial_id, exc_info=error)
+            self._worker.park()
+            cause = (
+                str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            )
+            event = Lost(assignment.trial_id, assignment.attempt, cause)
+        self._busy_seconds += time.monotonic() - began
+        if isinstance(event, TrialRecord | Lost):
+            self._launch = None
+        return [event]
+
+    def now(self) -> float:
+        """Return seconds of the monotonic clock."""
+        return time.monotonic()
+
+    def idle_share(self) -> float:
+        """Return the share of time in which no call ran."""
+        return 1.0 - self._busy_seconds / max(1e-9, time.monotonic() - self._started)
+
+    def close(self) -> None:
+        """Forget the trial under way."""
+        self._calls.clear()
+        self._worker.park()
+        self._launch = None

@@ -1,0 +1,398 @@
+"""Trials on a pool of Ray actors: on a cluster of our own, or on one that is there.
+
+Actors never restart or retry by themselves: the driver decides what happens to a lost attempt. An
+actor that died, hung, raised, grew or met a CUDA error is ended and replaced (`pool.py`). The data
+set goes once into the object store and is read in place. Ray's chatter goes to a file. Sole
+importer of ray.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray._private.worker as ray_worker
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    NodeDiedError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    TaskUnschedulableError,
+)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from nas_evidence.data import ArrayData
+from nas_evidence.record import TrialRecord
+from nas_evidence.spec import Assignment, ResourceSpec
+from nas_evidence.workers.node_check import GONE, Answered, Look, NodeCheck
+from nas_evidence.workers.packing import SHARES, Node, Slot, share_for
+from nas_evidence.workers.pool import PATIENCE, Pool, Pooled
+from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
+from nas_evidence.workers.protocol import Event, Launch, Verdict
+from nas_evidence.workers.quiet import signals_deferred, stderr_to
+
+_LOG = logging.getLogger(__name__)
+#: Seconds after which a worker that has not started is given up.
+START_TIMEOUT = 120.0
+#: Seconds between two looks at which nodes are there.
+LOOK_EVERY = 2.0
+
+
+class _Actor:
+    """A worker process; the data comes boxed, so that it is read in place."""
+
+    def __init__(self, box: list[Any], resources: ResourceSpec, **how: Any) -> None:
+        # Not by a runtime_env, which costs each worker seconds: torch is not imported yet.
+        os.environ["OMP_NUM_THREADS"] = str(resources.cpus)
+        gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+        gpu = next(iter(gpus), None)
+        self.process = WorkerProcess(ray.get(box[0]), resources, gpu=gpu, **how)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def call(self, method: str | None, *arguments: Any) -> Answer:
+        return self.process.call(method, *arguments)
+
+
+class RayExecutor:
+    """A pool of worker processes.
+
+    Args:
+        arrays: The data set.
+        resources: Of the study.
+        logs: Folder for the logs of the workers and of Ray.
+        store: URI of the study, if it has one; else the folder of the logs stands for its own.
+        address: Of a cluster to join; without it, always a local one of our own.
+        namespace: Of the actors, on a cluster that others use too.
+        gpu_memory_bytes: Of one GPU; where it is not given, the GPUs are asked.
+        memory_of: Estimates what a trial needs, bytes; where not given, `training/cost.py` does.
+        make_worker: Called as `Worker` is; for tests and benchmarks.
+
+    Raises:
+        ValueError: the cluster cannot hold the workers, they do not start, or a node does not
+            see the store.
+    """
+
+    def __init__(
+        self,
+        arrays: ArrayData,
+        resources: ResourceSpec,
+        logs: Path,
+        *,
+        store: str | None = None,
+        address: str | None = None,
+        namespace: str | None = None,
+        gpu_memory_bytes: int | None = None,
+        memory_of: Callable[[Assignment], int] | None = None,
+        make_worker: MakeWorker | None = None,
+    ) -> None:
+        self._resources, self._logs, self._make_worker = resources, logs, make_worker
+        self._memory_of = memory_of or (lambda assignment: _estimated_bytes(assignment, arrays))
+        self._gpu_memory = gpu_memory_bytes
+        self._until_close = ExitStack()
+        self._store = store or str(logs)
+        self._check: NodeCheck | None = None
+        share = None if resources.gpus == "auto" else float(resources.gpus)
+        self._pool = Pool(self, resources, self._share_of, share, nodes=())
+        try:
+            self._connect(address, namespace)
+            self._check_capacity(patience=PATIENCE - 5.0 if address else 0.0)
+            if address or len(self._pool.nodes) > 1:
+                self._check_store()
+            self._box = [ray.put(arrays)]
+            # Without a share of their own, workers are made when the first trial comes.
+            while self._pool.share is not None and not any(w.ready_at for w in self._pool.workers):
+                self.poll(timeout=1.0)
+        except BaseException:  # Ctrl-C too: no cluster stays behind
+            self.close()
+            raise
+
+    @property
+    def free(self) -> int:
+        """Return how many trials a worker is there for, or would be made for."""
+        return self._pool.free
+
+    def launch(self, launch: Launch) -> None:
+        """Start a trial on a worker of its share class, as soon as there is one."""
+        self._pool.launch(launch)
+
+    def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
+        """Let a trial train on; after `timeout` seconds of silence it is lost."""
+        self._call(self._pool.worker_of(trial_id), "advance", until_epoch, timeout=timeout)
+
+    def park(self, trial_id: int) -> None:
+        """Take a trial off its worker, which is free at once."""
+        worker = self._pool.worker_of(trial_id)
+        worker.launch, worker.started = None, False
+        self._call(worker, "park")
+
+    def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
+        """Let a trial hand over its record."""
+        self._call(self._pool.worker_of(trial_id), "finish", verdict)
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Return the reports, records and losses that have come in.
+
+        Raises:
+            ValueError: for 30 s no node has had room for a worker, or workers fail to start.
+        """
+        self._refill()
+        calls = {w.call: w for w in self._pool.workers if w.call is not None}
+        if not calls:
+            if self._pool.is_waiting or not self._pool.workers:
+                time.sleep(min(timeout, 0.1))
+            return []
+        left = min(worker.deadline for worker in calls.values()) - time.monotonic()
+        wait = max(0.0, min(timeout, left))
+        ready, _ = ray.wait(list(calls), num_returns=1, timeout=wait)
+        if ready:  # and whatever else is there
+            ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
+        pooled = self._pool.workers  # a loss takes others of its node along
+        events = [self._collect(calls[ref]) for ref in ready if calls[ref] in pooled]
+        now = time.monotonic()
+        for worker in [w for w in calls.values() if w.call is not None and now > w.deadline]:
+            if worker in pooled:
+                events.append(self._pool.lose(worker, f"no word for {worker.silence:.0f} s"))
+        self._refill()
+        return [event for event in events if event is not None]
+
+    def now(self) -> float:
+        """Return seconds of the monotonic clock."""
+        return time.monotonic()
+
+    def idle_share(self) -> float:
+        """Return the share of time in which workers that had started ran no call."""
+        return self._pool.idle_share()
+
+    def close(self) -> None:
+        """End the workers, and the cluster if it is ours; Ctrl-C waits for that."""
+        with signals_deferred(), stderr_to(self._logs / "ray.log"):
+            self._pool.close()
+            ray.shutdown()
+            self._until_close.close()
+
+    # --- what the pool asks for
+
+    def begin(self, slot: Slot) -> Pooled:
+        """Start an actor there; its first answer says that it is ready."""
+        actor = ray.remote(_Actor).options(
+            num_cpus=slot.cpus,
+            num_gpus=slot.share,
+            # A slice is never run again behind the driver's back.
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(slot.node, soft=False),
+        )
+        how = {"share": slot.share, "logs": self._logs, "make_worker": self._make_worker}
+        worker = Pooled(actor.remote(self._box, self._resources, **how), slot)
+        self._call(worker, None, timeout=START_TIMEOUT)
+        worker.silence = START_TIMEOUT
+        return worker
+
+    def end(self, worker: Pooled) -> None:
+        """Kill an actor: one that cannot be reached may still live."""
+        # Attempts write into folders of their own, so that a late word harms nothing.
+        with suppress(RayError):
+            ray.kill(worker.actor, no_restart=True)
+
+    def send(self, worker: Pooled, method: str | None, *arguments: Any) -> None:
+        """Call a method of a worker, or none; it may take as long as the trial's slices did."""
+        if method == "start":  # another trial: its own slices are not known
+            worker.silence = 0.0
+        self._call(worker, method, *arguments)
+
+    def _call(
+        self, worker: Pooled, method: str | None, *arguments: Any, timeout: float | None = None
+    ) -> None:
+        worker.silence = timeout or max(worker.silence, self._resources.slice_timeout_seconds)
+        worker.since = time.monotonic()
+        worker.call = worker.actor.call.remote(method, *arguments)
+
+    def _collect(self, worker: Pooled) -> Event | None:
+        try:
+            answer: Answer = ray.get(worker.call)
+        except RayError as error:
+            lost = self._pool.lose(worker, _why(error))
+            self._look()
+            return lost
+        event: Event | None = answer.event
+        self._pool.answered(
+            worker, answer, is_over=event is None or isinstance(event, TrialRecord)
+        )
+        return event
+
+    def _share_of(self, launch: Launch) -> float:
+        share = self._pool.share
+        if share is not None:
+            return max(share, launch.min_share) if share else 0.0
+        try:
+            wanted = self._memory_of(launch.assignment)
+        except Exception as error:  # a model that cannot be built: its trial will say so
+            _LOG.warning("no_estimate trial_id=%d error=%r", launch.assignment.trial_id, error)
+            wanted = 0
+        return share_for(wanted, self._gpu_memory or 0, min_share=launch.min_share)
+
+    # --- the cluster
+
+    def _connect(self, address: str | None, namespace: str | None) -> None:
+        resources = self._resources
+        # address="local": never join a cluster that happens to be there.
+        ours = {"num_cpus": resources.workers * resources.cpus, "include_dashboard": False}
+        with signals_deferred(), stderr_to(self._logs / "ray.log"):
+            self._until_close.enter_context(_prints_to(self._logs / "ray.log"))
+            try:
+                ray.init(
+                    address=address or "local",
+                    namespace=namespace,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    configure_logging=True,
+                    **({} if address else ours),
+                )
+            except (ConnectionError, RuntimeError, RayError) as error:
+                if address is None:
+                    raise
+                raise ValueError(
+                    f"no Ray cluster can be joined at {address} ({str(error).splitlines()[0]}); "
+                    "see that it runs, and that RAY_AUTH_TOKEN or ~/.ray/auth_token is its token."
+                ) from None
+
+    def _refill(self) -> None:
+        if time.monotonic() - self._looked > LOOK_EVERY:
+            self._look()
+        self._pool.refill()
+
+    def _look(self) -> None:
+        """Take note of which nodes are there."""
+        alive = {n["NodeID"]: n for n in ray.nodes() if n["Alive"]}
+        self._addresses = {name: n["NodeManagerAddress"] for name, n in alive.items()}
+        nodes = [
+            Node(name, n["Resources"].get("CPU", 0.0), int(n["Resources"].get("GPU", 0)))
+            for name, n in alive.items()
+        ]
+        self._pool.nodes = [
+            node
+            for node in nodes
+            if self._check is None
+            or node.cpus < self._resources.cpus
+            or self._check.sees(node.name, self._addresses[node.name])
+        ]
+        self._looked = time.monotonic()
+        self._pool.drop_idle_of_lost_nodes()
+
+    def _check_store(self) -> None:
+        """Refuse a store that a node does not see; nodes that join later are looked at too."""
+        check = NodeCheck(self._store, _ask)
+        self._until_close.callback(check.close)
+        nodes = [node.name for node in self._pool.nodes if node.cpus >= self._resources.cpus]
+        check.require({name: self._addresses[name] for name in nodes}, timeout=START_TIMEOUT)
+        self._check = check
+
+    def _check_capacity(self, *, patience: float) -> None:
+        """Wait for nodes that are still joining, not for ever, and decide about GPUs."""
+        pool, auto = self._pool, self._resources.gpus == "auto"
+        end = time.monotonic() + patience
+        while True:
+            self._look()
+            with_gpus = [node for node in pool.nodes if node.gpus]
+            pool.share = pool.share if not auto else None if with_gpus else 0.0
+            lacking = pool.missing(1 if pool.share is None else self._resources.workers)
+            if not lacking:
+                break
+            if time.monotonic() >= end:
+                raise ValueError(f"{lacking}.")
+            time.sleep(0.5)
+        if pool.share is None and not self._gpu_memory:
+            self._gpu_memory = _smallest_gpu(with_gpus)
+            if not self._gpu_memory:
+                raise ValueError(
+                    f"the cluster counts {sum(n.gpus for n in with_gpus)} GPUs, but torch finds "
+                    "none there; install torch for CUDA, or set gpus = 0 in [resources]."
+                )
+
+
+@contextmanager
+def _prints_to(path: Path) -> Iterator[None]:
+    """Send to a file what the cluster prints here: of a dead node, pages of its last state.
+
+    Whatever `log_to_driver` is, a thread of Ray's prints it; there is no setting for that.
+    """
+
+    def note(said: Any, *_: Any, **__: Any) -> None:
+        with suppress(OSError), path.open("a") as file:
+            file.writelines(f"{line}\n" for line in said["lines"])
+
+    before = getattr(ray_worker, "print_to_stdstream", None)
+    ray_worker.print_to_stdstream = note
+    try:
+        yield
+    finally:
+        ray_worker.print_to_stdstream = before
+
+
+def _ask(node: str, look: Look) -> Answered:
+    """Start a look at the store on a node."""
+    where = NodeAffinitySchedulingStrategy(node, soft=False)
+    found = ray.remote(look_there).options(num_cpus=0, scheduling_strategy=where).remote(look)
+
+    def answer(timeout: float) -> str | None:
+        ready, _ = ray.wait([found], timeout=timeout)
+        try:
+            return str(ray.get(found)) if ready else None
+        except (NodeDiedError, TaskUnschedulableError):
+            return GONE
+        except RayError as error:
+            return _why(error)
+
+    return answer
+
+
+def look_there(look: Look) -> str:
+    """Return why the node that this runs on does not see the store, or ""."""
+    return look()
+
+
+def _estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
+    from nas_evidence.workers.worker import estimated_bytes  # brings torch: late
+
+    return estimated_bytes(assignment, arrays)
+
+
+def _smallest_gpu(nodes: list[Node]) -> int:
+    """Return the memory of the smallest GPU, bytes; 0 if torch finds none on one of the nodes."""
+
+    def first() -> int:
+        import torch
+
+        there = torch.cuda.is_available()
+        return int(torch.cuda.get_device_properties(0).total_memory) if there else 0
+
+    asked = [
+        ray.remote(first).options(
+            num_cpus=0,
+            num_gpus=SHARES[-1],
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.name, soft=False),
+        )
+        for node in nodes
+    ]
+    return min(ray.get([task.remote() for task in asked], timeout=START_TIMEOUT))
+
+
+def _why(error: RayError) -> str:
+    """Return in one line why a call failed."""
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        return str(cause) if isinstance(cause, OSError) else f"{type(cause).__name__}: {cause}"
+    last = str(error).strip().splitlines()[-1].strip()
+    if isinstance(error, ActorDiedError):
+        return last if "creation task" in str(error) else "the worker process died"
+    if isinstance(error, ActorUnavailableError):
+        return "the worker could not be reached"
+    return f"{'worker' if isinstance(error, RayActorError) else type(error).__name__}: {last}"

@@ -1,0 +1,272 @@
+"""The pool's book: which worker has which trial, who waits, who is made and who must go.
+
+A worker holds one share class of a GPU and takes one trial after another. A trial whose class has
+no worker waits, the first first, until there is room; idle workers of other classes make room.
+What is gone is replaced as far as the nodes have room: with fewer nodes the pool is smaller.
+Where workers run is not known here: `begin`, `end` and `send` do that.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Protocol
+
+from nas_evidence.spec import ResourceSpec
+from nas_evidence.workers.packing import SHARES, Node, Slot, how_many, make_room, shortage
+from nas_evidence.workers.process import Answer
+from nas_evidence.workers.protocol import Launch, Lost
+
+_LOG = logging.getLogger(__name__)
+#: Seconds that a cluster may lack room for every worker, at the start or later.
+PATIENCE = 30.0
+#: Times in a row that no worker starts, about half a minute with the pauses in between.
+MAX_FAILED_STARTS = 5
+#: Seconds at most between a worker that failed to start and the next try.
+LONGEST_PAUSE = 60.0
+
+
+@dataclass(eq=False)
+class Pooled:
+    """A worker as the pool sees it: idle without call and launch."""
+
+    actor: Any
+    slot: Slot
+    call: Any = None  # the reference of the call under way
+    since: float = 0.0  # when that began
+    silence: float = 0.0  # seconds that it may take
+    launch: Launch | None = None  # the trial that it has, or takes up next
+    started: bool = False  # whether it has taken that trial up
+    ready_at: float | None = None
+    baseline_bytes: int = 0
+    n_trials: int = 0
+
+    @property
+    def deadline(self) -> float:
+        """When the call under way is overdue."""
+        return self.since + self.silence if self.call is not None else inf
+
+
+class Backend(Protocol):
+    """What makes workers, ends them and sends them to work."""
+
+    def begin(self, slot: Slot) -> Pooled:
+        """Start a worker there; its first answer says that it is ready."""
+
+    def end(self, worker: Pooled) -> None:
+        """Make sure that a worker does nothing more."""
+
+    def send(self, worker: Pooled, method: str | None, *arguments: Any) -> None:
+        """Call a method, or none, of a worker that has no call under way; it answers."""
+
+
+@dataclass
+class Pool:
+    """The workers of a study.
+
+    share_of  what a trial needs of one GPU
+    share     that workers have before any trial is known; None to make them for each trial's need
+    """
+
+    backend: Backend
+    resources: ResourceSpec
+    share_of: Callable[[Launch], float]
+    share: float | None
+    nodes: Sequence[Node]
+    workers: list[Pooled] = field(default_factory=list)
+    _waiting: list[Launch] = field(default_factory=list)
+    _gpu_numbers: dict[str, dict[str, int]] = field(default_factory=dict)
+    _failed_starts: list[str] = field(default_factory=list)
+    _failed_at: float = -inf
+    _paused_until: float = 0.0
+    _short_since: float | None = None
+    _busy_seconds: float = 0.0
+    _alive_seconds: float = 0.0  # of workers that are gone
+
+    @property
+    def free(self) -> int:
+        """Return how many trials a worker is there for, or would be made for.
+
+        At least one while none is under way: the pool then waits for room, or says what is
+        missing.
+        """
+        if self._waiting:
+            return 0
+        taken = [worker.slot for worker in self.workers if worker.launch is not None]
+        if self.share is not None:
+            room = len(self.workers) - len(taken)
+        else:
+            room = how_many(SHARES[-1], self.resources.cpus, nodes=self.nodes, held=taken)
+            room = min(self.resources.workers - len(taken), room)
+        return room if taken else max(1, room)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether a trial waits for room."""
+        return bool(self._waiting)
+
+    def launch(self, launch: Launch) -> None:
+        """Give a trial a worker of its class, as soon as there is one."""
+        self._waiting.append(launch)
+        self._place()
+
+    def worker_of(self, trial_id: int) -> Pooled:
+        """Return the worker that has a trial."""
+        return next(
+            w for w in self.workers if w.launch and w.launch.assignment.trial_id == trial_id
+        )
+
+    def answered(self, worker: Pooled, answer: Answer, *, is_over: bool) -> None:
+        """Take note of an answer; after a trial the worker is free, or must go."""
+        worker.call = None
+        self._busy_seconds += answer.seconds
+        if worker.ready_at is None:
+            self._welcome(worker, answer)
+        elif is_over:
+            if worker.started:
+                worker.launch, worker.started = None, False
+            if reason := self._worn_out(worker, answer):
+                _LOG.info("worker_replaced reason=%s", reason)
+                self._remove(worker)
+                return
+        if worker.launch is not None and not worker.started:
+            self._take_up(worker)
+
+    def lose(self, worker: Pooled, why: str) -> Lost | None:
+        """Give up a worker; return the loss of its trial, if it had taken it up."""
+        _LOG.warning("worker_lost node=%s reason=%s", worker.slot.node, why)
+        # A node takes all that were starting along: they count once.
+        if worker.ready_at is None and worker.since > self._failed_at:
+            self._failed_starts.append(why)
+            # Its node may be gone without the cluster having noticed.
+            pause = min(LONGEST_PAUSE, 2.0 ** len(self._failed_starts))
+            self._failed_at = time.monotonic()
+            self._paused_until = self._failed_at + pause
+        self._remove(worker)
+        # If its node is gone, one trial must not be lost on each worker that was idle there.
+        for other in self.workers:
+            if other.slot.node == worker.slot.node and other.call is other.launch is None:
+                self.backend.send(other, None)
+        if worker.launch is None or not worker.started:
+            return None
+        assignment = worker.launch.assignment
+        return Lost(assignment.trial_id, assignment.attempt, why)
+
+    def refill(self) -> None:
+        """Replace what is gone as far as there is room.
+
+        Raises:
+            ValueError: no node has had room for any worker for 30 s, or workers fail to start.
+        """
+        self._place()
+        if self.share is not None:
+            while len(self.workers) < self.resources.workers and self._make(self.share):
+                pass
+        if self.workers or not (self._waiting or self.share is not None):
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = time.monotonic()
+        elif time.monotonic() - self._short_since > PATIENCE:
+            raise ValueError(f"no worker is left: {self.missing(workers=1)}.")
+        none_there = all(worker.ready_at is None for worker in self.workers)
+        if none_there and len(self._failed_starts) >= MAX_FAILED_STARTS:
+            raise ValueError(f"workers do not start: {self._failed_starts[-1]}")
+
+    def drop_idle_of_lost_nodes(self) -> None:
+        """Forget workers whose node is gone and that have not taken up a trial."""
+        alive = {node.name for node in self.nodes}
+        for worker in [w for w in self.workers if w.slot.node not in alive and not w.started]:
+            self._remove(worker)
+
+    def missing(self, workers: int) -> str:
+        """Return what so many workers lack on empty nodes, and the remedy; "" for nothing."""
+        share = SHARES[-1] if self.share is None else self.share
+        lacking = shortage(share, self.resources.cpus, nodes=self.nodes, workers=workers)
+        return lacking and f"{lacking}; lower `workers`, `cpus` or `gpus` in [resources]"
+
+    def idle_share(self) -> float:
+        """Return the share of time in which workers that had started ran no call."""
+        now, busy, alive = time.monotonic(), self._busy_seconds, self._alive_seconds
+        for worker in self.workers:
+            if worker.ready_at is not None:
+                alive += now - worker.ready_at
+                busy += now - worker.since if worker.call is not None else 0.0
+        return max(0.0, 1.0 - busy / alive) if alive > 0 else 0.0
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in list(self.workers):
+            self.backend.end(worker)
+        self.workers.clear()
+        self._waiting.clear()
+
+    def _place(self) -> None:
+        """Give the trials that wait their workers; none is passed over."""
+        while self._waiting:
+            share = self.share_of(self._waiting[0])
+            fitting = [w for w in self.workers if w.launch is None and w.slot.share == share]
+            if not fitting and not self._make(share):
+                return
+            worker = min(fitting, key=lambda w: w.call is not None, default=self.workers[-1])
+            worker.launch = self._waiting.pop(0)
+            if worker.call is None:
+                self._take_up(worker)
+
+    def _take_up(self, worker: Pooled) -> None:
+        worker.started = True
+        worker.n_trials += 1
+        self.backend.send(worker, "start", worker.launch)
+
+    def _make(self, share: float) -> bool:
+        """Start a worker of a share class if there is room, or would be without idle ones."""
+        if time.monotonic() < self._paused_until:
+            return False
+        idle = [w for w in self.workers if w.launch is None and w.slot.share != share]
+        placed = make_room(
+            share,
+            self.resources.cpus,
+            nodes=self.nodes,
+            busy=[w.slot for w in self.workers if w not in idle],
+            idle=[w.slot for w in idle],
+            limit=self.resources.workers,
+        )
+        if placed is None:
+            return False
+        for index in placed[1]:
+            self._remove(idle[index])
+        self.workers.append(self.backend.begin(placed[0]))
+        return True
+
+    def _remove(self, worker: Pooled) -> None:
+        self.backend.end(worker)
+        self.workers.remove(worker)
+        if worker.ready_at is not None:
+            self._alive_seconds += time.monotonic() - worker.ready_at
+        if worker.launch is not None and not worker.started:  # it had not come to it yet
+            self._waiting.insert(0, worker.launch)
+
+    def _welcome(self, worker: Pooled, answer: Answer) -> None:
+        worker.ready_at = time.monotonic()
+        worker.baseline_bytes = answer.resident_bytes
+        self._failed_starts.clear()
+        if answer.gpu is not None:  # the cluster chose among the GPUs of the node
+            slot = worker.slot
+            number = self._gpu_number(slot.node, answer.gpu)
+            worker.slot = Slot(slot.node, number, slot.cpus, slot.share)
+
+    def _gpu_number(self, node: str, gpu: str) -> int:
+        """Return our number of what the cluster calls `gpu`: its own if it can be, else a free."""
+        numbers = self._gpu_numbers.setdefault(node, {})
+        n_gpus = next((n.gpus for n in self.nodes if n.name == node), 0)
+        free = [number for number in range(n_gpus) if number not in numbers.values()]
+        own = int(gpu) if gpu.isdigit() and int(gpu) in free else next(iter(free), 0)
+        return numbers.setdefault(gpu, own)
+
+    def _worn_out(self, worker: Pooled, answer: Answer) -> str:
+        growth = answer.resident_bytes - worker.baseline_bytes
+        if answer.must_go:
+            return answer.must_go
+        if worker.n_trials >= self.resources.trials_per_worker:
+            return f"{worker.n_trials} trials"
+        return f"grew by {growth} bytes" if growth > self.resources.worker_growth_bytes else ""

@@ -1,0 +1,82 @@
+"""A worker in a process of its own, and how that process is doing. Needs neither ray nor torch."""
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nas_evidence.data import ArrayData
+from nas_evidence.spec import ResourceSpec
+
+#: Called as `Worker` is: arrays, resources, and by keyword the share of a GPU.
+MakeWorker = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What comes back from a call: the event, if any, and how the process is.
+
+    seconds         that the call took
+    resident_bytes  that the process holds
+    must_go         why the process is fit for no further trial, or ""
+    gpu             what the cluster calls the GPU of this process, if it has one
+    """
+
+    event: Any
+    seconds: float
+    resident_bytes: int
+    must_go: str
+    gpu: str | None
+
+
+class WorkerProcess:
+    """Calls a worker, and says with each answer how the process is."""
+
+    def __init__(
+        self,
+        arrays: ArrayData,
+        resources: ResourceSpec,
+        *,
+        share: float,
+        gpu: str | None,
+        logs: Path,
+        make_worker: MakeWorker | None,
+    ) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+        _log_to(logs)
+        if make_worker is None:
+            from nas_evidence.workers.worker import Worker  # brings torch: late
+
+            make_worker = Worker
+        self._worker = make_worker(arrays, resources, gpu_share=share)
+        self._gpu = gpu
+
+    def call(self, method: str | None, *arguments: Any) -> Answer:
+        """Call a method of the worker, or none."""
+        began = time.monotonic()
+        event = getattr(self._worker, method)(*arguments) if method else None
+        seconds = time.monotonic() - began
+        return Answer(event, seconds, _resident_bytes(), self._worker.must_go, self._gpu)
+
+
+def _resident_bytes() -> int:
+    """Return the memory that this process holds, bytes; 0 where that cannot be told."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _log_to(folder: Path) -> None:
+    """Send this process's log to a file of its own in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(folder / f"worker-{os.getpid()}.log", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logger = logging.getLogger("nas_evidence")
+    logger.addHandler(handler)
+    logger.propagate = False

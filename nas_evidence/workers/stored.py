@@ -1,0 +1,140 @@
+"""A worker whose checkpoints are stored behind a URI: any other worker can take a trial up.
+
+It trains in a temporary folder. A checkpoint is stored before its slice is reported, so that what
+the driver knows of can be continued; a trial is taken up from the latest that is stored, whoever
+wrote it, since all attempts at a trial agree bit by bit.
+"""
+
+import logging
+import re
+import shutil
+import socket
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nas_evidence.data import ArrayData
+from nas_evidence.record import SliceReport, TrialRecord
+from nas_evidence.spec import ResourceSpec
+from nas_evidence.storage.remote import Remote, StoreError
+from nas_evidence.workers.process import MakeWorker
+from nas_evidence.workers.protocol import Launch, Verdict
+
+_LOG = logging.getLogger(__name__)
+_EPOCH = re.compile(r"epoch-(\d+)\.pt$")
+#: Checkpoints fetched at most: the second serves where the first cannot be read.
+_N_FETCHED = 2
+
+
+class StoredWorker:
+    """Called as `Worker` is, after the URI of the study.
+
+    Args:
+        uri: Of the study.
+        arrays: The data set.
+        resources: Of the study.
+        gpu_share: Of one GPU.
+        make_worker: Of the worker inside; `Worker` if not given.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        arrays: ArrayData,
+        resources: ResourceSpec,
+        *,
+        gpu_share: float = 1.0,
+        make_worker: MakeWorker | None = None,
+    ) -> None:
+        if make_worker is None:
+            from nas_evidence.workers.worker import Worker  # brings torch: late
+
+            make_worker = Worker
+        self._remote = Remote(uri)
+        self._worker = make_worker(arrays, resources, gpu_share=gpu_share)
+        self._attempt, self._stored = "", set[str]()
+        self._folder: Path | None = None  # while there is a trial
+
+    def start(self, launch: Launch) -> SliceReport:
+        """Take up a trial from the latest checkpoint that is stored, if there is one."""
+        self._forget()
+        self._attempt, self._stored = attempt_of(launch.folder), set()
+        here = self._folder = Path(tempfile.mkdtemp(prefix="nas-evidence-worker-"))
+        folder = here / self._attempt
+        folder.mkdir(parents=True)
+        home = self._attempt.rpartition("/")[0]
+        names = [name for name in self._remote.names(home) if _EPOCH.search(name)]
+        names = sorted(names, key=_epoch, reverse=True)[:_N_FETCHED]
+        if not self._remote.download({name: here / name for name in names}):
+            raise StoreError(f"a checkpoint below {home} vanished while it was fetched.")
+        resume_from = (here / names[0]).parent if names else None
+        report: SliceReport = self._worker.start(
+            replace(launch, folder=folder, resume_from=resume_from)
+        )
+        return report
+
+    def advance(self, until_epoch: int) -> SliceReport:
+        """Train the current trial up to `until_epoch`, and store its checkpoint."""
+        report: SliceReport = self._worker.advance(until_epoch)
+        self._store()
+        return report
+
+    def finish(self, verdict: Verdict | None = None) -> TrialRecord:
+        """End the current trial, and store its weights."""
+        record: TrialRecord = self._worker.finish(verdict)
+        self._store()
+        self._store_log()
+        self._forget()
+        return record
+
+    def park(self) -> None:
+        """Forget the current trial; its checkpoint is all that stays."""
+        self._worker.park()
+        self._forget()
+
+    @property
+    def must_go(self) -> str:
+        """Return why this process is fit for no further trial, or ""."""
+        return str(self._worker.must_go)
+
+    def _store(self) -> None:
+        """Store the files of the attempt that are new, then remove those that are gone."""
+        began, n_bytes = time.monotonic(), 0
+        assert self._folder is not None
+        folder = self._folder / self._attempt
+        files = {path.name: path for path in folder.iterdir() if not path.name.startswith(".")}
+        for name in sorted(files.keys() - self._stored):
+            self._remote.upload(files[name], f"{self._attempt}/{name}")
+            n_bytes += files[name].stat().st_size
+        self._remote.remove(f"{self._attempt}/{name}" for name in self._stored - files.keys())
+        self._stored = set(files)
+        seconds = time.monotonic() - began
+        _LOG.info("stored attempt=%s bytes=%d seconds=%.3f", self._attempt, n_bytes, seconds)
+
+    def _store_log(self) -> None:
+        """Store the log of this process, if it has one: its machine may be gone tomorrow."""
+        for handler in logging.getLogger("nas_evidence").handlers:
+            path = Path(getattr(handler, "baseFilename", ""))
+            if path.name.startswith("worker-") and path.exists():
+                self._remote.upload(path, f"logs/{path.stem}-{socket.gethostname()}.log")
+
+    def _forget(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def attempt_of(folder: Path) -> str:
+    """Return the name of an attempt's folder in the study: `checkpoints/000007/attempt-2`.
+
+    >>> attempt_of(Path("/scratch/digits/checkpoints/000007/attempt-2"))
+    'checkpoints/000007/attempt-2'
+    """
+    return "/".join(folder.parts[-3:])
+
+
+def _epoch(name: str) -> int:
+    found: Any = _EPOCH.search(name)
+    return int(found.group(1))

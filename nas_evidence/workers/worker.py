@@ -1,0 +1,89 @@
+"""What runs beside the data: one trial at a time, slice by slice, the same in any executor."""
+
+import gc
+
+import numpy as np
+import torch
+
+from nas_evidence.data import ArrayData
+from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.record import SliceReport, TrialRecord
+from nas_evidence.spec import Assignment, ResourceSpec
+from nas_evidence.training.cost import cost_of
+from nas_evidence.trial import Trial, device_for
+from nas_evidence.workers.packing import MEMORY_FRACTION
+from nas_evidence.workers.protocol import Launch, Verdict
+
+
+class Worker:
+    """Holds the data on its device and at most one trial.
+
+    It writes into attempt folders only; what counts as a result is decided and stored elsewhere.
+
+    Args:
+        arrays: The data set.
+        resources: Of the study; read for the threads and for whether a GPU is wanted.
+        gpu_share: Of one GPU; more memory than that is refused, as if the GPU had no more.
+    """
+
+    def __init__(
+        self, arrays: ArrayData, resources: ResourceSpec, *, gpu_share: float = 1.0
+    ) -> None:
+        torch.set_num_threads(resources.cpus)
+        torch.backends.cudnn.benchmark = False
+        device = device_for(resources.gpus)
+        self._gpu_share = gpu_share if device.type == "cuda" else 0.0
+        if 0 < self._gpu_share < 1:
+            torch.cuda.set_per_process_memory_fraction(self._gpu_share * MEMORY_FRACTION)
+        self._data: TensorData = to_tensors(arrays, device)
+        self._trial: Trial | None = None
+        self._device_is_sick = False
+
+    def start(self, launch: Launch) -> SliceReport:
+        """Take up a trial, from the checkpoints of an earlier attempt if there are any."""
+        self._trial = Trial.start(
+            launch.assignment,
+            self._data,
+            launch.folder,
+            resume_from=launch.resume_from,
+            gpu_share=self._gpu_share,
+        )
+        return self._trial.report()
+
+    def advance(self, until_epoch: int) -> SliceReport:
+        """Train the current trial up to `until_epoch`."""
+        assert self._trial is not None
+        return self._trial.advance(until_epoch)
+
+    def finish(self, verdict: Verdict | None = None) -> TrialRecord:
+        """End the current trial, with the verdict's status if there is one, and forget it."""
+        assert self._trial is not None
+        if verdict is None:
+            record = self._trial.finish()
+        else:
+            record = self._trial.finish(verdict.status, verdict.cause)
+        # A CUDA error stays with the process: every later call fails with it too.
+        self._device_is_sick = "CUDA error" in record.cause
+        self.park()
+        return record
+
+    def park(self) -> None:
+        """Forget the current trial; its checkpoint is all that stays."""
+        self._trial = None
+        gc.collect()  # a failed trial's traceback holds its tensors in a cycle
+        if self._gpu_share and not self._device_is_sick:
+            torch.cuda.empty_cache()
+
+    @property
+    def must_go(self) -> str:
+        """Return why this process is fit for no further trial, or ""."""
+        return "a CUDA error" if self._device_is_sick else ""
+
+
+def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
+    """Return the memory that a trial takes with its data, which stay there unless mapped."""
+    shape, n_outputs = arrays.input_shape, arrays.n_outputs
+    plan, estimators = assignment.plan, assignment.estimators
+    cost = cost_of(assignment.architecture, shape, n_outputs, plan, estimators)
+    inputs = (x for x in (arrays.x_train, arrays.x_test) if isinstance(x, np.ndarray))
+    return cost.memory_bytes + sum(4 * x.size for x in inputs)  # float32

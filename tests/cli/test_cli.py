@@ -1,0 +1,491 @@
+"""The command line: real processes, from the first word on the screen to the exit code."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import TINY, assert_same, environment, found, hashes, run, start, write_study
+
+import nas_evidence
+from nas_evidence.codec import load_study
+from nas_evidence.storage.study_folder import locked
+from nas_evidence.store import read_table
+
+#: A process for each test: part of `make test`, too long for `make check`.
+pytestmark = pytest.mark.slow
+
+VERBS = (
+    "search", "resume", "status", "show", "validate", "report", "export", "submit", "attach",
+    "logs", "cancel",
+)  # fmt: skip
+INLINE = ("--executor", "inline")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study file, its data, and a study `done` with the words of its search."""
+    home = tmp_path_factory.mktemp("home")
+    write_study(home)
+    process = run("search", "tiny.toml", "--out", "done", *INLINE, folder=home)
+    (home / "search.out").write_text(process.stdout)
+    (home / "search.err").write_text(process.stderr)
+    return home
+
+
+@pytest.fixture
+def done(home: Path, tmp_path: Path) -> Path:
+    """A copy of the finished study, to be changed."""
+    return Path(shutil.copytree(home / "done", tmp_path / "done"))
+
+
+def modules_after(code: str, folder: Path) -> set[str]:
+    text = f"import sys\n{code}\nprint(*sys.modules)"
+    process = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=folder, env=environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return {name.partition(".")[0] for name in process.stdout.split()}
+
+
+def as_command(*arguments: str, code: int = 0) -> str:
+    """Python code that runs the command line and goes on after it."""
+    return (
+        f"sys.argv[1:] = {list(arguments)!r}\n"
+        "from nas_evidence.cli.main import main\n"
+        "try:\n    main()\n"
+        f"except SystemExit as stop:\n    assert (stop.code or 0) == {code}, stop.code"
+    )
+
+
+# --- what is asked of the program itself
+
+
+def test_version(tmp_path: Path) -> None:
+    expected = f"nas-evidence {nas_evidence.__version__}\n"
+    assert run("--version", folder=tmp_path).stdout == expected
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_every_verb_has_an_example_that_fits_a_line(verb: str, tmp_path: Path) -> None:
+    text = run(verb, "--help", folder=tmp_path).stdout
+    examples = [line.strip() for line in text.splitlines() if "Example:" in line]
+    assert examples
+    assert all(line.startswith(f"Example: nas-evidence {verb} ") for line in examples)
+    # A wrapped example would go on here.
+    following = text.split(examples[-1])[1].splitlines()[1]
+    assert not following.strip(" │")
+
+
+def test_help_names_every_verb_and_keeps_its_brackets(tmp_path: Path) -> None:
+    text = run("--help", folder=tmp_path).stdout
+    assert all(f" {verb} " in text for verb in VERBS)
+    assert "runs/<name>" in run("search", "--help", folder=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Usage: nas-evidence"),
+        (["serch"], "No such command 'serch'. Did you mean 'search'?"),
+        (["status", ".", "--jsn"], "No such option: --jsn"),
+        (["status"], "give a study folder, or --address URL and --name NAME."),
+        (["resume", ".", "--trials", "0"], "--trials"),
+        (["search", "digits", "--executor", "slurm"], "'slurm' is not one of 'ray', 'inline'"),
+        (["search", "digts"], "did you mean 'digits'?"),
+        (["status", "."], "is not a study folder: it has no study.toml."),
+        (["resume", "nowhere"], "nowhere is not a study folder"),
+        (["report"], "give a study folder, or --table FILE.csv"),
+        (["report", ".", "--table", "x.csv"], "not both"),
+        (["report", "--table", "x.csv"], "--table needs --score COL and --target COL"),
+        (["report", "--table", "x", "--score", "a", "--target", "b"], "there is no file x"),
+        (["export", "."], "Missing option '--to'"),
+    ],
+)
+def test_bad_usage_is_exit_code_2_and_one_clear_message(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    process = run(*arguments, folder=tmp_path, code=2)
+    assert said in process.stdout + process.stderr
+    assert process.stderr.count("\n") <= 4
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_package_and_its_command_line_start_without_the_heavy_libraries(
+    tmp_path: Path,
+) -> None:
+    for module in ("nas_evidence", "nas_evidence.cli.main"):
+        heavy = {"torch", "ray", "optuna", "pandas", "sklearn", "plotly", "matplotlib"}
+        assert not heavy & modules_after(f"import {module}", tmp_path), module
+
+
+@pytest.mark.slow
+def test_a_finished_study_is_looked_at_without_torch_ray_and_optuna(
+    home: Path, tmp_path: Path
+) -> None:
+    commands = (
+        as_command("report", "done", "--to", str(tmp_path / "r")),
+        as_command("status", "done"),
+        as_command("show", "done", "0"),
+    )
+    assert not {"torch", "ray", "optuna"} & modules_after("\n".join(commands), home)
+
+
+# --- study files
+
+
+def test_validate_says_what_the_study_is(home: Path) -> None:
+    text = run("validate", "tiny.toml", "--set", "n_trials=7", folder=home).stdout
+    assert text == "tiny: valid; 7 trials over mlp, linear on npz, ranked by diag_ef\n"
+
+
+def test_validate_reports_every_mistake_once_with_its_place(tmp_path: Path) -> None:
+    bad = TINY.replace("width =", "widht =").replace("epochs = 4", 'epochs = "four"')
+    write_study(tmp_path, bad + "[resources]\ncpu = 1\n")
+    process = run("validate", "tiny.toml", "--set", "sed=1", folder=tmp_path, code=2)
+    messages = process.stderr.splitlines()
+    assert len(messages) == 4
+    assert "unknown key 'widht' in [family.mlp]; did you mean 'width'?" in messages[0]
+    assert messages[0].startswith("tiny.toml:9: ")
+    assert messages[1].startswith("tiny.toml:13: ")
+    assert "did you mean 'cpus'?" in messages[2]
+    assert messages[3].startswith("--set sed=1: unknown key 'sed'; did you mean 'seed'?")
+
+
+@pytest.mark.parametrize(
+    ("study", "said"),
+    [
+        (TINY.replace("{data}", "{data}.gone"), "data.npz.gone"),
+        (TINY.replace('"npz"\npath = "{data}"', '"fashion_mnist"'), "fashion_mnist"),
+    ],
+)
+def test_missing_data_is_one_line_and_the_folder_is_there(
+    study: str, said: str, tmp_path: Path
+) -> None:
+    path = write_study(tmp_path, study)
+    root = tmp_path / "no such root"
+    process = run("search", path, "--out", "s", "--data-root", root, folder=tmp_path, code=2)
+    assert process.stdout == ""
+    assert process.stderr.count("\n") == 1
+    assert said in process.stderr
+    assert load_study(tmp_path / "s" / "study.toml") == load_study(path)
+    assert run("status", "s", folder=tmp_path).stdout.startswith("tiny: stopped, 0 of 4 trials")
+
+
+@pytest.mark.slow
+def test_the_folder_comes_before_torch_and_a_study_without_trials_can_be_resumed(
+    tmp_path: Path,
+) -> None:
+    write_study(tmp_path)
+    data = tmp_path / "data.npz"
+    data.rename(tmp_path / "away.npz")
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "lock").touch()  # killed before the study file was there
+    code = as_command("search", "tiny.toml", "--out", "s", "--trials", "1", *INLINE, code=2)
+    assert not {"torch", "ray"} & modules_after(code, tmp_path)
+    assert (tmp_path / "s" / "study.toml").is_file()
+    (tmp_path / "away.npz").rename(data)
+    assert "[1/1] trial 0 linear" in run("resume", "s", *INLINE, folder=tmp_path).stdout
+
+
+# --- a search
+
+
+def test_a_search_says_what_comes_what_came_and_how_to_go_on(home: Path) -> None:
+    lines = (home / "search.out").read_text().splitlines()
+    first = r"tiny: 4 trials, less than a minute, 1 worker, (CPU|GPU) -> done"
+    assert re.fullmatch(first, lines[0])
+    # One line a trial: a hundred trials stay far below two hundred lines.
+    for number, line in enumerate(lines[1:5], start=1):
+        assert re.match(rf"\[{number}/4\] trial \d (linear -|mlp \d+/1) complete diag_ef=-", line)
+    assert lines[-4].startswith("export: done/export (trial ")
+    assert lines[-3] == "report: done/report/index.html"
+    assert lines[-2] == "trials: 4 complete"
+    assert lines[-1] == "more:   nas-evidence resume done --trials 8"
+    assert (home / "search.err").read_text() == ""
+    assert not list(home.glob("*error*"))
+
+
+def test_off_a_terminal_the_ranking_is_tab_separated_whole_and_plain(home: Path) -> None:
+    text = (home / "search.out").read_text()
+    assert "\x1b" not in text
+    assert "…" not in text
+    rows = [line.split("\t") for line in text.splitlines() if "\t" in line]
+    assert rows[0][:3] == ["rank", "trial", "family"]
+    assert len(rows) == 5
+    assert {len(row) for row in rows} == {len(rows[0])}
+    trials = read_table(home / "done", "trials").set_index("trial_id")
+    for row in (dict(zip(rows[0], row, strict=True)) for row in rows[1:]):
+        stored = trials.loc[int(row["trial"])]
+        assert row["family"] == stored["family"]
+        assert float(row["test accuracy"]) == pytest.approx(stored["test_accuracy"], abs=5e-4)
+    evidence = read_table(home / "done", "evidence")
+    last = evidence[(evidence["estimator"] == "diag_ef") & (evidence["epoch"] == 4)]
+    best = last.sort_values("value", ascending=False)["trial_id"].tolist()
+    assert [int(row[1]) for row in rows[1:]] == best
+
+
+def test_the_folder_holds_what_the_design_names(home: Path) -> None:
+    names = {path.name for path in (home / "done").iterdir()}
+    assert names == {
+        "study.toml", "study.db", "lock", "trials", "evidence", "terms", "curves", "models",
+        "checkpoints", "logs", "report", "export",
+    }  # fmt: skip
+    assert {p.name for p in (home / "done/models").iterdir()} == {
+        f"{i}.safetensors" for i in range(4)
+    }
+    assert not list((home / "done/checkpoints").iterdir())
+    assert {"index.html", "report.md", "correlations.csv"} <= {
+        path.name for path in (home / "done/report").iterdir()
+    }
+
+
+@pytest.mark.slow
+def test_a_finished_study_runs_nothing_again_and_rebuilds_its_report(
+    home: Path, done: Path
+) -> None:
+    before = hashes(done)
+    shutil.rmtree(done / "report")
+    for arguments in (("search", "tiny.toml", "--out", done), ("resume", done)):
+        process = run(*arguments, folder=home)
+        first, *_ = process.stdout.splitlines()
+        assert first == "tiny: all 4 trials are finished; writing the report"
+        assert (done / "report" / "index.html").is_file()
+        assert hashes(done) == before
+
+
+@pytest.mark.slow
+def test_more_trials_run_the_rest_alone(home: Path, done: Path) -> None:
+    before = hashes(done)
+    process = run("resume", done, "--trials", 6, *INLINE, folder=home)
+    assert process.stdout.startswith("tiny: 2 of 6 trials, ")
+    assert "[5/6] trial 4 " in process.stdout
+    after = hashes(done)
+    assert {name: after[name] for name in before} == before
+    assert sorted(read_table(done, "trials")["trial_id"]) == list(range(6))
+    assert load_study(done / "study.toml").n_trials == 6
+    # Fewer than there are is no reason to lose any.
+    assert "all 6 trials" in run("resume", done, "--trials", 2, folder=home).stdout
+
+
+@pytest.mark.slow
+def test_another_study_is_refused_with_the_difference(home: Path, done: Path) -> None:
+    before = (done / "study.toml").read_bytes()
+    process = run(
+        "search", "tiny.toml", "--out", done, "--set", "plan.epochs=5", "--set", "seed=3",
+        folder=home, code=2,
+    )  # fmt: skip
+    assert "plan.epochs: 4 in the folder, 5 asked" in process.stderr
+    assert "seed: 0 in the folder, 3 asked" in process.stderr
+    assert (done / "study.toml").read_bytes() == before
+    # Workers and trials are free to change.
+    run("search", "tiny.toml", "--out", done, "--workers", 7, folder=home)
+
+
+def test_a_folder_at_work_is_refused_and_left_as_it_is(home: Path, done: Path) -> None:
+    before = (done / "study.toml").read_bytes()
+    with locked(done):
+        for arguments in (("resume", done, "--trials", 9), ("search", "tiny.toml", "--out", done)):
+            process = run(*arguments, folder=home, code=2)
+            holder = f'another process works on {done} ({{"pid": {os.getpid()}, '
+            assert process.stderr.startswith(f"error: {holder}")
+        assert run("status", done, folder=home).stdout.startswith("tiny: running, 4 of 4 trials")
+    assert (done / "study.toml").read_bytes() == before
+    assert run("status", done, folder=home).stdout.startswith("tiny: finished, ")
+
+
+@pytest.mark.parametrize("content", ["file", "folder", "below a file"])
+def test_what_is_no_study_folder_is_left_alone(home: Path, tmp_path: Path, content: str) -> None:
+    target = tmp_path / "out"
+    if content == "folder":
+        target.mkdir()
+        (target / "thesis.txt").write_text("mine")
+    else:
+        target.write_text("mine")
+    out = target / "s" if content == "below a file" else target
+    run("search", "tiny.toml", "--out", out, *INLINE, folder=home, code=2)
+    assert [p.name for p in tmp_path.rglob("*")] == ["out", "thesis.txt"][: 1 + target.is_dir()]
+
+
+@pytest.mark.slow
+def test_a_study_of_which_every_trial_fails_is_exit_code_1(home: Path, tmp_path: Path) -> None:
+    process = run(
+        "search", "tiny.toml", "--out", tmp_path / "s", *INLINE,
+        "--set", "plan.learning_rate=1e38", "--trials", 2, folder=home, code=1,
+    )  # fmt: skip
+    assert "trials: 2 diverged" in process.stdout
+    assert "error: no trial is complete" in process.stderr
+    assert re.search(r"\[1/2\] trial 0 linear - diverged .*training loss is", process.stdout)
+    assert set(read_table(tmp_path / "s", "trials")["status"]) == {"diverged"}
+    assert (tmp_path / "s" / "report" / "index.html").is_file()
+
+
+@pytest.mark.slow
+def test_permuting_the_test_labels_changes_test_columns_alone(home: Path, tmp_path: Path) -> None:
+    write_study(tmp_path, mix_test_labels=True)
+    run("search", "tiny.toml", "--out", "mixed", *INLINE, folder=tmp_path)
+    one, two = read_table(home / "done", "trials"), read_table(tmp_path / "mixed", "trials")
+    assert one["test_accuracy"].mean() > two["test_accuracy"].mean()
+    tests = ["test_accuracy", "test_nll_per_datum"]
+    assert_same(found(home / "done", without=tests), found(tmp_path / "mixed", without=tests))
+
+
+# --- looking at a study
+
+
+def test_status_in_words_and_as_json(home: Path) -> None:
+    text = run("status", "done", folder=home).stdout
+    assert text.startswith("tiny: finished, 4 of 4 trials (4 complete)\nbest: trial ")
+    known = json.loads(run("status", "done", "--json", folder=home).stdout)
+    evidence = read_table(home / "done", "evidence")
+    last = evidence[(evidence["estimator"] == "diag_ef") & (evidence["epoch"] == 4)]
+    best = last.sort_values("value").iloc[-1]
+    assert known == {
+        "name": "tiny",
+        "state": "finished",
+        "n_trials": 4,
+        "n_finished": 4,
+        "by_status": {"complete": 4},
+        "running": [],
+        "architectures": {},
+        "best": {"trial_id": best["trial_id"], "diag_ef": best["value"]},
+    }
+    assert f"best: trial {best['trial_id']} with diag_ef = " in text
+
+
+def test_names_are_printed_as_they_are(home: Path, done: Path) -> None:
+    text = (done / "study.toml").read_text()
+    (done / "study.toml").write_text(text.replace('"tiny"', '"[b]x[/b] :smile: $y"'))
+    text = run("status", done, folder=home).stdout
+    assert text.startswith("[b]x[/b] :smile: $y: finished")
+
+
+def test_show_tells_all_of_one_trial(home: Path) -> None:
+    lines = run("show", "done", 1, folder=home).stdout.splitlines()
+    rows = [line.split("\t") for line in lines]
+    assert {len(row) for row in rows} == {2, 4, 6}
+    facts = {row[0]: row[1] for row in rows if len(row) == 2}
+    assert facts["status"] == "complete"
+    assert facts["arch_depth"] == "1"
+    terms = [row for row in rows if len(row) == 4]
+    assert ["diag_ef", "log_det_ratio", "head.weight"] in [row[:3] for row in terms]
+    shown = json.loads(run("show", "done", 1, "--json", folder=home).stdout)
+    trial = read_table(home / "done", "trials").set_index("trial_id").loc[1]
+    assert shown["trial"]["seed"] == trial["seed"]
+    assert shown["trial"]["test_nll_per_datum"] == pytest.approx(
+        trial["test_nll_per_datum"], rel=1e-14
+    )
+    assert {row["epoch"] for row in shown["evidence"]} == {2, 4}
+    assert len(shown["curves"]) == 4
+
+
+def test_show_of_no_trial_says_so(home: Path) -> None:
+    process = run("show", "done", 99, folder=home, code=2)
+    assert process.stderr == "error: done has no finished trial 99; see `nas-evidence status`.\n"
+
+
+@pytest.mark.parametrize("arguments", [("show", "done", 1), ("status", "done")])
+def test_a_reader_that_stops_early_is_no_error(home: Path, arguments: tuple[object, ...]) -> None:
+    with start(*arguments, folder=home, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.wait(timeout=60)
+    assert not list(home.glob("*error*"))
+
+
+# --- report and export
+
+
+def test_report_goes_where_it_is_told(home: Path, tmp_path: Path) -> None:
+    process = run("report", "done", "--to", tmp_path / "r", folder=home)
+    assert process.stdout == f"report: {tmp_path}/r/index.html\n"
+    assert (tmp_path / "r" / "index.html").stat().st_size > 1000
+
+
+def test_report_on_a_published_table_prints_its_statistics(shared: Path, tmp_path: Path) -> None:
+    table = shared / "paper_tables" / "immer2021_table_c9_cifar10.csv"
+    process = run(
+        "report", "--table", table, "--score", "log_evidence_per_datum_nats",
+        "--target", "test_accuracy_percent", "--group", "family", "--baseline", "n_parameters",
+        "--to", "out", folder=tmp_path,
+    )  # fmt: skip
+    header, *rows = (line.split("\t") for line in process.stdout.splitlines() if "\t" in line)
+    first = dict(zip(header, rows[0], strict=True))
+    assert first["score"] == "log_evidence_per_datum_nats"
+    assert first["group"] == "all"
+    assert first["rho"] == "0.9718"
+    assert float(first["regret_1"]) == pytest.approx(0.30, abs=5e-3)
+    baseline = [dict(zip(header, row, strict=True)) for row in rows if row[0] == "n_parameters"]
+    assert float(baseline[0]["rho"]) == pytest.approx(0.961, abs=5e-4)
+    assert process.stdout.splitlines()[-1] == "report: out/index.html"
+    assert (tmp_path / "out" / "index.html").is_file()
+
+
+def test_a_statistic_that_does_not_exist_is_called_undefined(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n2,3\n3,5\n")
+    process = run("report", "--table", "t.csv", "--score", "a", "--target", "b", folder=tmp_path)
+    assert "undefined" in process.stdout
+
+
+@pytest.mark.slow
+def test_export_writes_the_best_or_the_one_asked_for(home: Path, tmp_path: Path) -> None:
+    best = json.loads(run("status", "done", "--json", folder=home).stdout)["best"]["trial_id"]
+    other = next(i for i in range(4) if i != best)
+    for arguments, trial_id in ((), best), (("--trial", other), other):
+        process = run("export", "done", "--to", tmp_path / str(trial_id), *arguments, folder=home)
+        assert f"(trial {trial_id}, " in process.stdout
+        assert "evidence computed again and equal" in process.stdout
+        assert {p.name for p in (tmp_path / str(trial_id)).iterdir()} == {
+            "architecture.toml", "model.safetensors", "model.pt2", "evidence.json",
+            "MODEL_CARD.md",
+        }  # fmt: skip
+
+
+def test_a_study_at_a_uri_is_shown_reported_watched_and_exported(
+    done: Path, tmp_path: Path
+) -> None:
+    uri = done.as_uri()
+    assert "status\tcomplete" in run("show", uri, 1, folder=tmp_path).stdout
+    shutil.rmtree(done / "report")
+    for verb in ("report", "watch"):
+        assert run(verb, uri, folder=tmp_path).stdout == f"report: {uri}/report/index.html\n"
+        assert (done / "report" / "index.html").is_file()
+    run("export", uri, "--to", tmp_path / "winner", folder=tmp_path)
+    assert (tmp_path / "winner" / "MODEL_CARD.md").is_file()
+    process = run("show", f"{uri}-else", 1, folder=tmp_path, code=2)
+    assert process.stderr == f"error: there is no study at {uri}-else: it has no study.toml.\n"
+
+
+def test_an_interrupted_audit_says_so_in_a_word(tmp_path: Path) -> None:
+    process = start("audit", folder=tmp_path)
+    time.sleep(6)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "interrupted\n")
+    assert process.returncode == 130
+
+
+def test_export_of_no_trial_says_so(home: Path, tmp_path: Path) -> None:
+    process = run("export", "done", "--to", tmp_path / "x", "--trial", 99, folder=home, code=2)
+    assert process.stderr.startswith("error: ")
+    assert "99" in process.stderr
+
+
+@pytest.mark.parametrize("damage", ["another trial", "cut short"])
+def test_an_export_that_is_not_the_winner_whole_is_made_again(
+    home: Path, done: Path, damage: str
+) -> None:
+    summary = done / "export" / "evidence.json"
+    written = json.loads(summary.read_text())
+    if damage == "another trial":
+        summary.write_text(json.dumps({**written, "trial_id": 99}))
+    else:
+        (done / "export" / "MODEL_CARD.md").unlink()
+    run("resume", str(done), *INLINE, folder=home)
+    assert json.loads(summary.read_text())["trial_id"] == written["trial_id"]
+    assert (done / "export" / "MODEL_CARD.md").is_file()

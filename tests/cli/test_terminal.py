@@ -1,0 +1,156 @@
+"""What a person sees of a running study; and every example in a docstring of the package."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+from fakes import record_of
+from rich.console import Console
+
+import nas_evidence
+from nas_evidence.cli.terminal import Progress, duration, rough_duration, score_text, size_text
+from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.workers.protocol import Lost
+
+MODULES = sorted(
+    module.name for module in pkgutil.walk_packages(nas_evidence.__path__, "nas_evidence.")
+)
+STUDY = StudySpec(
+    name="small [b]",
+    objective="kfac_ggn",
+    n_trials=100,
+    dataset=DatasetSpec(name="digits"),
+    family={"mlp": {}, "linear": {}},
+)
+
+
+def assignment(trial_id: int, family: str = "mlp", **values: int | str) -> Assignment:
+    return Assignment(
+        trial_id=trial_id,
+        attempt=1,
+        replicate=0,
+        architecture=ArchitectureSpec(family=family, values=values),
+        dataset=STUDY.dataset,
+        plan=STUDY.plan,
+        estimators=STUDY.estimators,
+        seed=0,
+    )
+
+
+def ended(progress: Progress, given: Assignment, **changes: object) -> TrialRecord:
+    progress.launched(given)
+    record = record_of(given).model_copy(update=changes)
+    progress.ended(record)
+    return record
+
+
+def shown(progress: Progress, width: int = 110) -> str:
+    console = Console(width=width, record=True, file=None, quiet=False)
+    with console.capture() as capture:
+        console.print(progress)
+    return capture.get()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_are_true(name: str) -> None:
+    failed, _ = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert failed == 0
+
+
+def test_there_are_examples_to_run() -> None:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    tests = finder.find(importlib.import_module("nas_evidence.cli.terminal"))
+    assert {test.name.rpartition(".")[2] for test in tests if test.examples} >= {
+        "duration", "rough_duration",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.6, "1 h 00 min"),
+        (90000, "25 h 00 min"),
+    ],
+)
+def test_durations_at_the_edges(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (44, "less than a minute"),
+        (46, "about 1 min"),
+        (5399, "about 90 min"),
+        (5400, "about 1.5 h"),
+    ],
+)
+def test_forecasts_at_the_edges(seconds: float, text: str) -> None:
+    assert rough_duration(seconds) == text
+
+
+def test_scores_and_sizes_are_short_and_missing_ones_a_dash() -> None:
+    assert [score_text(v) for v in (None, -0.12345, 12345.6)] == ["-", "-0.123", "1.235e+04"]
+    architectures = [
+        ArchitectureSpec(family="mlp", values={"depth": 2, "width": 37, "shape": "constant"}),
+        ArchitectureSpec(family="mlp", values={"depth": 2, "width": 37, "shape": "taper"}),
+        ArchitectureSpec(family="linear"),
+    ]
+    assert [size_text(a) for a in architectures] == ["37/2", "taper", "-"]
+
+
+def test_a_hundred_trials_and_as_many_losses_take_at_most_two_hundred_lines() -> None:
+    lines: list[str] = []
+    progress = Progress(STUDY, n_done=0, say=lines.append)
+    for trial_id in range(100):
+        given = assignment(trial_id, width=20, depth=1)
+        progress.launched(given)
+        progress.lost(Lost(trial_id, 1, "the worker process died"))
+        ended(progress, given)
+    assert 100 < len(lines) <= 200
+    assert not any("\n" in line for line in lines)
+    assert lines[0] == "trial 0 attempt 1 lost (the worker process died); again"
+    assert lines[-1].startswith("[100/100] trial 99 mlp 20/1 complete kfac_ggn=-0.500 (0 s, ")
+    assert progress.rows == {}
+
+
+def test_every_failure_has_a_line_with_its_cause() -> None:
+    lines: list[str] = []
+    progress = Progress(STUDY, n_done=0, say=lines.append)
+    for trial_id in range(7):
+        ended(progress, assignment(trial_id), status=TrialStatus.DIVERGED, cause="a nan")
+    assert len(lines) == 7
+    assert "trial 0 mlp - diverged a nan (" in lines[0]
+
+
+def test_the_end_is_expected_from_the_pace_of_this_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = Progress(STUDY, n_done=90, started=1000.0)
+    assert progress.expected_seconds() is None
+    monkeypatch.setattr("nas_evidence.terminal.time.monotonic", lambda: 1030.0)
+    ended(progress, assignment(90))
+    ended(progress, assignment(91))
+    # Two trials in 30 s; those of earlier runs say nothing of the pace; 8 are left.
+    assert progress.expected_seconds() == pytest.approx(120)
+
+
+def test_the_live_table_shows_every_running_trial_and_the_last_finished() -> None:
+    progress = Progress(STUDY, n_done=0)
+    assert "estimating the end" in shown(progress)
+    for trial_id in range(12):
+        ended(progress, assignment(trial_id, width=4, depth=1))
+    progress.launched(assignment(12, "cnn", width=37, depth=3))
+    progress.progressed(
+        SliceReport(trial_id=12, attempt=1, epoch=5, epochs=40, done=False,
+                    scores={"kfac_ggn": -1.25}, sotl=6.5)
+    )  # fmt: skip
+    rows = [line.split() for line in shown(progress).splitlines()]
+    running = next(row for row in rows if row[:1] == ["12"])
+    assert running == ["12", "cnn", "37/3", "5/40", "-1.250", "6.500", "0", "s", "running"]
+    assert [row[0] for row in rows if row[1:2] == ["mlp"]] == [str(i) for i in range(4, 12)]
+    assert shown(progress).startswith("small [b]: 12 of 100 trials, 0 s elapsed, ")

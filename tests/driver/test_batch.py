@@ -1,0 +1,192 @@
+"""Batches: the same proposals and results whatever the workers' speed, crashes and resumes.
+
+The proposer here depends on all that was told, in its order, so that any other course shows.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from fakes import FakeExecutor, FileProposer, Silent, score_at
+
+import nas_evidence.driver.driver as driver_module
+from nas_evidence.driver.driver import Driver
+from nas_evidence.record import TrialStatus
+from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.storage.faults import ARROWS
+from nas_evidence.storage.journal import journal_path, read_journal
+from nas_evidence.store import finished, read_table
+
+PRUNING = {"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials": 2}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
+    monkeypatch.setattr(driver_module, "Proposer", FileProposer)
+
+
+def study(**changes: object) -> StudySpec:
+    given: dict[str, object] = {
+        "name": "s",
+        "objective": "kfac_ggn",
+        "n_trials": 11,
+        "scheduling": "batch",
+        "batch": 4,
+        "dataset": {"name": "digits"},
+        "family": {"mlp": {"width": {"low": 4, "high": 64}}},
+        "plan": {"epochs": 8, "online": {"every": 2}},
+        "pruning": PRUNING,
+    }
+    return StudySpec.model_validate({**given, **changes})
+
+
+def run(spec: StudySpec, folder: Path, executor: FakeExecutor | None = None) -> FakeExecutor:
+    executor = executor or FakeExecutor()
+    Driver(spec, folder, executor, Silent()).run()
+    assert not executor.running
+    return executor
+
+
+def table(folder: Path) -> list[tuple[object, ...]]:
+    """Return proposals and results, without what may differ: attempts."""
+    trials = read_table(folder, "trials")
+    columns = ["trial_id", "replicate", "architecture_key", "status", "cause", "epochs", "seed"]
+    proposals = FileProposer(study(), folder / "study.db").state
+    return [*trials[columns].itertuples(index=False, name=None), proposals]
+
+
+def fail(assignment: Assignment) -> TrialStatus | None:
+    return TrialStatus.DIVERGED if assignment.trial_id in (2, 9) else None
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[object, ...]]:
+    folder = tmp_path_factory.mktemp("calm")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver_module, "Proposer", FileProposer)
+        run(study(), folder, FakeExecutor(workers=1, misbehave=fail))
+    found = table(folder)
+    assert {row[3] for row in found[:-1]} == {"complete", "pruned", "diverged"}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_workers_speed_and_losses_change_nothing(
+    tmp_path: Path, calm: list[tuple[object, ...]], seed: int
+) -> None:
+    seen = set()
+
+    def lose_at(assignment: Assignment, epoch: int) -> str | None:
+        key = (assignment.trial_id, epoch)
+        unlucky = (assignment.trial_id + epoch + seed) % 5 == 0 and key not in seen
+        seen.add(key)
+        return "worker died" if unlucky else None
+
+    executor = FakeExecutor(workers=1 + seed, seed=seed, misbehave=fail, lose_at=lose_at)
+    run(study(), tmp_path, executor)
+    assert table(tmp_path) == calm
+
+
+def killed_at(arrow: str, folder: Path, seed: int) -> bool:
+    """Run the study in a process that kills itself at an arrow; tell whether it got there."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.environ["NAS_EVIDENCE_CRASH_AT"] = arrow
+            run(study(), folder, FakeExecutor(workers=3, seed=seed, misbehave=fail))
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arrow", ARROWS)
+def test_killed_at_any_arrow_the_table_is_the_undisturbed_one(
+    tmp_path: Path, calm: list[tuple[object, ...]], arrow: str
+) -> None:
+    # Three kills, further on each time; SIGKILL, so that nothing is flushed or tidied up.
+    kills = [killed_at(f"{arrow}:{n}", tmp_path, seed) for seed, n in enumerate((1, 3, 2))]
+    assert any(kills)
+    stored = {p: p.read_bytes() for p in tmp_path.rglob("*.parquet")}
+    done = set(finished(tmp_path))
+    executor = run(study(), tmp_path, FakeExecutor(misbehave=fail))
+    assert not done & {launch.assignment.trial_id for launch in executor.launches}
+    assert all(path.read_bytes() == content for path, content in stored.items())
+    assert table(tmp_path) == calm
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_all_of_a_batch_is_asked_before_and_told_after_it_ran(tmp_path: Path) -> None:
+    run(study(pruning={"rule": "none"}), tmp_path, FakeExecutor(workers=3, seed=1))
+    words = [e["event"] for e in read_journal(tmp_path) if e["event"] in ("ask", "tell")]
+    assert words == (["ask"] * 4 + ["tell"] * 4) * 2 + ["ask"] * 3 + ["tell"] * 3
+    told = [e["number"] for e in read_journal(tmp_path) if e["event"] == "tell"]
+    assert told == list(range(11))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_a_batch_is_judged_when_all_of_it_has_reached_the_rung(
+    tmp_path: Path, workers: int
+) -> None:
+    spec = study(n_trials=4)
+    executor = run(spec, tmp_path, FakeExecutor(workers=workers, seed=3))
+    rows = finished(tmp_path)
+    at_two = sorted(rows, key=lambda i: score_at(rows[i].architecture, 2), reverse=True)
+    assert [i for i in at_two if rows[i].status is TrialStatus.COMPLETE] == at_two[:1]
+    # Two of four pass epoch 2 (the better half), one of these two passes epoch 4.
+    epochs = read_table(tmp_path, "trials").set_index("trial_id")["epochs"]
+    assert [epochs[i] for i in at_two] == [8, 4, 2, 2]
+    assert rows[at_two[3]].cause.startswith("rung 2: kfac_ggn -")
+    assert rows[at_two[3]].cause.endswith(" is 4th of 4")
+    assert [epoch for _, epoch in executor.parked].count(2) == 3, "all wait but the last to come"
+    assert not [e for e in read_journal(tmp_path) if e["event"] == "lost"]
+    told = FileProposer(spec, tmp_path / "study.db").state["told"]
+    assert {number for number, *_, pruned in told if pruned} == set(at_two[1:])
+
+
+def test_without_the_journal_of_an_earlier_run_a_batch_still_ends(tmp_path: Path) -> None:
+    assert killed_at("reported:9", tmp_path, 0)
+    journal_path(tmp_path).unlink()
+    run(study(), tmp_path, FakeExecutor(misbehave=fail))
+    assert len(finished(tmp_path)) == 11
+
+
+def test_asynchronous_pruning_never_parks_and_judges_by_those_before(tmp_path: Path) -> None:
+    executor = run(study(scheduling="async", n_trials=20), tmp_path, FakeExecutor(workers=1))
+    assert not executor.parked
+    rows = finished(tmp_path)
+    # One worker: trials come one after the other, so that each is judged by those before it.
+    for trial_id, row in rows.items():
+        at_two = [score_at(rows[i].architecture, 2) for i in range(trial_id + 1)]
+        rank = 1 + sum(score > at_two[-1] for score in at_two)
+        stopped = f"is {_ordinal(rank)} of {trial_id + 1}" if trial_id else ""
+        if trial_id and rank > max(1, (trial_id + 1) // 2):
+            assert row.cause.startswith("rung 2: ")
+            assert row.cause.endswith(stopped)
+        else:
+            assert not row.cause.startswith("rung 2: ")
+    assert {str(row.status) for row in rows.values()} == {"complete", "pruned"}
+
+
+def _ordinal(n: int) -> str:
+    return f"{n}{'th' if 10 < n < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
+
+
+def test_more_trials_fill_up_the_last_batch_first(tmp_path: Path) -> None:
+    run(study(), tmp_path)
+    before = table(tmp_path)
+    run(study(n_trials=17), tmp_path)
+    assert table(tmp_path)[:11] == before[:11]
+    words = [e["event"] for e in read_journal(tmp_path) if e["event"] in ("ask", "tell")]
+    assert words[22:] == ["ask", "tell"] + ["ask"] * 4 + ["tell"] * 4 + ["ask", "tell"]
+
+
+def test_replicates_belong_to_the_batch_of_their_proposal(tmp_path: Path) -> None:
+    spec = study(replicates=2, batch=2, n_trials=7)
+    for workers in (1, 3):
+        run(spec, tmp_path / str(workers), FakeExecutor(workers=workers, seed=workers))
+    assert table(tmp_path / "1") == table(tmp_path / "3")
+    assert len(finished(tmp_path / "1")) == 7

@@ -1,0 +1,154 @@
+"""Killed (SIGKILL) at every write-ahead arrow of a real study, it ends as if nothing had happened.
+
+Real training, the real database and the inline executor, in processes forked from this one, which
+has imported everything. `test_batch.py` does the same with stand-ins and three workers.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pandas as pd
+import pytest
+from commands import SCRIPT, assert_same, environment, found, hashes, run, write_study
+from fakes import Silent
+
+from nas_evidence.codec import load_study
+from nas_evidence.data import load
+from nas_evidence.driver.driver import Driver
+from nas_evidence.storage.faults import ARROWS
+from nas_evidence.storage.journal import read_journal
+from nas_evidence.storage.study_folder import locked, open_study, study_status
+from nas_evidence.workers.inline import InlineExecutor
+
+pytestmark = pytest.mark.slow
+
+N_TRIALS = 4
+# The second batch depends on what was told of the first; of each one trial is pruned.
+STUDY = f"""\
+name = "crashed"
+n_trials = {N_TRIALS}
+objective = "diag_ef"
+estimators = ["diag_ef"]
+scheduling = "batch"
+batch = 2
+[dataset]
+name = "npz"
+path = "{{data}}"
+[family.mlp]
+width = {{{{low = 4, high = 64, log = true}}}}
+depth = 1
+[plan]
+epochs = 4
+batch_size = 32
+[plan.online]
+every = 2
+curvature = "diag_ef"
+[sampler]
+startup_per_family = 1
+[pruning]
+rule = "halving"
+first_epoch = 2
+reduction = 2
+startup_trials = 2
+"""
+
+
+def search(folder: Path) -> None:
+    """Run the study in `folder`, or what is left of it."""
+    study = open_study(folder, load_study(folder.parent / "tiny.toml"))
+    with locked(folder):
+        arrays = load(study.dataset, seed=study.seed)
+        Driver(study, folder, InlineExecutor(arrays, study.resources), Silent()).run()
+
+
+def in_a_process(do: Callable[[Path], None], folder: Path, *, crash_at: str = "") -> int:
+    """Return how a process ended that did it: 0, or minus the signal that killed it."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.environ["NAS_EVIDENCE_CRASH_AT"] = crash_at
+            do(folder)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the study file, and `calm`: the study as it ends undisturbed."""
+    home = tmp_path_factory.mktemp("crashed")
+    write_study(home, STUDY)
+    assert in_a_process(search, home / "calm") == 0
+    assert set(found(home / "calm")["trials"]["status"]) == {"complete", "pruned"}
+    return home
+
+
+def results(folder: Path) -> dict[str, pd.DataFrame]:
+    return found(folder, without=["attempt"])
+
+
+def told(folder: Path) -> list[tuple[str, list[float] | None, dict[str, object]]]:
+    """Return state, values and parameters of every proposal as the database has them."""
+    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / 'study.db'}")
+    trials = storage.get_all_trials(storage.get_study_id_from_name("crashed"))
+    storage.engine.dispose()
+    return [(t.state.name, t.values, t.params) for t in trials]
+
+
+def assert_ended_as_undisturbed(folder: Path, calm: Path) -> None:
+    assert_same(results(calm), results(folder))
+    assert told(folder) == told(calm)
+    events = list(read_journal(folder))
+    for word in ("ask", "tell"):
+        assert [e["number"] for e in events if e["event"] == word] == list(range(N_TRIALS))
+    assert sorted(e["trial_id"] for e in events if e["event"] == "end") == list(range(N_TRIALS))
+    weights = {p.name: p.read_bytes() for p in (calm / "models").iterdir()}
+    assert {p.name for p in (folder / "models").iterdir()} == weights.keys()
+    assert not list((folder / "checkpoints").iterdir())
+    assert study_status(folder).state == "finished"
+
+
+@pytest.mark.parametrize("arrow", ARROWS)
+def test_killed_at_an_arrow_it_ends_as_if_nothing_had_happened(home: Path, arrow: str) -> None:
+    folder = home / arrow
+    assert in_a_process(search, folder, crash_at=f"{arrow}:2") == -signal.SIGKILL
+    stored = hashes(folder)
+    assert in_a_process(search, folder) == 0
+    now = hashes(folder)
+    committed = {name for name in stored if f"trials/{Path(name).name}" in stored}
+    assert {name: now[name] for name in committed} == {name: stored[name] for name in committed}
+    assert_ended_as_undisturbed(folder, home / "calm")
+
+
+@pytest.mark.parametrize("arrow", ["written", "told"])
+def test_killed_after_the_last_row_and_resumed_from_the_command_line(
+    home: Path, arrow: str
+) -> None:
+    # All rows are there, but the last batch, or its second trial, is not told.
+    folder = home / f"last-{arrow}"
+    process = subprocess.run(
+        [str(SCRIPT), "search", "tiny.toml", "--out", folder.name, "--executor", "inline"],
+        cwd=home,
+        env=environment(NAS_EVIDENCE_CRASH_AT=f"{arrow}:{N_TRIALS - (arrow == 'told')}"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+        check=False,
+    )
+    assert process.returncode == -signal.SIGKILL, process.stdout
+    before = hashes(folder)
+    assert len(before) == 4 * N_TRIALS
+    run("resume", folder.name, "--executor", "inline", folder=home)
+    assert hashes(folder) == before
+    assert_ended_as_undisturbed(folder, home / "calm")

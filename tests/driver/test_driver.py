@@ -1,0 +1,515 @@
+"""The loop: ask, run, write, tell; killed anywhere it loses nothing and runs nothing twice."""
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import optuna
+import pytest
+from fakes import FakeExecutor, FileProposer, Silent, record_of, value_of
+
+import nas_evidence.driver.driver as driver_module
+import nas_evidence.driver.results as results_module
+from nas_evidence.domains import IntRange
+from nas_evidence.driver.driver import Driver
+from nas_evidence.driver.plan import plan_trials
+from nas_evidence.driver.retries import MAX_LOSSES, MAX_STALLED
+from nas_evidence.proposing.proposer import Proposal, Proposer
+from nas_evidence.record import TrialRecord, TrialStatus
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.storage.budget import read_spent
+from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.journal import Journal, journal_path, read_journal
+from nas_evidence.store import finished, read_table
+from nas_evidence.workers.protocol import Event, Lost
+
+
+@pytest.fixture
+def database() -> None:
+    """The real database, for tests of what is in it; the others have a small file."""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
+    if "database" not in request.fixturenames:
+        monkeypatch.setattr(driver_module, "Proposer", FileProposer)
+
+
+def study(**changes: object) -> StudySpec:
+    given: dict[str, object] = {
+        "name": "s",
+        "objective": "kfac_ggn",
+        "n_trials": 10,
+        "dataset": DatasetSpec(name="digits"),
+        "family": {"mlp": {"width": IntRange(low=4, high=64, log=True)}, "linear": {}},
+        "sampler": {"name": "random", "startup_per_family": 3},
+        "plan": {"epochs": 6, "online": {"every": 2}},
+    }
+    return StudySpec.model_validate({**given, **changes})
+
+
+def run(spec: StudySpec, folder: Path, executor: FakeExecutor | None = None) -> Silent:
+    watcher = Silent()
+    Driver(spec, folder, executor or FakeExecutor(), watcher).run()
+    return watcher
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*.parquet"))
+    }
+
+
+def told_states(folder: Path) -> list[tuple[str, list[float] | None]]:
+    """Return state and values of every proposal, in order, as they stand in the database."""
+    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / 'study.db'}")
+    (summary,) = optuna.get_all_study_names(storage)
+    trials = optuna.load_study(study_name=summary, storage=storage).trials
+    return [(t.state.name, t.values) for t in trials]
+
+
+def proposer(folder: Path) -> FileProposer:
+    return FileProposer(study(), folder / "study.db")
+
+
+def facts(folder: Path) -> list[tuple[object, ...]]:
+    trials = read_table(folder, "trials")
+    columns = ["trial_id", "replicate", "architecture_key", "status", "seed"]
+    return list(trials[columns].itertuples(index=False, name=None))
+
+
+def test_every_trial_is_run_stored_and_told_once(tmp_path: Path, database: None) -> None:
+    watcher = run(study(), tmp_path)
+    assert sorted(r.trial_id for r in watcher.ends) == list(range(10))
+    assert sorted(finished(tmp_path)) == list(range(10))
+    assert Driver(study(), tmp_path, FakeExecutor(), Silent())._proposer.told() == set(range(10))
+    assert not list((tmp_path / "checkpoints").iterdir())
+    assert len(list((tmp_path / "models").iterdir())) == 10
+
+
+def test_a_finished_study_runs_nothing_and_more_trials_only_the_rest(tmp_path: Path) -> None:
+    run(study(), tmp_path)
+    before = hashes(tmp_path)
+    assert run(study(), tmp_path).launches == []
+    more = run(study(n_trials=14), tmp_path)
+    assert sorted(a.trial_id for a in more.launches) == [10, 11, 12, 13]
+    after = hashes(tmp_path)
+    assert {name: after[name] for name in before} == before
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_assignments_do_not_depend_on_the_number_of_workers(
+    tmp_path: Path, workers: int, database: None
+) -> None:
+    # Start-up points and a random sampler: proposals do not depend on what was told.
+    run(study(), tmp_path / "two")
+    run(study(), tmp_path / "other", FakeExecutor(workers))
+    assert facts(tmp_path / "two") == facts(tmp_path / "other")
+
+
+def test_replicates_share_the_architecture_and_differ_in_the_seed(tmp_path: Path) -> None:
+    watcher = run(study(replicates=3, n_trials=9), tmp_path)
+    by_id = {a.trial_id: a for a in watcher.launches}
+    for first in (0, 3, 6):
+        trio = [by_id[first + r] for r in range(3)]
+        assert [a.replicate for a in trio] == [0, 1, 2]
+        assert len({a.architecture.key for a in trio}) == 1
+        assert len({a.seed for a in trio}) == 3
+
+
+def test_an_architecture_proposed_again_becomes_its_next_replicate() -> None:
+    same = ArchitectureSpec(family="mlp", values={"width": 5})
+    other = ArchitectureSpec(family="linear")
+    proposals = [Proposal(i, a) for i, a in enumerate([same, other, same, same])]
+    planned = plan_trials(proposals, {}, study())
+    assert [p.replicate for p in planned] == [0, 0, 1, 2]
+
+
+def test_a_lost_attempt_goes_on_from_its_checkpoint_with_the_same_seed(tmp_path: Path) -> None:
+    def misbehave(assignment: Assignment) -> str | None:
+        return "gone" if assignment.trial_id == 4 and assignment.attempt == 1 else None
+
+    executor = FakeExecutor(misbehave=misbehave)
+    watcher = run(study(), tmp_path, executor)
+    attempts = [launch for launch in executor.launches if launch.assignment.trial_id == 4]
+    first, second = (launch.assignment for launch in attempts)
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert first.model_copy(update={"attempt": 2}) == second
+    assert [loss.trial_id for loss in watcher.losses] == [4]
+    assert finished(tmp_path)[4].attempt == 2
+
+
+def test_a_trial_lost_again_and_again_is_given_up_with_its_cause(tmp_path: Path) -> None:
+    executor = FakeExecutor(misbehave=lambda a: "worker died" if a.trial_id == 2 else None)
+    run(study(), tmp_path, executor)
+    row = read_table(tmp_path, "trials").set_index("trial_id").loc[2]
+    assert row["status"] == "failed"
+    assert row["cause"] == f"{MAX_STALLED} attempts lost: worker died"
+    told = {number: values for number, values, *_ in proposer(tmp_path).state["told"]}
+    assert [number for number, values in told.items() if values is None] == [2]
+
+
+def test_losses_with_progress_in_between_do_not_end_a_trial(tmp_path: Path) -> None:
+    # Lost in every slice once: an attempt gets one checkpoint further than the one before.
+    seen: set[tuple[int, int]] = set()
+
+    def lose_at(assignment: Assignment, epoch: int) -> str | None:
+        first = (assignment.trial_id, epoch) not in seen
+        seen.add((assignment.trial_id, epoch))
+        return "node gone" if first else None
+
+    spec = study(n_trials=2, plan={"epochs": 8, "online": {"every": 1}})
+    run(spec, tmp_path, FakeExecutor(lose_at=lose_at))
+    rows = finished(tmp_path)
+    assert [rows[i].status for i in range(2)] == [TrialStatus.COMPLETE] * 2
+    assert [rows[i].attempt for i in range(2)] == [9, 9]
+
+
+def test_losses_with_progress_end_too_at_the_higher_limit(tmp_path: Path) -> None:
+    spec = study(n_trials=1, plan={"epochs": 40, "online": {"every": 1}})
+
+    def lose_at(assignment: Assignment, epoch: int) -> str | None:
+        return "flaky" if epoch == assignment.attempt + 1 else None
+
+    run(spec, tmp_path, FakeExecutor(lose_at=lose_at))
+    row = finished(tmp_path)[0]
+    assert row.status is TrialStatus.FAILED
+    assert row.cause == f"{MAX_LOSSES} attempts lost (1 without progress): flaky"
+
+
+def test_out_of_memory_is_tried_once_more_with_twice_the_share(tmp_path: Path) -> None:
+    def misbehave(a: Assignment) -> TrialStatus | None:
+        too_small = a.trial_id == 1 or (a.trial_id == 2 and a.attempt == 1)
+        return TrialStatus.OUT_OF_MEMORY if too_small else None
+
+    tight = FakeExecutor(share=0.25, misbehave=misbehave)
+    run(study(n_trials=4), tmp_path, tight)
+    rows = finished(tmp_path)
+    assert [rows[i].status.value for i in range(4)] == [
+        "complete", "out_of_memory", "complete", "complete",
+    ]  # fmt: skip
+    assert [rows[i].attempt for i in range(4)] == [1, 2, 2, 1]
+    shares = {(a.assignment.trial_id, a.assignment.attempt): a.min_share for a in tight.launches}
+    assert shares[1, 1] == shares[3, 1] == 0.0
+    assert shares[1, 2] == shares[2, 2] == 0.5
+
+
+@pytest.mark.parametrize("share", [None, 0.0, 1.0])
+def test_out_of_memory_is_final_on_a_cpu_and_on_a_whole_gpu(
+    tmp_path: Path, share: float | None
+) -> None:
+    run(
+        study(n_trials=2),
+        tmp_path,
+        FakeExecutor(share=share, misbehave=lambda a: TrialStatus.OUT_OF_MEMORY),
+    )
+    assert {row.attempt for row in finished(tmp_path).values()} == {1}
+
+
+def test_a_slice_may_take_five_times_the_longest_and_at_least_the_limit(tmp_path: Path) -> None:
+    executor = FakeExecutor(workers=1, slice_seconds=lambda a: 100.0 if a.trial_id == 0 else 1.0)
+    spec = study(n_trials=2, resources={"slice_timeout_seconds": 50.0})
+    run(spec, tmp_path, executor)
+    assert executor.timeouts == [50.0, 500.0, 500.0, 500.0, 500.0, 500.0]
+
+
+@pytest.mark.parametrize("status", [TrialStatus.DIVERGED, TrialStatus.FAILED])
+def test_a_failure_is_a_row_and_never_told_as_a_value(
+    tmp_path: Path, status: TrialStatus, database: None
+) -> None:
+    executor = FakeExecutor(misbehave=lambda a: status if a.trial_id == 3 else None)
+    run(study(), tmp_path, executor)
+    assert finished(tmp_path)[3].status is status
+    expected = [
+        ("FAIL", None) if p.number == 3 else ("COMPLETE", [value_of(p.architecture)])
+        for p in Proposer(study(), tmp_path / "study.db").proposals()
+    ]
+    assert told_states(tmp_path) == expected
+
+
+def test_an_infeasible_trial_tells_by_how_much_it_is_above_the_limit(tmp_path: Path) -> None:
+    limited = {"n_parameters": 200, "flops": 10}
+    spec = study(limits=limited)
+
+    def misbehave(assignment: Assignment) -> TrialStatus | None:
+        assert assignment.limits.n_parameters == 200
+        wide = int(assignment.architecture.values.get("width", 1)) > 20
+        return TrialStatus.INFEASIBLE if wide else None
+
+    run(spec, tmp_path, FakeExecutor(misbehave=misbehave))
+    told = {n: rest for n, *rest in proposer(tmp_path).state["told"]}
+    assert len(told) == 10
+    for number, row in finished(tmp_path).items():
+        width = int(row.architecture.values.get("width", 1))
+        values, constraints, pruned = told[number]
+        assert constraints == [["n_parameters", pytest.approx(width / 20 - 1)]]
+        assert (values is None) == (width > 20)
+        assert not pruned
+
+
+def test_several_objectives_are_told_together(tmp_path: Path, database: None) -> None:
+    spec = study(minimise=("n_parameters",))
+    run(spec, tmp_path)
+    expected = [
+        ("COMPLETE", [value_of(a), 10.0 * int(a.values.get("width", 1))])
+        for a in (p.architecture for p in Proposer(spec, tmp_path / "study.db").proposals())
+    ]
+    assert told_states(tmp_path) == expected
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_full_disk_stops_the_study_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    run(study(scheduling="batch", batch=3), tmp_path / "calm")
+    folder = tmp_path / "full"
+    original = driver_module.write_record
+
+    def write(place: Path, record: TrialRecord, spec: StudySpec) -> None:
+        if record.trial_id == 4:
+            raise OSError(number, os.strerror(number), str(place / "trials"))
+        original(place, record, spec)
+
+    monkeypatch.setattr(driver_module, "write_record", write)
+    with pytest.raises(StudyStoppedError, match=r"nothing is lost.* Free space") as caught:
+        run(study(scheduling="batch", batch=3), folder)
+    assert os.strerror(number) in str(caught.value)
+    assert str(folder / "trials") in str(caught.value)
+    assert 4 not in finished(folder)
+    assert list((folder / "checkpoints" / "000004").glob("attempt-1/epoch-*.pt"))
+    monkeypatch.setattr(driver_module, "write_record", original)
+    watcher = run(study(scheduling="batch", batch=3), folder)
+    assert {a.trial_id: a.attempt for a in watcher.launches}[4] == 2
+    assert facts(folder) == facts(tmp_path / "calm")
+
+
+def test_a_worker_with_a_full_disk_stops_the_study_and_costs_no_attempt(tmp_path: Path) -> None:
+    cause = "[Errno 28] No space left on device: 'epoch-000002.pt'"
+    executor = FakeExecutor(misbehave=lambda a: cause if a.trial_id == 3 else None)
+    with pytest.raises(StudyStoppedError, match="Errno 28"):
+        run(study(), tmp_path, executor)
+    assert (tmp_path / "checkpoints" / "000003" / "attempt-1" / "assignment.json").exists()
+    run(study(), tmp_path)
+    assert len(finished(tmp_path)) == 10
+
+
+def test_other_errors_of_the_system_are_not_taken_for_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(driver_module, "write_record", write)
+    with pytest.raises(PermissionError):
+        run(study(), tmp_path)
+
+
+class Gossip(FakeExecutor):
+    """Hands over words of attempts and trials that nobody waits for."""
+
+    def poll(self, timeout: float) -> list[Event]:
+        late: list[Event] = []
+        for trial_id, launch in self.running.items():
+            other = launch.assignment.model_copy(update={"attempt": 7})
+            late += [record_of(other), Lost(trial_id, 7, "late")]
+        late.append(Lost(99, 1, "unknown"))
+        return late + super().poll(timeout)
+
+
+def test_a_late_word_of_an_earlier_attempt_is_dropped(tmp_path: Path) -> None:
+    executor = Gossip()
+    watcher = run(study(), tmp_path, executor)
+    assert [row.attempt for row in finished(tmp_path).values()] == [1] * 10
+    assert len(watcher.ends) == 10
+    assert not watcher.losses
+
+
+@pytest.mark.parametrize("limit", ["wall_seconds", "device_seconds"])
+def test_a_spent_budget_parks_and_a_higher_one_goes_on(tmp_path: Path, limit: str) -> None:
+    run(study(scheduling="batch", batch=5), tmp_path / "calm")
+    folder = tmp_path / "tight"
+    executor = FakeExecutor(workers=3)
+    run(study(scheduling="batch", batch=5, budget={limit: 4.0}), folder, executor)
+    n_done = len(finished(folder))
+    assert n_done < 10
+    assert executor.parked
+    assert not executor.running
+    used = getattr(read_spent(folder), limit)
+    assert used >= 4.0
+    again = FakeExecutor()
+    run(study(scheduling="batch", batch=5, budget={limit: 4.0}), folder, again)
+    assert not again.launches, "the budget survives a resume"
+    more = FakeExecutor(workers=3)
+    run(study(scheduling="batch", batch=5, budget={limit: used + 8.0}), folder, more)
+    assert n_done < len(finished(folder)) < 10
+    first = more.launches[: len(executor.parked)]
+    # Parked trials go first, from their checkpoints.
+    assert [(a.assignment.trial_id, a.assignment.attempt) for a in first] == sorted(
+        (trial_id, 2) for trial_id, _ in executor.parked
+    )
+    assert all(launch.resume_from for launch in first)
+    run(study(scheduling="batch", batch=5), folder)
+    assert facts(folder) == facts(tmp_path / "calm")
+    assert "lost" not in {event["event"] for event in read_journal(folder)}
+
+
+def test_the_order_of_asks_and_tells_is_in_the_journal(tmp_path: Path) -> None:
+    run(study(n_trials=3), tmp_path, FakeExecutor(workers=1))
+    words = [e["event"] for e in read_journal(tmp_path) if e["event"] != "report"]
+    assert words == ["ask", "launch", "end", "tell"] * 3 + ["stop"]
+
+
+def test_a_torn_line_of_the_journal_is_closed_and_skipped(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write("ask", number=0)
+    journal.write("tell", number=0)
+    journal.close()
+    path = journal_path(tmp_path)
+    path.write_bytes(path.read_bytes()[:-5])
+    again = Journal(tmp_path)
+    again.write("ask", number=1)
+    again.close()
+    assert [(e["event"], e["number"]) for e in read_journal(tmp_path)] == [("ask", 0), ("ask", 1)]
+
+
+def test_beyond_the_limit_only_the_best_weights_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 8)
+    monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 3)
+    run(study(), tmp_path)
+    done = finished(tmp_path).values()
+    best = sorted(done, key=lambda t: t.values["kfac_ggn"], reverse=True)[:3]
+    kept = {int(path.stem) for path in (tmp_path / "models").iterdir()}
+    assert kept == {t.trial_id for t in best}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("costs", [(), ("n_parameters",)])
+def test_the_weights_of_the_pareto_front_are_kept_too_in_any_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, costs: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 8)
+    monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 2)
+    spec = study(n_trials=30, minimise=costs)
+    kept = set()
+    for seed in range(3):
+        folder = tmp_path / str(seed)
+        with pytest.raises(KeyboardInterrupt):
+            run(spec, folder, Interrupted(workers=4, seed=seed, after=15))
+        run(spec, folder, FakeExecutor(workers=3, seed=seed))
+        done = finished(folder).values()
+        best = sorted(done, key=lambda t: (-t.values["kfac_ggn"], t.trial_id))[:2]
+        # One larger network is better up to a width of 20 and worse from there.
+        front = {
+            t.trial_id
+            for t in done
+            if not any(
+                o.values["kfac_ggn"] >= t.values["kfac_ggn"]
+                and o.costs["n_parameters"] < t.costs["n_parameters"]
+                for o in done
+            )
+            and not any(
+                o.values["kfac_ggn"] > t.values["kfac_ggn"]
+                and o.costs["n_parameters"] <= t.costs["n_parameters"]
+                for o in done
+            )
+        }
+        kept = {int(path.stem) for path in (folder / "models").iterdir()}
+        assert kept == {t.trial_id for t in best} | (front if costs else set())
+    assert (len(kept) > 3) == bool(costs)
+
+
+class Interrupted(FakeExecutor):
+    """Someone presses Ctrl-C after so many records."""
+
+    def __init__(self, *args: object, after: int, **facts: object) -> None:
+        super().__init__(*args, **facts)  # type: ignore[arg-type]
+        self.left = after
+
+    def poll(self, timeout: float) -> list[Event]:
+        events = super().poll(timeout)
+        self.left -= sum(isinstance(event, TrialRecord) for event in events)
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return events
+
+
+class Mourner(Silent):
+    """Ends the driver at the first loss."""
+
+    def lost(self, loss: Lost) -> None:
+        super().lost(loss)
+        raise KeyboardInterrupt
+
+
+def test_losses_count_on_in_the_next_driver(tmp_path: Path) -> None:
+    def executor() -> FakeExecutor:
+        return FakeExecutor(misbehave=lambda a: "worker died" if a.trial_id == 2 else None)
+
+    for _ in range(MAX_STALLED - 1):
+        with pytest.raises(KeyboardInterrupt):
+            Driver(study(), tmp_path, executor(), Mourner()).run()
+    Driver(study(), tmp_path, executor(), Mourner()).run()
+    row = finished(tmp_path)[2]
+    assert row.status is TrialStatus.FAILED
+    assert row.cause == f"{MAX_STALLED} attempts lost: worker died"
+    assert row.attempt == MAX_STALLED
+
+
+def test_a_larger_share_of_a_gpu_is_asked_for_in_the_next_driver(tmp_path: Path) -> None:
+    def executor() -> FakeExecutor:
+        return FakeExecutor(
+            workers=1,
+            share=0.25,
+            misbehave=lambda a: TrialStatus.OUT_OF_MEMORY if a.trial_id == 1 else None,
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        Driver(study(n_trials=3), tmp_path, executor(), Mourner()).run()
+    again = executor()
+    Driver(study(n_trials=3), tmp_path, again, Mourner()).run()
+    assert again.launches[0].assignment.trial_id == 1
+    assert [launch.min_share for launch in again.launches] == [0.5, 0.0]
+    assert finished(tmp_path)[1].status is TrialStatus.OUT_OF_MEMORY
+    assert finished(tmp_path)[1].attempt == 2
+
+
+def test_what_a_kill_kept_from_the_journal_is_written_by_the_next_driver(tmp_path: Path) -> None:
+    run(study(n_trials=3), tmp_path, FakeExecutor(workers=1))
+    path = journal_path(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    words = [e["event"] for e in read_journal(tmp_path)]
+    last = max(i for i, word in enumerate(words) if word == "tell")
+    path.write_bytes(b"".join(lines[:last]) + lines[last][:9])
+    run(study(n_trials=3), tmp_path)
+    events = [e for e in read_journal(tmp_path) if e["event"] in ("ask", "end", "tell")]
+    assert [e["event"] for e in events] == ["ask", "end", "tell"] * 3
+    assert (events[-1]["number"], events[-1]["recovered"]) == (2, True)
+
+
+def test_files_that_a_killed_writer_left_half_written_go_away(tmp_path: Path) -> None:
+    run(study(n_trials=3), tmp_path)
+    before = hashes(tmp_path)
+    half = tmp_path / "terms" / ".000003-a1.parquet.0123"
+    half.write_bytes(b"PAR1")
+    run(study(n_trials=4), tmp_path)
+    assert not half.exists()
+    assert {name: hashes(tmp_path)[name] for name in before} == before
+
+
+def test_a_killed_attempts_weights_do_not_outlive_the_failure_of_the_next(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "1.safetensors").write_bytes(b"of an attempt that was killed")
+    failing = FakeExecutor(misbehave=lambda a: "worker died" if a.trial_id == 1 else None)
+    run(study(n_trials=3), tmp_path, failing)
+    assert sorted(p.stem for p in (tmp_path / "models").iterdir()) == ["0", "2"]
+
+
+def test_the_watcher_hears_of_parked_trials(tmp_path: Path) -> None:
+    executor = FakeExecutor(workers=3)
+    watcher = run(study(budget={"wall_seconds": 4.0}), tmp_path, executor)
+    assert watcher.parks == [trial_id for trial_id, _ in executor.parked] != []

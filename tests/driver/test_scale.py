@@ -1,0 +1,157 @@
+"""Long studies: everything is there, and the thousandth trial costs the driver what the first did.
+
+Counted are files opened, folders listed, Parquet read and statements of SQL, not time: a count is
+the same on a busy machine.
+"""
+
+import math
+import os
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes import Silent
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from nas_evidence import store
+from nas_evidence.driver.driver import Driver
+from nas_evidence.record import TrialRecord, TrialStatus
+from nas_evidence.spec import StudySpec
+from nas_evidence.storage import budget
+from nas_evidence.store import COMPACT_AT, finished, read_tables
+from nas_evidence.workers.learning_curves import synthetic
+from nas_evidence.workers.simulated import SimulatedExecutor
+
+pytestmark = pytest.mark.slow
+
+N_TRIALS, EPOCHS = 1_100, 3
+#: Trials under way at the borders of a window may fall on either side of them.
+LEEWAY = 1.03
+
+
+class Counting(Silent):
+    """Notes how much was done when each trial ended."""
+
+    def __init__(self, work: Counter[str]) -> None:
+        super().__init__()
+        self.work = work
+        self.after: list[Counter[str]] = [Counter()]
+
+    def ended(self, record: TrialRecord) -> None:
+        self.after.append(Counter(self.work))
+
+    def between(self, first: int, last: int) -> Counter[str]:
+        return self.after[last] - self.after[first]
+
+
+@pytest.fixture(scope="module")
+def work() -> Iterator[Counter[str]]:
+    """Counts while it is in use: Python's own opens and listings, Parquet reads, SQL."""
+    counts: Counter[str] = Counter()
+    counting = True
+
+    def audit(what: str, arguments: tuple[object, ...]) -> None:  # a hook is for ever
+        if counting and what in ("open", "os.listdir", "os.scandir"):
+            counts[what] += 1
+
+    def statement(*arguments: object) -> None:
+        counts["sql"] += 1
+
+    def load(path: Path) -> object:
+        counts["parquet_read"] += 1
+        return store_load(path)
+
+    store_load = store._load
+    sys.addaudithook(audit)
+    event.listen(Engine, "before_cursor_execute", statement)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "_load", load)
+        yield counts
+    counting = False
+    event.remove(Engine, "before_cursor_execute", statement)
+
+
+@pytest.fixture(scope="module")
+def study() -> StudySpec:
+    """One family, so that every proposal has as many parameters as the next."""
+    domains = {
+        "depth": {"low": 1, "high": 5},
+        "width": {"low": 4, "high": 1024},
+        "shape": {"options": ["constant", "taper"]},
+    }
+    return StudySpec.model_validate(
+        {
+            "name": "long",
+            "objective": "kfac_ggn",
+            "n_trials": N_TRIALS,
+            "dataset": {"name": "digits"},
+            "family": {"mlp": domains},
+            "plan": {"epochs": EPOCHS, "online": {"every": 1}},
+            "sampler": {"name": "qmc"},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def long_study(
+    study: StudySpec, work: Counter[str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Counting]:
+    """The study, run with eight simulated workers; the disk need not be waited for."""
+    folder, watcher = tmp_path_factory.mktemp("long") / "study", Counting(work)
+    executor = SimulatedExecutor(synthetic, workers=8, seed=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        patch.setattr(budget, "WRITE_EVERY", math.inf)  # by the clock, and not for a trial
+        Driver(study, folder, executor, watcher).run()
+    return folder, watcher
+
+
+def test_a_long_study_leaves_all_its_rows(long_study: tuple[Path, Counting]) -> None:
+    folder, _ = long_study
+    tables, unreadable = read_tables(folder)
+    assert unreadable == ()
+    assert list(tables["trials"]["trial_id"]) == list(range(N_TRIALS))
+    assert set(tables["trials"]["status"]) == {TrialStatus.COMPLETE}
+    assert tables["trials"]["architecture_key"].nunique() == N_TRIALS
+    per_trial = tables["curves"].groupby("trial_id")["epoch"].apply(list)
+    assert len(per_trial) == N_TRIALS
+    assert all(epochs == [*range(1, EPOCHS + 1)] for epochs in per_trial)
+    objective = tables["evidence"][tables["evidence"]["estimator"] == "kfac_ggn"]
+    assert len(objective) == N_TRIALS * EPOCHS
+    assert finished(folder).keys() == set(range(N_TRIALS))
+    with sqlite3.connect(folder / "study.db") as connection:
+        states = connection.execute("SELECT state, COUNT(*) FROM trials GROUP BY state").fetchall()
+    connection.close()
+    assert states == [("COMPLETE", N_TRIALS)]
+    assert list((folder / "checkpoints").iterdir()) == []
+
+
+def test_a_late_trial_opens_no_more_files_and_asks_no_more_of_the_database_than_an_early_one(
+    long_study: tuple[Path, Counting],
+) -> None:
+    """A hundred trials without a compaction, early and late: the same work, no Parquet read."""
+    _, watcher = long_study
+    early, late = watcher.between(300, 400), watcher.between(900, 1_000)
+    assert set(early) == {"open", "os.listdir", "os.scandir", "sql"}
+    assert early["sql"] > 100
+    assert all(late[what] <= LEEWAY * early[what] for what in late), (early, late)
+
+
+def test_a_late_compaction_reads_no_more_than_the_parts_that_are_there(
+    long_study: tuple[Path, Counting],
+) -> None:
+    """One part a table is added by each compaction; nothing else may grow."""
+    _, watcher = long_study
+    windows = [
+        watcher.between(k * COMPACT_AT, (k + 1) * COMPACT_AT)
+        for k in range(1, N_TRIALS // COMPACT_AT)
+    ]
+    early, late = windows[0], windows[-1]
+    more_parts = len(store.TABLES) * (len(windows) - 1)
+    assert late["parquet_read"] - early["parquet_read"] <= more_parts
+    for what in ("open", "os.listdir", "os.scandir", "sql"):
+        assert late[what] <= LEEWAY * early[what], what

@@ -1,0 +1,459 @@
+"""The files in cluster/: each says what its reader expects, and its entry command runs.
+
+No cloud is needed: the schema is Ray's own, Kubernetes and Docker are read as text, and `srun` and
+`scontrol` are fakes. What they would start is started, on a cluster of this machine.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from commands import SCRIPT, environment, run, write_study
+from packaging.specifiers import SpecifierSet
+
+from nas_evidence.store import read_table
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ROOT / "cluster"
+FOLDERS = ("docker", "kuberay", "ray-up", "slurm")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+IMAGE = f"nas-evidence:{PROJECT['version']}"
+SBATCH = CLUSTER / "slurm" / "study.sbatch"
+
+
+def pinned(package: str) -> str:
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    )
+    return pins[package]
+
+
+def readme(folder: str) -> str:
+    return (CLUSTER / folder / "README.md").read_text()
+
+
+# --- all of them
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_each_readme_says_how_to_start_follow_cancel_resume_and_what_a_failure_costs(
+    folder: str,
+) -> None:
+    headings = re.findall(r"^## (.+)$", readme(folder), flags=re.MULTILINE)
+    assert headings == ["Needs", "Start", "Follow", "Cancel", "Resume", "When something fails"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_commands_of_the_readme_are_shell_and_name_files_that_exist(folder: str) -> None:
+    blocks = re.findall(r"```bash\n(.*?)```", readme(folder), flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        subprocess.run(["bash", "-n"], input=block, text=True, check=True)
+        for path in re.findall(r"\bcluster/[\w./-]+", block):
+            assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_file_holds_a_secret_or_opens_a_dashboard_to_the_world(folder: str) -> None:
+    for path in (CLUSTER / folder).iterdir():
+        text = path.read_text()
+        assert "0.0.0.0" not in text, path
+        assert not re.search(r"(?i)(password|secret_key|auth_token)\s*[=:]\s*[\w\"']{8,}", text), (
+            path
+        )
+
+
+# --- ray up
+
+
+@pytest.mark.parametrize("name", ["aws.yaml", "machines.yaml"])
+def test_ray_up_files_satisfy_rays_own_schema(name: str) -> None:
+    import ray.autoscaler
+
+    schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
+    config = yaml.safe_load((CLUSTER / "ray-up" / name).read_text())
+    jsonschema.validate(config, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(config | {"nonsense": 1}, schema)
+
+
+@pytest.mark.parametrize("name", ["aws.yaml", "machines.yaml"])
+def test_ray_up_heads_count_no_cpus_and_everybody_starts_with_the_token(name: str) -> None:
+    config = yaml.safe_load((CLUSTER / "ray-up" / name).read_text())
+    head, worker = config["head_start_ray_commands"], config["worker_start_ray_commands"]
+    for command in (head[-1], worker[-1]):
+        assert command.startswith("RAY_AUTH_MODE=token ray start ")
+    types = config.get("available_node_types")
+    counted = types[config["head_node_type"]]["resources"] if types else {}
+    assert counted.get("CPU") == 0 or "--num-cpus=0" in head[-1]
+    assert "~/.ray/auth_token" in config["file_mounts"]
+    assert config.get("docker", {"image": IMAGE})["image"] == IMAGE
+
+
+def test_the_aws_file_asks_for_as_many_workers_as_its_command() -> None:
+    config = yaml.safe_load((CLUSTER / "ray-up" / "aws.yaml").read_text())
+    types = config["available_node_types"]
+    assert set(types) == {config["head_node_type"], "gpu"}
+    command = entry_of_readme("ray-up")
+    assert command[command.index("--workers") + 1] == str(types["gpu"]["max_workers"])
+    assert types["gpu"]["max_workers"] <= config["max_workers"]
+
+
+# --- KubeRay
+
+
+@pytest.fixture
+def manifest() -> dict[str, Any]:
+    documents = yaml.safe_load_all((CLUSTER / "kuberay" / "rayjob.yaml").read_text())
+    return {document["kind"]: document for document in documents}
+
+
+def test_the_rayjob_is_of_the_pinned_versions_and_tries_again(manifest: dict[str, Any]) -> None:
+    job = manifest["RayJob"]
+    spec, cluster = job["spec"], job["spec"]["rayClusterSpec"]
+    assert job["apiVersion"] == "ray.io/v1"
+    assert spec["backoffLimit"] > 0
+    assert spec["shutdownAfterJobFinishes"] is True
+    assert cluster["rayVersion"] == pinned("ray")
+    assert cluster["authOptions"] == {"mode": "token"}
+    for pod in pods(manifest):
+        assert pod["containers"][0]["image"] == IMAGE
+        assert pod["securityContext"]["runAsNonRoot"] is True
+
+
+def test_the_driver_has_its_room_on_a_head_that_runs_no_trial(manifest: dict[str, Any]) -> None:
+    spec = manifest["RayJob"]["spec"]
+    head, worker = pods(manifest)
+    assert spec["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert spec["entrypointNumCpus"] == 0
+    assert head["containers"][0]["resources"]["requests"] == {"cpu": "2", "memory": "8Gi"}
+    group = spec["rayClusterSpec"]["workerGroupSpecs"][0]
+    gpus = int(worker["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
+    command = shlex.split(spec["entrypoint"])
+    assert int(command[command.index("--workers") + 1]) == group["replicas"] * gpus
+
+
+def test_all_pods_share_the_store_and_have_room_for_the_object_store(
+    manifest: dict[str, Any],
+) -> None:
+    claim = manifest["PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    for pod in pods(manifest):
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        mounts = {m["mountPath"]: m["name"] for m in pod["containers"][0]["volumeMounts"]}
+        store = volumes[mounts["/store"]]["persistentVolumeClaim"]["claimName"]
+        assert store == claim["metadata"]["name"]
+        memory = volumes[mounts["/dev/shm"]]["emptyDir"]
+        assert memory["medium"] == "Memory"
+        assert gibibytes(memory["sizeLimit"]) < gibibytes(
+            pod["containers"][0]["resources"]["limits"]["memory"]
+        )
+
+
+def pods(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    cluster = manifest["RayJob"]["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [group["template"]["spec"] for group in groups]
+
+
+def gibibytes(quantity: str) -> int:
+    return int(quantity.removesuffix("Gi"))
+
+
+# --- Docker
+
+
+@pytest.fixture
+def instructions() -> list[tuple[str, str]]:
+    text = (CLUSTER / "docker" / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in lines]
+
+
+def test_the_image_has_a_pinned_python_that_the_project_supports(
+    instructions: list[tuple[str, str]],
+) -> None:
+    word, image = instructions[0]
+    assert word == "FROM"
+    found = re.fullmatch(r"python:(3\.\d+\.\d+)-slim-\w+", image)
+    assert found, image
+    assert SpecifierSet(PROJECT["requires-python"]).contains(found[1])
+
+
+def test_the_image_installs_the_pins_and_ends_as_an_ordinary_user(
+    instructions: list[tuple[str, str]],
+) -> None:
+    users = [what for word, what in instructions if word == "USER"]
+    assert users == ["search"]
+    runs = [what for word, what in instructions if word == "RUN"]
+    assert any("pip install" in what and "-c constraints.txt" in what for what in runs)
+    last_run = max(i for i, (word, _) in enumerate(instructions) if word == "RUN")
+    assert instructions.index(("USER", "search")) > last_run
+
+
+def test_all_that_the_image_copies_exists_and_is_let_through(
+    instructions: list[tuple[str, str]],
+) -> None:
+    ignored = (CLUSTER / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
+    let_through = {line[1:] for line in ignored if line.startswith("!")}
+    copied = [what.split()[:-1] for word, what in instructions if word == "COPY"]
+    sources = {source for names in copied for source in names}
+    assert "*" in ignored
+    assert sources == let_through
+    assert all((ROOT / source).exists() for source in sources)
+    needed = {PROJECT["readme"], "nas_evidence", "search_spaces", "pyproject.toml"}
+    assert needed <= sources
+
+
+# --- the entry commands, executed
+
+
+def entry_of_readme(folder: str) -> list[str]:
+    """Return the `nas-evidence search ...` that a README starts a study with."""
+    start = readme(folder).partition("## Start")[2].partition("## ")[0].replace("\\\n", " ")
+    found = re.search(r"nas-evidence search [^'\n]+", start)
+    assert found, folder
+    return shlex.split(found[0])
+
+
+def entry(folder: str) -> list[str]:
+    if folder != "kuberay":
+        return entry_of_readme(folder)
+    _, job = yaml.safe_load_all((CLUSTER / "kuberay" / "rayjob.yaml").read_text())
+    return shlex.split(job["spec"]["entrypoint"])
+
+
+def here(command: list[str], study: Path, store: Path) -> list[str]:
+    """Return an entry command for a tiny study in `store`; all other options stay."""
+    with_values = {"--out": str(store), "--workers": "2", "--data-root": str(store.parent)}
+    for option in with_values.keys() & set(command):
+        command[command.index(option) + 1] = with_values[option]
+    return [*command[:2], str(study), *command[3:]]
+
+
+@pytest.fixture(scope="module")
+def cluster_address() -> Iterator[str]:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    try:
+        cluster.add_node(
+            num_cpus=2,
+            num_gpus=0,
+            include_dashboard=False,
+            include_log_monitor=False,
+            object_store_memory=80 * 1024**2,
+        )
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+def search(command: list[str], folder: Path, **more: str) -> str:
+    """Run an entry command to its end and return what it printed."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(**more),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.parametrize("folder", ["kuberay", "ray-up"])
+def test_the_entry_command_searches_on_the_cluster_that_is_there(
+    folder: str, cluster_address: str, tmp_path: Path
+) -> None:
+    command = here(entry(folder), write_study(tmp_path), tmp_path / "study")
+    assert command[command.index("--address") + 1] == "auto"
+    assert "4 trials" in search(command, tmp_path, RAY_ADDRESS=cluster_address)
+    assert set(read_table(tmp_path / "study", "trials")["status"]) == {"complete"}
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_the_containers_command_searches_and_started_again_finds_all_done(tmp_path: Path) -> None:
+    command = here(entry("docker"), write_study(tmp_path), tmp_path / "study")
+    assert "4 trials" in search(command, tmp_path)
+    assert set(read_table(tmp_path / "study", "trials")["status"]) == {"complete"}
+    assert "all 4 trials are finished" in search(command, tmp_path)
+
+
+# --- Slurm
+
+N_TRIALS = 4
+LONG = f"""\
+name = "long"
+n_trials = {N_TRIALS}
+objective = "diag_ef"
+estimators = ["diag_ef"]
+[dataset]
+name = "digits"
+max_train = 400
+max_test = 100
+[family.mlp]
+width = {{low = 16, high = 64, log = true}}
+[plan]
+epochs = 60
+batch_size = 16
+[plan.online]
+every = 5
+curvature = "diag_ef"
+[sampler]
+name = "random"
+startup_per_family = 3
+"""
+
+FAKES = {
+    "srun": """\
+echo "srun $*" >> "$CALLS"
+while [[ $1 == --* ]]; do shift; done
+export SLURM_NODEID=0
+exec "$@"
+""",
+    "scontrol": """\
+echo "scontrol $*" >> "$CALLS"
+if [[ $1 == show ]]; then echo 127.0.0.1; fi
+""",
+}
+
+
+def test_the_sbatch_script_is_shell_and_asks_to_be_signalled_and_requeued() -> None:
+    subprocess.run(["bash", "-n", SBATCH], check=True)
+    assert os.access(SBATCH, os.X_OK)
+    asked = re.findall(r"^#SBATCH --([\w-]+)(?:=(.+))?$", SBATCH.read_text(), flags=re.MULTILINE)
+    options = dict(asked)
+    assert {"requeue", "exclusive"} <= options.keys()
+    assert options["ntasks-per-node"] == "1"
+    assert re.fullmatch(r"B:USR1@\d+", options["signal"])
+    assert options["open-mode"] == "append"
+
+
+def test_the_sbatch_script_names_what_it_was_not_given() -> None:
+    bare = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "1", "STUDY": "digits"}
+    done = subprocess.run(["bash", SBATCH], env=bare, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "STORE: a folder that every node sees" in done.stderr
+
+
+#: A process that sees only what it started.
+ALONE = ("unshare", "--pid", "--fork", "--mount-proc")
+
+
+class Slurm:
+    """Runs the script as a Slurm job of one node would, with processes of its own only.
+
+    `ray symmetric-run` ends with `ray stop`, which ends every Ray of the machine: here the script
+    sees no other process, and with it all that it started goes.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.store, self.calls = home, home / "store" / "long", home / "calls"
+        for name, body in FAKES.items():
+            fake = home / "bin" / name
+            fake.parent.mkdir(exist_ok=True)
+            fake.write_text(f"#!/usr/bin/env bash\n{body}")
+            fake.chmod(0o755)
+        (home / "long.toml").write_text(LONG)
+
+    @contextlib.contextmanager
+    def job(self) -> Iterator[subprocess.Popen[str]]:
+        given = environment(
+            PATH=f"{self.home}/bin:{SCRIPT.parent}:{os.environ['PATH']}",
+            HOME=str(self.home),
+            CALLS=str(self.calls),
+            STUDY=str(self.home / "long.toml"),
+            STORE=str(self.store),
+            NODE_TMP=str(self.home),
+            SLURM_JOB_ID="4242",
+            SLURM_JOB_NODELIST="here",
+            SLURM_NNODES="1",
+        )
+        with (self.home / "log").open("a") as log:
+            job = subprocess.Popen(
+                [*ALONE, "--kill-child", "bash", SBATCH, "--workers", "2"],
+                cwd=self.home,
+                env=given,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                text=True,
+            )
+        try:
+            yield job
+        finally:
+            job.kill()
+            job.wait()
+
+    def signal_batch_shell(self, job: subprocess.Popen[str]) -> None:
+        """Send what `--signal=B:USR1@...` sends, to the shell alone."""
+        children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGUSR1)
+
+    def log(self) -> str:
+        return (self.home / "log").read_text()
+
+    def n_stored(self) -> int:
+        return len(list((self.store / "trials").glob("*.parquet")))
+
+    def n_requeued(self) -> int:
+        return self.calls.read_text().count("scontrol requeue 4242")
+
+
+@pytest.fixture
+def slurm() -> Iterator[Slurm]:
+    trial = [*ALONE, "true"]
+    if not shutil.which("unshare") or subprocess.run(trial, capture_output=True).returncode:
+        pytest.skip("`unshare --pid` must be allowed: the script ends every Ray that it sees")
+    with tempfile.TemporaryDirectory(prefix="nas") as home:  # short: it holds sockets
+        yield Slurm(Path(home))
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_signalled_slurm_job_parks_the_study_is_requeued_and_then_finishes_it(
+    slurm: Slurm,
+) -> None:
+    with slurm.job() as job:
+        end = time.monotonic() + 600
+        while not slurm.n_stored():
+            assert job.poll() is None, slurm.log()
+            assert time.monotonic() < end, slurm.log()
+            time.sleep(0.05)
+        slurm.signal_batch_shell(job)
+        assert job.wait(timeout=600) == 0, slurm.log()
+    assert slurm.n_requeued() == 1, slurm.log()
+    assert 1 <= slurm.n_stored() < N_TRIALS
+    stands = json.loads(run("status", slurm.store, "--json", folder=slurm.home).stdout)
+    assert stands["state"] == "stopped"
+    assert "Traceback" not in slurm.log()
+
+    with slurm.job() as job:
+        assert job.wait(timeout=900) == 0, slurm.log()
+    assert slurm.n_requeued() == 1
+    trials = read_table(slurm.store, "trials")
+    assert list(trials["trial_id"]) == [*range(N_TRIALS)]
+    assert set(trials["status"]) == {"complete"}
+    assert list(slurm.store.parent.glob("*.token-*")) == []

@@ -1,0 +1,501 @@
+"""Proposals: stratified start, seeded by counter, learning from what was told, resumable."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import optuna
+import pytest
+
+from nas_evidence.codec import dump_study
+from nas_evidence.domains import Choice, Domain, FloatRange, IntRange, ParameterValue
+from nas_evidence.proposing.proposer import SCHEMA_VERSION, Learner, Proposer, Told
+from nas_evidence.proposing.startup import (
+    grid_points,
+    is_ordered,
+    quantile,
+    quasi_random_points,
+    startup_points,
+)
+from nas_evidence.record import Evaluation, EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.spec import ArchitectureSpec, DatasetSpec, StudySpec
+from nas_evidence.store import write_record
+
+SPACE = {
+    "mlp": {
+        "depth": IntRange(low=1, high=4),
+        "width": IntRange(low=4, high=256, log=True),
+    },
+    "cnn": {
+        "depth": IntRange(low=1, high=3),
+        "width": IntRange(low=2, high=16, log=True),
+    },
+    "resnet": {"depth": Choice(options=(8, 14)), "width": IntRange(low=4, high=16, log=True)},
+    "linear": {},
+}
+SMALL = {"cnn": {"depth": IntRange(low=1, high=3), "width": Choice(options=(4, 8))}}
+IN_MEMORY = "sqlite://"  # a database for each proposer
+WIDE = {
+    "mlp": {"depth": IntRange(low=1, high=5), "width": IntRange(low=4, high=1024, log=True)},
+    "cnn": {"depth": IntRange(low=1, high=5), "width": IntRange(low=1, high=256, log=True)},
+    "linear": {},
+}
+
+
+def study(**changes: object) -> StudySpec:
+    given = {"name": "s", "dataset": DatasetSpec(name="digits"), "family": SPACE}
+    given |= {"objective": "kfac_ggn", **changes}
+    return StudySpec.model_validate(given)
+
+
+def score(architecture: ArchitectureSpec) -> float:
+    """A landscape with its best point inside one family: the sampler has to find both."""
+    values = architecture.values
+    best = {"mlp": -1.0, "cnn": 0.0, "resnet": -1.5, "linear": -2.0}[architecture.family]
+    width, depth = float(values.get("width", 1)), float(values.get("depth", 1))
+    return best - abs(math.log(width / 40)) - abs(depth - 3) / 4
+
+
+def whole(architecture: ArchitectureSpec) -> Told:
+    return Told((score(architecture),))
+
+
+def ask_all(
+    spec: StudySpec,
+    database: Path | str,
+    count: int,
+    told: Callable[[ArchitectureSpec], Told] = whole,
+) -> list[ArchitectureSpec]:
+    proposer = Proposer(spec, database)
+    asked = []
+    for _ in range(count):
+        proposal = proposer.ask()
+        proposer.tell(proposal.number, told(proposal.architecture))
+        asked.append(proposal.architecture)
+    return asked
+
+
+def rows(database: Path, spec: StudySpec) -> list[optuna.trial.FrozenTrial]:
+    return optuna.load_study(study_name=spec.name, storage=f"sqlite:///{database}").trials
+
+
+# --- the start --------------------------------------------------------------------------------
+
+
+def test_start_up_gives_each_family_its_share_and_the_yardstick_one_trial() -> None:
+    points = startup_points(study())
+    assert Counter(p.family for p in points) == {"linear": 1, "mlp": 6, "cnn": 6, "resnet": 6}
+    assert points[0].family == "linear"
+    assert len({p.key for p in points}) == len(points)
+
+
+def test_start_up_points_lie_in_the_space_and_carry_every_parameter() -> None:
+    for point in startup_points(study()):
+        for key, domain in SPACE[point.family].items():
+            assert domain.contains(point.values[key])
+    assert all("shape" in p.values for p in startup_points(study()) if p.family == "mlp")
+
+
+def test_what_is_known_takes_the_place_of_start_up_points() -> None:
+    known = startup_points(study(seed=7))
+    assert startup_points(study(), known) == []
+    some = [point for point in known if point.family == "cnn"][:2]
+    left = Counter(point.family for point in startup_points(study(), some))
+    assert left == {"linear": 1, "mlp": 6, "cnn": 4, "resnet": 6}
+
+
+def test_fixed_points_come_first_with_the_family_values_for_what_is_not_searched() -> None:
+    given = ({"family": "mlp", "depth": 3, "width": 100}, {"family": "linear"})
+    points = startup_points(study(first=given))
+    assert str(points[0]) == "mlp(depth=3, width=100, shape=constant)"
+    assert points[1].family == "linear"
+    assert len({p.key for p in points}) == len(points)
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ({"depth": 2}, "`family` must be one of mlp, cnn, resnet, linear, but got None"),
+        ({"family": "vit"}, "`family` must be one of"),
+        ({"family": "mlp", "width": 8}, "`depth` of family 'mlp' is searched and needs a value"),
+        ({"family": "mlp", "depth": 9, "width": 8}, "must be in 1.."),
+        ({"family": "mlp", "depth": 2, "width": 8.0}, "must be in 4.."),
+        ({"family": "mlp", "depth": 2, "width": 8, "shape": "taper"}, "stays 'constant'"),
+        ({"family": "cnn", "depth": 2, "width": 8, "size": 3}, "does not exist"),
+    ],
+)
+def test_a_fixed_point_outside_the_space_is_refused(
+    tmp_path: Path, point: dict[str, object], message: str
+) -> None:
+    spec = study(first=({"family": "linear"}, point))
+    with pytest.raises(ValueError, match="see entry 2 of `first`") as caught:
+        Proposer(spec, tmp_path / "s.db")
+    assert message in str(caught.value)
+
+
+def test_the_grid_holds_every_architecture_once_then_replicates_in_order() -> None:
+    spec = study(sampler={"name": "grid"}, family=SMALL)
+    points = startup_points(spec)
+    assert len(points) == len({p.key for p in points}) == 6
+    assert ask_all(spec, IN_MEMORY, 13) == [*points, *points, points[0]]
+
+
+def test_qmc_goes_through_the_families_in_turns_without_repetition() -> None:
+    spec = study(sampler={"name": "qmc"}, family=WIDE)
+    asked = ask_all(spec, IN_MEMORY, 31)
+    assert Counter(a.family for a in asked) == {"linear": 1, "mlp": 15, "cnn": 15}
+    assert len({a.key for a in asked}) == 31
+    assert asked[:13] == startup_points(spec)
+    every = {a.key for a in grid_points(study(family=SMALL))}
+    assert {a.key for a in quasi_random_points(study(family=SMALL))} == every
+
+
+def test_quasi_random_points_fill_a_family_more_evenly_than_chance() -> None:
+    spec = study(family={"mlp": WIDE["mlp"]})
+    widths = [float(p.values["width"]) for p in islice(quasi_random_points(spec), 32)]
+    octaves = Counter(int(8 * math.log(w / 3.5) / math.log(1024.5 / 3.5)) for w in widths)
+    assert set(octaves) == set(range(8))
+    assert all(2 <= n <= 6 for n in octaves.values())  # 4 each; a repeated point takes another
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        IntRange(low=1, high=5),
+        IntRange(low=8, high=110, step=6),
+        IntRange(low=8, high=21, step=6),
+        IntRange(low=1, high=256, log=True),
+        IntRange(low=3, high=3),
+        IntRange(low=3, high=3, log=True),
+        FloatRange(low=-1.0, high=2.5),
+        FloatRange(low=1e-3, high=2.5, log=True),
+        FloatRange(low=1.0, high=1.0),
+        Choice(options=(8, 14, 20.5)),
+    ],
+)
+def test_the_value_at_its_quantile_is_the_value(domain: Domain) -> None:
+    assert is_ordered(domain)
+    values = sorted({domain.at(unit / 1000) for unit in range(1000)})
+    for value in values:
+        assert domain.at(quantile(domain, value)) == pytest.approx(value, rel=1e-12)
+    quantiles = [quantile(domain, value) for value in values]
+    assert quantiles == sorted(quantiles)
+    assert 0 <= quantiles[0] <= quantiles[-1] <= 1
+
+
+@pytest.mark.parametrize("options", [("a", "b"), (8, 4), (False, True), (1, "b"), (4, 4)])
+def test_options_that_do_not_grow_have_no_order(options: tuple[ParameterValue, ...]) -> None:
+    assert not is_ordered(Choice(options=options))
+
+
+# --- draws are a function of the study and of what was told -------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("families", ["shared", "joint", "separate"])
+def test_the_same_seed_and_results_give_the_same_proposals(families: str) -> None:
+    shaped = SPACE["mlp"] | {"shape": Choice(options=("constant", "taper"))}
+    changes = {"sampler": {"families": families}, "family": SPACE | {"mlp": shaped}}
+    one = ask_all(study(**changes), IN_MEMORY, 23)
+    two = ask_all(study(**changes), IN_MEMORY, 23)
+    other = ask_all(study(seed=1, **changes), IN_MEMORY, 23)
+    assert one == two
+    assert one != other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tpe", "random", "qmc"])
+def test_a_new_process_goes_on_as_the_old_one_would_have(tmp_path: Path, name: str) -> None:
+    spec = study(sampler={"name": name, "families": "separate"})
+    whole = ask_all(spec, IN_MEMORY, 24)
+    parts = [ask_all(spec, tmp_path / "2.db", 12) for _ in range(2)]
+    assert [a for part in parts for a in part] == whole
+
+
+def test_the_order_of_telling_does_not_matter() -> None:
+    def after(order: Callable[[list[int]], list[int]]) -> list[str]:
+        proposer = Proposer(study(sampler={"max_history": 15}), IN_MEMORY)
+        for _ in range(3):
+            batch = [proposer.ask() for _ in range(8)]
+            for number in order([p.number for p in batch]):
+                proposer.tell(number, whole(proposer.proposals()[number].architecture))
+        return [p.architecture.key for p in proposer.proposals()]
+
+    assert after(lambda numbers: numbers) == after(lambda numbers: numbers[::-1])
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_before_the_proposal_is_written_leaves_nothing(tmp_path: Path) -> None:
+    calm = ask_all(study(), IN_MEMORY, 21)
+    ask_all(study(), tmp_path / "2.db", 20)
+    dying = Proposer(study(), tmp_path / "2.db")
+    dying._write = None  # type: ignore[assignment,method-assign]
+    with pytest.raises(TypeError):
+        dying.ask()
+    assert len(Proposer(study(), tmp_path / "2.db").proposals()) == 20
+    assert ask_all(study(), tmp_path / "2.db", 1) == calm[20:]
+
+
+def test_a_known_architecture_is_drawn_again_until_the_space_is_used_up(tmp_path: Path) -> None:
+    spec = study(family=SMALL, sampler={"startup_per_family": 2})
+    asked = ask_all(spec, tmp_path / "s.db", 9)
+    keys = [a.key for a in asked]
+    assert len(set(keys[:6])) == len(set(keys)) == 6
+    again = Proposer(spec, tmp_path / "s.db")
+    assert [p.architecture for p in again.proposals()] == asked
+    assert [p.number for p in again.proposals()] == list(range(9))
+    assert again.told() == set(range(9))
+
+
+def draws(learner: Learner, count: int = 40) -> Counter[str]:
+    return Counter(str(learner.draw(seed)) for seed in range(count))
+
+
+def shown(spec: StudySpec, results: list[tuple[ArchitectureSpec, Told | None]]) -> Learner:
+    learner = Learner(spec)
+    for number, (architecture, result) in enumerate(results):
+        learner.show(number, architecture, result)
+    return learner
+
+
+def test_only_the_last_finished_trials_are_learnt_from() -> None:
+    points = list(islice(quasi_random_points(study(family=WIDE)), 1, 31))
+    old = [(p, Told((-score(p),))) for p in points]
+    new = [(p, whole(p)) for p in points]
+    spec = study(family=WIDE, sampler={"max_history": 30})
+    assert draws(shown(spec, old + new)) == draws(shown(spec, new))
+    spec = study(family=WIDE, sampler={"max_history": 31})
+    assert draws(shown(spec, old + new)) != draws(shown(spec, new))
+
+
+@pytest.mark.parametrize("families", ["shared", "joint", "separate"])
+def test_draws_follow_the_values(families: str) -> None:
+    spec = study(family=WIDE, sampler={"families": families})
+    points = list(islice(quasi_random_points(spec), 1, 41))
+    best = shown(spec, [(p, whole(p)) for p in points])
+    worst = shown(spec, [(p, Told((-score(p),))) for p in points])
+    mean = [sum(score(learner.draw(seed)) for seed in range(40)) / 40 for learner in (best, worst)]
+    assert mean[0] > mean[1] + 1  # nats of the landscape
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Told((9.0,), pruned=True),
+        Told(None, {"n_parameters": 0.5}),
+        Told((9.0,), {"n_parameters": 0.5}),
+    ],
+)
+def test_a_pruned_or_infeasible_trial_repels(bad: Told) -> None:
+    """The best third of the landscape is told as bad: draws keep away from it."""
+    spec = study(family={"mlp": WIDE["mlp"]})
+    points = list(islice(quasi_random_points(spec), 40))
+
+    def wide(architecture: ArchitectureSpec) -> bool:
+        return float(architecture.values["width"]) > 100
+
+    learner = shown(spec, [(p, bad if wide(p) else Told((0.0,))) for p in points])
+    share = sum(wide(learner.draw(seed)) for seed in range(40)) / 40
+    assert share < 0.2  # 0.42 of the space
+    good = shown(spec, [(p, Told((9.0,)) if wide(p) else Told((0.0,))) for p in points])
+    assert sum(wide(good.draw(seed)) for seed in range(40)) / 40 > 0.8
+
+
+@pytest.mark.parametrize("last", ["proposal", "warm"])
+def test_no_trial_of_the_past_is_overlooked(last: str) -> None:
+    """Optuna's sampler leaves out the trial that is asked for, by its number."""
+    spec = study(family={"mlp": WIDE["mlp"]})
+    points = list(islice(quasi_random_points(spec), 12))
+
+    def learner(value: float) -> Learner:
+        if last == "warm":
+            return Learner(spec, [(p, (score(p),)) for p in points[1:]] + [(points[0], (value,))])
+        return shown(spec, [(points[0], Told((value,))), *((p, whole(p)) for p in points[1:])])
+
+    assert draws(learner(9.0), 20) != draws(learner(-9.0), 20)
+
+
+def test_a_failure_is_not_learnt_from() -> None:
+    points = list(islice(quasi_random_points(study()), 1, 20))
+    results = [(p, whole(p)) for p in points]
+    failed = (startup_points(study(seed=3))[5], Told(None))
+    assert draws(shown(study(), [*results, failed])) == draws(shown(study(), results))
+
+
+def test_with_a_cost_to_minimise_draws_are_cheaper() -> None:
+    spec = study(family={"mlp": WIDE["mlp"]}, minimise=("n_parameters",))
+    points = list(islice(quasi_random_points(spec), 40))
+    cheap = shown(spec, [(p, Told((0.0, float(p.values["width"])))) for p in points])
+    dear = shown(spec, [(p, Told((0.0, 1e4 / float(p.values["width"])))) for p in points])
+    means = [
+        sum(math.log(float(x.draw(seed).values["width"])) for seed in range(30)) / 30
+        for x in (cheap, dear)
+    ]
+    assert means[0] < means[1] - 1
+
+
+# --- the database -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "state", "values"),
+    [
+        (Told((1.5,)), "COMPLETE", [1.5]),
+        (Told(None), "FAIL", None),
+        (Told((float("nan"),)), "FAIL", None),
+        (Told((float("inf"),)), "FAIL", None),
+        (Told((float("-inf"),)), "FAIL", None),
+        (Told((1.5,), pruned=True), "PRUNED", None),
+        (Told((float("nan"),), pruned=True), "PRUNED", None),
+        (Told(None, {"flops": 0.25}), "PRUNED", None),
+        (Told(None, {"flops": float("inf")}), "FAIL", None),
+        (Told(None, {"flops": -0.25}), "FAIL", None),
+        (Told((1.5,), {"flops": -0.25}), "COMPLETE", [1.5]),
+    ],
+)
+def test_what_is_told_is_in_the_database_once(
+    tmp_path: Path, result: Told, state: str, values: list[float] | None
+) -> None:
+    proposer = Proposer(study(), tmp_path / "s.db")
+    proposer.tell(proposer.ask().number, result)
+    proposer.tell(0, Told((7.0,)))
+    row = rows(tmp_path / "s.db", study())[0]
+    assert proposer.told() == {0} == Proposer(study(), tmp_path / "s.db").told()
+    assert (row.state.name, row.values) == (state, values)
+    finite = all(map(math.isfinite, result.constraints.values()))
+    assert row.constraints == (result.constraints if finite else {})
+
+
+def test_several_objectives_have_their_directions_in_the_database(tmp_path: Path) -> None:
+    spec = study(minimise=("n_parameters", "flops"))
+    ask_all(spec, tmp_path / "s.db", 2, lambda a: Told((score(a), 10.0, 20.0)))
+    opened = optuna.load_study(study_name="s", storage=f"sqlite:///{tmp_path / 's.db'}")
+    assert [d.name for d in opened.directions] == ["MAXIMIZE", "MINIMIZE", "MINIMIZE"]
+    assert opened.trials[0].values[1:] == [10.0, 20.0]
+    assert opened.trials[1].params.keys() == {"family", "mlp.depth", "mlp.width"}
+
+
+def test_a_database_may_be_named_by_its_url(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    asked = Proposer(study(), url).ask()
+    assert Proposer(study(), tmp_path / "s.db").proposals() == [asked]
+
+
+def test_the_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    Proposer(study(), tmp_path / "s.db")
+    opened = optuna.load_study(study_name="s", storage=f"sqlite:///{tmp_path / 's.db'}")
+    opened.set_user_attr("schema_version", SCHEMA_VERSION + 1)
+    with pytest.raises(ValueError, match="a newer nas-evidence wrote it"):
+        Proposer(study(), tmp_path / "s.db")
+
+
+def test_rows_of_the_first_version_are_read(tmp_path: Path) -> None:
+    """It kept repetitions as failed rows, and could die between a row and its architecture."""
+    point = startup_points(study())[0].model_dump(mode="json")
+    old = optuna.create_study(storage=f"sqlite:///{tmp_path / 's.db'}", study_name="s")
+    for state, values, attributes in (
+        ("FAIL", None, {"repeats": "abc"}),
+        ("COMPLETE", [1.0], {"architecture": point}),
+        ("RUNNING", None, {}),
+    ):
+        state = optuna.trial.TrialState[state]
+        trial = optuna.trial.create_trial(state=state, values=values, user_attrs=attributes)
+        old.add_trial(trial)
+    proposer = Proposer(study(), tmp_path / "s.db")
+    assert [str(p.architecture) for p in proposer.proposals()] == ["linear()"]
+    assert proposer.told() == {0}
+    assert proposer.ask().number == 1
+
+
+# --- warm start ---------------------------------------------------------------------------------
+
+
+def old_study(folder: Path, architectures: list[ArchitectureSpec], **changes: object) -> Path:
+    """A folder with two replicates of each architecture, one nat above and below its score."""
+    spec = study(replicates=2, **changes)
+    folder.mkdir()
+    (folder / "study.toml").write_text(dump_study(spec))
+    for trial_id in range(2 * len(architectures)):
+        architecture = architectures[trial_id // 2]
+        value = score(architecture) + (-1) ** trial_id
+        estimate = EvidenceEstimate(estimator="kfac_ggn", value=value, relation="SCORE")
+        record = TrialRecord(
+            trial_id=trial_id,
+            attempt=1,
+            replicate=trial_id % 2,
+            architecture=architecture,
+            status=TrialStatus.COMPLETE,
+            seed=1,
+            n_parameters=100,
+            evaluations=(Evaluation(epoch=1, estimate=estimate),),
+        )
+        write_record(folder, record, spec)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_warm_start_is_history_and_not_a_proposal(tmp_path: Path) -> None:
+    points = startup_points(study())
+    outside = ArchitectureSpec(family="mlp", values={"depth": 4, "width": 300})
+    folder = old_study(tmp_path / "old", [*points, outside])
+    spec = study(warm_start=str(folder))
+    proposer = Proposer(spec, tmp_path / "s.db")
+    assert proposer.proposals() == []
+    stored = rows(tmp_path / "s.db", spec)
+    assert [row.value for row in stored] == pytest.approx([score(p) for p in points])
+    asked = ask_all(spec, tmp_path / "s.db", 3)
+    assert not {a.key for a in asked} & {p.key for p in points}
+    assert all(a.family != "linear" for a in asked)
+
+
+@pytest.mark.slow
+def test_a_warm_start_outlives_its_folder_and_leads_to_the_same_draws(tmp_path: Path) -> None:
+    points = startup_points(study())
+    folder = old_study(tmp_path / "old", points)
+    spec = study(warm_start=str(folder), minimise=("n_parameters",))
+
+    def told(architecture: ArchitectureSpec) -> Told:
+        return Told((score(architecture), 100.0))
+
+    calm = ask_all(spec, IN_MEMORY, 4, told)
+    first = ask_all(spec, tmp_path / "2.db", 2, told)
+    folder.rename(tmp_path / "moved")
+    assert first + ask_all(spec, tmp_path / "2.db", 2, told) == calm
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataset": DatasetSpec(name="digits", max_train=99)}, "`dataset` must be the same"),
+        ({"objective": "diag_ef"}, "`objective` must be the same"),
+        ({"plan": {"likelihood": "gaussian"}}, "`likelihood` must be the same"),
+        ({"minimise": ("flops",)}, "no finished trial"),
+        ({"family": {"mlp": {"depth": IntRange(low=5, high=5)}}}, "no finished trial"),
+    ],
+)
+def test_a_warm_start_that_does_not_compare_is_refused(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    folder = old_study(tmp_path / "old", startup_points(study())[:2])
+    with pytest.raises(ValueError, match=message):
+        Proposer(study(warm_start=str(folder), **changes), tmp_path / "s.db")
+
+
+# --- search -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("families", ["shared", "joint", "separate"])
+def test_the_sampler_beats_random_on_a_synthetic_objective(tmp_path: Path, families: str) -> None:
+    def run(name: str, seed: int) -> tuple[float, float]:
+        """Return the best value found, and the mean of the last 25 of 45."""
+        sampler = {"name": name, "families": families}
+        spec = study(family=WIDE, sampler=sampler, seed=seed)
+        values = [score(a) for a in ask_all(spec, tmp_path / f"{name}{seed}.db", 45)]
+        return max(values), sum(values[20:]) / 25
+
+    runs = [(run("tpe", seed), run("random", seed)) for seed in (1, 2, 3, 4)]
+    assert all(tpe[1] > chance[1] for tpe, chance in runs)
+    assert sum(tpe[0] > chance[0] for tpe, chance in runs) >= 3

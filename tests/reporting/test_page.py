@@ -1,0 +1,146 @@
+"""Claims about the page in a browser: no error, no request, and filter, sort and choice work."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from browser import Browser, browser
+from test_report import study_folder, trial
+
+from nas_evidence.reporting.study import build_report
+from nas_evidence.reporting.tables import Study, load_study_tables
+from nas_evidence.reporting.terms import comparison
+
+pytestmark = pytest.mark.slow
+
+RANKING = "#ranking .scroll.tall"
+COLUMN = (
+    "[...document.querySelectorAll('#comparison tbody tr')].map((row) => row.cells[{}].innerText)"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    name = "<img src=http://localhost:9/x onerror=alert(1)>"
+    trials = [trial(i, status="failed" if i == 5 else "complete") for i in range(14)]
+    return study_folder(tmp_path_factory.mktemp("page"), trials, name)
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Path:
+    return build_report(folder).html
+
+
+@pytest.fixture(scope="module")
+def study(folder: Path) -> Study:
+    return load_study_tables(folder)
+
+
+@pytest.fixture(scope="module")
+def tab(
+    tmp_path_factory: pytest.TempPathFactory, require_service: Callable[[str, bool], None]
+) -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+    require_service("chromium", bool(program))
+    with browser(program, tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def desktop(tab: Browser, page: Path) -> Browser:
+    tab.open(page)
+    return tab
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_asks_for_nothing_logs_nothing_and_fits(
+    tab: Browser, page: Path, width: int, dark: bool
+) -> None:
+    tab.open(page, width=width, dark=dark)
+    assert tab.errors == []
+    assert tab.requests == [page.as_uri()]
+    assert tab.evaluate("innerWidth") == width
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.evaluate("document.querySelectorAll('figure .main-svg').length") >= 4
+    ground, ink = (
+        tab.evaluate(f"getComputedStyle(document.querySelector('{where}')).{what}")
+        for where, what in (("body", "backgroundColor"), ("#scatter .xtitle", "fill"))
+    )
+    assert (_lightness(ground) < 60, _lightness(ink) > 180) == (dark, dark)
+
+
+def _lightness(colour: str) -> float:
+    red, green, blue = (int(one) for one in colour.split("(")[1].rstrip(")").split(",")[:3])
+    return (red + green + blue) / 3
+
+
+def test_the_filter_shows_one_family_in_table_and_figure(desktop: Browser, study: Study) -> None:
+    shown = f"[...document.querySelectorAll('{RANKING} tbody tr')].filter((r) => !r.hidden).length"
+    points = "document.querySelectorAll('#scatter .scatterlayer .point').length"
+    n = sum(one.family == "cnn" for one in study.ranking)
+    assert (desktop.evaluate(shown), desktop.evaluate(points)) == (13, 13)
+    desktop.evaluate("document.querySelector('[data-show-family=cnn]').click()")
+    assert (desktop.evaluate(shown), desktop.evaluate(points)) == (n, n)
+    pressed = "[...document.querySelectorAll('[aria-pressed=true]')].map((b) => b.innerText)"
+    assert set(desktop.evaluate(pressed)) == {"cnn"}
+    desktop.evaluate("document.querySelector('[data-show-family=\"\"]').click()")
+    assert (desktop.evaluate(shown), desktop.evaluate(points)) == (13, 13)
+    assert desktop.errors == []
+
+
+def test_headings_sort_by_mouse_and_by_keyboard_and_say_so(desktop: Browser, study: Study) -> None:
+    by_accuracy = sorted(study.ranking, key=lambda one: one.test_accuracy or 0.0)
+    heading = (
+        f"[...document.querySelectorAll('{RANKING} th button')]"
+        ".find((b) => b.innerText.startsWith('test accuracy'))"
+    )
+    first = f"document.querySelector('{RANKING} tbody tr').cells[1].innerText"
+    state = f"{heading}.parentElement.getAttribute('aria-sort')"
+    assert desktop.evaluate(state) is None
+    desktop.evaluate(f"{heading}.click()")
+    assert desktop.evaluate(state) == "ascending"
+    assert desktop.evaluate(first) == str(by_accuracy[0].trial_id)
+    desktop.evaluate(f"{heading}.focus()")
+    desktop.type_key("Enter", 13, "\r")
+    assert desktop.evaluate(state) == "descending"
+    assert desktop.evaluate(first) == str(by_accuracy[-1].trial_id)
+    desktop.type_key("Tab", 9)
+    assert desktop.evaluate("document.activeElement.innerText").startswith("test nll")
+
+
+def test_every_table_with_headings_to_click_sorts_without_an_error(desktop: Browser) -> None:
+    tables = "[...document.querySelectorAll('table.sortable')]"
+    assert desktop.evaluate(f"{tables}.length") >= 6
+    desktop.evaluate(
+        f"{tables}.forEach((t) => t.querySelectorAll('th button').forEach((b) => b.click()))"
+    )
+    assert desktop.errors == []
+    table = "document.querySelector('#trust-section .scroll table')"
+    desktop.evaluate(f"{table}.querySelectorAll('th button')[3].click()")
+    shown = desktop.evaluate(
+        f"[...{table}.tBodies[0].rows].map((row) => row.cells[3].dataset.value)"
+        ".filter((v) => v !== undefined).map(Number)"
+    )
+    assert len(shown) > 10
+    assert shown in (sorted(shown), sorted(shown, reverse=True))
+
+
+def test_any_two_trials_can_be_put_side_by_side(desktop: Browser, study: Study) -> None:
+    compared = comparison(study)
+    assert compared is not None
+    assert [one.trial_id for one in compared.columns][-1] == 5  # failed, but it came this far
+    labels = desktop.evaluate(
+        "[...document.querySelector('#comparison select').options].map((o) => o.text)"
+    )
+    assert labels == [one.label for one in compared.columns]
+    desktop.evaluate(
+        "document.querySelectorAll('#comparison select').forEach((select, i) => {"
+        "select.value = String(11 + i); select.dispatchEvent(new Event('change')); })"
+    )
+    for i in (0, 1):
+        cells = compared.columns[11 + i].cells
+        shown = desktop.evaluate(COLUMN.format(1 + i))
+        assert shown[0] == f"{cells[compared.rows[0]]:.4f}"
+    assert desktop.errors == []

@@ -1,0 +1,408 @@
+"""Claims about reports of searches: replicates, costs, pruning, limits, real targets."""
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+
+from nas_evidence.codec import dump_study
+from nas_evidence.domains import IntRange
+from nas_evidence.record import (
+    CurvePoint,
+    Evaluation,
+    EvidenceEstimate,
+    Term,
+    TrialRecord,
+    TrialStatus,
+)
+from nas_evidence.reporting.correlations import trust
+from nas_evidence.reporting.importance import importance_sentence, importances
+from nas_evidence.reporting.posterior import posterior, posterior_sentences
+from nas_evidence.reporting.problems import flags, problems, statuses
+from nas_evidence.reporting.pruning import pruning_report
+from nas_evidence.reporting.study import build_report
+from nas_evidence.reporting.tables import Study, load_study_tables
+from nas_evidence.reporting.terms import Layer, comparison, gap_sentence
+from nas_evidence.spec import (
+    ArchitectureSpec,
+    BudgetSpec,
+    DatasetSpec,
+    PruningSpec,
+    StudySpec,
+    TrainingPlan,
+)
+from nas_evidence.store import write_record
+
+N_DATA = 100
+EPOCHS = 20
+QUALITY = (0.1, 0.9, 0.5, 0.7, 0.3, 0.8, 0.2, 0.6)
+
+
+def record(
+    trial_id: int,
+    architecture: int,
+    *,
+    value: float | None = None,
+    status: TrialStatus = TrialStatus.COMPLETE,
+    epochs: int = EPOCHS,
+    real: bool = False,
+    **changes: Any,
+) -> TrialRecord:
+    """Return a trial whose evidence per datum is `value`, by default the quality of what it is."""
+    quality = QUALITY[architecture]
+    value = quality if value is None else value
+    evaluations = tuple(
+        Evaluation(epoch=epoch, estimate=_estimate(value - 1 / epoch))
+        for epoch in range(5, epochs + 1, 5)
+    )
+    curve = tuple(
+        CurvePoint(
+            epoch=epoch,
+            train_nll_per_datum=1 - quality,
+            learning_rate=0.01,
+            sotl=epoch * (1 - quality),
+            sotl_e=1 - quality,
+            sotl_ema=1 - quality,
+            prequential_epoch1=N_DATA * (1 - quality),
+            seconds=1.0,
+        )
+        for epoch in range(1, epochs + 1)
+    )
+    done = status is TrialStatus.COMPLETE
+    return TrialRecord(
+        trial_id=trial_id,
+        attempt=1,
+        replicate=trial_id,
+        architecture=ArchitectureSpec(
+            family="mlp" if architecture else "linear",
+            values={"width": 4 + architecture} if architecture else {},
+        ),
+        status=status,
+        seed=trial_id,
+        n_parameters=100 * (1 + architecture),
+        latency_seconds=0.1 / (1 + architecture),
+        n_data=N_DATA,
+        epochs=epochs,
+        evaluations=evaluations,
+        curve=curve,
+        test_accuracy=quality if done and not real else None,
+        test_nll_per_datum=2 - quality if done else None,
+        test_rmse=10 - quality if done and real else None,
+        train_seconds=float(epochs),
+        total_seconds=float(epochs) + 1,
+    ).model_copy(update=changes)
+
+
+def _estimate(per_datum: float) -> EvidenceEstimate:
+    fit, scatter = per_datum + 0.5, 0.4
+    terms = (
+        Term(term="log_likelihood", group="all", value=N_DATA * fit),
+        Term(term="scatter", group="a", value=N_DATA * scatter),
+        Term(term="log_det_ratio", group="a", value=N_DATA * 0.2),
+        Term(term="log_det_ratio", group="b", value=N_DATA * 0.4),
+        Term(term="prior_precision", group="a", value=2.0),
+        Term(term="prior_precision", group="b", value=8.0),
+        Term(term="clamped_eigenvalues", group="all", value=0.0),
+        Term(term="gradient_norm_squared", group="all", value=0.5),
+    )
+    value = N_DATA * per_datum
+    return EvidenceEstimate(estimator="kfac_ggn", value=value, per_datum=per_datum, terms=terms)
+
+
+def folder(path: Path, records: list[TrialRecord], **changes: Any) -> Path:
+    given: dict[str, Any] = {
+        "name": "synthetic",
+        "objective": "kfac_ggn",
+        "dataset": DatasetSpec(name="digits"),
+        "family": {"mlp": {"width": IntRange(low=4, high=64)}, "linear": {}},
+        "plan": TrainingPlan(epochs=EPOCHS),
+    }
+    study = StudySpec(**(given | changes))
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "study.toml").write_text(dump_study(study), encoding="utf-8")
+    for one in records:
+        write_record(path, one, study)
+    return path
+
+
+def load(path: Path, records: list[TrialRecord], **changes: Any) -> Study:
+    return load_study_tables(folder(path, records, **changes))
+
+
+def test_replicates_are_one_architecture_with_its_mean_and_spread(tmp_path: Path) -> None:
+    values = {1: (0.9, 0.6), 2: (0.5, 0.8), 3: (0.1, 0.2)}
+    records = [
+        record(10 * key + i, key, value=value)
+        for key, two in values.items()
+        for i, value in enumerate(two)
+    ]
+    study = load(tmp_path, records)
+    assert len(study.architectures) == 3
+    first, second, third = study.ranking
+    shift = 1 / EPOCHS
+    assert_allclose([first.objective, second.objective], [0.75 - shift, 0.65 - shift])
+    assert_allclose(
+        study.architectures["kfac_ggn"], N_DATA * (np.array([0.75, 0.65, 0.15]) - shift)
+    )
+    assert_allclose(first.spread, np.std([0.9, 0.6], ddof=1))
+    assert first.trial_ids == (10, 11)
+    assert (first.trial_id, second.trial_id) == (10, 21)  # the best replicate stands for it
+    assert (first.rank_seeds, second.rank_seeds, third.rank_seeds) == ((1, 2), (1, 2), (3, 3))
+    assert study.certainty is not None
+    assert 0.5 < study.certainty.beats_second < 0.9
+
+
+def test_replicates_do_not_make_a_correlation_surer(tmp_path: Path) -> None:
+    once = [record(key, key) for key in range(8)]
+    twice = [record(10 * key + i, key) for key in range(8) for i in range(2)]
+    one, two = (load(tmp_path / name, records) for name, records in (("a", once), ("b", twice)))
+    rows = [
+        trust(
+            study.architectures,
+            scores=study.scores,
+            targets=study.targets,
+            rivals=[],
+            group="family",
+        ).rows
+        for study in (one, two)
+    ]
+    assert rows[0][0].statistics.n == 8
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.slow
+def test_the_front_holds_what_no_other_beats_in_score_and_costs(tmp_path: Path) -> None:
+    records = [record(key, key) for key in range(8)]
+    study = load(tmp_path, records, minimise=("n_parameters",))
+    # by parameters: 0.1, 0.9, 0.5, ... : after 0.9 nothing dearer is better
+    assert {one.trial_id for one in study.ranking if one.on_front} == {0, 1}
+    paths = build_report(tmp_path)
+    page = paths.html.read_text(encoding="utf-8")
+    assert 'id="front_n_parameters"' in page
+    assert (paths.html.parent / "front_n_parameters.png").is_file()
+    # the larger the quicker, so that with latency every one is the best of some compromise
+    both = load(tmp_path / "b", records, minimise=("n_parameters", "latency_seconds"))
+    assert {one.trial_id for one in both.ranking if one.on_front} == set(range(8))
+    assert all(one.on_front is None for one in load(tmp_path / "c", records).ranking)
+
+
+@pytest.mark.slow
+def test_real_targets_are_losses_with_their_sign_turned(tmp_path: Path) -> None:
+    records = [record(key, key, real=True) for key in range(8)]
+    paths = build_report(
+        folder(
+            tmp_path,
+            records,
+            plan=TrainingPlan(epochs=EPOCHS, likelihood="gaussian"),
+            dataset=DatasetSpec(name="diabetes"),
+        )
+    )
+    with paths.correlations.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["target"] for row in rows} == {"test_nll_per_datum", "test_rmse"}
+    own = [r for r in rows if (r["score"], r["group"]) == ("kfac_ggn", "all")]
+    assert [float(row["rho"]) for row in own] == pytest.approx([1.0, 1.0])
+    assert [float(row["regret_1"]) for row in own] == [0.0, 0.0]
+    size = next(r for r in rows if (r["score"], r["group"]) == ("n_parameters", "all"))
+    assert_allclose(float(size["rho"]), stats.spearmanr(range(8), QUALITY).statistic)
+    for text in (paths.html.read_text("utf-8"), paths.markdown.read_text("utf-8")):
+        assert "accuracy" not in re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.DOTALL)
+        assert "9.1000" in text  # the rmse of the winner, in its own sign
+
+
+def test_a_replay_says_what_halving_would_have_saved_and_lost(tmp_path: Path) -> None:
+    # One quick starter that ends badly, and a winner that starts badly.
+    late = record(9, 1, value=0.9)
+    slow = late.evaluations[0].model_copy(update={"estimate": _estimate(-5.0)})
+    late = late.model_copy(update={"evaluations": (slow, *late.evaluations[1:])})
+    study = load(tmp_path, [*(record(key, key) for key in (0, 2, 3, 4, 5, 6, 7)), late])
+    said = pruning_report(study)
+    assert [rung.epoch for rung in said.rungs] == [5, 10, 15]
+    first = said.rungs[0]
+    assert (first.n, first.n_kept, first.winner_place, first.winner_kept) == (8, 2, 8, False)
+    assert_allclose(first.saved_share, 6 / 8 * (1 - 5 / EPOCHS))
+    assert_allclose(first.target_lost, 0.9 - 0.8)
+    assert said.rungs[1].winner_kept
+    text = " ".join(said.sentences)
+    assert "stopped at epoch 5, and lost" in text
+    assert "10.00 points of test_accuracy behind" in text
+
+
+def test_pruning_that_was_used_says_what_it_saved_and_whether_the_winner_was_safe(
+    tmp_path: Path,
+) -> None:
+    records = [record(key, key) for key in (1, 3, 5)]
+    records += [
+        record(key, key, status=TrialStatus.PRUNED, epochs=5, cause="kfac_ggn is 4th of 4")
+        for key in (0, 2, 4, 6, 7)
+    ]
+    study = load(tmp_path, records, pruning=PruningSpec(rule="halving"))
+    text = " ".join(pruning_report(study).sentences)
+    # spent 3 * 20 + 5 * 5 = 85 s, saved 5 * 15 = 75 s
+    assert "Pruning stopped 5 of 8 trials and saved about 47 %" in text
+    assert "would have been kept in any order: place 1 of 8 at epoch 5" in text
+    assert [p.detail for p in problems(study)] == ["stopped at epoch 5"]
+
+
+def test_infeasible_trials_are_counted_by_the_limit_they_break(tmp_path: Path) -> None:
+    infeasible = [
+        record(
+            key, key, status=TrialStatus.INFEASIBLE, epochs=0, cause=f"n_parameters {key}00 > 50"
+        )
+        for key in (2, 3, 4)
+    ]
+    study = load(tmp_path, [record(1, 1), *infeasible], budget=BudgetSpec(device_seconds=210.0))
+    only = problems(study)
+    assert [(p.kind, p.detail, p.n, p.trials) for p in only] == [
+        ("infeasible", "n_parameters > 50", 3, "2, 3, 4")
+    ]
+    assert [(s.status, s.n) for s in statuses(study)] == [("complete", 1), ("infeasible", 3)]
+    page = build_report(tmp_path).html.read_text(encoding="utf-8")
+    assert "11 % of the 3.5 min" in page  # 21 + 3 * 1 of 210 seconds
+
+
+def test_the_terms_side_by_side_add_up_to_the_evidence(tmp_path: Path) -> None:
+    study = load(tmp_path, [record(key, key) for key in range(4)])
+    found = comparison(study)
+    assert found is not None
+    assert found.columns[0].label == "rank 1: mlp, width 5 (trial 1)"
+    for column, one in zip(found.columns, study.ranking, strict=True):
+        assert column.layers == (Layer("a", 2.0, None), Layer("b", 8.0, None))
+        parts = [column.cells[row] for row in found.rows[: found.n_parts]]
+        total = column.cells[found.rows[found.n_parts]]
+        assert_allclose([sum(parts), total], one.objective)
+        assert (column.cells["smallest prior precision"], len(parts)) == (2.0, 3)
+
+
+def test_estimates_away_from_a_mode_or_at_odds_are_flagged(tmp_path: Path) -> None:
+    def with_signs(one: TrialRecord) -> TrialRecord:
+        last = one.evaluations[-1].estimate
+        away = [
+            term.model_copy(update={"value": 3.0})
+            if term.term in ("gradient_norm_squared", "clamped_eigenvalues")
+            else term
+            for term in last.terms
+        ]
+        other = _estimate(-last.value).model_copy(update={"estimator": "diag_ef"})
+        last = last.model_copy(update={"terms": tuple(away)})
+        evaluations = (
+            *one.evaluations[:-1],
+            Evaluation(epoch=EPOCHS, estimate=last),
+            Evaluation(epoch=EPOCHS, estimate=other),
+        )
+        return one.model_copy(update={"evaluations": evaluations})
+
+    calm = load(tmp_path / "a", [record(key, key) for key in range(8)])
+    assert flags(calm) == []
+    study = load(tmp_path / "b", [with_signs(record(key, key)) for key in range(8)])
+    found = {flag.kind: flag for flag in flags(study)}
+    assert set(found) == {
+        "not at a mode, kfac_ggn",
+        "clamped eigenvalues in kfac_ggn",
+        "kfac_ggn and diag_ef disagree",
+    }
+    assert "median of 0.015 nats per datum" in found["not at a mode, kfac_ggn"].detail
+    assert "rho between them is -1.00" in found["kfac_ggn and diag_ef disagree"].detail
+
+
+def test_every_table_of_the_page_is_a_csv_file(tmp_path: Path) -> None:
+    records = [record(10 * key + i, key) for key in range(8) for i in range(2)]
+    report = build_report(folder(tmp_path, records)).html.parent
+    tables = {
+        path.stem: list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        for path in report.glob("*.csv")
+    }
+    assert set(tables) == {
+        "correlations", "ranking", "posterior", "epochs", "pruning", "terms", "layers",
+        "importance", "statuses", "problems",
+    }  # fmt: skip
+    assert [int(row["rank"]) for row in tables["ranking"]] == list(range(1, 9))
+    assert tables["ranking"][0]["trial_ids"] == "10 11"
+    rho = [row for row in tables["epochs"] if row["score"] == "kfac_ggn"]
+    assert [int(row["epoch"]) for row in rho] == [5, 10, 15, 20]
+    assert all(float(row["rho"]) == pytest.approx(1.0) for row in rho)
+
+
+def test_every_trial_can_be_compared_those_that_stand_for_their_architecture_first(
+    tmp_path: Path,
+) -> None:
+    records = [
+        record(10 * key + i, key, value=0.1 * key + 0.01 * i) for key in (1, 2) for i in (0, 1)
+    ]
+    records.append(record(5, 3, status=TrialStatus.PRUNED, epochs=10))
+    found = comparison(load(tmp_path, records))
+    assert found is not None
+    assert [one.trial_id for one in found.columns] == [21, 11, 20, 10, 5]
+    assert found.n_ranked == 2
+    assert found.columns[-1].label == "pruned at epoch 10: mlp, width 7 (trial 5)"
+    assert "gains 0.1000 by its fit" in gap_sentence(found)  # 0.21 against 0.11
+    alone = comparison(load(tmp_path / "one", records[:2]))
+    assert alone is not None
+    assert (len(alone.columns), gap_sentence(alone)) == (2, "")
+
+
+def test_weights_are_those_of_the_summed_evidence_and_of_that_per_datum(tmp_path: Path) -> None:
+    study = load(tmp_path, [record(key, key) for key in range(8)])
+    found = posterior(study)
+    quality = np.array(sorted(QUALITY, reverse=True))
+    assert [one.rank for one in found] == list(range(1, 9))
+    for name, temperature in (("raw", 1.0), ("tempered", float(N_DATA))):
+        weights = np.exp(N_DATA * quality / temperature)
+        assert_allclose([getattr(one, name) for one in found], weights / weights.sum())
+    assert_allclose(found[1].behind, N_DATA * 0.1)
+    assert (found[0].words, found[1].words, found[0].best) == ("", "very strong", None)
+    said = " ".join(posterior_sentences(study, found))
+    assert "is very strong: a log Bayes factor of 10.0 nats" in said
+    assert "nearly one-hot" in said
+    assert "which needs replicates" in said
+    assert posterior(load(tmp_path / "sotl", [record(0, 0)], objective="sotl")) == []
+
+
+def test_what_sets_the_best_apart_is_named_and_what_does_not_is_not(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    widths = {"width": IntRange(low=4, high=64), "depth": IntRange(low=1, high=4)}
+    records = [
+        record(i, 1).model_copy(
+            update={
+                "architecture": ArchitectureSpec(
+                    family="mlp", values={"width": 4 + 2 * i, "depth": int(rng.integers(1, 5))}
+                ),
+                "evaluations": (Evaluation(epoch=EPOCHS, estimate=_estimate(-abs(i - 25))),),
+            }
+        )
+        for i in range(30)
+    ]
+    found = importances(load(tmp_path, records, family={"mlp": widths}))
+    assert [(one.group, one.parameter, one.n, one.n_best) for one in found] == [
+        ("mlp", "width", 30, 8), ("mlp", "depth", 30, 8),
+    ]  # fmt: skip
+    width, depth = found
+    assert (width.of_best, width.of_all) == ("46 to 60", "4 to 62")
+    assert width.chance < 0.05 < depth.chance
+    assert "width of mlp (46 to 60 among the best 8, 4 to 62 among all 30)" in importance_sentence(
+        found
+    )
+    assert "depth" not in importance_sentence(found)
+    assert importance_sentence(found[1:]).startswith("No parameter stands out")
+    assert importances(load(tmp_path / "few", records[:5], family={"mlp": widths})) == []
+
+
+@pytest.mark.slow
+def test_a_held_out_score_is_a_baseline_to_beat_by_its_name_alone(tmp_path: Path) -> None:
+    def with_heldout(one: TrialRecord, value: float) -> TrialRecord:
+        score = EvidenceEstimate(estimator="heldout_x", value=value)
+        last = Evaluation(epoch=EPOCHS, estimate=score)
+        return one.model_copy(update={"evaluations": (*one.evaluations, last)})
+
+    noisy = [record(key, key, value=QUALITY[key - 1]) for key in range(8)]
+    records = [with_heldout(one, QUALITY[key]) for key, one in enumerate(noisy)]
+    paths = build_report(folder(tmp_path, records))
+    text = paths.markdown.read_text(encoding="utf-8")
+    assert "no better than baselines over all architectures" in text
+    assert "heldout\\_x 1.00" in text
+    assert "**heldout\\_x** (baseline)" in text

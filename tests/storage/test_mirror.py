@@ -1,0 +1,503 @@
+"""A study behind a URI: whatever machine is lost, another goes on to the same table."""
+
+import json
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import Silent, record_of, score_at
+
+import nas_evidence.driver.mirror as mirror_module
+import nas_evidence.storage.remote as remote_module
+import nas_evidence.storage.remote_lease as lease_module
+from nas_evidence.driver.driver import Driver
+from nas_evidence.driver.mirror import FolderStore, Mirror, open_store
+from nas_evidence.proposing.proposer import Proposer
+from nas_evidence.record import SliceReport, TrialRecord
+from nas_evidence.spec import ResourceSpec, StudySpec
+from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.journal import journal_path, read_journal
+from nas_evidence.storage.remote import Remote, StoreError
+from nas_evidence.storage.requests import request_cancel
+from nas_evidence.storage.study_folder import is_locked, locked, open_study, read_lease
+from nas_evidence.store import finished, read_table
+from nas_evidence.workers.inline import InlineExecutor
+from nas_evidence.workers.protocol import Launch, Verdict
+from nas_evidence.workers.stored import StoredWorker
+
+STUDY = StudySpec.model_validate(
+    {
+        "name": "s",
+        "objective": "kfac_ggn",
+        "n_trials": 6,
+        "scheduling": "batch",
+        "batch": 3,
+        "dataset": {"name": "digits"},
+        "family": {"mlp": {"width": {"low": 4, "high": 64}}},
+        "plan": {"epochs": 4, "online": {"every": 2}},
+        "pruning": {"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials": 2},
+        "sampler": {"startup_per_family": 3},
+    }
+)
+#: Files that a finished study has at its store, beside the tables.
+LEFT = {"study.toml", "study.db", "logs/budget.json", "logs/events/000000.jsonl"}
+
+
+class Toy:
+    """A worker whose checkpoints say which trial they are of: none other may go on from them."""
+
+    def __init__(self, arrays: object, resources: ResourceSpec, *, gpu_share: float) -> None:
+        self.must_go = ""
+
+    def start(self, launch: Launch) -> SliceReport:
+        self.launch, self.epoch = launch, 0
+        if launch.resume_from is not None:
+            latest = max(launch.resume_from.glob("epoch-*.pt"), key=lambda path: path.name)
+            key, self.epoch = json.loads(latest.read_text())
+            assert key == launch.assignment.architecture.key
+        return self.report()
+
+    def advance(self, until_epoch: int) -> SliceReport:
+        self.epoch = until_epoch
+        state = [self.launch.assignment.architecture.key, until_epoch]
+        for old in self.launch.folder.glob("epoch-*.pt"):
+            old.unlink()
+        path = self.launch.folder / f"epoch-{until_epoch:06d}.pt"
+        path.write_text(json.dumps(state))
+        return self.report()
+
+    def finish(self, verdict: Verdict | None) -> TrialRecord:
+        assignment = self.launch.assignment
+        if verdict is not None:
+            return record_of(assignment, verdict.status, epoch=self.epoch, cause=verdict.cause)
+        (self.launch.folder / "model.safetensors").write_text(assignment.architecture.key)
+        return record_of(assignment)
+
+    def park(self) -> None:
+        pass
+
+    def report(self) -> SliceReport:
+        assignment = self.launch.assignment
+        scores = {"kfac_ggn": score_at(assignment.architecture, self.epoch)} if self.epoch else {}
+        return SliceReport(
+            trial_id=assignment.trial_id,
+            attempt=assignment.attempt,
+            epoch=self.epoch,
+            epochs=assignment.plan.epochs,
+            done=self.epoch >= assignment.plan.epochs,
+            scores=scores,
+            costs={},
+        )
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
+    monkeypatch.setattr(lease_module, "SETTLE", 0.0)
+    # A lost machine does not tidy up.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("machine")))
+
+
+@pytest.fixture
+def uri() -> str:
+    return f"memory://{uuid.uuid4().hex}/s"
+
+
+def search(store: Any, spec: StudySpec = STUDY, *, steal: bool = False) -> None:
+    """Run a study with its toy in this process, as the command line does."""
+    with store.held(steal=steal):
+        spec = open_study(store.folder, spec, steal=steal)
+        worker: Any = Toy
+        if store.make_worker is not None:
+            worker = partial(StoredWorker, store.place, make_worker=Toy)
+        executor = InlineExecutor(None, spec.resources, make_worker=worker)
+        with locked(store.folder, steal=steal):
+            Driver(spec, store.folder, store.around(executor), Silent()).run()
+
+
+def table(folder: Path) -> list[tuple[object, ...]]:
+    """Return proposals, results and weights, without what may differ: attempts."""
+    trials = read_table(folder, "trials")
+    columns = ["trial_id", "replicate", "architecture_key", "status", "cause", "epochs", "seed"]
+    weights = sorted((path.name, path.read_text()) for path in (folder / "models").iterdir())
+    proposer = Proposer(STUDY, folder / "study.db")
+    proposals = [str(p) for p in proposer.proposals()]
+    rows = trials[columns].itertuples(index=False, name=None)
+    return [*rows, tuple(weights), tuple(proposals), tuple(sorted(proposer.told()))]
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[object, ...]]:
+    """The study in a plain folder, undisturbed."""
+    folder = tmp_path_factory.mktemp("calm")
+    search(FolderStore(folder))
+    found = table(folder)
+    assert {row[3] for row in found[:-3]} == {"complete", "pruned"}
+    return found
+
+
+def pulled(uri: str) -> Path:
+    store = Mirror(uri)
+    store.pull()
+    KEPT.append(store)
+    return store.folder
+
+
+KEPT: list[Mirror] = []  # their folders live as long as they do
+
+
+def test_a_study_at_a_uri_is_the_same_and_all_of_it_is_there(
+    uri: str, calm: list[tuple[object, ...]]
+) -> None:
+    store = Mirror(uri)
+    search(store)
+    assert table(store.folder) == calm
+    assert table(pulled(uri)) == calm
+    names = Remote(uri).names()
+    tables = {name for name in names if name.split("/")[0] in ("trials", "evidence", "terms")}
+    assert len(tables) == 3 * STUDY.n_trials
+    assert names.keys() >= LEFT
+    assert not [name for name in names if name.startswith("checkpoints/") or name == "lock"]
+    weights = {name for name in names if name.startswith("models/")}
+    assert len(weights) == sum(row[3] == "complete" for row in calm[:-3])
+
+
+class MachineLostError(BaseException):
+    """Power is gone: nothing of this machine writes from now on."""
+
+
+def lost_at(patch: pytest.MonkeyPatch, n: int) -> Callable[[], int]:
+    """Lose this machine at the n-th change of the store; return how many there were so far."""
+    done = 0
+    plain = {name: getattr(Remote, name) for name in ("_write", "upload", "_remove")}
+
+    def counting(name: str) -> Callable[..., None]:
+        def change(self: Remote, *arguments: Any) -> None:
+            nonlocal done
+            done += 1
+            if done >= n:
+                raise MachineLostError
+            plain[name](self, *arguments)
+
+        return change
+
+    for name in plain:
+        patch.setattr(Remote, name, counting(name))
+    return lambda: done
+
+
+def leave_lease(uri: str, *, expires_in: float, host: str = "elsewhere") -> None:
+    lease = {"pid": 4321, "host": host, "boot_id": "x", "expires_at": time.time() + expires_in}
+    Remote(uri).write("lock", json.dumps(lease).encode())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(6))
+def test_a_machine_lost_at_any_write_costs_nothing(
+    uri: str, calm: list[tuple[object, ...]], start: int
+) -> None:
+    # Lost again and again, each time a few writes later, until a machine lives long enough.
+    losses, n = 0, 1 + start
+    while True:
+        with pytest.MonkeyPatch.context() as patch:
+            lost_at(patch, n)
+            try:
+                search(Mirror(uri), steal=True)
+                break
+            except MachineLostError:
+                losses += 1
+        n += 11
+        leave_lease(uri, expires_in=-1)
+    assert losses > 2
+    folder = pulled(uri)
+    assert table(folder) == calm
+    assert not list((folder / "checkpoints").glob("*"))
+    assert {e["trial_id"] for e in read_journal(folder) if e["event"] == "end"} == set(range(6))
+
+
+def test_a_prefix_of_a_push_never_has_a_marker_without_its_tables(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    plain = Remote.upload
+
+    def upload(self: Remote, file: Path, name: str) -> None:
+        there = Remote(uri).names()
+        if name.startswith("trials/"):
+            last = name.split("/")[1]
+            assert {f"{t}/{last}" for t in ("evidence", "terms", "curves")} <= there.keys()
+            trial = int(last[:6])
+            seen.append(name)
+            assert f"checkpoints/{trial:06d}/attempt-1/assignment.json" in there
+        plain(self, file, name)
+
+    monkeypatch.setattr(Remote, "upload", upload)
+    search(Mirror(uri))
+    assert len(seen) == STUDY.n_trials
+
+
+def test_only_what_changed_travels(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Mirror(uri)
+    search(store)
+    sent: list[str] = []
+    monkeypatch.setattr(Remote, "upload", lambda self, file, name: sent.append(name))
+    monkeypatch.setattr(Remote, "write", lambda self, name, content: sent.append(name))
+    store.push()
+    assert sent == []
+    (store.folder / "study.toml").write_text("changed")
+    store.push()
+    assert sent == ["study.toml"]
+
+
+def test_the_journal_is_stored_in_parts_and_read_back_whole(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_module, "PART_BYTES", 10)
+    store = Mirror(uri, tmp_path)
+    path = journal_path(tmp_path)
+    path.parent.mkdir()
+    written: list[str] = []
+    plain = Remote.write
+    monkeypatch.setattr(
+        Remote, "write", lambda self, n, c: (written.append(n), plain(self, n, c))[1]
+    )
+    for text in (b"0123456", b"789abc", b"", b"defghijklmnopqrstuvw"):
+        with path.open("ab") as file:
+            file.write(text)
+        store.push_journal()
+    assert [int(name[12:18]) for name in written] == [0, 0, 1, 1, 2, 3]
+    assert journal_path(pulled(uri)).read_bytes() == path.read_bytes()
+
+
+def test_two_drivers_on_two_machines_are_refused(uri: str) -> None:
+    with Mirror(uri).held():
+        with pytest.raises(ValueError, match=r"another process works on memory://.* lease runs"):
+            Mirror(uri).held().__enter__()
+        folder = pulled(uri)
+        assert is_locked(folder), "status says that it runs"
+    assert not is_locked(pulled(uri))
+    leave_lease(uri, expires_in=30)
+    for steal in (False, True):
+        with pytest.raises(ValueError, match="process 4321 of host elsewhere"):
+            Mirror(uri).held(steal=steal).__enter__()
+
+
+def test_the_expired_lease_of_another_host_needs_steal(uri: str) -> None:
+    leave_lease(uri, expires_in=-1)
+    with pytest.raises(ValueError, match="--steal"):
+        Mirror(uri).held().__enter__()
+    with Mirror(uri).held(steal=True):
+        lease = lease_module.lease_of((Remote(uri).read("lock") or b"").decode())
+        assert lease is not None
+        assert lease.pid == os.getpid()
+    assert Remote(uri).read("lock") is None
+
+
+def test_a_driver_whose_lease_was_stolen_writes_nothing_more(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "RENEW_EVERY", 0.01)
+    store = Mirror(uri)
+
+    def stolen() -> None:
+        with store.held():
+            leave_lease(uri, expires_in=60)
+            time.sleep(0.2)
+            (store.folder / "study.toml").write_text("late")
+            store.push()
+
+    with pytest.raises(StudyStoppedError, match="process 4321 of host elsewhere has taken over"):
+        stolen()
+    assert Remote(uri).names().keys() == {"lock"}
+    assert b"4321" in (Remote(uri).read("lock") or b"")
+
+
+def test_a_process_that_slept_through_its_lease_looks_before_it_writes(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "RENEW_EVERY", 1000.0)  # its thread slept too
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.0)
+    store = Mirror(uri)
+    with store.held():
+        leave_lease(uri, expires_in=60)
+        with pytest.raises(StudyStoppedError, match="has taken over"):
+            store.push()
+        monkeypatch.setattr(Mirror, "push", lambda self, logs: None)
+
+
+def test_requests_reach_the_driver_through_the_store_and_go_when_done(uri: str) -> None:
+    store, other = Mirror(uri), Mirror(uri)
+    with store.held():
+        other.pull()
+        request_cancel(other.folder, 3)
+        other.send("requests/cancel-000003")
+        store.look_for_requests()
+        request = store.folder / "requests" / "cancel-000003"
+        assert request.exists()
+        request.unlink()
+        store.push()
+        store.look_for_requests()
+        assert not request.exists()
+    assert "requests/cancel-000003" not in Remote(uri).names()
+
+
+def test_who_looks_while_the_driver_removes_what_was_just_listed_lists_again(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search(Mirror(uri))
+    remote, names = Remote(uri), Remote.names
+    for name in ("checkpoints/000009/attempt-1/assignment.json", "trials/small.parquet"):
+        remote.write(name, b"{}")
+
+    def listed_late(self: Remote, below: str = "") -> dict[str, int]:
+        found = names(self, below)
+        remote.remove(name for name in found if "000009" in name or "small" in name)
+        return found
+
+    monkeypatch.setattr(Remote, "names", listed_late)
+    folder = pulled(uri)
+    assert not (folder / "trials" / "small.parquet").exists()
+    assert len(read_table(folder, "trials")) == STUDY.n_trials
+
+
+def test_a_store_that_is_silent_for_a_while_is_waited_for(
+    uri: str, monkeypatch: pytest.MonkeyPatch, calm: list[tuple[object, ...]]
+) -> None:
+    monkeypatch.setattr(remote_module.time, "sleep", lambda seconds: None)
+    n, plain = 0, Remote._write
+
+    def flaky(self: Remote, name: str, content: bytes) -> None:
+        nonlocal n
+        n += 1
+        if n % 3 and name != ".probe":
+            raise ConnectionResetError("reset by peer")
+        plain(self, name, content)
+
+    monkeypatch.setattr(Remote, "_write", flaky)
+    search(Mirror(uri))
+    assert n > 6
+    monkeypatch.setattr(Remote, "_write", plain)
+    assert table(pulled(uri)) == calm
+
+
+def test_a_store_that_stays_silent_stops_the_study_and_no_trial_is_to_blame(
+    uri: str, monkeypatch: pytest.MonkeyPatch, calm: list[tuple[object, ...]]
+) -> None:
+    monkeypatch.setattr(remote_module, "PATIENCE", 0.0)
+    plain = Remote.upload
+
+    def upload(self: Remote, file: Path, name: str) -> None:
+        if name.startswith("checkpoints/000002") and name.endswith(".pt"):
+            raise StoreError("the store is silent")  # on the worker
+        plain(self, file, name)
+
+    monkeypatch.setattr(Remote, "upload", upload)
+    with pytest.raises(StudyStoppedError, match=r"^the store is silent$"):
+        search(Mirror(uri))
+    assert 2 not in finished(pulled(uri))
+    monkeypatch.setattr(Remote, "upload", plain)
+    search(Mirror(uri))
+    assert table(pulled(uri)) == calm
+
+
+def test_a_file_uri_is_a_store_and_leaves_no_half_written_file(
+    tmp_path: Path, calm: list[tuple[object, ...]]
+) -> None:
+    place = tmp_path / "nfs" / "s"
+    search(open_store(f"file://{place}"))
+    assert table(place) == calm, "the store itself reads as a study folder"
+    assert not list(place.rglob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("nowhere://bucket/s", "Protocol not known: nowhere"),
+        ("gs://bucket/s", "cannot be opened: install"),
+    ],
+)
+def test_what_is_missing_for_a_uri_is_said_in_one_line(place: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        open_store(place)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_path_is_a_folder_store(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    assert (store.folder, store.make_worker) == (tmp_path, None)
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = Mirror(f"file://{tmp_path}/file/s")
+    with pytest.raises(StoreError, match=r"the store file://.* cannot be used: .*Not a directory"):
+        store.held().__enter__()
+
+
+# --- an S3-like service, over HTTP
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """Return the address of an S3-like server with the bucket `nas`."""
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    server_module = pytest.importorskip("moto.server", reason="moto is not installed")
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")
+    values = (f"http://{host}:{port}", "test", "test", "us-east-1")
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in zip(keys, values, strict=True):
+            patch.setenv(key, value)
+        Remote("s3://nas")._fs.mkdir("nas")
+        yield values[0]
+        server.stop()
+
+
+@pytest.mark.slow
+def test_a_study_at_s3_survives_the_loss_of_its_machine(
+    s3: str, calm: list[tuple[object, ...]]
+) -> None:
+    uri = f"s3://nas/{uuid.uuid4().hex}"
+    with pytest.MonkeyPatch.context() as patch:
+        lost_at(patch, 30)
+        with pytest.raises(MachineLostError):
+            search(Mirror(uri))
+    assert finished(pulled(uri))
+    leave_lease(uri, expires_in=-1)
+    search(Mirror(uri), steal=True)
+    assert table(pulled(uri)) == calm
+
+
+@pytest.mark.slow
+def test_at_s3_what_is_wrong_is_one_line(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StoreError, match=r"s3://nobody/s cannot be used: .*bucket") as caught:
+        Mirror("s3://nobody/s").held().__enter__()
+    assert "\n" not in str(caught.value)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", "/nonexistent")
+    with pytest.raises(StoreError, match=r"[Cc]redentials"):
+        Mirror("s3://nas/s").held().__enter__()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    began = time.monotonic()
+    with pytest.raises(StoreError, match=r"127\.0\.0\.1:9"):
+        Mirror("s3://nas/s").held().__enter__()
+    assert time.monotonic() - began < 60
+
+
+def test_a_lease_fetched_to_look_at_is_read(uri: str) -> None:
+    leave_lease(uri, expires_in=60)
+    lease = read_lease(pulled(uri))
+    assert lease is not None
+    assert lease.host == "elsewhere"

@@ -1,0 +1,297 @@
+"""Packing, wear and lost nodes on a real cluster of three nodes with GPUs that do not exist.
+
+The workers are toys without torch: what is looked at is who runs where, and who goes on.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nas_evidence.data import load
+from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, ResourceSpec
+from nas_evidence.workers.protocol import Launch, Lost, Verdict
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
+
+GIB = 1024**3
+DATA = DatasetSpec(name="digits", max_train=50, max_test=20)
+EPOCHS = 2
+
+
+class Toy:
+    """Trains by sleeping, and writes down where it was and when."""
+
+    def __init__(self, arrays: object, resources: ResourceSpec, *, gpu_share: float) -> None:
+        import os
+
+        self.share, self.pid, self.ballast = gpu_share, os.getpid(), b""
+        self.must_go = ""
+
+    def start(self, launch: Launch) -> SliceReport:
+        self.launch = launch
+        self.began = time.time()
+        return self.report(0)
+
+    def advance(self, until_epoch: int) -> SliceReport:
+        width = self.launch.assignment.architecture.values.get("width", 0)
+        time.sleep(0.2)
+        if width == 13:
+            raise OSError(28, "No space left on device", "somewhere")
+        if width == 14:
+            self.ballast = b"x" * (300 * 1024**2)  # written to, so resident
+        return self.report(until_epoch)
+
+    def finish(self, verdict: Verdict | None) -> TrialRecord:
+        import ray
+
+        where = {
+            "pid": self.pid,
+            "node": ray.get_runtime_context().get_node_id(),
+            "gpus": ray.get_runtime_context().get_accelerator_ids().get("GPU", []),
+            "from": self.began,
+            "to": time.time(),
+        }
+        given = self.launch.assignment
+        return TrialRecord(
+            trial_id=given.trial_id,
+            attempt=given.attempt,
+            replicate=0,
+            architecture=given.architecture,
+            status=TrialStatus.COMPLETE,
+            seed=0,
+            gpu_share=self.share,
+            versions=json.dumps(where),
+        )
+
+    def report(self, epoch: int) -> SliceReport:
+        given = self.launch.assignment
+        return SliceReport(
+            trial_id=given.trial_id,
+            attempt=given.attempt,
+            epoch=epoch,
+            epochs=EPOCHS,
+            done=epoch >= EPOCHS,
+        )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[object]:
+    """A head without room and two nodes with GPUs."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    store = {"object_store_memory": 80 * 1024**2, "include_log_monitor": False}
+    # A node that gives no answer is dead after 3 s; Ray's own patience is 15 s.
+    health = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
+    cluster = Cluster()
+    try:
+        head = {"include_dashboard": False, "_system_config": health}
+        cluster.add_node(num_cpus=0, num_gpus=0, **head, **store)
+        for _ in range(2):
+            cluster.add_node(num_cpus=4, num_gpus=2, **store)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def pool(cluster: object, logs: Path, **how: object):
+    from nas_evidence.workers.on_ray import RayExecutor
+
+    resources = ResourceSpec(**how.pop("resources"))
+    how = {"make_worker": Toy, "address": cluster.address, **how}
+    return RayExecutor(load(DATA, seed=0), resources, logs, **how)
+
+
+def launch(trial_id: int, *, width: int = 8, attempt: int = 1, min_share: float = 0.0) -> Launch:
+    assignment = Assignment(
+        trial_id=trial_id,
+        attempt=attempt,
+        replicate=0,
+        architecture=ArchitectureSpec(family="mlp", values={"width": width}),
+        dataset=DATA,
+        plan={"epochs": EPOCHS},
+        estimators=(),
+        seed=0,
+    )
+    return Launch(assignment, Path("nowhere"), None, min_share)
+
+
+def drive(executor, launches: list[Launch], *, together: int = 1) -> list:
+    """Bring trials to their end; none goes on before `together` of them have started."""
+    waiting, n_running, ends, held = list(launches), 0, [], []
+    end = time.monotonic() + 120
+    while waiting or n_running:
+        assert time.monotonic() < end, (len(waiting), n_running, ends)
+        while waiting and executor.free:
+            executor.launch(waiting.pop(0))
+            n_running += 1
+        for event in executor.poll(timeout=1.0):
+            if isinstance(event, SliceReport):
+                held.append(event)
+            else:
+                ends.append(event)
+                n_running -= 1
+        if len(held) < together:
+            continue
+        together = 1
+        for report in held:
+            if report.done:
+                executor.finish(report.trial_id)
+            else:
+                executor.advance(report.trial_id, report.epoch + 1, timeout=60.0)
+        held.clear()
+    return ends
+
+
+def next_event(executor):
+    for _ in range(60):
+        for event in executor.poll(timeout=1.0):
+            return event
+    raise AssertionError("no word in 60 polls")
+
+
+def advance_until_lost(executor, trial_id: int) -> Lost:
+    """A worker may outlive its node for a few slices."""
+    event = None
+    while not isinstance(event, Lost):
+        executor.advance(trial_id, 1, timeout=60.0)
+        event = next_event(executor)
+    assert event.trial_id == trial_id
+    return event
+
+
+def watch(executor, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        executor.poll(timeout=1.0)
+
+
+def where(record: TrialRecord) -> dict:
+    return json.loads(record.versions)
+
+
+def test_trials_share_gpus_by_their_memory_and_no_gpu_is_overfull(
+    cluster: object, tmp_path: Path
+) -> None:
+    bytes_of = {8: 1 * GIB, 16: 3 * GIB, 32: 7 * GIB, 64: 14 * GIB}  # 1/8, 1/4, 1/2, 1 of 16 GiB
+    share_of = {8: 0.125, 16: 0.25, 32: 0.5, 64: 1.0}
+    executor = pool(
+        cluster,
+        tmp_path,
+        resources={"workers": 8},
+        gpu_memory_bytes=16 * GIB,
+        memory_of=lambda assignment: bytes_of[assignment.architecture.values["width"]],
+    )
+    try:
+        launches = [launch(width, width=width) for width in share_of]
+        ends = drive(executor, launches, together=4)
+        # It ran out of memory with less.
+        (larger,) = drive(executor, [launch(99, width=8, min_share=0.5)])
+        idle = executor.idle_share()
+    finally:
+        executor.close()
+    assert {end.trial_id: end.gpu_share for end in ends} == share_of
+    assert larger.gpu_share == 0.5
+    shares: dict[tuple[str, str], float] = {}  # of each GPU, all at the same time
+    for end in ends:
+        (gpu,) = where(end)["gpus"]
+        key = where(end)["node"], gpu
+        shares[key] = shares.get(key, 0.0) + end.gpu_share
+    assert sorted(shares.values()) == [0.875, 1.0]
+    assert 0 < idle < 1
+
+
+def test_workers_that_grew_and_those_that_raise_are_replaced(
+    cluster: object, tmp_path: Path
+) -> None:
+    executor = pool(
+        cluster,
+        tmp_path,
+        resources={"workers": 1, "gpus": 0, "worker_growth_bytes": 100 * 1024**2},
+    )
+    try:
+        widths = [8, 14, 13, 8]
+        ends = drive(executor, [launch(i, width=width) for i, width in enumerate(widths)])
+    finally:
+        executor.close()
+    lost = ends.pop(2)
+    assert lost == Lost(2, 1, "[Errno 28] No space left on device: 'somewhere'")
+    pids = [where(end)["pid"] for end in ends]
+    assert pids[0] == pids[1] != pids[2]
+
+
+@pytest.mark.parametrize(
+    ("resources", "missing"),
+    [
+        ({"workers": 3, "cpus": 4, "gpus": 0}, "3 workers with 4 CPUs each are wanted"),
+        ({"workers": 9, "gpus": 0.5}, "9 workers with 1 CPUs and 0.5 GPU each are wanted"),
+    ],
+)
+def test_what_the_cluster_can_never_give_is_said_within_30_seconds(
+    cluster: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    resources: dict[str, float],
+    missing: str,
+) -> None:
+    from nas_evidence.workers import on_ray
+
+    assert on_ray.PATIENCE <= 30
+    monkeypatch.setattr(on_ray, "PATIENCE", 6.0)
+    with pytest.raises(ValueError, match=f"{missing}, but the cluster has 8 CPUs"):
+        pool(cluster, tmp_path, resources=resources)
+
+
+def test_gpus_that_torch_cannot_see_are_said(cluster: object, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the cluster counts 4 GPUs, but torch finds none"):
+        pool(cluster, tmp_path, resources={"workers": 2, "gpus": "auto"})
+
+
+def test_trials_of_a_lost_node_go_on_elsewhere_until_no_node_has_room(
+    cluster: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The last test here: it takes the nodes away."""
+    from nas_evidence.workers import pool as pool_module
+
+    monkeypatch.setattr(pool_module, "PATIENCE", 2.0)
+    executor = pool(cluster, tmp_path, resources={"workers": 2, "cpus": 4, "gpus": 0})
+    nodes = {node.node_id: node for node in cluster.worker_nodes}
+    try:
+        executor.launch(launch(0))
+        executor.launch(launch(1))
+        reports = set()
+        while len(reports) < 2:
+            reports |= {event.trial_id for event in executor.poll(timeout=1.0)}
+        doomed = executor._pool.worker_of(0).slot.node
+        other = executor._pool.worker_of(1).slot.node
+        assert doomed != other
+        cluster.remove_node(nodes[doomed], allow_graceful=False)
+        assert advance_until_lost(executor, 0).attempt == 1
+        while executor.free > 0:  # until the cluster has noticed: then the pool is smaller
+            executor.poll(timeout=1.0)
+        executor.finish(1)
+        assert isinstance(next_event(executor), TrialRecord)
+        ends = drive(executor, [launch(0, attempt=2), launch(2)])
+        assert [(end.trial_id, end.attempt) for end in ends] == [(0, 2), (2, 1)]
+        assert {where(end)["node"] for end in ends} == {other}
+        executor.launch(launch(3))
+        next_event(executor)
+        cluster.remove_node(nodes[other], allow_graceful=False)
+        advance_until_lost(executor, 3)
+        with pytest.raises(ValueError, match="no worker is left: 1 workers with 4 CPUs each"):
+            watch(executor, seconds=60)
+    finally:
+        executor.close()
+    out, err = capfd.readouterr()
+    assert "raylet" not in out + err, "the screen is not for Ray"
+    assert "Raylet is terminated" in (tmp_path / "ray.log").read_text()
