@@ -5,12 +5,10 @@ One sign, one unit: every `value` is larger-is-better; evidence is in nats, summ
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
 
 from nas_evidence.domains import Frozen
+from nas_evidence.registry import Relation
 from nas_evidence.spec import ArchitectureSpec
-
-Relation = Literal["EXACT_ON_LINEAR", "LOWER_BOUND", "SCORE"]
 
 
 class TrialStatus(StrEnum):
@@ -75,11 +73,12 @@ class CurvePoint(Frozen):
     epoch: int  # 1-based
     train_nll_per_datum: float  # mean over the data of one epoch, nats
     learning_rate: float
-    sotl: float  # sum of train_nll_per_datum over epochs 1..epoch
-    sotl_e: float  # the same over the last E epochs
-    sotl_ema: float  # sum_t gamma^(epoch - t) train_nll_per_datum_t
-    prequential_epoch1: float  # nats summed over the data, first epoch only
     seconds: float
+    # The sums up to this epoch, filled in when the trial is over (scores/sotl.py).
+    sotl: float | None = None  # sum of train_nll_per_datum over epochs 1..epoch
+    sotl_e: float | None = None  # the same over the last E epochs
+    sotl_ema: float | None = None  # sum_t gamma^(epoch - t) train_nll_per_datum_t
+    prequential_epoch1: float | None = None  # nats summed over the data, first epoch only
     noise_std: float | None = None  # real targets only
     temperature: float | None = None  # labels only
 

@@ -10,18 +10,16 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from nas_evidence.domains import Choice, Domain, Frozen, IntRange, ParameterValue, masked
-from nas_evidence.scores import (
-    DIAGONAL_KINDS,
-    EARLY_SCORES,
-    ON_REQUEST,
-    ONLINE_KINDS,
+from nas_evidence.registry import (
+    ALIASES,
+    DIAGONAL_CURVATURES,
+    ONLINE_CURVATURES,
     PREFERRED,
-    SAMPLED_KINDS,
-    SCORES,
-    laplace_kinds_of,
+    curvatures_of,
+    declared,
 )
 
 #: What an architecture costs in use; known before it is trained.
@@ -59,6 +57,21 @@ FAMILY_DEFAULTS: Mapping[str, Mapping[str, ParameterValue]] = {
 }
 
 
+def _current(name: object) -> object:
+    """Return the present name of a score that is known by an earlier one."""
+    return ALIASES.get(name, name) if isinstance(name, str) else name
+
+
+def _known_score(name: str) -> str:
+    if declared(name).taken == "python":
+        raise ValueError(f"must be a score that studies have, but got {name!r}")
+    return name
+
+
+#: A score by name, or by reference where it is from outside the package.
+ScoreName = Annotated[str, BeforeValidator(_current), AfterValidator(_known_score)]
+
+
 class ArchitectureSpec(Frozen):
     """One point of the search space: a family and the values of its parameters."""
 
@@ -81,7 +94,7 @@ class OnlinePlan(Frozen):
 
     every: Annotated[int, Field(ge=1)] = 5  # F: epochs between updates
     burn_in: Annotated[int, Field(ge=0)] = 0  # B: no update in the first B epochs
-    curvature: Literal[*ONLINE_KINDS] = "kfac_ggn_mc"  # type: ignore[valid-type]
+    curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
     hyper_step: Literal["newton", "adam", "mackay"] = "newton"
     hyper_steps: Annotated[int, Field(ge=1)] = 100  # K, read by "adam"
     hyper_learning_rate: Annotated[float, Field(gt=0)] = 1.0  # gamma, read by "adam"
@@ -93,7 +106,7 @@ class OnlinePlan(Frozen):
 
     @model_validator(mode="after")
     def _parameter_groups(self) -> "OnlinePlan":
-        if self.prior_groups == "parameter" and self.curvature not in DIAGONAL_KINDS:
+        if self.prior_groups == "parameter" and self.curvature not in DIAGONAL_CURVATURES:
             raise ValueError(
                 '`curvature` must be a diagonal kind with prior_groups = "parameter", '
                 f'but got "{self.curvature}"'
@@ -119,9 +132,7 @@ class TrainingPlan(Frozen):
     milestones: tuple[Annotated[int, Field(ge=1)], ...] = ()  # epochs, read by "steps"
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.1  # factor at each milestone
     prior_precision: Annotated[float, Field(gt=0)] = 1.0  # before the first update
-    #: Where the blocks of the prequential evidence begin, as fractions of the training data.
-    prequential_fractions: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.5,)
-    prequential_orders: Literal[1, 2] = 2  # of the data: one, or that and its reverse
+    folds: Literal[1, 2] = 2  # of two_fold that are predicted; 1 costs half as much
     sotl_epochs: Annotated[int, Field(ge=1)] = 1  # E of sotl_e
     sotl_gamma: Annotated[float, Field(gt=0, lt=1)] = 0.9  # gamma of sotl_ema
     online: OnlinePlan = OnlinePlan()
@@ -132,15 +143,6 @@ class TrainingPlan(Frozen):
             raise ValueError('`milestones` must name at least one epoch with schedule = "steps"')
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError(f"`milestones` must increase, but got {list(self.milestones)}")
-        return self
-
-    @model_validator(mode="after")
-    def _fractions(self) -> "TrainingPlan":
-        fractions = list(self.prequential_fractions)
-        if not fractions or fractions != sorted(set(fractions)):
-            raise ValueError(
-                f"`prequential_fractions` must be at least one and increase, but got {fractions}"
-            )
         return self
 
     def evaluation_epochs(self) -> tuple[int, ...]:
@@ -195,7 +197,7 @@ class PruningSpec(Frozen):
     """When a trial that does badly at a rung is stopped; no validation data is looked at."""
 
     rule: Literal["none", "halving", "median"] = "none"
-    score: Literal[*SCORES] | None = None  # type: ignore[valid-type]  # else the objective
+    score: ScoreName | None = None  # else the objective
     first_epoch: Annotated[int, Field(ge=1)] = 5  # of the first rung
     reduction: Annotated[int, Field(ge=2)] = 3  # eta: the best 1/eta go on, epochs times eta
     startup_trials: Annotated[int, Field(ge=1)] = 4  # seen at a rung before anything is pruned
@@ -279,13 +281,9 @@ class StudySpec(Frozen):
     n_trials: Annotated[int, Field(ge=1)] = 24
     replicates: Annotated[int, Field(ge=1)] = 1
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]  # beside the objective
-    estimators: tuple[Literal[*SCORES], ...] = (  # type: ignore[valid-type]
-        "diag_ef",
-        "kfac_ggn",
-        "prequential",
-    )
+    estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
     #: Which score ranks; not given, the first of `PREFERRED` that `estimators` names.
-    objective: Literal[*SCORES] = Field(default_factory=_preferred)  # type: ignore[valid-type]
+    objective: ScoreName = Field(default_factory=_preferred)
     scheduling: Literal["async", "batch"] = "async"
     batch: Annotated[int, Field(ge=1)] = 8  # proposals at a time, read by "batch"
     warm_start: str | None = None  # folder of an older study of the same data and objective
@@ -309,39 +307,39 @@ class StudySpec(Frozen):
     def rungs(self) -> tuple[int, ...]:
         """Return the epochs at which trials are compared; 0 if by a score known before the first.
 
-        At 0 by what one order of the data says: the other is trained on by those that go on.
+        Rung 0 compares the score of the first fold; only survivors train the others.
         """
         if self.pruning.rule == "none":
             return ()
-        early = (0,) if self.pruning_score in EARLY_SCORES else ()
+        early = (0,) if declared(self.pruning_score).taken == "before" else ()
         return early + self.pruning.rungs(self.plan)
 
     @model_validator(mode="after")
     def _objective(self) -> "StudySpec":
-        if self.objective in ON_REQUEST and self.objective not in self.estimators:
+        if declared(self.objective).on_request and self.objective not in self.estimators:
             raise ValueError(
                 f'`objective` must be one of the estimators, but got "{self.objective}" '
                 f"with estimators = {list(self.estimators)}"
             )
-        kinds = laplace_kinds_of(self.estimators)
-        if self.plan.online.prior_groups == "parameter" and not kinds <= DIAGONAL_KINDS:
+        kinds, diagonal = curvatures_of(self.estimators), set(DIAGONAL_CURVATURES)
+        if self.plan.online.prior_groups == "parameter" and not kinds <= diagonal:
             raise ValueError(
-                f"`estimators` must be diagonal kinds ({', '.join(sorted(DIAGONAL_KINDS))}) with "
-                f'prior_groups = "parameter", but got {sorted(kinds - DIAGONAL_KINDS)}'
+                f"`estimators` must be diagonal kinds ({', '.join(DIAGONAL_CURVATURES)}) with "
+                f'prior_groups = "parameter", but got {sorted(kinds - diagonal)}'
             )
         if self.plan.likelihood == "gaussian" and (
-            of_labels := [e for e in self.estimators if e.endswith("_accuracy")]
+            of_labels := [e for e in self.estimators if declared(e).labels_only]
         ):
             raise ValueError(
                 f'`estimators` must be scores of real targets with likelihood = "gaussian", but '
                 f"got {of_labels}"
             )
-        if self.pruning.rule != "none" and self.pruning_score in SAMPLED_KINDS:
+        if self.pruning.rule != "none" and declared(self.pruning_score).taken == "end":
             raise ValueError(
                 "`score` in [pruning] must be known before the end of training, but "
                 f'"{self.pruning_score}" is not; name another'
             )
-        if self.pruning_score in ON_REQUEST and self.pruning_score not in self.estimators:
+        if declared(self.pruning_score).on_request and self.pruning_score not in self.estimators:
             raise ValueError(
                 f"`score` in [pruning] must be one of the estimators, but got "
                 f'"{self.pruning_score}" with estimators = {list(self.estimators)}'
@@ -366,7 +364,7 @@ class Assignment(Frozen):
     architecture: ArchitectureSpec
     dataset: DatasetSpec
     plan: TrainingPlan
-    estimators: tuple[str, ...]
+    estimators: tuple[Annotated[str, BeforeValidator(_current)], ...]
     limits: LimitSpec = LimitSpec()
     seed: int
 

@@ -18,15 +18,17 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build, infeasible
-from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.record import Evaluation, SliceReport, TrialRecord, TrialStatus
+from nas_evidence.registry import declared
+from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
+from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec import COSTS, EVIDENCE_BATCH, Assignment, TrainingPlan
-from nas_evidence.training.beforehand import advance_beforehand, early_scores, is_beforehand
 from nas_evidence.training.checkpoint import (
     load_checkpoint,
     restore,
@@ -35,17 +37,16 @@ from nas_evidence.training.checkpoint import (
     write_whole,
 )
 from nas_evidence.training.cost import Cost, cost_of, measured_latency
-from nas_evidence.training.first_pass import train_and_watch
 from nas_evidence.training.loop import (
     DivergedError,
     Training,
     begin,
     likelihood_of,
+    train_epoch,
 )
-from nas_evidence.training.online import evaluate
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 4
+CHECKPOINT_VERSION = 5
 #: Name of the precisions of a tensor's parameters in a file of weights, before the tensor's.
 PRECISION_PREFIX = "prior_precision/"
 
@@ -90,6 +91,9 @@ class Trial:
         self.cost: Cost | None = None
         self.latency_seconds: float | None = None
         self.training: Training | None = None
+        self.context: Context | None = None
+        self.scorers: dict[str, Scorer] = {}
+        self.evaluations: list[Evaluation] = []
 
     @classmethod
     def start(
@@ -130,6 +134,8 @@ class Trial:
         generator = torch.Generator().manual_seed(given.derived_seed("init"))
         model = build(architecture, shape, width, generator).to(data.x_train.device)
         self.training = begin(model, plan)
+        self.context = Context(self.training, data, given)
+        self.scorers = scorers_of(self.context)
         if resume_from is not None and self._restore(resume_from):
             return  # whether it is fast enough was settled by the first attempt
         self.latency_seconds = measured_latency(model, data.x_train[:1])
@@ -148,8 +154,8 @@ class Trial:
     def advance(self, until_epoch: int) -> SliceReport:
         """Train up to `until_epoch`, evaluating on the way, and write a checkpoint.
 
-        Where a score needs trainings on parts of the data, their slices come before the first
-        epoch, up to the next evaluation each, and the report says epoch 0.
+        Scores that are taken before training do their slices first, one a call, and the report
+        says epoch 0.
 
         Raises:
             OSError: if the checkpoint cannot be written.
@@ -158,31 +164,58 @@ class Trial:
         with _Failures(self):
             training = self.training
             plan = self.assignment.plan
-            if self.status is TrialStatus.RUNNING and training is not None:
+            if self.status is TrialStatus.RUNNING and training and self.context:
                 due = plan.evaluation_epochs()
                 last = min(until_epoch, plan.epochs)
-                first = is_beforehand(training, self.data, self.assignment)
-                if first:
-                    advance_beforehand(training, self.data, self.assignment)
-                while not first and training.epoch < last and not training.ended:
-                    train_and_watch(training, self.data, self.assignment)
+                before = next((s for s in self.scorers.values() if s.due()), None)
+                if before is not None:
+                    before.advance()
+                while before is None and training.epoch < last and not training.ended:
+                    self._train_epoch(training)
                     if training.epoch in due:
-                        evaluate(training, self.data, self.assignment)
+                        self.evaluations += evaluate(self.context, self.scorers.values())
                 self._checkpoint()
                 self._complete_if_done()
         self.slice_seconds = time.perf_counter() - started
         return self.report()
 
+    def _train_epoch(self, training: Training) -> None:
+        """Run an epoch; during the first one scores may look at each minibatch."""
+        if training.epoch > 0:
+            train_epoch(training, self.data, self.assignment)
+            return
+
+        def show(x: Tensor, y: Tensor) -> float:
+            started = time.perf_counter()
+            for scorer in self.scorers.values():
+                scorer.before_step(x, y)
+            seconds = time.perf_counter() - started
+            training.evidence_seconds += seconds
+            return seconds
+
+        train_epoch(training, self.data, self.assignment, show)
+
+    def _known(self) -> list[Evaluation]:
+        """Return every evaluation so far; before the first, what is known before training."""
+        if self.evaluations or self.training is None:
+            return self.evaluations
+        return [
+            Evaluation(epoch=0, estimate=estimate)
+            for scorer in self.scorers.values()
+            if declared(scorer.names[0]).taken == "before"
+            for estimate in scorer.evaluate(last=False)
+        ]
+
     def report(self) -> SliceReport:
         """Return where the trial stands."""
         training = self.training
         scores: dict[str, float] = {}
-        if training is not None:
-            for evaluation in (*early_scores(training, self.data), *training.evaluations):
-                estimate = evaluation.estimate
-                per_datum = estimate.per_datum
-                if estimate.valid:
-                    scores[estimate.estimator] = estimate.value if per_datum is None else per_datum
+        for evaluation in self._known():
+            estimate = evaluation.estimate
+            per_datum = estimate.per_datum
+            if estimate.valid:
+                scores[estimate.estimator] = estimate.value if per_datum is None else per_datum
+        losses = [point.train_nll_per_datum for point in training.curve] if training else []
         known = {"latency_seconds": self.latency_seconds, **_known(self.cost)}
         costs = {name: known.get(name) for name in COSTS}
         return SliceReport(
@@ -194,7 +227,7 @@ class Trial:
             status=self.status,
             scores=scores,
             costs={name: cost for name, cost in costs.items() if cost is not None},
-            sotl=training.curve[-1].sotl if training and training.curve else None,
+            sotl=sotl(losses) if losses else None,
             seconds=self.slice_seconds,
         )
 
@@ -225,8 +258,8 @@ class Trial:
                 "best_evidence": training.best_evidence,
                 "noise_std": training.noise_std if gaussian else None,
                 "temperature": None if gaussian else training.temperature,
-                "evaluations": tuple(training.evaluations or early_scores(training, self.data)),
-                "curve": tuple(training.curve),
+                "evaluations": tuple(self._known()),
+                "curve": with_sums(training.curve, len(self.data.x_train)),
                 "train_seconds": training.train_seconds,
                 "evidence_seconds": training.evidence_seconds,
             }
@@ -270,6 +303,8 @@ class Trial:
             "version": CHECKPOINT_VERSION,
             "same_trial": _identity(self.assignment),
             "training": state_of(training),
+            "scores": {name: scorer.state_dict() for name, scorer in self.scorers.items()},
+            "evaluations": [evaluation.model_dump_json() for evaluation in self.evaluations],
             "latency_seconds": self.latency_seconds,
             "total_seconds": self._total_seconds(),
         }
@@ -288,7 +323,10 @@ class Trial:
         ):
             _LOG.warning("checkpoint_of_another_trial folder=%s", folder)
             return False
-        restore(training, state["training"], self.assignment.plan)
+        restore(training, state["training"])
+        for name, scorer in self.scorers.items():
+            scorer.load_state_dict(state["scores"][name])
+        self.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
         self.latency_seconds = state["latency_seconds"]
         self.earlier_seconds = state["total_seconds"]
         # A checkpoint of the last epoch leaves nothing to train, only the finish.

@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.record import Evaluation, SliceReport, TrialRecord, TrialStatus
+from nas_evidence.scores.protocol import Context, evaluate, scorers_of
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.training.loop import Training
 from nas_evidence.trial import Trial
 
 
@@ -19,6 +21,14 @@ def mlp_assignment(
         dataset=DatasetSpec(name="digits"),
         plan={"batch_size": 16, "online": {"every": 2}, **plan},
     )  # fmt: skip
+
+
+def evaluated(state: Training, data: TensorData, given: Assignment) -> list[Evaluation]:
+    """Evaluate a training outside a trial; all that was found is kept in `state.evaluations`."""
+    context = Context(state, data, given)
+    found = evaluate(context, scorers_of(context).values())
+    vars(state).setdefault("evaluations", []).extend(found)
+    return found
 
 
 def ended(trial: Trial) -> TrialRecord:

@@ -6,14 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from nas_evidence import audit
-from nas_evidence.audit import AuditRow, Claim, run_audit
-from nas_evidence.evidence import ESTIMATORS
-from nas_evidence.evidence.audit_problems import (
+from nas_evidence.auditing import AuditRow, Claim, run_audit
+from nas_evidence.auditing_problems import (
     definition,
     linear_problem,
 )
 from nas_evidence.record import EvidenceEstimate
-from nas_evidence.scores import CONDITIONAL_KINDS, LAPLACE_KINDS
+from nas_evidence.registry import CURVATURES, SCORES
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +25,8 @@ def only_laplace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_curvature_of_a_linear_model_is_its_definition(only_laplace: None) -> None:
     rows = run_audit(["linear-12"])
-    assert [row.estimator for row in rows] == [*LAPLACE_KINDS, *CONDITIONAL_KINDS]
+    differences = [f"conditional_{kind}" for kind in CURVATURES]
+    assert [row.estimator for row in rows] == [*CURVATURES, *differences]
     assert all(row.holds for row in rows), [row for row in rows if not row.holds]
     full = next(row for row in rows if row.estimator == "full_ggn")
     assert full.truth is not None
@@ -86,7 +86,7 @@ def test_rows_are_json_and_an_unknown_problem_is_refused(only_laplace: None) -> 
 
 def test_definitions_differ_where_the_kinds_do() -> None:
     problem = linear_problem("p", 0, n_data=9, n_features=3, n_outputs=2)
-    values = [definition(problem, k) or 0.0 for k in LAPLACE_KINDS if "mc" not in k]
+    values = [definition(problem, k) or 0.0 for k in CURVATURES if "mc" not in k]
     same = {"kfac_ggn", "ekfac_ggn", "block_ggn"}  # on one linear layer with Gaussian noise
     assert len({round(value, 8) for value in values}) == len(values) - len(same) + 1
     assert definition(problem, "full_ggn") == pytest.approx(problem.truth, abs=1e-9)
@@ -97,4 +97,4 @@ def test_the_whole_audit_holds_for_every_registered_estimator() -> None:
     rows = run_audit()
     missed = [row for row in rows if not row.holds]
     assert not missed
-    assert {row.estimator for row in rows} == set(ESTIMATORS)
+    assert {row.estimator for row in rows} == set(SCORES)

@@ -223,7 +223,7 @@ def test_an_exception_becomes_a_row_with_cause_and_traceback(
         raise error
 
     trial = Trial.start(assignment(), data, tmp_path)
-    monkeypatch.setattr("nas_evidence.trial.train_and_watch", explode)
+    monkeypatch.setattr("nas_evidence.trial.train_epoch", explode)
     report = trial.advance(5)
     assert report.done
     record = trial.finish()

@@ -127,7 +127,7 @@ def audit(as_json: AsJson = False) -> None:
 
     Exit code 1 if one is further off than it claims to be.
     """
-    from nas_evidence.audit import run_audit
+    from nas_evidence.auditing import run_audit
 
     rows = run_audit()
     if as_json:

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.scores import BASELINES, CURVE_SCORES
+from nas_evidence.registry import FREE_SCORES
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.workers.protocol import Lost
 
@@ -126,9 +126,7 @@ def trust_line(correlations: Path, objective: str, target: str) -> str:
     better = [
         f"{row['score']} {float(row['rho']):.2f}"
         for row in rows
-        if row["score"] in BASELINES + CURVE_SCORES
-        and row["rho"]
-        and float(row["rho"]) >= float(mine["rho"])
+        if row["score"] in FREE_SCORES and row["rho"] and float(row["rho"]) >= float(mine["rho"])
     ]
     free = f"; as good or better at no cost: {', '.join(better)}" if better else ""
     interval = "no interval"

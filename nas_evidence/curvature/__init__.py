@@ -23,32 +23,21 @@ from nas_evidence.curvature.capture import UnsupportedLayerError, refuse_frozen,
 from nas_evidence.curvature.dense import full, tensor_blocks
 from nas_evidence.curvature.gradient import log_likelihood_gradient
 from nas_evidence.curvature.layerwise import diagonal, eigen_corrected, kronecker
-from nas_evidence.curvature.sweep import Columns, Sweep
+from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.structured import BlockDiagonal, Structured, add_curvatures
+from nas_evidence.registry import CURVATURES
 
-
-@dataclass(frozen=True)
-class Kind:
-    """Which vectors go back through the network, and what is made of them."""
-
-    columns: Columns
-    structure: Callable[[Sweep], Structured]
-    any_layer: bool = False  # also for layers without rules, one datum at a time
-
-
-KINDS: dict[str, Kind] = {
-    "diag_ef": Kind("residual", diagonal),
-    "diag_ggn": Kind("exact", diagonal),
-    "diag_ggn_mc": Kind("sampled", diagonal),
-    "kfac_ggn": Kind("exact", kronecker),
-    "kfac_ggn_mc": Kind("sampled", kronecker),
-    "kfac_ef": Kind("residual", kronecker),
-    "ekfac_ggn": Kind("exact", eigen_corrected),
-    "block_ggn": Kind("exact", tensor_blocks, any_layer=True),
-    "full_ggn": Kind("exact", full, any_layer=True),
-    "full_ef": Kind("residual", full, any_layer=True),
+#: What is made of the columns that go back through the network.
+STRUCTURES: dict[str, Callable[[Sweep], Structured]] = {
+    "diagonal": diagonal,
+    "kronecker": kronecker,
+    "eigen_corrected": eigen_corrected,
+    "block": tensor_blocks,
+    "full": full,
 }
+#: The names of the kinds.
+KINDS = tuple(CURVATURES)
 
 
 @dataclass(frozen=True)
@@ -154,7 +143,7 @@ def curvature_pass(
             "`len(inputs) == len(targets) >= 1` and `batch_size >= 1` must hold, but got "
             f"{len(inputs)}, {len(targets)} and {batch_size}"
         )
-    if KINDS[kind].columns == "sampled" and generator is None:
+    if CURVATURES[kind].columns == "sampled" and generator is None:
         raise ValueError(f"`generator` must be given for the Monte-Carlo kind {kind!r}")
     refuse_frozen(model)
     _check_reduced(model, kfac_reduce)
@@ -163,20 +152,20 @@ def curvature_pass(
         inputs,
         targets,
         likelihood,
-        KINDS[kind].columns,
+        CURVATURES[kind].columns,
         batch_size,
         generator,
         reduced=frozenset(kfac_reduce),
     )
     with undisturbed(model):
         try:
-            sweep.prepare(any_layer=KINDS[kind].any_layer)
+            sweep.prepare(any_layer=CURVATURES[kind].any_layer)
         except UnsupportedLayerError as error:
-            able = ", ".join(name for name, other in KINDS.items() if other.any_layer)
+            able = ", ".join(name for name, other in CURVATURES.items() if other.any_layer)
             raise UnsupportedLayerError(
                 f"{kind} does not support the model: {error}. Kinds that take any layer: {able}"
             ) from None
-        curvature = KINDS[kind].structure(sweep)
+        curvature = STRUCTURES[CURVATURES[kind].structure](sweep)
     gradient = None
     if diagnose:
         gradient = log_likelihood_gradient(

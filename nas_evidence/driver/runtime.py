@@ -10,10 +10,9 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.models import build, infeasible
 from nas_evidence.proposing.startup import startup_points
-from nas_evidence.scores import CONDITIONAL_KINDS, LAPLACE_KINDS
+from nas_evidence.registry import CURVATURES, declared
 from nas_evidence.spec import ArchitectureSpec, StudySpec
 from nas_evidence.training.loop import likelihood_of
-from nas_evidence.training.prequential import fractions_of
 from nas_evidence.trial import device_for
 
 #: Architectures timed for each family.
@@ -57,17 +56,16 @@ def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData)
     epoch = step_seconds * max(1, arrays.n_train / plan.batch_size)
     kinds = {plan.online.curvature, *study.estimators}
     columns = sum(
-        _A_COLUMN * (arrays.n_outputs - 1) if kind.endswith("ggn") else _ONE_COLUMN
+        _A_COLUMN * (arrays.n_outputs - 1) if CURVATURES[kind].columns == "exact" else _ONE_COLUMN
         for kind in kinds
-        if kind in LAPLACE_KINDS
+        if kind in CURVATURES
     )
-    scores = fractions_of(study.plan, study.estimators).values()
-    blocks = sum(sum(cuts) for orders in scores for cuts in orders)
-    if set(study.estimators) & set(CONDITIONAL_KINDS):
-        blocks += plan.prequential_fractions[0] + 1
+    # Names that share an implementation share its trainings; so do the kinds of one score.
+    shared = {(s.implementation, s.trainings) for s in map(declared, study.estimators)}
+    trainings = sum(times for _, times in shared)
     updates = _ONE_COLUMN * len(plan.evaluation_epochs())
     whole = plan.epochs + columns * len(plan.evaluation_epochs())
-    return epoch * (whole + blocks * (plan.epochs + updates))
+    return epoch * (whole + trainings * (plan.epochs + updates))
 
 
 def _step_seconds(

@@ -18,6 +18,7 @@ from nas_evidence.evidence.laplace import (
 )
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import EvidenceEstimate, Term
+from nas_evidence.registry import CURVATURES
 from nas_evidence.spec import EVIDENCE_BATCH, MC_DRAWS
 
 
@@ -87,7 +88,7 @@ def estimate_evidence(
     precision = _per_tensor(model, prior_precision)
     kappa = _number("likelihood_power", likelihood_power)
     passes: list[CurvaturePass] = []
-    for draw in range(draws_asked if curvature.endswith("_mc") else 1):
+    for draw in range(draws_asked if CURVATURES[curvature].approximates else 1):
         passed = curvature_pass(
             curvature,
             model,
@@ -135,9 +136,10 @@ def estimate_evidence(
 
 
 def _exact_diagonal(kind: str) -> str:
-    if not kind.startswith("kfac"):
+    trace = CURVATURES[kind].trace
+    if trace is None:
         raise ValueError(f"`trace_ratio` is for the kinds kfac_*, but got curvature = {kind!r}")
-    return "diag_ef" if kind == "kfac_ef" else "diag_ggn"
+    return trace
 
 
 def _targets(targets: Tensor, likelihood: str) -> Tensor:
@@ -219,7 +221,7 @@ def _check_data(model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
 def _check_reduced(kind: str, paths: Collection[str]) -> None:
     if isinstance(paths, str):
         raise ValueError(f"`kfac_reduce` must be a list of module paths, but got {paths!r}")
-    if paths and "kfac" not in kind:
+    if paths and CURVATURES[kind].structure not in ("kronecker", "eigen_corrected"):
         raise ValueError(f"`kfac_reduce` is for the Kronecker kinds, but the kind is {kind!r}")
 
 

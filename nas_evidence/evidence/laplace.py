@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature import CurvaturePass
-from nas_evidence.evidence import ESTIMATORS
 from nas_evidence.maths.structured import Structured
 from nas_evidence.record import EvidenceEstimate, Term
+from nas_evidence.registry import SCORES
 
 
 def log_evidence(
@@ -90,7 +90,7 @@ def laplace_estimate(
         return EvidenceEstimate(
             estimator=kind,
             value=math.nan,
-            relation=ESTIMATORS[kind],
+            relation=SCORES[kind].relation,
             seconds=pass_.seconds,
             valid=False,
             note=note,
@@ -124,7 +124,7 @@ def laplace_estimate(
         estimator=kind,
         value=value,
         per_datum=value / pass_.n_data,
-        relation=ESTIMATORS[kind],
+        relation=SCORES[kind].relation,
         terms=tuple(terms),
         seconds=pass_.seconds,
         note="; ".join(notes),

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from nas_evidence.evidence import ESTIMATORS
 from nas_evidence.evidence.laplace import checked_precision
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.hmc import Density
 from nas_evidence.record import EvidenceEstimate, Term
+from nas_evidence.registry import SCORES
 
 #: Summed log likelihood [] of one flat parameter vector [P] on inputs [n, ...] and targets.
 FlatLogLikelihood = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -127,7 +127,7 @@ def estimate_of_runs(
     """Return the mean of independent log evidences with its standard error.
 
     Args:
-        estimator: a name in `ESTIMATORS`.
+        estimator: a name in `nas_evidence.registry.SCORES`.
         values: nats, of independent runs, two at least.
         terms: parts and diagnostics.
         n_data: points of the data.
@@ -142,7 +142,7 @@ def estimate_of_runs(
         value=value if finite else math.nan,
         per_datum=value / n_data if finite else None,
         standard_error=stdev(values) / len(values) ** 0.5 if finite else None,
-        relation=ESTIMATORS[estimator],
+        relation=SCORES[estimator].relation,
         terms=tuple(Term(term=k, group="all", value=v) for k, v in terms.items()),
         seconds=seconds,
         valid=valid and finite,

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.capture import undisturbed
-from nas_evidence.evidence import ESTIMATORS
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.evidence.network_density import spread_precision
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.record import EvidenceEstimate, Term
+from nas_evidence.registry import SCORES
 
 
 def stochastic_lower_bound(
@@ -93,7 +93,7 @@ def stochastic_lower_bound(
         value=value,
         per_datum=value / len(inputs),
         standard_error=error,
-        relation=ESTIMATORS["stochastic_ggn"],
+        relation=SCORES["stochastic_ggn"].relation,
         terms=tuple(Term(term=k, group="all", value=v) for k, v in terms.items()),
         seconds=time.perf_counter() - started,
         valid=math.isfinite(value),

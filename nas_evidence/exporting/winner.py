@@ -19,7 +19,7 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
 from nas_evidence.exporting.program import Exported, without_precision
 from nas_evidence.models import build
-from nas_evidence.scores import LAPLACE_KINDS
+from nas_evidence.registry import CURVATURES
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.trial import PRECISION_PREFIX, Trial
@@ -136,7 +136,7 @@ def _train_again(study_folder: Path, study: StudySpec, arrays: ArrayData, row: p
 def checked_kind(study: StudySpec) -> str | None:
     """Return the evidence that can be computed from weights: the objective, else an estimator."""
     kinds = (study.objective, *study.estimators)
-    return next((kind for kind in kinds if kind in LAPLACE_KINDS), None)
+    return next((kind for kind in kinds if kind in CURVATURES), None)
 
 
 def rescore(kind: str, study: StudySpec, winner: Winner, arrays: ArrayData) -> float:
@@ -147,7 +147,7 @@ def rescore(kind: str, study: StudySpec, winner: Winner, arrays: ArrayData) -> f
     seed = winner.assignment.derived_seed(f"curvature:{kind}", int(winner.header["epoch"]))
     generator = torch.Generator().manual_seed(seed)
     draws = []
-    for _ in range(plan.mc_draws if kind.endswith("_mc") else 1):
+    for _ in range(plan.mc_draws if CURVATURES[kind].approximates else 1):
         curvature = curvature_pass(
             kind,
             winner.model,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from nas_evidence.maths.ranking import Interval, regret, resampling_plan, spearman
+from nas_evidence.registry import FREE_SCORES
 from nas_evidence.reporting.correlations import SIZE, Scale, scale_of
 from nas_evidence.reporting.tables import Study, usable
-from nas_evidence.scores import CURVE_SCORES
 
 #: Epochs looked at, at most; spread evenly, the last one among them.
 MAX_EPOCHS = 12
@@ -33,7 +33,7 @@ def scores_by_epoch(study: Study) -> pd.DataFrame:
     own = usable(study.evidence)[["trial_id", "epoch", "estimator", "value"]]
     own = own.rename(columns={"estimator": "score"})
     points = study.curves[study.curves["epoch"].isin(evaluation_epochs(study))]
-    free = [name for name in (*CURVE_SCORES, "train_nll_per_datum") if name in study.scores]
+    free = [name for name in FREE_SCORES if name in study.scores and name != "n_parameters"]
     long = points.melt(["trial_id", "epoch"], free, "score", "value")
     long["value"] = -long["value"].astype(float)
     keys = ["trial_id", "epoch", "score"]

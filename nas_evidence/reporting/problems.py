@@ -8,9 +8,9 @@ import pandas as pd
 
 from nas_evidence.maths.ranking import resampling_plan, spearman
 from nas_evidence.record import TrialStatus
+from nas_evidence.registry import CURVATURES
 from nas_evidence.reporting.pages import duration
 from nas_evidence.reporting.tables import Study, last_evaluations
-from nas_evidence.scores import LAPLACE_KINDS
 
 #: Two estimates of one evidence that agree less than this are worth a warning.
 AGREEMENT = 0.5
@@ -136,7 +136,7 @@ def _not_at_mode(study: Study, estimator: str, rows: pd.DataFrame) -> Problem:
 
 def _disagreements(study: Study) -> list[Problem]:
     """Return pairs of Laplace evidences that rank the architectures differently."""
-    kinds = [name for name in study.scores if name in LAPLACE_KINDS]
+    kinds = [name for name in study.scores if name in CURVATURES]
     plan = resampling_plan(len(study.architectures), seed=study.spec.seed)
     found = []
     for one, other in combinations(kinds, 2):

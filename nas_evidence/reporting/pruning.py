@@ -8,11 +8,11 @@ import pandas as pd
 
 from nas_evidence.maths.replay import Rule, cohort, stopping_rungs
 from nas_evidence.record import TrialStatus
+from nas_evidence.registry import declared
 from nas_evidence.reporting.along_training import evaluation_epochs, scores_by_epoch
 from nas_evidence.reporting.correlations import scale_of
 from nas_evidence.reporting.pages import duration
 from nas_evidence.reporting.tables import Study
-from nas_evidence.scores import EARLY_SCORES
 from nas_evidence.spec import PruningSpec
 
 #: Rungs of the replay where the study itself pruned nothing.
@@ -59,7 +59,7 @@ def pruning_report(study: Study) -> PruningReport:
     long = scores_by_epoch(study)
     own = long[long["score"] == score].pivot(index="epoch", columns="trial_id", values="value")
     own = own.reindex(columns=sorted(own.columns))
-    if score in EARLY_SCORES:  # known before the first epoch, but stored with the first evidence
+    if declared(score).taken == "before":  # known at epoch 0, but stored with the first evidence
         own.loc[0] = own.bfill().iloc[0]
         own = own.sort_index()
     final = study.spec.plan.epochs
@@ -82,7 +82,8 @@ def _whole_seconds(study: Study, trial_ids: Sequence[int]) -> pd.Series:
     plan = study.spec.plan
     epochs = trials["epochs"].astype(float).replace(0.0, float("nan"))
     seconds = trials["train_seconds"].astype(float) / epochs * plan.epochs
-    parts = trials["evidence_seconds"].astype(float) / sum(plan.prequential_fractions)
+    # Pruned at rung 0: the evidence took one training on half of the data.
+    parts = trials["evidence_seconds"].astype(float) / 0.5
     seconds = seconds.fillna(parts)
     return seconds.fillna(0.0) if seconds.fillna(0.0).sum() > 0 else seconds.fillna(1.0) * 0 + 1
 

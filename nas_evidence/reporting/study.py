@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from nas_evidence.maths.ranking import MIN_PAIRS
+from nas_evidence.registry import declared
 from nas_evidence.reporting import interactive, static
 from nas_evidence.reporting.along_training import EarlyTrust, early_trust, settling_sentence
 from nas_evidence.reporting.correlations import SCALES, Trust, trust, write_csv
@@ -40,7 +41,6 @@ from nas_evidence.reporting.terms import (
     page_data,
     term_rows,
 )
-from nas_evidence.scores import BASELINES, CURVE_SCORES
 
 CAPTIONS: Mapping[str, str] = {
     "scatter": (
@@ -170,7 +170,7 @@ def _values(
 
 def _is_rival(score: str) -> bool:
     """Tell whether a score is a baseline; one on held-out data is what evidence has to replace."""
-    return score in BASELINES or score in CURVE_SCORES or score.startswith("heldout")
+    return declared(score).baseline
 
 
 def _figures(

@@ -20,7 +20,7 @@ from nas_evidence.domains import ParameterValue
 from nas_evidence.maths.pareto import on_front
 from nas_evidence.maths.seeds import Certainty, certainty
 from nas_evidence.record import TrialStatus
-from nas_evidence.scores import BASELINES, CURVE_SCORES
+from nas_evidence.registry import FREE_SCORES
 from nas_evidence.spec import StudySpec
 from nas_evidence.store import UnreadableFile, read_tables
 
@@ -31,6 +31,8 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
 }
 LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
 Row = Mapping[str, Any]  # of a table, by column
+#: Baselines that are known without an evaluation too.
+_FROM_OTHER_TABLES = frozenset({"n_parameters", "train_nll_per_datum"})
 _COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
 
 
@@ -181,7 +183,7 @@ def _final_scores(
 ) -> pd.DataFrame:
     last = usable(last_evaluations(evidence))
     scores = last.pivot(index="trial_id", columns="estimator", values="value")
-    for estimator in {objective, *evidence["estimator"]} - set(BASELINES):
+    for estimator in {objective, *evidence["estimator"]} - _FROM_OTHER_TABLES:
         if estimator not in scores:  # never once valid: a column of missing values, not no column
             scores[estimator] = float("nan")
     scores = scores.reindex(complete.index)
@@ -207,7 +209,7 @@ def _shown(
 
 def _in_order(names: pd.Index, objective: str) -> tuple[str, ...]:
     """Return the objective first, then other estimators, free scores, and baselines."""
-    last = (*CURVE_SCORES, *BASELINES)
+    last = FREE_SCORES
     others = sorted(set(names) - {objective, *last})
     return (objective, *others, *(name for name in last if name in names and name != objective))
 

@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 
 from nas_evidence.record import TrialStatus
+from nas_evidence.registry import CURVATURES
 from nas_evidence.reporting.tables import Study, architecture_text, architecture_values
-from nas_evidence.scores import LAPLACE_KINDS
 
 #: Numbers of layers that a page holds at most; trials beyond it come without their layers.
 MAX_LAYER_CELLS = 120_000
@@ -68,7 +68,7 @@ def comparison(study: Study) -> Comparison | None:
     seeds, then all others as far as they came. The evidence compared is the objective, or where
     that is no Laplace evidence the first estimator that is one.
     """
-    kinds = [name for name in study.scores if name in LAPLACE_KINDS]
+    kinds = [name for name in study.scores if name in CURVATURES]
     if not kinds:
         return None
     own = study.terms[study.terms["estimator"] == kinds[0]]

@@ -6,7 +6,6 @@ are not in it: every stream is seeded by (trial seed, purpose, epoch).
 """
 
 import contextlib
-import copy
 import io
 import logging
 import os
@@ -18,10 +17,8 @@ from typing import Any
 
 import torch
 
-from nas_evidence.evidence.prequential import Block
-from nas_evidence.record import CurvePoint, Evaluation, EvidenceEstimate
-from nas_evidence.spec import TrainingPlan
-from nas_evidence.training.loop import Training, begin
+from nas_evidence.record import CurvePoint
+from nas_evidence.training.loop import Training
 
 _LOG = logging.getLogger(__name__)
 #: Numbers and flags of `Training`, written as they are.
@@ -50,35 +47,16 @@ def state_of(training: Training) -> dict[str, Any]:
         "optimiser": training.optimiser.state_dict(),
         **{name: getattr(training, name) for name in _PLAIN},
         "curve": [point.model_dump_json() for point in training.curve],
-        "evaluations": [e.model_dump_json() for e in training.evaluations],
-        "blocks": {
-            score: [block.model_dump_json() for block in blocks]
-            for score, blocks in training.blocks.items()
-        },
-        "part": None if training.part is None else state_of(training.part),
-        "early": [e.model_dump_json() for e in training.early],
-        "differences": [e.model_dump_json() for e in training.differences],
-        "first_pass": [e.model_dump_json() for e in training.first_pass],
     }
 
 
-def restore(training: Training, state: Mapping[str, Any], plan: TrainingPlan) -> None:
+def restore(training: Training, state: Mapping[str, Any]) -> None:
     """Put a training of the same model and plan where another one was at `state_of`."""
-    if state["part"] is not None:
-        training.part = begin(copy.deepcopy(training.model), plan)
-        restore(training.part, state["part"], plan)
     training.model.load_state_dict(state["model"])
     training.optimiser.load_state_dict(state["optimiser"])
     for name in _PLAIN:
         setattr(training, name, state[name])
     training.curve = [CurvePoint.model_validate_json(t) for t in state["curve"]]
-    training.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
-    training.blocks = {
-        score: [Block.model_validate_json(t) for t in texts]
-        for score, texts in state["blocks"].items()
-    }
-    for name in ("early", "differences", "first_pass"):
-        setattr(training, name, [EvidenceEstimate.model_validate_json(t) for t in state[name]])
 
 
 def save_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:

@@ -30,7 +30,7 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.layers import CHUNK_ELEMENTS
 from nas_evidence.curvature.memory import COPIES
 from nas_evidence.models import skeleton
-from nas_evidence.scores import DIAGONAL_KINDS, laplace_kinds_of
+from nas_evidence.registry import CURVATURES, curvatures_of
 from nas_evidence.spec import ArchitectureSpec, TrainingPlan
 
 _FLOAT, _DOUBLE = 4, 8  # bytes
@@ -85,9 +85,9 @@ def cost_of(
     n_parameters = sum(p.numel() for p in model.parameters())
     forward = forward_pass(model, input_shape)
     per_example = forward.saved_bytes + 2 * forward.largest_bytes
-    evaluated = sorted({plan.online.curvature} | laplace_kinds_of(estimators))
+    evaluated = sorted({plan.online.curvature} | curvatures_of(estimators))
     kept = sum(
-        factor_bytes(kind, model) * (plan.mc_draws if kind.endswith("_mc") else 1)
+        factor_bytes(kind, model) * (plan.mc_draws if CURVATURES[kind].approximates else 1)
         for kind in evaluated
     )
     rows = rows_at_once(model, torch.empty(1, *input_shape, device="meta"))
@@ -133,9 +133,10 @@ def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:
 def factor_bytes(kind: str, model: nn.Module) -> int:
     """Return the bytes of what a curvature kind keeps of a model, float64."""
     elements = sum(side**2 for side in _sides(kind, model))
-    if kind in DIAGONAL_KINDS:
+    structure = CURVATURES[kind].structure
+    if structure == "diagonal":
         elements = sum(p.numel() for p in model.parameters())
-    if kind.startswith("ekfac"):
+    if structure == "eigen_corrected":
         elements += sum(p.numel() for p in model.parameters() if p.ndim > 1)
     return _DOUBLE * elements
 
@@ -155,15 +156,16 @@ def _work_bytes(
 def _sides(kind: str, model: nn.Module) -> list[int]:
     """Return the sides of the square matrices that a curvature kind keeps."""
     sizes = [p.numel() for p in model.parameters()]
-    if kind in DIAGONAL_KINDS:
+    structure = CURVATURES[kind].structure
+    if structure == "diagonal":
         return []
-    if kind == "block_ggn":
+    if structure == "block":
         return sizes
-    if kind.startswith("full"):
+    if structure == "full":
         return [sum(sizes)]
     sides = []
-    # In the kfac kinds the bias of a linear layer shares a factor of its weight.
-    shares = kind.startswith("kfac")
+    # In Kronecker kinds the bias of a linear layer shares a factor of its weight.
+    shares = structure == "kronecker"
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             if parameter.ndim > 1:

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.maths.structured import BlockDiagonal, Structured
+from nas_evidence.registry import CURVATURES
 from nas_evidence.training.hyperparameters import (
     LOG_PRECISION_RANGE,
     precision_of_each_parameter,
@@ -69,7 +70,7 @@ def noise_of(kind: str, pass_: CurvaturePass, noise_std: float) -> Noise:
     """
     if pass_.squared_error is None:
         raise ValueError("the noise is a hyperparameter of real targets, but these are labels")
-    exponent: Literal[1, 2] = 2 if kind.endswith("ef") else 1
+    exponent: Literal[1, 2] = 2 if CURVATURES[kind].columns == "residual" else 1
     return Noise(pass_.squared_error, pass_.n_data * pass_.n_outputs, exponent, noise_std)
 
 

@@ -25,10 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.data.tensors import TensorData, batches
-from nas_evidence.evidence.prequential import Block
-from nas_evidence.evidence.sotl import prequential_epoch1, sotl, sotl_e, sotl_ema
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
-from nas_evidence.record import CurvePoint, Evaluation, EvidenceEstimate
+from nas_evidence.record import CurvePoint
 from nas_evidence.spec import Assignment, TrainingPlan
 
 #: A run counts as diverged when it is so many times worse than a constant prediction.
@@ -41,7 +39,7 @@ class DivergedError(ArithmeticError):
 
 @dataclass
 class Training:
-    """What the next epoch needs; `curve` and `evaluations` are what was seen on the way.
+    """What the next epoch needs; `curve` is what was seen on the way.
 
     prior_precision    one a parameter tensor [G] or each parameter [P], float64, > 0
     noise_std          s, of standardised targets
@@ -49,11 +47,6 @@ class Training:
     smoothed_evidence  of the online curvature after each update, per datum in nats
     updates_waited     since `highest_smoothed` rose
     ended              patience ended the training before its last epoch
-    blocks             of data predicted before they were trained on, by score
-    part               a training on part of the data, before the first epoch, or None
-    early              Laplace evidences of the early data, while those of all are waited for
-    differences        of the Laplace evidences of all data and of the early ones
-    first_pass         evidences of the data of the first epoch
     """
 
     model: nn.Module
@@ -63,12 +56,6 @@ class Training:
     temperature: float
     epoch: int = 0
     curve: list[CurvePoint] = field(default_factory=list)
-    evaluations: list[Evaluation] = field(default_factory=list)
-    blocks: dict[str, list[Block]] = field(default_factory=dict)
-    part: "Training | None" = None
-    early: list[EvidenceEstimate] = field(default_factory=list)
-    differences: list[EvidenceEstimate] = field(default_factory=list)
-    first_pass: list[EvidenceEstimate] = field(default_factory=list)
     smoothed_evidence: float | None = None
     highest_smoothed: float | None = None
     updates_waited: int = 0
@@ -182,7 +169,16 @@ def train_epoch(
     state.epoch = epoch
     seconds = time.perf_counter() - started - aside
     state.train_seconds += seconds
-    state.curve.append(_point(state, plan, mean, n_data, rate, seconds))
+    state.curve.append(
+        CurvePoint(
+            epoch=epoch,
+            train_nll_per_datum=mean,
+            learning_rate=rate,
+            seconds=seconds,
+            noise_std=state.noise_std if gaussian else None,
+            temperature=None if gaussian else state.temperature,
+        )
+    )
 
 
 def loss_limit(plan: TrainingPlan, noise_std: float, n_outputs: int) -> float:
@@ -206,22 +202,3 @@ def _weight_decay(state: Training, per_datum: float, rate: float) -> list[Tensor
         return [value.to(p) for value, p in zip(decay, parameters, strict=True)]
     parts = torch.split(decay, [p.numel() for p in parameters])
     return [part.to(p).view_as(p) for part, p in zip(parts, parameters, strict=True)]
-
-
-def _point(
-    state: Training, plan: TrainingPlan, mean: float, n_data: int, rate: float, seconds: float
-) -> CurvePoint:
-    losses = [point.train_nll_per_datum for point in state.curve] + [mean]
-    gaussian = plan.likelihood == "gaussian"
-    return CurvePoint(
-        epoch=state.epoch,
-        train_nll_per_datum=mean,
-        learning_rate=rate,
-        sotl=sotl(losses),
-        sotl_e=sotl_e(losses, plan.sotl_epochs),
-        sotl_ema=sotl_ema(losses, plan.sotl_gamma),
-        prequential_epoch1=prequential_epoch1(losses, n_data),
-        seconds=seconds,
-        noise_std=state.noise_std if gaussian else None,
-        temperature=None if gaussian else state.temperature,
-    )

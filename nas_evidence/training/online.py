@@ -1,4 +1,4 @@
-"""Evaluations on the way: online updates of the hyperparameters, every score, and patience.
+"""Online updates of the hyperparameters during training, and patience.
 
     every F epochs   log q(D) = kappa l − ½ theta^T Delta theta − ½ log|kappa H + Delta| / |Delta|
                      maximised over log Delta, and over log s or log T, at fixed theta
@@ -11,33 +11,22 @@ set in evaluation mode and leaves the mode as it was; N counts the points visite
 clamped.
 
 The evidence of the online curvature is followed from evaluation to evaluation. Patience looks at
-its exponential mean over updates, since one Monte-Carlo draw is off by a few nats. At the last
-evaluation every estimate says how far from a mode it was made, and Monte-Carlo kinds are the mean
-of several draws with a standard error.
+its exponential mean over updates, since one Monte-Carlo draw is off by a few nats.
 """
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
-from nas_evidence.curvature import CurvaturePass, curvature_pass, trace_ratios
+from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.curvature.gradient import log_likelihood_gradient
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.evidence.laplace import (
-    laplace_estimate,
-    mean_estimate,
-    squared_norms,
-    with_trace_ratios,
-)
-from nas_evidence.evidence.prequential import prequential_estimates
+from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.structured import BlockDiagonal
-from nas_evidence.record import Evaluation, EvidenceEstimate
-from nas_evidence.scores import CURVE_SCORES, LAPLACE_KINDS
+from nas_evidence.record import EvidenceEstimate
 from nas_evidence.spec import Assignment, TrainingPlan
 from nas_evidence.training.hyperparameters import (
     Method,
@@ -52,60 +41,50 @@ from nas_evidence.training.joint import (
 )
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.prior_groups import ties_of
-from nas_evidence.training.sampled import sampled_estimates
 from nas_evidence.training.temperature import fit_temperature
 
-#: Kronecker kinds, and the diagonal that their traces are held against where a study has both.
-_EXACT_DIAGONAL = {"kfac_ggn": "diag_ggn", "kfac_ggn_mc": "diag_ggn", "kfac_ef": "diag_ef"}
 
+def update_and_follow(
+    state: Training, data: TensorData, assignment: Assignment, *, follow: bool = False
+) -> "Passes":
+    """Update the hyperparameters if it is time, and follow the evidence of the online curvature.
 
-def evaluate(state: Training, data: TensorData, assignment: Assignment) -> None:
-    """Update the hyperparameters if it is time, then append every score at this epoch.
+    Args:
+        state: after an epoch.
+        data: that it is trained on.
+        assignment: its plan and seeds.
+        follow: take note of that evidence also where no update is due.
+
+    Returns:
+        The curvature passes at the hyperparameters that result.
 
     Raises:
         DivergedError: if the log likelihood or a curvature is not finite.
     """
     started = time.perf_counter()
     plan, online = assignment.plan, assignment.plan.online
-    passes = _Passes(state, data, assignment, _likelihood(state, plan))
+    passes = passes_of(state, data, assignment)
     updated = state.epoch % online.every == 0 and state.epoch > online.burn_in
     if updated:
-        passes = _update(state, passes)
-    kinds = [kind for kind in assignment.estimators if kind in LAPLACE_KINDS]
-    if updated or kinds:  # else no evidence is asked for, and none is paid for
-        followed = _estimate(online.curvature, passes.of(online.curvature)[0], state, plan)
+        passes = update_hyperparameters(state, passes)
+    if updated or follow:
+        followed = passes.estimate(online.curvature, passes.of(online.curvature)[0])
         assert followed.per_datum is not None
         if state.best_evidence is None or followed.value > state.best_evidence:
             state.best_epoch, state.best_evidence = state.epoch, followed.value
         if updated:
             _wait(state, followed.per_datum, plan)
-    if state.ended or state.epoch == plan.epochs:
-        estimates = _last_estimates(kinds, passes)
-        estimates += sampled_estimates(state, data, assignment)
-    else:
-        estimates = [_estimate(kind, passes.of(kind)[0], state, plan) for kind in kinds]
-    for score, blocks in state.blocks.items():
-        estimates += prequential_estimates(blocks, score, f"{score}_accuracy")
-    estimates += state.differences + state.first_pass
-    estimates += _free_scores(state, len(data.x_train), plan)
-    state.evaluations += [Evaluation(epoch=state.epoch, estimate=e) for e in estimates]
     state.evidence_seconds += time.perf_counter() - started
+    return passes
 
 
-def laplace_estimates(
-    kinds: Sequence[str], state: Training, data: TensorData, assignment: Assignment
-) -> list[EvidenceEstimate]:
-    """Return the Laplace evidences of a training as it stands, with all draws and diagnoses.
-
-    Raises:
-        DivergedError: if the log likelihood or a curvature is not finite.
-    """
-    passes = _Passes(state, data, assignment, _likelihood(state, assignment.plan))
-    return _last_estimates(kinds, passes)
+def passes_of(state: Training, data: TensorData, assignment: Assignment) -> "Passes":
+    """Return the curvature passes of a training as it stands; none is computed yet."""
+    return Passes(state, data, assignment, _likelihood(state, assignment.plan))
 
 
 @dataclass
-class _Passes:
+class Passes:
     """Curvature at the parameters of now; every draw of a kind is computed once."""
 
     state: Training
@@ -126,11 +105,18 @@ class _Passes:
             done.append(self._pass(kind))
         return done[:n_draws]
 
-    def at(self, likelihood: Likelihood) -> "_Passes":
+    def estimate(self, kind: str, pass_: CurvaturePass) -> EvidenceEstimate:
+        """Return the Laplace evidence by one pass, at the hyperparameters of now."""
+        power = self.assignment.plan.likelihood_power
+        return laplace_estimate(
+            kind, pass_, self.state.model, self.state.prior_precision, likelihood_power=power
+        )
+
+    def at(self, likelihood: Likelihood) -> "Passes":
         """Return these passes, or new ones with another likelihood and the same signs."""
         if likelihood == self.likelihood:
             return self
-        return _Passes(self.state, self.data, self.assignment, likelihood)
+        return Passes(self.state, self.data, self.assignment, likelihood)
 
     def _pass(self, kind: str) -> CurvaturePass:
         done = curvature_pass(
@@ -155,36 +141,6 @@ def _likelihood(state: Training, plan: TrainingPlan) -> Likelihood:
     return likelihood_of(plan, state.noise_std, state.temperature)
 
 
-def _estimate(
-    kind: str, pass_: CurvaturePass, state: Training, plan: TrainingPlan
-) -> EvidenceEstimate:
-    power = plan.likelihood_power
-    return laplace_estimate(
-        kind, pass_, state.model, state.prior_precision, likelihood_power=power
-    )
-
-
-def _last_estimates(kinds: Sequence[str], passes: _Passes) -> list[EvidenceEstimate]:
-    """Return the estimates of a finished training: with one gradient for all, and all draws."""
-    if not kinds:
-        return []
-    state, data, plan = passes.state, passes.data, passes.assignment.plan
-    rows = rows_at_once(state.model, data.x_train)
-    gradient = log_likelihood_gradient(
-        state.model, data.x_train, data.y_train, passes.likelihood, batch_size=rows
-    )
-    estimates = []
-    for kind in kinds:
-        draws = passes.of(kind, plan.mc_draws if kind.endswith("_mc") else 1)
-        diagnosed = [replace(draw, gradient=gradient) for draw in draws]
-        estimate = mean_estimate([_estimate(kind, draw, state, plan) for draw in diagnosed])
-        exact = _EXACT_DIAGONAL.get(kind)
-        if exact is not None and exact in kinds:
-            estimate = with_trace_ratios(estimate, trace_ratios(draws[0], passes.of(exact)[0]))
-        estimates.append(estimate)
-    return estimates
-
-
 def _wait(state: Training, evidence: float, plan: TrainingPlan) -> None:
     """Note the evidence per datum after an update, and end the training if it rises no more."""
     past = evidence if state.smoothed_evidence is None else state.smoothed_evidence
@@ -200,7 +156,7 @@ def _wait(state: Training, evidence: float, plan: TrainingPlan) -> None:
     )
 
 
-def _update(state: Training, passes: _Passes) -> _Passes:
+def update_hyperparameters(state: Training, passes: Passes) -> Passes:
     """Move prior precisions, and noise or temperature, to the most evidence at fixed θ.
 
     No precision rises where a network of zeros would then be the better mode,
@@ -241,7 +197,7 @@ def _gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, noise_std
     return pass_.log_likelihood - float(torch.xlogy(counts, counts / counts.sum()).sum())
 
 
-def _refitted_evidence(temperature: float, passes: _Passes) -> float:
+def _refitted_evidence(temperature: float, passes: Passes) -> float:
     """Return the evidence in nats at a temperature, with the prior of most evidence there."""
     state, plan = passes.state, passes.assignment.plan
     # Monte-Carlo signs are the same at every temperature, so that the evidence is smooth in it.
@@ -312,25 +268,3 @@ def _squares_of_groups(state: Training, plan: TrainingPlan) -> torch.Tensor:
 def _squares(state: Training) -> torch.Tensor:
     """Return θ² [P], float64."""
     return torch.cat([p.detach().double().flatten() for p in state.model.parameters()]).square()
-
-
-def _free_scores(state: Training, n_data: int, plan: TrainingPlan) -> list[EvidenceEstimate]:
-    """Return the scores that need no further pass: larger is better, so losses change sign."""
-    point = state.curve[-1]
-    notes = {
-        "sotl_e": f"E = {plan.sotl_epochs}",
-        "sotl_ema": f"gamma = {plan.sotl_gamma}",
-    }
-    names = (*CURVE_SCORES, "train_nll_per_datum")
-    scores = [
-        EvidenceEstimate(estimator=name, value=-getattr(point, name), note=notes.get(name, ""))
-        for name in names
-    ]
-    count = sum(p.numel() for p in state.model.parameters())
-    scores.append(EvidenceEstimate(estimator="n_parameters", value=count))
-    return [
-        s.model_copy(update={"per_datum": s.value / n_data})
-        if s.estimator == "prequential_epoch1"
-        else s
-        for s in scores
-    ]

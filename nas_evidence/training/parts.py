@@ -18,7 +18,7 @@ from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.models import build
 from nas_evidence.spec import Assignment, derive_seed
 from nas_evidence.training.loop import Training, begin, train_epoch
-from nas_evidence.training.online import evaluate
+from nas_evidence.training.online import update_and_follow
 
 
 @dataclass(frozen=True)
@@ -66,20 +66,19 @@ def begun(part: Part) -> Training:
     return begin(model.to(data.x_train.device), given.plan)
 
 
-def train_slice(state: Training, part: Part) -> bool:
-    """Train `state.part`, begun if there is none, up to its next evaluation; tell if it is over.
+def train_slice(training: Training, part: Part) -> bool:
+    """Train on a part up to the next evaluation; tell if the training is over.
 
     Raises:
         DivergedError: as the training proper does.
     """
-    training, plan = state.part or begun(part), part.assignment.plan
-    state.part = training
+    plan = part.assignment.plan
     due = next(epoch for epoch in plan.evaluation_epochs() if epoch > training.epoch)
     while training.epoch < due:
         train_epoch(training, part.data, part.assignment)
     # The last update of a classifier would change no parameter.
     if part.learn and (due < plan.epochs or plan.likelihood == "gaussian"):
-        evaluate(training, part.data, part.assignment)
+        update_and_follow(training, part.data, part.assignment)
     return training.ended or training.epoch == plan.epochs
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.record import TrialStatus
-from nas_evidence.scores import LAPLACE_KINDS
+from nas_evidence.registry import CURVATURES
 from nas_evidence.spec import Assignment, derive_seed
 from nas_evidence.store import read_tables
 
@@ -59,7 +59,7 @@ def synthetic(assignment: Assignment) -> SimulatedTrial:
     tau = chance.uniform(2.0, 8.0)
     best = -0.3 - 0.05 * (math.log2(width) - 6) ** 2 - 0.05 * (depth - 3) ** 2
     best += 0.03 * chance.gauss(0, 1) + 0.01 * noise.gauss(0, 1)
-    kinds = [name for name in assignment.estimators if name in LAPLACE_KINDS]
+    kinds = [name for name in assignment.estimators if name in CURVATURES]
     n_parameters = int(64 * width + width * width * (depth - 1) + 10 * width)
     return SimulatedTrial(
         seconds_per_epoch=1.0 + n_parameters / 20_000,
@@ -89,7 +89,7 @@ def recorded(folder: Path) -> Callable[[Assignment], SimulatedTrial]:
         ValueError: called for an architecture that the study does not hold.
     """
     tables, _ = read_tables(folder, ["trials", "evidence", "curves"])
-    laplace = tables["evidence"][tables["evidence"]["estimator"].isin(LAPLACE_KINDS)]
+    laplace = tables["evidence"][tables["evidence"]["estimator"].isin(list(CURVATURES))]
     valid = laplace[laplace["valid"].fillna(False) & laplace["per_datum"].notna()]
     scores: dict[int, dict[int, dict[str, float]]] = {}
     for row in valid.itertuples():

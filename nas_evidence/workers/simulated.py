@@ -23,7 +23,8 @@ from nas_evidence.record import (
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.scores import CURVE_SCORES, LAPLACE_KINDS, ON_REQUEST
+from nas_evidence.registry import CURVATURES, FREE_SCORES, declared
+from nas_evidence.scores.sotl import GAMMA
 from nas_evidence.spec import COSTS, Assignment, derive_seed
 from nas_evidence.workers.learning_curves import SimulatedTrial
 from nas_evidence.workers.protocol import Event, Launch, Lost, Verdict
@@ -312,7 +313,7 @@ def _record(running: _Running) -> TrialRecord:
     complete = running.status is TrialStatus.COMPLETE
     evaluations, costs = _evaluations(running), trial.costs
     best = max(
-        (e for e in evaluations if e.estimate.estimator in LAPLACE_KINDS),
+        (e for e in evaluations if e.estimate.estimator in CURVATURES),
         key=lambda e: e.estimate.value,
         default=None,
     )
@@ -354,15 +355,14 @@ def _evaluations(running: _Running) -> list[Evaluation]:
         scores = [
             EvidenceEstimate(estimator=name, value=score * n, per_datum=score)
             for name, score in trial.scores(epoch).items()
-            if name in assignment.estimators and name in ON_REQUEST
+            if name in assignment.estimators and declared(name).on_request
         ]
-        for name in (*CURVE_SCORES, "train_nll_per_datum"):
-            value = -getattr(curve[epoch - 1], name)
-            per_datum = value / n if name == "prequential_epoch1" else None
-            scores.append(EvidenceEstimate(estimator=name, value=value, per_datum=per_datum))
-        if "n_parameters" in trial.costs:
-            count = trial.costs["n_parameters"]
-            scores.append(EvidenceEstimate(estimator="n_parameters", value=count))
+        known = {name: -loss for name, loss in vars(curve[epoch - 1]).items() if loss is not None}
+        known["n_parameters"] = trial.costs.get("n_parameters")
+        for name in FREE_SCORES:
+            if (value := known.get(name)) is not None:
+                per_datum = value / n if declared(name).unit == "nats" else None
+                scores.append(EvidenceEstimate(estimator=name, value=value, per_datum=per_datum))
         found += [Evaluation(epoch=epoch, estimate=estimate) for estimate in scores]
     return found
 
@@ -371,16 +371,14 @@ def _curve(running: _Running) -> list[CurvePoint]:
     plan, trial, points = running.launch.assignment.plan, running.trial, running.curve
     while len(points) < running.epoch:
         loss = trial.train_nll(len(points) + 1)
-        before = points[-1] if points else None
-        recent = [point.train_nll_per_datum for point in points[1 - plan.sotl_epochs :]]
         points.append(
             CurvePoint(
                 epoch=len(points) + 1,
                 train_nll_per_datum=loss,
                 learning_rate=plan.learning_rate,
-                sotl=loss + (before.sotl if before else 0.0),
-                sotl_e=loss + (sum(recent) if plan.sotl_epochs > 1 else 0.0),
-                sotl_ema=loss + (plan.sotl_gamma * before.sotl_ema if before else 0.0),
+                sotl=loss + (points[-1].sotl or 0.0 if points else 0.0),
+                sotl_e=loss,
+                sotl_ema=loss + (GAMMA * (points[-1].sotl_ema or 0.0) if points else 0.0),
                 prequential_epoch1=points[0].prequential_epoch1 if points else trial.n_data * loss,
                 seconds=trial.seconds_per_epoch,
             )

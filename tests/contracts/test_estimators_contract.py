@@ -16,18 +16,17 @@ from torch import nn
 from torch.distributions import MultivariateNormal
 
 from nas_evidence import estimate_evidence
+from nas_evidence.auditing_problems import Problem, linear_problem
 from nas_evidence.curvature import KINDS
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.evidence import ESTIMATORS
-from nas_evidence.evidence.audit_problems import Problem, linear_problem
-from nas_evidence.evidence.sgd_entropy import sgd_entropy_bound
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
-from nas_evidence.evidence.temperature_ladder import temperature_ladder_evidence
-from nas_evidence.evidence.thermodynamic import thermodynamic_evidence
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.registry import CURVATURES, SCORES, study_scores
 from nas_evidence.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
-from nas_evidence.scores import LAPLACE_KINDS, ONLINE_KINDS, SAMPLED_KINDS, SCORES
+from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
+from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
+from nas_evidence.scores.thermodynamic import thermodynamic_evidence
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.trial import Trial
 
@@ -53,7 +52,7 @@ def test_a_claim_about_linear_models_holds(relation: str, n_data: int, scale: fl
     )
     truth = MultivariateNormal(torch.zeros(n_data).double(), covariance).log_prob(y.T).sum().item()
 
-    claims = [kind for kind in KINDS if ESTIMATORS[kind] == relation]
+    claims = [kind for kind in KINDS if SCORES[kind].relation == relation]
     assert claims
     for kind in claims:
         estimate = estimate_evidence(
@@ -98,7 +97,7 @@ def test_a_sampled_claim_about_linear_models_holds(name: str) -> None:
     estimate = sampled(name, problem)
     assert estimate.valid, estimate.note
     assert estimate.estimator == name
-    assert estimate.relation == ESTIMATORS[name]
+    assert estimate.relation == SCORES[name].relation
     assert estimate.per_datum == pytest.approx(estimate.value / 12)
     slack = 5 * (estimate.standard_error or 0.0) + 0.1
     assert slack < 5
@@ -108,11 +107,11 @@ def test_a_sampled_claim_about_linear_models_holds(name: str) -> None:
 
 
 def test_no_registered_estimator_is_without_a_test_here() -> None:
-    assert set(ESTIMATORS) == {*KINDS, *SAMPLED, *SCORES}
+    assert set(SCORES) == {*KINDS, *SAMPLED, *RECORDED}
 
 
 #: Those that sample are in tests/scores/test_sampled.py.
-RECORDED = tuple(name for name in SCORES if name not in SAMPLED_KINDS)
+RECORDED = tuple(name for name in study_scores() if name not in SAMPLED)
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +146,7 @@ def estimate(record: TrialRecord, name: str) -> EvidenceEstimate:
 def test_every_score_of_a_study_is_recorded_with_its_registered_relation(
     estimate: EvidenceEstimate, name: str
 ) -> None:
-    assert estimate.relation == ESTIMATORS[name]
+    assert estimate.relation == SCORES[name].relation
     assert estimate.valid
     assert math.isfinite(estimate.value)
 
@@ -156,16 +155,15 @@ def test_every_score_of_a_study_is_recorded_with_its_registered_relation(
 def test_per_datum_is_there_exactly_where_the_unit_is_nats_summed_over_data(
     estimate: EvidenceEstimate, record: TrialRecord, name: str
 ) -> None:
-    if name in LAPLACE_KINDS or name.startswith("prequential_epoch1"):
-        assert estimate.per_datum == pytest.approx(estimate.value / 60, rel=1e-14)
-    elif name in ("prequential", "heldout_10") or name.startswith("conditional"):
-        predicted = 6 if name == "heldout_10" else 30  # of 60
+    if SCORES[name].unit == "nats":
+        predicted = {"heldout_10": 6, "five_fold": 12, "two_fold": 30}.get(name, 60)
+        predicted = 30 if name.startswith("conditional") else predicted
         assert estimate.per_datum == pytest.approx(estimate.value / predicted, rel=1e-14)
     else:
         assert estimate.per_datum is None
 
 
-@pytest.mark.parametrize("name", LAPLACE_KINDS)
+@pytest.mark.parametrize("name", CURVATURES)
 def test_an_evidence_names_its_terms_for_every_tensor(
     estimate: EvidenceEstimate, name: str
 ) -> None:
@@ -175,7 +173,9 @@ def test_an_evidence_names_its_terms_for_every_tensor(
         assert math.isfinite(term.value)
         groups.setdefault(term.term, set()).add(term.group)
     log_det_groups = groups.pop("log_det_ratio")
-    assert log_det_groups == tensors or (name not in ONLINE_KINDS and log_det_groups == {"all"})
+    assert log_det_groups == tensors or (
+        not CURVATURES[name].is_online and log_det_groups == {"all"}
+    )
     for term in ("scatter", "effective_parameters", "prior_precision"):
         assert groups.pop(term) == tensors
     if name in ("kfac_ggn", "kfac_ggn_mc", "kfac_ef"):
@@ -205,4 +205,8 @@ def test_the_trace_ratio_of_one_exact_layer_is_one() -> None:
 
 
 def test_relations_are_the_three_words() -> None:
-    assert set(ESTIMATORS.values()) == {"EXACT_ON_LINEAR", "LOWER_BOUND", "SCORE"}
+    assert {score.relation for score in SCORES.values()} == {
+        "EXACT_ON_LINEAR",
+        "LOWER_BOUND",
+        "SCORE",
+    }

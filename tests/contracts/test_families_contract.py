@@ -9,7 +9,7 @@ import torch
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.likelihood import Categorical
 from nas_evidence.models import FAMILIES, build, infeasible, n_parameters
-from nas_evidence.scores import LAPLACE_KINDS, ONLINE_KINDS
+from nas_evidence.registry import CURVATURES
 from nas_evidence.spec import FAMILY_DEFAULTS, FAMILY_PARAMETERS, ArchitectureSpec
 
 SHAPES = [(1,), (7,), (1, 1, 1), (1, 8, 8), (3, 5, 16)]
@@ -68,7 +68,7 @@ def test_the_smallest_member_is_built_the_same_from_a_seed_and_from_nothing_else
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", dict.fromkeys(LAPLACE_KINDS + ONLINE_KINDS))
+@pytest.mark.parametrize("kind", CURVATURES)
 def test_every_curvature_of_a_study_covers_every_parameter_of_the_family(
     family: str, kind: str
 ) -> None:

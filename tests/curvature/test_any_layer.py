@@ -10,11 +10,12 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.testing import assert_close
 
 from nas_evidence import estimate_evidence
-from nas_evidence.curvature import KINDS, curvature_pass
+from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.layers import WholeModel
 from nas_evidence.curvature.sweep import Sweep
+from nas_evidence.registry import CURVATURES
 
-DENSE = tuple(name for name, kind in KINDS.items() if kind.any_layer)
+DENSE = tuple(name for name, kind in CURVATURES.items() if kind.any_layer)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 

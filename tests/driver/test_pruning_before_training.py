@@ -24,7 +24,7 @@ def study(**changes: object) -> StudySpec:
     given: dict[str, object] = {
         "name": "s",
         "n_trials": 6,
-        "estimators": ["diag_ef", "prequential"],
+        "estimators": ["diag_ef", "two_fold"],
         "dataset": {"name": "digits", "max_train": 120, "max_test": 60},
         "family": {
             "mlp": {"width": {"options": [4, 6, 8, 12, 16, 24]}, "depth": {"options": [1]}}
@@ -61,9 +61,9 @@ def test_a_trial_is_not_at_the_first_rung_before_it_has_a_score(tmp_path: Path) 
     rungs, journal = Rungs(study()), Journal(tmp_path)
     assert not rungs.note(report(0), journal)
     assert not rungs.reached(3, 0)
-    assert rungs.note(report(0, prequential=-0.4), journal)
+    assert rungs.note(report(0, two_fold=-0.4), journal)
     assert rungs.reached(3, 0)
-    assert not rungs.note(report(0, prequential=-0.5), journal)  # of both orders: not judged
+    assert not rungs.note(report(0, two_fold=-0.5), journal)  # of both folds: not judged
     journal.close()
     assert rungs.rivals(3, 0, done=()) == {3: (-0.4,)}
     again = Rungs(study())
@@ -76,12 +76,12 @@ def test_who_has_passed_a_rung_is_not_judged_again_by_those_that_come_later(
     tmp_path: Path,
 ) -> None:
     rungs, journal = Rungs(study()), Journal(tmp_path)
-    rungs.note(report(0, prequential=-0.4), journal)
+    rungs.note(report(0, two_fold=-0.4), journal)
     rivals = rungs.rivals(3, 0, done=())
     assert rivals is not None
     assert rungs.decide(3, 0, rivals) is None
     for trial_id in (4, 5, 6, 7):
-        better = report(0, prequential=-0.1).model_copy(update={"trial_id": trial_id})
+        better = report(0, two_fold=-0.1).model_copy(update={"trial_id": trial_id})
         rungs.note(better, journal)
     journal.close()
     assert not rungs.reached(3, 0)
@@ -112,17 +112,17 @@ def test_pruned_before_training_are_the_worse_by_one_half_and_the_others_are_as_
     folder = run(study(scheduling=scheduling), tmp_path / "pruned")
     trials = read_table(folder, "trials").set_index("trial_id")
     pruned = trials[trials["status"] == TrialStatus.PRUNED]
-    early = pruned[pruned["cause"].str.startswith("rung 0: prequential -")]
+    early = pruned[pruned["cause"].str.startswith("rung 0: two_fold -")]
     assert len(early) == {"async": 1, "batch": 3}[scheduling]
     assert (early["epochs"] == 0).all()
     assert (early["train_seconds"] == 0).all()
 
     terms = read_table(whole, "terms")
-    half = terms[(terms["estimator"] == "prequential") & (terms["group"] == "60-120")]
+    half = terms[(terms["estimator"] == "two_fold") & (terms["group"] == "fold 1")]
     half = half[(half["term"] == "log_predictive") & (half["epoch"] == 6)]
     by_half = half.set_index("trial_id")["value"]
     evidence = read_table(folder, "evidence")
-    own = evidence[evidence["estimator"] == "prequential"]
+    own = evidence[evidence["estimator"] == "two_fold"]
     at_zero = own[own["epoch"] == 0].set_index("trial_id")["value"]
     assert set(at_zero.index) == set(early.index)
     for trial_id, value in at_zero.items():
@@ -131,7 +131,7 @@ def test_pruned_before_training_are_the_worse_by_one_half_and_the_others_are_as_
         assert set(early.index) == set(by_half.sort_values().index[:3])
 
     final = read_table(whole, "evidence")
-    final = final[(final["estimator"] == "prequential") & (final["epoch"] == 6)]
+    final = final[(final["estimator"] == "two_fold") & (final["epoch"] == 6)]
     final_value = final.set_index("trial_id")["value"]
     complete = trials.index[trials["status"] == TrialStatus.COMPLETE]
     assert len(complete)

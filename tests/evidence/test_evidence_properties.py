@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from nas_evidence import EvidenceEstimate, estimate_evidence
-from nas_evidence.curvature import KINDS, Kind, curvature_pass, dense, layerwise
+from nas_evidence.curvature import KINDS, STRUCTURES, curvature_pass, dense, layerwise
 from nas_evidence.curvature import memory as memory_rules
 from nas_evidence.maths.structured import FullKernel, FullMatrix
 from nas_evidence.models.fixup import FixupBias, FixupScale
@@ -147,7 +147,7 @@ def test_the_smaller_form_is_taken_and_both_give_one_value(
     expected = estimate(kind, c, at_mode_correction=True)
     assert_close(estimate(kind, c).value, _expected(kind, c), rtol=1e-10, atol=0)
     for form in (dense.full_matrix, dense.full_kernel):
-        monkeypatch.setitem(KINDS, kind, Kind(KINDS[kind].columns, form))
+        monkeypatch.setitem(STRUCTURES, "full", form)
         found = estimate(kind, c, at_mode_correction=True)
         assert_close(found.value, expected.value, rtol=1e-10, atol=0)
         for one, other in zip(found.terms, expected.terms, strict=True):

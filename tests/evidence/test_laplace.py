@@ -12,13 +12,12 @@ from torch.testing import assert_close
 
 import nas_evidence
 from nas_evidence import estimate_evidence
-from nas_evidence.curvature import KINDS, curvature_pass
+from nas_evidence.curvature import KINDS, STRUCTURES, curvature_pass
 from nas_evidence.curvature import dense as dense_rules
-from nas_evidence.evidence import ESTIMATORS
 from nas_evidence.evidence.laplace import laplace_estimate, log_evidence, squared_norms
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.maths.structured import FullKernel, FullMatrix
-from nas_evidence.scores import LAPLACE_KINDS, SCORES
+from nas_evidence.registry import CURVATURES, SCORES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -71,9 +70,9 @@ def test_relation_holds_on_bayesian_linear_regression(
 ) -> None:
     c, exact = _bayesian_linear_regression(bias=bias, n_outputs=n_outputs)
     found = value(kind, c)
-    if ESTIMATORS[kind] == "EXACT_ON_LINEAR":
+    if SCORES[kind].relation == "EXACT_ON_LINEAR":
         assert_close(found, exact.item(), rtol=1e-10, atol=0)
-    if ESTIMATORS[kind] == "LOWER_BOUND":
+    if SCORES[kind].relation == "LOWER_BOUND":
         assert found <= exact.item() + 1e-9
 
 
@@ -170,7 +169,7 @@ def test_kernel_and_parametric_form_agree_on_a_classifier() -> None:
     for form in (dense_rules.full_matrix, dense_rules.full_kernel):
         for kind in ("full_ggn", "full_ef"):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setitem(KINDS, kind, type(KINDS[kind])(KINDS[kind].columns, form))
+                patch.setitem(STRUCTURES, "full", form)
                 passed = curvature_pass(kind, c.model, c.x, c.y, c.likelihood, batch_size=3)
             assert isinstance(passed.curvature, FullMatrix | FullKernel)
             ratio = passed.curvature.log_det_ratio(c.prior_precision)
@@ -209,7 +208,7 @@ def test_terms_add_up_to_the_value(kind: str) -> None:
     sizes = {name: p.numel() for name, p in c.model.named_parameters()}
     for name, effective in terms["effective_parameters"].items():
         assert -1e-9 <= effective <= sizes[name] + 1e-9
-    assert found.relation == ESTIMATORS[kind]
+    assert found.relation == SCORES[kind].relation
     assert (found.standard_error is not None) == kind.endswith("_mc")
 
 
@@ -260,6 +259,5 @@ def test_a_diverged_model_gets_an_invalid_estimate_that_says_why(kind: str) -> N
 
 
 def test_registries_agree() -> None:
-    assert set(SCORES) <= set(ESTIMATORS)
-    assert set(LAPLACE_KINDS) <= set(KINDS) <= set(ESTIMATORS)
-    assert [name for name in ESTIMATORS if name in KINDS] == list(KINDS)
+    assert set(CURVATURES) == set(KINDS) <= set(SCORES)
+    assert [name for name in SCORES if name in KINDS] == list(KINDS)

@@ -12,14 +12,15 @@ from torch import nn
 from nas_evidence import estimate_evidence
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.evidence import ESTIMATORS
-from nas_evidence.evidence.conditional import conditional_estimate
 from nas_evidence.evidence.incremental import predictions
 from nas_evidence.evidence.linear import mode_of_linear
 from nas_evidence.record import EvidenceEstimate
+from nas_evidence.registry import SCORES
+from nas_evidence.scores.conditional import conditional_estimate
+from nas_evidence.scores.laplace import laplace_estimates
 from nas_evidence.spec import Assignment, DatasetSpec
 from nas_evidence.training.loop import Training, begin, train_epoch
-from nas_evidence.training.online import laplace_estimates
+from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import begun, order_of_data, part_of
 from nas_evidence.trial import Trial
 
@@ -59,7 +60,12 @@ def test_on_linear_models_it_is_the_density_of_the_late_data_given_the_early_one
 ) -> None:
     x, y = regression(30, seed=n_early)
     found = conditional_estimate(
-        at_mode(x[:n_early], y[:n_early]), at_mode(x, y), n_early=n_early, n_data=30, labels=False
+        at_mode(x[:n_early], y[:n_early]),
+        at_mode(x, y),
+        name="conditional_full_ggn",
+        n_early=n_early,
+        n_data=30,
+        labels=False,
     )
     prior = torch.diag(1 / PRECISION[torch.tensor([0, 0, 0, 1])])
     phi = with_bias(x)
@@ -70,7 +76,7 @@ def test_on_linear_models_it_is_the_density_of_the_late_data_given_the_early_one
         (gain @ y[early])[:, 0], covariance[late, late] - gain @ covariance[early, late]
     ).log_prob(y[late, 0])
     assert found.estimator == "conditional_full_ggn"
-    assert found.relation == ESTIMATORS[found.estimator] == "EXACT_ON_LINEAR"
+    assert found.relation == SCORES[found.estimator].relation == "EXACT_ON_LINEAR"
     assert found.value == pytest.approx(float(truth), rel=1e-8)
     assert found.per_datum == pytest.approx(float(truth) / (30 - n_early), rel=1e-8)
 
@@ -85,7 +91,12 @@ def test_it_is_the_sum_of_predictions_of_one_late_datum_after_another() -> None:
         known, targets=known.targets[5:], mean=known.mean[5:], variance=known.variance[5:]
     )
     found = conditional_estimate(
-        at_mode(x[:5], y[:5]), at_mode(x, y), n_early=5, n_data=12, labels=False
+        at_mode(x[:5], y[:5]),
+        at_mode(x, y),
+        name="conditional_full_ggn",
+        n_early=5,
+        n_data=12,
+        labels=False,
     )
     assert found.value == pytest.approx(late.log_evidence(), rel=1e-8)
 
@@ -99,7 +110,7 @@ def estimate(value: float, **fields: object) -> EvidenceEstimate:
 def test_a_density_may_be_above_zero_and_a_probability_of_labels_may_not() -> None:
     early, whole = estimate(-50.0), estimate(-20.0, standard_error=4.0)
     real, labels = (
-        conditional_estimate(early, whole, n_early=10, n_data=40, labels=which)
+        conditional_estimate(early, whole, name=NAMES[0], n_early=10, n_data=40, labels=which)
         for which in (False, True)
     )
     assert (real.value, real.per_datum, real.standard_error, real.valid) == (30.0, 1.0, 5.0, True)
@@ -109,7 +120,9 @@ def test_a_density_may_be_above_zero_and_a_probability_of_labels_may_not() -> No
 
 def test_an_estimate_that_is_not_valid_makes_none() -> None:
     wrong = estimate(math.nan, valid=False, note="a parameter is not finite")
-    found = conditional_estimate(estimate(-1.0), wrong, n_early=1, n_data=2, labels=True)
+    found = conditional_estimate(
+        estimate(-1.0), wrong, name=NAMES[0], n_early=1, n_data=2, labels=True
+    )
     assert (found.valid, found.note) == (False, "a parameter is not finite")
 
 
@@ -117,10 +130,15 @@ def test_an_estimate_that_is_not_valid_makes_none() -> None:
 def test_two_kinds_and_no_late_data_are_refused(n_early: int, n_data: int) -> None:
     one = estimate(-1.0)
     with pytest.raises(ValueError, match=f"diag_ef of {n_early} and diag_ef of {n_data}"):
-        conditional_estimate(one, one, n_early=n_early, n_data=n_data, labels=True)
+        conditional_estimate(one, one, name=NAMES[0], n_early=n_early, n_data=n_data, labels=True)
     with pytest.raises(ValueError, match="two estimates of one kind"):
         conditional_estimate(
-            one, estimate(-1.0, estimator="diag_ggn"), n_early=1, n_data=2, labels=True
+            one,
+            estimate(-1.0, estimator="diag_ggn"),
+            name=NAMES[0],
+            n_early=1,
+            n_data=2,
+            labels=True,
         )
 
 
@@ -158,8 +176,8 @@ def by_hand(given: Assignment, data: TensorData, folder: Path) -> dict[str, floa
         train_epoch(whole, data, alone)
     kinds = [name.removeprefix("conditional_") for name in NAMES]
     pairs = zip(
-        laplace_estimates(kinds, early, some, alone),
-        laplace_estimates(kinds, whole, data, alone),
+        laplace_estimates(kinds, passes_of(early, some, alone)),
+        laplace_estimates(kinds, passes_of(whole, data, alone)),
         strict=True,
     )
     return {f"conditional_{one.estimator}": two.value - one.value for one, two in pairs}
@@ -219,9 +237,9 @@ def test_a_training_that_diverges_is_no_estimate_and_says_where(
     trial = Trial.start(given, replace(data, x_train=inputs), tmp_path)
     for _ in range(3):
         trial.advance(2)
-    assert trial.training is not None
-    assert [e.valid for e in trial.training.differences] == [False] * 3
-    assert "training on 120 data diverged" in trial.training.differences[0].note
+    found = [e.estimate for e in trial.finish().evaluations]
+    assert [e.valid for e in found] == [False] * 3
+    assert "training on 120 data diverged" in found[0].note
 
 
 @pytest.mark.slow

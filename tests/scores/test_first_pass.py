@@ -13,11 +13,11 @@ from torch.func import functional_call, jacrev
 from nas_evidence.curvature.output_variance import output_variances
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, batches, to_tensors
-from nas_evidence.evidence.first_pass import log_predictive
 from nas_evidence.likelihood import Categorical, Gaussian
 from nas_evidence.models import build
+from nas_evidence.scores.first_pass import FirstPass, log_predictive
+from nas_evidence.scores.protocol import Context
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
-from nas_evidence.training.first_pass import FirstPass
 from nas_evidence.training.loop import begin, train_epoch
 
 NAME = "prequential_epoch1_laplace"
@@ -184,10 +184,10 @@ def test_curvature_counts_what_was_seen_and_nothing_else(data: TensorData) -> No
     given = assignment_of(NAME)
     generator = torch.Generator().manual_seed(0)
     model = build(given.architecture, data.input_shape, 10, generator)
-    watch = FirstPass(begin(model, given.plan), given)
+    watch = FirstPass([NAME], Context(begin(model, given.plan), data, given))
     before = watch._covariance()
     assert {float(v.max()) for v in before.values()} == {1.0}
-    watch.see(data.x_train[:16], data.y_train[:16])
+    watch.before_step(data.x_train[:16], data.y_train[:16])
     assert watch.n_data == 16
     for name, variance in watch._covariance().items():
         assert bool((variance <= before[name]).all())

@@ -13,9 +13,10 @@ from torch.distributions import MultivariateNormal
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.record import TrialRecord
-from nas_evidence.scores import SAMPLED_KINDS
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
 from nas_evidence.trial import Trial
+
+SAMPLED_KINDS = ("sgd_entropy", "thermodynamic", "temperature_ladder")
 
 
 def data_of(tmp_path: Path, n: int) -> TensorData:

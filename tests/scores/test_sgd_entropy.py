@@ -8,15 +8,15 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 from nas_evidence.evidence.network_density import flat_log_likelihood, spread_precision
-from nas_evidence.evidence.sgd_entropy import (
+from nas_evidence.likelihood import Categorical, Gaussian
+from nas_evidence.sampling_plan import EntropyPlan
+from nas_evidence.scores.sgd_entropy import (
     LARGEST_EIGENVALUE,
     EntropyCurve,
     descend,
     one_product_bound,
     sgd_entropy_bound,
 )
-from nas_evidence.likelihood import Categorical, Gaussian
-from nas_evidence.sampling_plan import EntropyPlan
 
 pytestmark = pytest.mark.slow
 

@@ -2,8 +2,8 @@ import doctest
 
 import pytest
 
-from nas_evidence.evidence import sotl as module
-from nas_evidence.evidence.sotl import prequential_epoch1, sotl, sotl_e, sotl_ema
+from nas_evidence.scores import sotl as module
+from nas_evidence.scores.sotl import prequential_epoch1, sotl, sotl_e, sotl_ema
 
 LOSSES = [2.0, 1.0, 0.5, 0.25]
 

@@ -7,23 +7,23 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from nas_evidence.evidence.audit_problems import Problem, put_at_mode
-from nas_evidence.evidence.temperature_ladder import (
+from nas_evidence.auditing_problems import Problem, put_at_mode
+from nas_evidence.likelihood import Categorical, Gaussian
+from nas_evidence.maths.hmc import differentiable
+from nas_evidence.sampling_plan import LadderPlan, SweepPlan
+from nas_evidence.scores.temperature_ladder import (
     LadderSamples,
     corrected_trapezium,
     inverse_temperatures,
     sampled_ladders,
     temperature_ladder_evidence,
 )
-from nas_evidence.evidence.thermodynamic import (
+from nas_evidence.scores.thermodynamic import (
     Reference,
     fitted_reference,
     swept,
     thermodynamic_evidence,
 )
-from nas_evidence.likelihood import Categorical, Gaussian
-from nas_evidence.maths.hmc import differentiable
-from nas_evidence.sampling_plan import LadderPlan, SweepPlan
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lone_trials import evaluated
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -19,7 +20,6 @@ from nas_evidence.models.cnn import CELLS
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.cost import cost_of, factor_bytes, forward_pass, measured_latency
 from nas_evidence.training.loop import begin, train_epoch
-from nas_evidence.training.online import evaluate
 
 SGD, ADAM = TrainingPlan(), TrainingPlan(optimiser="adam")
 MLP = ArchitectureSpec(family="mlp", values={"depth": 2, "width": 32})
@@ -161,7 +161,7 @@ def peak_bytes(assignment: Assignment) -> int:
         model = build(assignment.architecture, shape, 10, torch.Generator().manual_seed(0))
         state = begin(model, assignment.plan)
         train_epoch(state, data, assignment)
-        evaluate(state, data, assignment)
+        evaluated(state, data, assignment)
     assert recorded.profiler is not None
     results = recorded.profiler.kineto_results
     assert results is not None

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from lone_trials import evaluated
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -11,7 +12,6 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import Training, begin, train_epoch
-from nas_evidence.training.online import evaluate
 
 
 def rings(n: int = 300) -> TensorData:
@@ -49,7 +49,7 @@ def trained(data: TensorData, given: Assignment) -> Training:
     for epoch in range(1, given.plan.epochs + 1):
         train_epoch(state, data, given)
         if epoch % given.plan.online.every == 0:
-            evaluate(state, data, given)
+            evaluated(state, data, given)
     return state
 
 
@@ -82,7 +82,7 @@ def test_precisions_rise_only_where_a_network_of_zeros_is_the_worse_mode(power: 
     for _ in range(250):
         train_epoch(state, data, given)
         before = state.prior_precision
-        evaluate(state, data, given)
+        evaluated(state, data, given)
         now = state.prior_precision
         if bool((now > before * (1 + 1e-9)).any()):
             raised += 1

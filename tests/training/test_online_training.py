@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lone_trials import evaluated
 from safetensors import safe_open
 from scipy.optimize import minimize
 from torch import Tensor, nn
@@ -25,7 +26,6 @@ from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.hyperparameters import update_prior_precision
 from nas_evidence.training.loop import Training, begin, likelihood_of, loss_limit, train_epoch
-from nas_evidence.training.online import evaluate
 from nas_evidence.training.temperature import LOG_TEMPERATURE_RANGE, fit_temperature
 from nas_evidence.trial import PRECISION_PREFIX, Trial
 
@@ -85,7 +85,7 @@ def trained(model: nn.Module, data: TensorData, given: Assignment) -> Training:
     for epoch in range(1, given.plan.epochs + 1):
         train_epoch(state, data, given)
         if epoch in given.plan.evaluation_epochs():
-            evaluate(state, data, given)
+            evaluated(state, data, given)
     return state
 
 
@@ -228,7 +228,7 @@ def _overconfident() -> tuple[Training, TensorData, Assignment]:
         train_epoch(state, data, given)
     with torch.no_grad():
         model[2].weight.mul_(3), model[2].bias.mul_(3)
-    evaluate(state, data, given)
+    evaluated(state, data, given)
     return state, data, given
 
 

@@ -12,6 +12,14 @@ plan, not across batch sizes, schedules or lengths.
 
 from collections.abc import Sequence
 
+from nas_evidence.record import CurvePoint, EvidenceEstimate
+from nas_evidence.registry import declared
+from nas_evidence.scores.protocol import Scorer
+
+#: E of SOTL-E and γ of SOTL-EMA.
+N_EPOCHS, GAMMA = 1, 0.9
+_NOTES = {"sotl_e": f"E = {N_EPOCHS}", "sotl_ema": f"gamma = {GAMMA}"}
+
 
 def sotl(losses: Sequence[float]) -> float:
     """Return the sum of the mean losses of all epochs.
@@ -56,3 +64,39 @@ def prequential_epoch1(losses: Sequence[float], n_data: int) -> float:
     if not losses:
         raise ValueError("`losses` must hold the first epoch, but is empty")
     return float(n_data * losses[0])
+
+
+def with_sums(curve: Sequence[CurvePoint], n_data: int) -> tuple[CurvePoint, ...]:
+    """Return the training curve with its sums up to each epoch filled in."""
+    losses = [point.train_nll_per_datum for point in curve]
+    return tuple(
+        point.model_copy(update=_sums(losses[: i + 1], n_data)) for i, point in enumerate(curve)
+    )
+
+
+def _sums(losses: Sequence[float], n_data: int) -> dict[str, float]:
+    return {
+        "sotl": sotl(losses),
+        "sotl_e": sotl_e(losses, N_EPOCHS),
+        "sotl_ema": sotl_ema(losses, GAMMA),
+        "prequential_epoch1": prequential_epoch1(losses, n_data),
+    }
+
+
+class Sotl(Scorer):
+    """The sums of the training losses so far, and the last loss; larger is better."""
+
+    def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
+        """Return minus each sum; they need no pass over the data."""
+        losses = [point.train_nll_per_datum for point in self.context.training.curve]
+        n_data = len(self.context.data.x_train)
+        known = {**_sums(losses, n_data), "train_nll_per_datum": losses[-1]}
+        return [
+            EvidenceEstimate(
+                estimator=name,
+                value=-known[name],
+                per_datum=-known[name] / n_data if declared(name).unit == "nats" else None,
+                note=_NOTES.get(name, ""),
+            )
+            for name in self.names
+        ]

@@ -46,6 +46,8 @@ from nas_evidence.maths.hmc import (
 )
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.sampling_plan import SWEEP, SweepPlan
+from nas_evidence.scores.protocol import Context
+from nas_evidence.scores.sampling import sampled_score
 
 _FIRST_STEP = 0.1
 _HYSTERESIS_ERRORS = 4.0
@@ -267,6 +269,11 @@ def thermodynamic_evidence(
         valid=not lagging,
         note=f"hysteresis of {sweeps.hysteresis:.2g} nats: sample longer" if lagging else "",
     )
+
+
+def score(context: Context) -> EvidenceEstimate:
+    """Return it for the trained network of a study, with the default plan; nats."""
+    return sampled_score("thermodynamic", thermodynamic_evidence, context)
 
 
 def _joint(log_likelihood: Density, numbers: Tensor, box: Tensor | None) -> Density:

@@ -17,9 +17,10 @@ from torch.func import functional_call, grad, jacrev, vmap
 
 from nas_evidence.evidence.linear import log_evidence_of_linear, mode_of_linear
 from nas_evidence.evidence.network_density import network_density
-from nas_evidence.evidence.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.registry import CURVATURES
 from nas_evidence.sampling_plan import LadderPlan
+from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.spec import derive_seed
 
 NOISE_STD = 0.5
@@ -94,18 +95,19 @@ def definition(problem: Problem, kind: str) -> float | None:
 
     residual = vmap(grad(log_p))(outputs, y)
     output_hessian = -vmap(jacrev(jacrev(log_p)))(outputs, y)
-    if "ef" in kind:
+    form = CURVATURES[kind]
+    if form.columns == "residual":
         g = torch.einsum("ncp,nc->np", jacobian, residual)
         matrix, outer = g.mT @ g, residual.mT @ residual
     else:
         matrix = torch.einsum("ncp,ncd,ndq->pq", jacobian, output_hessian, jacobian)
         outer = output_hessian.sum(0)
     tensor = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    if kind.startswith("diag"):
+    if form.structure == "diagonal":
         matrix = torch.diag(matrix.diagonal())
-    elif not kind.startswith("full"):
+    elif form.structure != "full":
         matrix = matrix * (tensor[:, None] == tensor)
-    if "kfac" in kind:
+    if form.structure in ("kronecker", "eigen_corrected"):
         if not isinstance(model, nn.Linear):
             return None
         weight = slice(0, sizes[0])

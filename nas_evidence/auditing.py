@@ -28,11 +28,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nas_evidence.data import load
-from nas_evidence.data.tensors import to_tensors
-from nas_evidence.domains import Frozen
-from nas_evidence.evidence import ESTIMATORS
-from nas_evidence.evidence.audit_problems import (
+from nas_evidence.auditing_problems import (
     NOISE_STD,
     Problem,
     definition,
@@ -41,16 +37,20 @@ from nas_evidence.evidence.audit_problems import (
     linear_problem,
     logistic_problem,
 )
-from nas_evidence.evidence.conditional import conditional_estimate
+from nas_evidence.data import load
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.domains import Frozen
 from nas_evidence.evidence.estimate import estimate_evidence
-from nas_evidence.evidence.sgd_entropy import sgd_entropy_bound
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
-from nas_evidence.evidence.temperature_ladder import temperature_ladder_evidence
-from nas_evidence.evidence.thermodynamic import thermodynamic_evidence
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.registry import CURVATURES, SCORES
 from nas_evidence.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
-from nas_evidence.scores import CONDITIONAL_KINDS, LAPLACE_KINDS, SCORES
+from nas_evidence.scores.conditional import conditional_estimate
+from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
+from nas_evidence.scores.sotl import GAMMA, N_EPOCHS
+from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
+from nas_evidence.scores.thermodynamic import thermodynamic_evidence
 from nas_evidence.spec import (
     ArchitectureSpec,
     Assignment,
@@ -128,7 +128,7 @@ def run_audit(problems: Collection[str] | None = None, *, seed: int = 0) -> list
 
 def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
     """Return the rows of all estimators that need no training."""
-    rows = {k: _row(problem, k, partial(_laplace, problem, k, seed)) for k in LAPLACE_KINDS}
+    rows = {k: _row(problem, k, partial(_laplace, problem, k, seed)) for k in CURVATURES}
     judged = [_judged(row, _laplace_claim(problem, rows, kind)) for kind, row in rows.items()]
     return judged + _sampled_rows(problem, rows["full_ggn"].value, seed)
 
@@ -141,13 +141,15 @@ def conditional_rows(problem: Problem, seed: int) -> list[AuditRow]:
     half = early_half(problem)
     late = replace(problem, truth=problem.truth - half.truth)
     rows: list[AuditRow] = []
-    for name in CONDITIONAL_KINDS:
-        kind = name.removeprefix("conditional_")
-        row = _row(late, name, partial(_difference, problem, half, kind, seed))
+    for name, score in SCORES.items():
+        if score.taken != "before" or score.curvature is None:
+            continue
+        kind = score.curvature
+        row = _row(late, name, partial(_difference, problem, half, name, seed))
         whole, early = definition(problem, kind), definition(half, kind)
         claim = Claim()
-        if kind.endswith("_mc"):
-            exact = next(r for r in rows if r.estimator == name.removesuffix("_mc"))
+        if score.approximates is not None:
+            exact = next(r for r in rows if r.estimator == score.approximates)
             slack = STANDARD_ERRORS * (row.spread or 0.0)
             slack += problem.n_parameters / len(half.x)
             claim = _around(exact.value, slack, f"{STANDARD_ERRORS:g} errors and P / n of exact")
@@ -158,15 +160,18 @@ def conditional_rows(problem: Problem, seed: int) -> list[AuditRow]:
     return rows
 
 
-def _difference(problem: Problem, half: Problem, kind: str, seed: int) -> EvidenceEstimate:
+def _difference(problem: Problem, half: Problem, name: str, seed: int) -> EvidenceEstimate:
+    kind = SCORES[name].curvature
+    assert kind is not None
     early, whole = (_laplace(one, kind, seed) for one in (half, problem))
-    n_early, n_data = len(half.x), len(problem.x)
-    return conditional_estimate(early, whole, n_early=n_early, n_data=n_data, labels=False)
+    return conditional_estimate(
+        early, whole, name=name, n_early=len(half.x), n_data=len(problem.x), labels=False
+    )
 
 
 def _laplace_claim(problem: Problem, rows: Mapping[str, AuditRow], kind: str) -> Claim:
-    exact = kind.removesuffix("_mc")
-    if kind != exact:
+    exact = CURVATURES[kind].approximates
+    if exact is not None:
         # Noise in the curvature raises the evidence (Jensen), here by less than P / n.
         slack = STANDARD_ERRORS * (rows[kind].spread or 0.0)
         slack += problem.n_parameters / len(problem.x)
@@ -245,7 +250,7 @@ def _sampled_calls(
 
 def trial_rows(seed: int) -> list[AuditRow]:
     """Return the rows of the scores that only training gives, from a short trial on digits."""
-    names = [name for name in ESTIMATORS if name not in (*LAPLACE_KINDS, *SAMPLED)]
+    names = [name for name in SCORES if name not in (*CURVATURES, *SAMPLED)]
     assignment = Assignment(
         trial_id=0,
         attempt=1,
@@ -253,16 +258,16 @@ def trial_rows(seed: int) -> list[AuditRow]:
         architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 4}),
         dataset=DatasetSpec(name="digits", max_train=60, max_test=20),
         plan=TrainingPlan(epochs=3, online=OnlinePlan(every=3, curvature="diag_ef")),
-        estimators=tuple(name for name in names if name in SCORES),
+        estimators=tuple(names),
         seed=seed,
     )
     record, seconds = _trained(assignment)
     losses = [point.train_nll_per_datum for point in record.curve]
-    plan, n_parameters = assignment.plan, 64 * 4 + 4 + 4 * 10 + 10
-    weights = [plan.sotl_gamma ** (len(losses) - 1 - t) for t in range(len(losses))]
+    n_parameters = 64 * 4 + 4 + 4 * 10 + 10
+    weights = [GAMMA ** (len(losses) - 1 - t) for t in range(len(losses))]
     expected = {
         "sotl": -sum(losses),
-        "sotl_e": -sum(losses[-plan.sotl_epochs :]),
+        "sotl_e": -sum(losses[-N_EPOCHS:]),
         "sotl_ema": -sum(w * loss for w, loss in zip(weights, losses, strict=True)),
         "prequential_epoch1": -60 * losses[0],
         "train_nll_per_datum": -losses[-1],
@@ -275,7 +280,7 @@ def trial_rows(seed: int) -> list[AuditRow]:
         if name in expected:
             exact = expected[name]
             claim = _around(exact, _ROUNDING * abs(exact), "from the training curve")
-        elif name.endswith("accuracy"):
+        elif SCORES[name].unit == "fraction":
             claim = Claim("a fraction", 0.0, 1.0)
         else:
             claim = Claim("a log probability of labels", high=0.0)

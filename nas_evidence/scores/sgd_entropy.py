@@ -42,6 +42,8 @@ from nas_evidence.evidence.network_density import (
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.sampling_plan import ENTROPY, EntropyPlan
+from nas_evidence.scores.protocol import Context
+from nas_evidence.scores.sampling import sampled_score
 
 #: −a − a² <= log|1 − a| for all a up to this root.
 LARGEST_EIGENVALUE = 0.6838
@@ -200,6 +202,11 @@ def sgd_entropy_bound(
         note=f"learning rate times curvature reaches {curve.largest:.3g}, above "
         f"{LARGEST_EIGENVALUE}: no bound; learning_rate = {slower:.2g} would do" if steep else "",
     )  # fmt: skip
+
+
+def score(context: Context) -> EvidenceEstimate:
+    """Return it for the trained network of a study, with the default plan; nats."""
+    return sampled_score("sgd_entropy", sgd_entropy_bound, context)
 
 
 def _prior_entropy(precision: Tensor) -> float:

@@ -42,6 +42,8 @@ from nas_evidence.maths.hmc import (
 )
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.sampling_plan import LADDER, LadderPlan
+from nas_evidence.scores.protocol import Context
+from nas_evidence.scores.sampling import sampled_score
 
 #: β_i = (i / (n − 1))⁵: dense near the prior, where ⟨U⟩ changes over decades of β.
 _POWER = 5
@@ -200,6 +202,11 @@ def temperature_ladder_evidence(
         seconds=time.perf_counter() - started,
         note=_doubt(samples),
     )
+
+
+def score(context: Context) -> EvidenceEstimate:
+    """Return it for the trained network of a study, with the default plan; nats."""
+    return sampled_score("temperature_ladder", temperature_ladder_evidence, context)
 
 
 def _doubt(samples: LadderSamples) -> str:

@@ -1,0 +1,325 @@
+"""Every score, and every kind of curvature, declared once; no torch is needed to read it.
+
+A declaration says what a score is: its unit, when it is taken, what it needs and how it relates to
+the log evidence. What computes it is named as `module:name` and imported on first use, so that
+study files, reports and the terminal can look a score up without torch. Nobody takes a score's
+name apart: ask its declaration.
+
+A score from outside the package is called by its reference, `module:NAME`, where NAME is a `Score`
+in that module. It is read only after `import_outside`, which the command line calls for
+`--allow-code`; until then `declared` knows no more than the reference. See
+docs/how-to/add-a-score.md.
+"""
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+#: What holds on linear-Gaussian models at the mode: equal, a lower bound, or nothing: it ranks.
+Relation = Literal["EXACT_ON_LINEAR", "LOWER_BOUND", "SCORE"]
+#: "python": in Python and the audit, not in studies.
+Taken = Literal["before", "first_pass", "evaluation", "end", "python"]
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """A kind of curvature: what is kept of which columns.
+
+    structure     of the matrix; all but "full" split over the parameter tensors
+    columns       sent back through the network: the residual of each datum (empirical Fisher),
+                  all roots of the output Hessian, or one sampled root a datum
+    approximates  the exact kind that a sampled one estimates
+    trace         the exact diagonal with the trace that this Kronecker kind should have
+    """
+
+    structure: Literal["diagonal", "kronecker", "eigen_corrected", "block", "full"]
+    columns: Literal["residual", "exact", "sampled"]
+    approximates: str | None = None
+    trace: str | None = None
+
+    @property
+    def is_online(self) -> bool:
+        """Tell whether the prior precisions can be updated with it during training."""
+        return self.structure != "full"
+
+    @property
+    def any_layer(self) -> bool:
+        """Tell whether layers without rules have it too, one datum at a time."""
+        return self.structure in ("block", "full")
+
+
+CURVATURES: Mapping[str, Curvature] = {
+    "diag_ef": Curvature("diagonal", "residual"),
+    "diag_ggn": Curvature("diagonal", "exact"),
+    "diag_ggn_mc": Curvature("diagonal", "sampled", approximates="diag_ggn"),
+    "kfac_ggn": Curvature("kronecker", "exact", trace="diag_ggn"),
+    "kfac_ggn_mc": Curvature("kronecker", "sampled", approximates="kfac_ggn", trace="diag_ggn"),
+    "kfac_ef": Curvature("kronecker", "residual", trace="diag_ef"),
+    "ekfac_ggn": Curvature("eigen_corrected", "exact"),
+    "block_ggn": Curvature("block", "exact"),
+    "full_ggn": Curvature("full", "exact"),
+    "full_ef": Curvature("full", "residual"),
+}
+ONLINE_CURVATURES = tuple(name for name, kind in CURVATURES.items() if kind.is_online)
+DIAGONAL_CURVATURES = tuple(n for n, kind in CURVATURES.items() if kind.structure == "diagonal")
+
+
+@dataclass(frozen=True)
+class Score:
+    """What there is to know of a score without computing it.
+
+    name            in study files and in the column `estimator`; of a score from outside the
+                    package its reference, whatever is given here
+    summary         what it is, in one line
+    implementation  a `Scorer` or a function (see scores/protocol.py), or its place "module:name"
+    taken           before training, during the first epoch, at every evaluation, or at the end
+    unit            of `value`; nats are summed over the data that are scored
+    relation        to the log evidence, on linear-Gaussian models at the mode
+    on_request      computed where `estimators` names it; the others are free and always there
+    baseline        what evidence has to beat
+    curvature       the kind whose Laplace evidence it needs
+    approximates    the exact score that a random one estimates
+    labels_only     not defined for real targets
+    trainings       on parts of the data, as a multiple of the training proper
+    """
+
+    name: str
+    summary: str
+    implementation: str | Callable[..., Any]
+    taken: Taken = "evaluation"
+    unit: Literal["nats", "nats per datum", "fraction", "none"] = "none"
+    relation: Relation = "SCORE"
+    on_request: bool = True
+    baseline: bool = False
+    curvature: str | None = None
+    approximates: str | None = None
+    labels_only: bool = False
+    trainings: float = 0.0
+
+    @property
+    def is_random(self) -> bool:
+        """Tell whether another seed gives another value for the same trained network."""
+        return self.approximates is not None or self.taken == "end"
+
+    @property
+    def is_laplace(self) -> bool:
+        """Tell whether it is the Laplace evidence of the trained network, named as its kind."""
+        return self.name in CURVATURES
+
+
+# Dropping entries of H off a block diagonal raises its determinant (Fischer), hence the bounds. On
+# one linear layer Kronecker blocks are exact and only the weight-bias part is dropped.
+_RELATIONS: Mapping[str, Relation] = {
+    "diag_ggn": "LOWER_BOUND",
+    "kfac_ggn": "LOWER_BOUND",
+    "ekfac_ggn": "LOWER_BOUND",
+    "block_ggn": "LOWER_BOUND",
+    "full_ggn": "EXACT_ON_LINEAR",
+}
+_STRUCTURE = {
+    "diagonal": "diagonal",
+    "kronecker": "Kronecker-factored",
+    "eigen_corrected": "eigenvalue-corrected Kronecker-factored",
+    "block": "block-diagonal",
+    "full": "full",
+}
+_COLUMNS = {
+    "residual": "empirical Fisher",
+    "exact": "Gauss-Newton",
+    "sampled": "Gauss-Newton, Monte Carlo",
+}
+_LAPLACE = [
+    Score(
+        name=name,
+        summary=f"Laplace evidence, {_STRUCTURE[kind.structure]} {_COLUMNS[kind.columns]}",
+        implementation="nas_evidence.scores.laplace:Laplace",
+        unit="nats",
+        relation=_RELATIONS.get(name, "SCORE"),
+        curvature=name,
+        approximates=kind.approximates,
+    )
+    for name, kind in CURVATURES.items()
+]
+_CONDITIONAL = [
+    Score(
+        name=f"conditional_{laplace.name}",
+        summary=f"evidence of all data minus that of one half: {laplace.summary}",
+        implementation="nas_evidence.scores.conditional:Conditional",
+        taken="before",
+        unit="nats",
+        # A difference of bounds is none.
+        relation="EXACT_ON_LINEAR" if laplace.relation == "EXACT_ON_LINEAR" else "SCORE",
+        curvature=laplace.name,
+        approximates=laplace.approximates and f"conditional_{laplace.approximates}",
+        trainings=1.5,
+    )
+    for laplace in _LAPLACE
+]
+
+
+def _folds(
+    name: str, what: str, trainings: float, *, baseline: bool = False
+) -> tuple[Score, Score]:
+    log_density = Score(
+        name=name,
+        summary=f"{what}: log predictive density, output scale marginalised",
+        implementation="nas_evidence.scores.folds:Folds",
+        taken="before",
+        unit="nats",
+        baseline=baseline,
+        trainings=trainings,
+    )
+    accuracy = replace(
+        log_density,
+        name=f"{name}_accuracy",
+        summary=f"{what}: accuracy",
+        unit="fraction",
+        labels_only=True,
+    )
+    return log_density, accuracy
+
+
+def _free(
+    name: str,
+    summary: str,
+    unit: Literal["nats", "nats per datum", "none"],
+    where: str = "sotl:Sotl",
+) -> Score:
+    return Score(
+        name=name,
+        summary=summary,
+        implementation=f"nas_evidence.scores.{where}",
+        unit=unit,
+        on_request=False,
+        baseline=True,
+    )
+
+
+def _sampled(name: str, summary: str, module: str, relation: Relation) -> Score:
+    return Score(
+        name=name,
+        summary=summary,
+        implementation=f"nas_evidence.scores.{module}",
+        taken="end",
+        unit="nats",
+        relation=relation,
+    )
+
+
+_ALL = [
+    *_LAPLACE,
+    *_folds("two_fold", "two-fold cross-validation", 1.0),
+    *_folds("heldout_10", "a tenth held out", 0.9, baseline=True),
+    *_folds("five_fold", "five-fold cross-validation", 4.0, baseline=True),
+    *_CONDITIONAL,
+    Score(
+        name="prequential_epoch1_laplace",
+        summary="first epoch predicted by linearised networks",
+        implementation="nas_evidence.scores.first_pass:FirstPass",
+        taken="first_pass",
+        unit="nats",
+    ),
+    _sampled("sgd_entropy", "lower bound by the entropy of SGD", "sgd_entropy:score",
+             "LOWER_BOUND"),
+    _sampled("thermodynamic", "thermodynamic integration", "thermodynamic:score",
+             "EXACT_ON_LINEAR"),
+    _sampled("temperature_ladder", "replica exchange over temperatures",
+             "temperature_ladder:score", "EXACT_ON_LINEAR"),
+    Score(
+        name="stochastic_ggn",
+        summary="Gauss-Newton evidence on blocks of data, a bound",
+        implementation="nas_evidence.evidence.stochastic_bound:stochastic_lower_bound",
+        taken="python",
+        unit="nats",
+        relation="LOWER_BOUND",
+    ),
+    _free("sotl", "minus the sum of training losses", "nats per datum"),
+    _free("sotl_e", "minus the sum of the latest training losses", "nats per datum"),
+    _free("sotl_ema", "minus the discounted sum of training losses", "nats per datum"),
+    _free("prequential_epoch1", "minus the code length of the first epoch", "nats"),
+    _free("n_parameters", "number of parameters", "none", "n_parameters:n_parameters"),
+    _free("train_nll_per_datum", "minus the last training loss", "nats per datum"),
+]  # fmt: skip
+#: Every score of the package by name.
+SCORES: Mapping[str, Score] = {score.name: score for score in _ALL}
+#: Those that cost nothing and are there for every trial.
+FREE_SCORES = tuple(name for name, score in SCORES.items() if not score.on_request)
+#: Earlier names, for study files and tables that have them.
+ALIASES: Mapping[str, str] = {
+    "prequential": "two_fold",
+    "prequential_accuracy": "two_fold_accuracy",
+}
+#: What ranks where a study names no objective: the first that its `estimators` name.
+PREFERRED = ("two_fold", "kfac_ggn")
+#: Scores from outside the package that have been imported, by reference.
+_OUTSIDE: dict[str, Score] = {}
+
+
+def is_outside(name: str) -> bool:
+    """Tell whether a name is the reference `module:NAME` of a score from outside the package."""
+    return ":" in name
+
+
+def declared(name: str) -> Score:
+    """Return the declaration of a score; of one from outside, what is known of it so far.
+
+    Raises:
+        ValueError: for an unknown name; names it, and a near one.
+    """
+    name = ALIASES.get(name, name)
+    if name in SCORES:
+        return SCORES[name]
+    if is_outside(name):
+        return _OUTSIDE.get(name, Score(name=name, summary=name, implementation=name, taken="end"))
+    known = [*SCORES, *ALIASES]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    meant = f"; did you mean '{near[0]}'?" if near else ""
+    raise ValueError(
+        f"must be one of {', '.join(study_scores())}, or module:NAME, but got {name!r}{meant}"
+    )
+
+
+def study_scores() -> tuple[str, ...]:
+    """Return the names of the scores that a study may ask for or use."""
+    return tuple(name for name, score in SCORES.items() if score.taken != "python")
+
+
+def curvatures_of(names: Iterable[str]) -> set[str]:
+    """Return the curvature kinds whose evidence is needed for some scores.
+
+    >>> sorted(curvatures_of(["kfac_ggn", "conditional_diag_ef", "sotl"]))
+    ['diag_ef', 'kfac_ggn']
+    """
+    return {kind for name in names if (kind := declared(name).curvature) is not None}
+
+
+def import_outside(names: Iterable[str]) -> None:
+    """Import the scores among `names` that are from outside the package: runs their code.
+
+    Raises:
+        ValueError: where there is no such module, or no `Score` of that name in it.
+    """
+    for name in filter(is_outside, names):
+        module, _, attribute = name.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(
+                f"{name} cannot be imported: {error}; it must name a `Score` in a module that "
+                "lies beside the study file or is installed."
+            ) from error
+        if not isinstance(found, Score):
+            raise ValueError(
+                f"{name} must be a nas_evidence.Score, but is a {type(found).__name__}."
+            )
+        _OUTSIDE[name] = replace(found, name=name)
+
+
+def implementation_of(score: Score) -> Any:
+    """Return what computes a score; imports it."""
+    if not isinstance(score.implementation, str):
+        return score.implementation
+    module, _, name = score.implementation.partition(":")
+    return getattr(importlib.import_module(module), name)

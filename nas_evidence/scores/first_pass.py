@@ -1,0 +1,132 @@
+"""Prequential evidence of the first pass over the data, with a posterior in place of a point.
+
+    Σ_b Σ_{n in b} log ∫ p(y_n | f) N(f; f_n(θ_b), diag(v_n)) df
+
+    b    minibatches of the first epoch, in their order       θ_b  the parameters before step b
+    v_n  Σ_p J_ncp² / (δ_p + κ h_p), variance of output c of datum n [C]: the Laplace posterior of
+         the linearised network (Immer et al. 2021, "Improving predictions")
+    h    diagonal of the Gauss-Newton matrix of the minibatches before b, each at its own θ
+    δ    prior precisions        κ  likelihood power
+
+A sum of predictions of data not seen before is a log evidence (Dawid 1984; Lyle et al. 2020,
+section 3, with one point for the posterior: `prequential_epoch1`). Here an untrained network is
+unsure of itself, and is not punished for guesses that it does not make.
+
+Gaussian noise: the integral is N(y; f, v + s²). Classes: softmax(f / √(T² + π v / 8)), MacKay
+(1992) generalised by Gibbs (1997); an approximation. Data of one minibatch are predicted one by
+one from those before it.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.output_variance import output_variances
+from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.record import EvidenceEstimate
+from nas_evidence.registry import declared
+from nas_evidence.scores.protocol import Context, Scorer
+from nas_evidence.training.loop import likelihood_of
+
+#: One random root of the output Hessian a datum: a pass costs one column, whatever the classes.
+_KIND = "diag_ggn_mc"
+
+
+def log_predictive(
+    outputs: Tensor, variances: Tensor, targets: Tensor, likelihood: Likelihood
+) -> Tensor:
+    """Return the log predictive density of each datum in nats, float64 [n].
+
+    Args:
+        outputs: f [n, C].
+        variances: v >= 0 [n, C]; all 0 gives the log likelihood of f.
+        targets: int64 [n] or float [n, C].
+        likelihood: categorical or Gaussian.
+
+    >>> unsure = torch.full((1, 2), 1e12)
+    >>> found = log_predictive(
+    ...     torch.tensor([[9.0, 0.0]]), unsure, torch.tensor([1]), Categorical()
+    ... )
+    >>> abs(float(found) - math.log(0.5)) < 1e-4
+    True
+    """
+    f, v = outputs.double(), variances.double()
+    if isinstance(likelihood, Categorical):
+        scaled = f / (likelihood.temperature**2 + math.pi / 8 * v).sqrt()
+        return torch.log_softmax(scaled, dim=1).gather(1, targets[:, None])[:, 0]
+    assert isinstance(likelihood, Gaussian)
+    spread = v + likelihood.noise_std**2
+    return -0.5 * ((targets.double() - f).square() / spread + (2 * math.pi * spread).log()).sum(1)
+
+
+class FirstPass(Scorer):
+    """Predicts each minibatch of the first epoch before its step; the training stays as it is.
+
+    curvature  diagonal, of the data seen so far
+    value      sum of the predictions, nats
+    """
+
+    def __init__(self, names: Sequence[str], context: Context) -> None:
+        super().__init__(names, context)
+        self.curvature: BlockDiagonal | None = None
+        self.value, self.n_data, self.seconds = 0.0, 0, 0.0
+
+    def before_step(self, x: Tensor, y: Tensor) -> None:
+        """Predict a minibatch, then count it among the data seen."""
+        started = time.perf_counter()
+        training, plan = self.context.training, self.context.assignment.plan
+        likelihood = likelihood_of(plan, training.noise_std, training.temperature)
+        outputs, variances = output_variances(training.model, x, self._covariance())
+        self.value += float(log_predictive(outputs, variances, y, likelihood).sum())
+        seen = curvature_pass(
+            _KIND, training.model, x, y, likelihood,
+            batch_size=len(x), generator=self.context.generator("first_pass", self.n_data),
+        ).curvature  # fmt: skip
+        assert isinstance(seen, BlockDiagonal)
+        self.curvature = seen if self.curvature is None else self.curvature.plus(seen)
+        self.n_data += len(x)
+        self.seconds += time.perf_counter() - started
+
+    def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
+        """Return the sum of the predictions, nats."""
+        if self.n_data == 0:
+            return []
+        return [
+            EvidenceEstimate(
+                estimator=name,
+                value=self.value,
+                per_datum=self.value / self.n_data,
+                relation=declared(name).relation,
+                seconds=self.seconds,
+            )
+            for name in self.names
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sum; the curvature is of no use after the first epoch."""
+        return {"value": self.value, "n_data": self.n_data, "seconds": self.seconds}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.value, self.n_data = state["value"], state["n_data"]
+        self.seconds = state["seconds"]
+
+    def _covariance(self) -> dict[str, Tensor]:
+        """Return 1 / (δ + κ h) of each parameter, by tensor [size]."""
+        training = self.context.training
+        names, parameters = zip(*training.model.named_parameters(), strict=True)
+        precision, sizes = training.prior_precision, [p.numel() for p in parameters]
+        if len(precision) == len(sizes):
+            precision = precision.repeat_interleave(torch.tensor(sizes))
+        total = dict(zip(names, torch.split(precision, sizes), strict=True))
+        if self.curvature is not None:
+            power = self.context.assignment.plan.likelihood_power
+            for name, h in zip(self.curvature.names, self.curvature.spectra(), strict=True):
+                total[name] = total[name].to(h) + power * h
+        return {name: 1 / each for name, each in total.items()}

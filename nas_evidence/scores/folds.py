@@ -1,0 +1,294 @@
+"""Cross-validation: each fold predicted by a network trained, as the plan says, on the others.
+
+    Σ_{n in fold} log p(y_n | f_n, T)  ->  log (1/M) Σ_m Π_{n in fold} p(y_n | f_n, T_m)
+
+    f_n  outputs for datum n of the network trained without its fold   [C]
+    T_m  M softmax temperatures, or factors of the learned noise, even in the logarithm
+
+    two_fold     two folds: each half predicts the other (`plan.folds = 1`: one of them only)
+    five_fold    five folds
+    heldout_10   one fold, a tenth: the usual validation split
+
+The log predictive density of K-fold cross-validation, with the scale of the outputs marginalised
+over a uniform prior in log T, fold by fold: overconfidence costs at most log M nats a fold. No
+datum is predicted by a network that has seen it. `value` is the mean over folds, of the sum over
+the data of a fold.
+
+Training on D_1 and predicting D_2 is one term of the chain rule of the log evidence (Dawid 1984;
+Lyle et al. 2020, section 3): log p(D) = log p(D_1) + log p(D_2 | D_1). The two directions of
+`two_fold` estimate different numbers: they differ by log p(D_2) − log p(D_1), and agree in
+expectation over random splits only. Neither is the evidence of all data.
+
+`..._accuracy` is the fraction of the same data whose class has the largest output.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nas_evidence.data.tensors import TensorData, select
+from nas_evidence.domains import Frozen
+from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.record import EvidenceEstimate, Term
+from nas_evidence.scores.protocol import Context, Scorer
+from nas_evidence.spec import EVIDENCE_BATCH, TrainingPlan
+from nas_evidence.training.checkpoint import restore, state_of
+from nas_evidence.training.loop import DivergedError, Training, likelihood_of
+from nas_evidence.training.parts import (
+    Part,
+    begun,
+    order_of_data,
+    part_of,
+    seconds_of,
+    train_slice,
+)
+
+#: T_m / T, M of them: an eighth to eight times, even in the logarithm.
+SCALES = tuple(2.0 ** (m / 4) for m in range(-12, 13))
+#: Folds of each score, and how many of them are predicted where that is not all.
+_N_FOLDS = {"two_fold": 2, "five_fold": 5, "heldout_10": 10}
+
+
+@dataclass(frozen=True)
+class LogPredictive:
+    """The log predictive density of a fold in nats, the likeliest scale, and the hits."""
+
+    log_predictive: float
+    scale: float
+    hits: int | None
+
+
+class Fold(Frozen):
+    """How well one fold was predicted by the network trained on the others.
+
+    number          of the fold, from 1
+    n_data          predicted
+    log_predictive  of the fold in nats, the scale marginalised; None if the training diverged
+    scale           the likeliest of `SCALES`
+    hits            data whose class has the largest output; None for real targets
+    """
+
+    number: int
+    n_data: int
+    n_trained: int
+    log_predictive: float | None = None
+    scale: float = 1.0
+    hits: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class FoldTask:
+    """A fold to predict: the rows to train on and those to predict [n], and the seed's name."""
+
+    score: str
+    number: int
+    trained: Tensor
+    predicted: Tensor
+    purpose: str
+
+
+def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> LogPredictive:
+    """Return how well outputs [n, C] predict targets, over a uniform prior on `SCALES`.
+
+    >>> even = log_predictive(torch.zeros(3, 2), torch.tensor([0, 1, 1]), Categorical())
+    >>> round(even.log_predictive, 6) == round(3 * math.log(0.5), 6)
+    True
+    """
+    scaled = [float(_at(likelihood, s).log_likelihood(outputs, targets)) for s in SCALES]
+    values = torch.tensor(scaled, dtype=torch.float64)
+    hits = None
+    if isinstance(likelihood, Categorical):
+        hits = int((outputs.argmax(-1) == targets).sum())
+    return LogPredictive(
+        log_predictive=float(values.logsumexp(0)) - math.log(len(SCALES)),
+        scale=SCALES[int(values.argmax())],
+        hits=hits,
+    )
+
+
+def fold_tasks(score: str, order: Tensor, plan: TrainingPlan) -> list[FoldTask]:
+    """Return the folds of a score that are to be predicted.
+
+    Args:
+        score: without `_accuracy`.
+        order: of the data [n].
+        plan: its `folds`.
+
+    Raises:
+        ValueError: the data are too few for every fold to hold any.
+    """
+    n, n_folds = len(order), _N_FOLDS[score]
+    if n < n_folds:
+        raise ValueError(
+            f"{score} needs at least {n_folds} data, one in each fold, but got {n}; "
+            "give more data, or leave the score out of `estimators`"
+        )
+    if score == "heldout_10":
+        cut = int(0.9 * n)
+        return [FoldTask(score, 1, order[:cut], order[cut:], f"{score}:{cut}")]
+    if score == "two_fold":
+        half = n // 2
+        # The purposes are older than the name of the score; a seed depends on them.
+        both = [
+            FoldTask(score, 1, order[:half], order[half:], f"prequential:{half}"),
+            FoldTask(
+                score, 2, order[half:].flip(0), order[:half], f"prequential:{n - half}:reversed"
+            ),
+        ]
+        return both[: plan.folds]
+    cuts = [n * k // n_folds for k in range(n_folds + 1)]
+    return [
+        FoldTask(
+            score,
+            k + 1,
+            torch.cat([order[: cuts[k]], order[cuts[k + 1] :]]),
+            order[cuts[k] : cuts[k + 1]],
+            f"{score}:{k + 1}",
+        )
+        for k in range(n_folds)
+    ]
+
+
+def fold_estimates(score: str, folds: Sequence[Fold], *, labels: bool) -> list[EvidenceEstimate]:
+    """Return the estimate named `score`, and `score`_accuracy where there are classes.
+
+    `value` of the first in nats summed over the data of a fold, mean over folds; `per_datum` in
+    nats over all data predicted; of the second a fraction. Not valid where a training diverged.
+    """
+    names = [score, f"{score}_accuracy"] if labels else [score]
+    if failed := [fold for fold in folds if fold.log_predictive is None]:
+        note = f"the training on {failed[0].n_trained} data diverged"
+        return [
+            EvidenceEstimate(estimator=name, value=-math.inf, valid=False, note=note)
+            for name in names
+        ]
+    n = sum(fold.n_data for fold in folds)
+    total = sum(fold.log_predictive or 0.0 for fold in folds)
+    note = f"{n} data predicted in {len(folds)} fold{'s' * (len(folds) > 1)}"
+    terms = [
+        Term(term=term, group=f"fold {fold.number}", value=value)
+        for fold in folds
+        for term, value in (("log_predictive", fold.log_predictive), ("output_scale", fold.scale))
+        if value is not None
+    ]
+    found = [
+        EvidenceEstimate(
+            estimator=score,
+            value=total / len(folds),
+            per_datum=total / n,
+            terms=tuple(terms),
+            seconds=sum(fold.seconds for fold in folds),
+            note=note,
+        )
+    ]
+    if labels:
+        hits = tuple(
+            Term(term="hits", group=f"fold {fold.number}", value=fold.hits or 0) for fold in folds
+        )
+        rate = sum(term.value for term in hits) / n
+        found.append(EvidenceEstimate(estimator=names[1], value=rate, terms=hits, note=note))
+    return found
+
+
+class Folds(Scorer):
+    """Trains without each fold and predicts it, before the training proper, fold after fold."""
+
+    def __init__(self, names: Sequence[str], context: Context) -> None:
+        super().__init__(names, context)
+        self.scores = [s for s in _N_FOLDS if s in names or f"{s}_accuracy" in names]
+        self.done: dict[str, list[Fold]] = {score: [] for score in self.scores}
+        self.part: Training | None = None
+
+    def due(self) -> bool:
+        """Tell whether a fold is not predicted yet."""
+        return self._next() is not None
+
+    def advance(self) -> None:
+        """Train without the next fold for a slice; at the end of the training, predict it."""
+        task = self._next()
+        assert task is not None
+        data, given = self.context.data, self.context.assignment
+        part = part_of(task.trained, data, given, task.purpose)
+        self.part = self.part or begun(part)
+        fold = Fold(number=task.number, n_data=len(task.predicted), n_trained=len(task.trained))
+        try:
+            if not train_slice(self.part, part):
+                return
+        except DivergedError:
+            pass  # the fold stays without a prediction
+        else:
+            fold = fold.model_copy(update=self._predict(self.part, data, task.predicted))
+        seconds = fold.seconds + seconds_of(self.part)
+        self.done[task.score].append(fold.model_copy(update={"seconds": seconds}))
+        self.context.training.evidence_seconds += seconds
+        self.part = None
+
+    def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
+        """Return the estimates by the folds that are predicted."""
+        labels = self.context.data.task == "labels"
+        known = [
+            estimate
+            for score, folds in self.done.items()
+            if folds
+            for estimate in fold_estimates(score, folds, labels=labels)
+        ]
+        return known
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the folds that are predicted, and the training under way."""
+        return {
+            "done": {s: [f.model_dump_json() for f in folds] for s, folds in self.done.items()},
+            "part": None if self.part is None else state_of(self.part),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.done = {
+            score: [Fold.model_validate_json(text) for text in texts]
+            for score, texts in state["done"].items()
+        }
+        task = self._next()
+        if state["part"] is not None and task is not None:
+            part: Part = part_of(
+                task.trained, self.context.data, self.context.assignment, task.purpose
+            )
+            self.part = begun(part)
+            restore(self.part, state["part"])
+
+    def _next(self) -> FoldTask | None:
+        given = self.context.assignment
+        order = order_of_data(len(self.context.data.x_train), given)
+        for score in self.scores:
+            tasks = fold_tasks(score, order, given.plan)
+            if len(self.done[score]) < len(tasks):
+                return tasks[len(self.done[score])]
+        return None
+
+    def _predict(self, trained: Training, data: TensorData, rows: Tensor) -> dict[str, Any]:
+        """Return how well the network predicts some rows: fields of a `Fold`."""
+        started = time.perf_counter()
+        x, y = select(data.x_train, rows), data.y_train[rows.to(data.y_train.device)]
+        plan = self.context.assignment.plan
+        likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
+        found = log_predictive(_outputs(trained, x), y, likelihood)
+        return {**vars(found), "seconds": time.perf_counter() - started}
+
+
+@torch.no_grad()
+def _outputs(training: Training, x: Tensor) -> Tensor:
+    training.model.eval()
+    parts = [training.model(x[i : i + EVIDENCE_BATCH]) for i in range(0, len(x), EVIDENCE_BATCH)]
+    return torch.cat(parts)
+
+
+def _at(likelihood: Likelihood, scale: float) -> Likelihood:
+    if isinstance(likelihood, Categorical):
+        return Categorical(likelihood.temperature * scale)
+    assert isinstance(likelihood, Gaussian)
+    return Gaussian(likelihood.noise_std * scale)

@@ -1,0 +1,56 @@
+"""Laplace evidences of the network as it stands, one for each curvature kind that is asked for.
+
+The formula is in `evidence/laplace.py`, below the training, which maximises it online. During
+training each kind is one pass; at the end Monte-Carlo kinds are the mean of several passes, and
+every estimate says how far from a mode it was made.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nas_evidence.curvature import trace_ratios
+from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.curvature.gradient import log_likelihood_gradient
+from nas_evidence.evidence.laplace import mean_estimate, with_trace_ratios
+from nas_evidence.record import EvidenceEstimate
+from nas_evidence.registry import CURVATURES
+from nas_evidence.scores.protocol import Scorer
+from nas_evidence.training.online import Passes
+
+
+class Laplace(Scorer):
+    """The Laplace evidence at every evaluation; it keeps nothing."""
+
+    def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
+        """Return the evidence of each kind at the parameters of now."""
+        passes = self.context.passes
+        assert passes is not None
+        if last:
+            return laplace_estimates(self.names, passes)
+        return [passes.estimate(kind, passes.of(kind)[0]) for kind in self.names]
+
+
+def laplace_estimates(kinds: Sequence[str], passes: Passes) -> list[EvidenceEstimate]:
+    """Return the evidences of a finished training: one gradient for all, and all draws.
+
+    Raises:
+        DivergedError: if the log likelihood or a curvature is not finite.
+    """
+    if not kinds:
+        return []
+    state, data, plan = passes.state, passes.data, passes.assignment.plan
+    rows = rows_at_once(state.model, data.x_train)
+    gradient = log_likelihood_gradient(
+        state.model, data.x_train, data.y_train, passes.likelihood, batch_size=rows
+    )
+    estimates = []
+    for name in kinds:
+        kind = CURVATURES[name]
+        draws = passes.of(name, plan.mc_draws if kind.approximates else 1)
+        diagnosed = [replace(draw, gradient=gradient) for draw in draws]
+        estimate = mean_estimate([passes.estimate(name, draw) for draw in diagnosed])
+        if kind.trace is not None and kind.trace in kinds:
+            exact = passes.of(kind.trace)[0]
+            estimate = with_trace_ratios(estimate, trace_ratios(draws[0], exact))
+        estimates.append(estimate)
+    return estimates

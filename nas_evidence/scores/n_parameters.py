@@ -1,0 +1,8 @@
+"""The number of parameters: what any useful score has to beat."""
+
+from nas_evidence.scores.protocol import Context
+
+
+def n_parameters(context: Context) -> float:
+    """Return the number of parameters of the network."""
+    return float(sum(p.numel() for p in context.model.parameters()))

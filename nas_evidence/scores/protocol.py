@@ -1,0 +1,162 @@
+"""What a score may do in the course of one trial.
+
+    before training    `due` and `advance`, slice by slice: trainings on parts of the data
+    first epoch        `before_step`, shown each minibatch before its step
+    evaluations        `evaluate`: every F epochs after the burn-in, and after the last epoch
+    any time           `state_dict` and `load_state_dict`: a trial goes on from its checkpoint
+
+One `Scorer` serves all names that a study asks for and that share an implementation, so that
+`two_fold` and `two_fold_accuracy` pay for one pair of trainings. A score that only looks at the
+network may be a plain function of the `Context` that returns its value, or estimates.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.record import Evaluation, EvidenceEstimate
+from nas_evidence.registry import SCORES, Score, declared, implementation_of
+from nas_evidence.spec import Assignment
+from nas_evidence.training.loop import Training
+from nas_evidence.training.online import Passes, update_and_follow
+
+
+@dataclass
+class Context:
+    """What a score may look at; it changes nothing but its own state.
+
+    training    the network, its hyperparameters and its curve, as they are now
+    data        all training data, on the device of the network
+    assignment  the architecture, the plan and the seeds
+    passes      curvature at the parameters of now, each kind computed once; during evaluations
+    """
+
+    training: Training
+    data: TensorData
+    assignment: Assignment
+    passes: Passes | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        """The network that is trained."""
+        return self.training.model
+
+    def generator(self, purpose: str, counter: int = 0) -> torch.Generator:
+        """Return a random stream of its own for a purpose, on the CPU."""
+        return torch.Generator().manual_seed(self.assignment.derived_seed(purpose, counter))
+
+
+class Scorer:
+    """Does nothing at any time; a score overrides what it needs.
+
+    Args:
+        names: the scores that are asked for.
+        context: of the trial; the same object throughout.
+    """
+
+    def __init__(self, names: Sequence[str], context: Context) -> None:
+        self.names = tuple(names)
+        self.context = context
+
+    def due(self) -> bool:
+        """Tell whether work is left before the first epoch.
+
+        Raises:
+            ValueError: if the data do not allow the score.
+        """
+        return False
+
+    def advance(self) -> None:
+        """Do a slice of that work, about as long as the training takes between evaluations."""
+
+    def before_step(self, x: Tensor, y: Tensor) -> None:
+        """Look at a minibatch of the first epoch before its step."""
+
+    def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
+        """Return what is known now; `last` after the last epoch."""
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: tensors, numbers, strings; lists and dicts of them."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+
+
+class _Function(Scorer):
+    """A score that is a function of the context."""
+
+    def __init__(self, score: Score, function: Callable[[Context], Any], context: Context) -> None:
+        super().__init__((score.name,), context)
+        self._score, self._function = score, function
+
+    def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
+        """Call the function, at every evaluation or at the last one as declared."""
+        if self._score.taken == "end" and not last:
+            return []
+        found = self._function(self.context)
+        if isinstance(found, EvidenceEstimate):
+            return [found.model_copy(update={"estimator": self._score.name})]
+        value, n_data = float(found), len(self.context.data.x_train)
+        return [
+            EvidenceEstimate(
+                estimator=self._score.name,
+                value=value,
+                per_datum=value / n_data if self._score.unit == "nats" else None,
+                relation=self._score.relation,
+            )
+        ]
+
+
+def scorers_of(context: Context) -> dict[str, Scorer]:
+    """Return what computes the scores that the assignment asks for, and the free ones.
+
+    The keys name the implementations; checkpoints are by them.
+    """
+    asked = [declared(name) for name in context.assignment.estimators]
+    free = [score for score in SCORES.values() if not score.on_request]
+    groups: dict[str, list[Score]] = {}
+    for score in sorted({s.name: s for s in (*asked, *free)}.values(), key=_place):
+        by_name = score.implementation
+        key = by_name if isinstance(by_name, str) else score.name
+        groups.setdefault(key, []).append(score)
+    return {key: _scorer(group, context) for key, group in groups.items()}
+
+
+def evaluate(context: Context, scorers: Iterable[Scorer]) -> list[Evaluation]:
+    """Update the hyperparameters if it is time, then return every score at this epoch.
+
+    Raises:
+        DivergedError: if the log likelihood or a curvature is not finite.
+    """
+    training, given = context.training, context.assignment
+    follow = any(declared(name).is_laplace for name in given.estimators)
+    context.passes = update_and_follow(training, context.data, given, follow=follow)
+    started = time.perf_counter()
+    last = training.ended or training.epoch == given.plan.epochs
+    found = [
+        Evaluation(epoch=training.epoch, estimate=estimate)
+        for scorer in scorers
+        for estimate in scorer.evaluate(last=last)
+    ]
+    context.passes = None
+    training.evidence_seconds += time.perf_counter() - started
+    return found
+
+
+def _place(score: Score) -> int:
+    """Return the place among the scores of the package; those from outside come last."""
+    return list(SCORES).index(score.name) if score.name in SCORES else len(SCORES)
+
+
+def _scorer(scores: Sequence[Score], context: Context) -> Scorer:
+    made = implementation_of(scores[0])
+    if isinstance(made, type) and issubclass(made, Scorer):
+        return made([score.name for score in scores], context)
+    return _Function(scores[0], made, context)

@@ -1,0 +1,46 @@
+"""Estimators that sample, as scores of studies of tiny networks: once, at the end of training.
+
+They ask for the evidence of an architecture at its learned prior precisions, not of one trained
+network: the ladder and the descent start from the prior, the integration from the trained
+parameters. All in float64, on the device of the model.
+
+Each costs far more than the training. Beyond `LARGEST` parameters times data there is no estimate,
+and the note says so.
+"""
+
+import copy
+from collections.abc import Callable
+
+import torch
+
+from nas_evidence.record import EvidenceEstimate
+from nas_evidence.scores.protocol import Context
+from nas_evidence.training.loop import likelihood_of
+
+#: Parameters times data: some minutes on one core.
+LARGEST = 200_000
+
+
+def sampled_score(
+    name: str, estimator: Callable[..., EvidenceEstimate], context: Context
+) -> EvidenceEstimate:
+    """Return a sampled evidence of the trained network in nats; not valid where too dear."""
+    state, data, plan = context.training, context.data, context.assignment.plan
+    count = sum(p.numel() for p in state.model.parameters()) * len(data.x_train)
+    why = ""
+    if plan.likelihood_power != 1:
+        why = "sampled for likelihood_power = 1 only"
+    elif count > LARGEST:
+        why = f"parameters times data are {count}, and at most {LARGEST} are sampled"
+    if why:
+        return EvidenceEstimate(estimator=name, value=float("-inf"), valid=False, note=why)
+    device = data.x_train.device
+    seed = context.assignment.derived_seed(f"sampled:{name}")
+    return estimator(
+        copy.deepcopy(state.model).double(),
+        data.x_train[:].double(),
+        data.y_train if data.task == "labels" else data.y_train.double(),
+        likelihood=likelihood_of(plan, state.noise_std, state.temperature),
+        generator=torch.Generator(device).manual_seed(seed),
+        prior_precision=state.prior_precision.to(device),
+    )

@@ -1,0 +1,293 @@
+"""Cross-validation: what networks say of data that they have not seen."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from lone_trials import assert_parking_changes_nothing, ended, mlp_assignment, run
+from scipy.stats import norm
+
+from nas_evidence.data import load
+from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
+from nas_evidence.likelihood import Categorical, Gaussian
+from nas_evidence.record import TrialStatus
+from nas_evidence.scores.folds import SCALES, FoldTask, LogPredictive, fold_tasks, log_predictive
+from nas_evidence.spec import Assignment, DatasetSpec, StudySpec, TrainingPlan, derive_seed
+from nas_evidence.trial import Trial
+
+SCORES = ("two_fold", "heldout_10", "five_fold")
+
+
+def assignment_of(*, estimators: tuple[str, ...] = SCORES, **changes: object) -> Assignment:
+    return mlp_assignment(*estimators, **({"epochs": 3} | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def data() -> TensorData:
+    spec = DatasetSpec(name="digits", max_train=120, max_test=50)
+    return to_tensors(load(spec, seed=0), "cpu")
+
+
+def order_of(data: TensorData, replicate: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(derive_seed("blocks", replicate))
+    return torch.randperm(len(data.x_train), generator=generator)
+
+
+def test_equal_outputs_have_the_evidence_of_equal_probabilities() -> None:
+    found = log_predictive(torch.zeros(7, 4), torch.arange(7) % 4, Categorical(2.0))
+    assert found.log_predictive == pytest.approx(7 * math.log(1 / 4), rel=1e-12)
+    assert found.hits == 2  # the first of equal classes is named
+
+
+def test_the_scale_of_real_targets_is_marginalised_as_by_hand() -> None:
+    outputs, targets = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.5], [0.0]])
+    densities = [
+        math.prod(norm(f, 0.3 * s).pdf(y) for f, y in ((0.0, 0.5), (1.0, 0.0))) for s in SCALES
+    ]
+    found = log_predictive(outputs, targets, Gaussian(0.3))
+    assert found.log_predictive == pytest.approx(math.log(sum(densities) / len(SCALES)), rel=1e-10)
+    assert found.scale == SCALES[densities.index(max(densities))]
+    assert found.hits is None
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_marginalising_costs_at_most_the_logarithm_of_the_number_of_scales(
+    temperature: float,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs = 10 * torch.randn(40, 3, generator=generator)
+    targets = torch.randint(0, 3, (40,), generator=generator)
+    best = max(
+        float(Categorical(temperature * s).log_likelihood(outputs, targets)) for s in SCALES
+    )
+    found = log_predictive(outputs, targets, Categorical(temperature)).log_predictive
+    assert best - math.log(len(SCALES)) <= found <= best
+
+
+def test_overconfidence_is_forgiven_and_indifference_is_not() -> None:
+    """The same outputs 8 times too large are told from the right ones by the prior at most."""
+    generator = torch.Generator().manual_seed(1)
+    outputs = 2 * torch.randn(2000, 3, generator=generator)
+    targets = torch.multinomial(outputs.softmax(-1), 1, generator=generator)[:, 0]
+    right, loud = (log_predictive(k * outputs, targets, Categorical()) for k in (1.0, 8.0))
+    assert loud.log_predictive == pytest.approx(right.log_predictive, abs=1e-3)
+    assert (right.scale, loud.scale) == (1.0, 8.0)
+
+
+@pytest.mark.parametrize("n", [2, 7, 120])
+@pytest.mark.parametrize("score", ["two_fold", "five_fold"])
+def test_every_datum_is_predicted_once_by_a_network_that_has_not_seen_it(
+    score: str, n: int
+) -> None:
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    if score == "five_fold" and n < 5:
+        with pytest.raises(ValueError, match=r"five_fold needs at least 5 data.*got 2"):
+            fold_tasks(score, order, TrainingPlan())
+        return
+    tasks = fold_tasks(score, order, TrainingPlan())
+    everything = torch.arange(n)
+    assert torch.equal(torch.cat([t.predicted for t in tasks]).sort().values, everything)
+    for task in tasks:
+        both = torch.cat([task.trained, task.predicted])
+        assert torch.equal(both.sort().values, everything)
+    assert len({task.purpose for task in tasks}) == len(tasks)
+
+
+def test_one_fold_of_two_is_the_first_half_predicting_the_second() -> None:
+    order = torch.arange(10)
+    (task,) = fold_tasks("two_fold", order, TrainingPlan(folds=1))
+    assert (task.trained.tolist(), task.predicted.tolist()) == ([*range(5)], [*range(5, 10)])
+    (tenth,) = fold_tasks("heldout_10", order, TrainingPlan())
+    assert tenth.predicted.tolist() == [9]
+
+
+@pytest.mark.parametrize("folds", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_a_score_is_that_of_trials_on_the_other_folds_alone(
+    folds: int, data: TensorData, tmp_path: Path
+) -> None:
+    """Brute force: train without a fold through the ordinary path, predict it."""
+    given = assignment_of(folds=folds)
+    record = run(given, data, tmp_path / "whole")
+    for score in SCORES:
+        value, hits, n = 0.0, 0, 0
+        tasks = fold_tasks(score, order_of(data), given.plan)
+        for task in tasks:
+            found = predicted_by_hand(given, data, task, tmp_path)
+            value, n = value + found.log_predictive, n + len(task.predicted)
+            hits += found.hits or 0
+        estimate = record.final_estimate(score)
+        accuracy = record.final_estimate(f"{score}_accuracy")
+        assert estimate is not None
+        assert accuracy is not None
+        assert estimate.value == pytest.approx(value / len(tasks), rel=1e-6)
+        assert estimate.per_datum == pytest.approx(value / n, rel=1e-6)
+        assert len({(term.term, term.group) for term in estimate.terms}) == len(estimate.terms)
+        assert accuracy.value == pytest.approx(hits / n)
+        assert accuracy.per_datum is None
+
+
+def predicted_by_hand(
+    given: Assignment, data: TensorData, task: FoldTask, folder: Path
+) -> LogPredictive:
+    """How well a lone trial on the other folds predicts a fold."""
+    some = replace(data, x_train=data.x_train[task.trained], y_train=data.y_train[task.trained])
+    update = {"estimators": (), "seed": given.derived_seed(task.purpose)}
+    trial = Trial.start(given.model_copy(update=update), some, folder / task.purpose)
+    trial.advance(given.plan.epochs)
+    assert trial.training is not None
+    trial.training.model.eval()
+    outputs = trial.training.model(data.x_train[task.predicted]).detach()
+    return log_predictive(outputs, data.y_train[task.predicted], Categorical())
+
+
+def test_the_two_directions_differ_by_the_evidence_of_their_own_halves() -> None:
+    """Linear-Gaussian: log p(D_2|D_1) - log p(D_1|D_2) = log p(D_2) - log p(D_1), not 0."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 4, dtype=torch.float64, generator=generator)
+    y = x.sum(1) + torch.randn(40, dtype=torch.float64, generator=generator)
+
+    def log_evidence(rows: slice) -> float:
+        phi = x[rows]
+        covariance = phi @ phi.T + torch.eye(len(phi)).double()
+        zero = torch.zeros(len(phi)).double()
+        return float(torch.distributions.MultivariateNormal(zero, covariance).log_prob(y[rows]))
+
+    first, second, both = slice(0, 20), slice(20, 40), slice(0, 40)
+    directions = [log_evidence(both) - log_evidence(part) for part in (first, second)]
+    gap = log_evidence(second) - log_evidence(first)
+    assert directions[0] - directions[1] == pytest.approx(gap, rel=1e-10)
+    assert abs(gap) > 1
+
+
+def test_a_report_before_training_has_the_score_of_finished_folds_alone(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of(estimators=("two_fold",), epochs=4)
+    trial = Trial.start(given, data, tmp_path)
+    said = [trial.advance(2).scores.get("two_fold") for _ in range(4)]  # two slices a fold
+    record = ended(trial)
+    estimate = record.final_estimate("two_fold")
+    assert estimate is not None
+    terms = {t.group: t.value for t in estimate.terms if t.term == "log_predictive"}
+    one = terms["fold 1"] / 60
+    assert said == [None, pytest.approx(one), pytest.approx(one), estimate.per_datum]
+    assert estimate.note == "120 data predicted in 2 folds"
+
+
+def test_what_is_predicted_has_not_been_seen(data: TensorData, tmp_path: Path) -> None:
+    """Other labels in the fold that is predicted leave the other predictions' training alone."""
+    given = assignment_of(estimators=("two_fold",), folds=2)
+    late = order_of(data)[60:]  # predicted as fold 1, trained on for fold 2
+    labels = data.y_train.clone()
+    labels[late] = (labels[late] + 1) % 10
+    found = [
+        run(given, replace(data, y_train=y), tmp_path / str(i)).final_estimate("two_fold")
+        for i, y in enumerate((data.y_train, labels))
+    ]
+    assert found[0] is not None
+    assert found[1] is not None
+    task = fold_tasks("two_fold", order_of(data), given.plan)[0]
+    hand = predicted_by_hand(given, data, task, tmp_path)
+    changed = predicted_by_hand(given, replace(data, y_train=labels), task, tmp_path / "changed")
+    terms = [{t.group: t.value for t in e.terms if t.term == "log_predictive"} for e in found if e]
+    assert terms[0]["fold 1"] == pytest.approx(hand.log_predictive, rel=1e-6)
+    assert terms[1]["fold 1"] == pytest.approx(changed.log_predictive, rel=1e-6)
+
+
+def test_the_training_itself_is_the_same_with_and_without(
+    data: TensorData, tmp_path: Path
+) -> None:
+    plain, scored = (
+        run(assignment_of(estimators=e), data, tmp_path / str(len(e))) for e in ((), SCORES)
+    )
+    assert [p.sotl for p in plain.curve] == [p.sotl for p in scored.curve]
+    assert plain.test_nll_per_datum == scored.test_nll_per_datum
+
+
+def test_architectures_are_judged_by_the_same_blocks_and_replicates_by_others() -> None:
+    torch.testing.assert_close(
+        *(torch.Generator().manual_seed(derive_seed("blocks", 0)).get_state() for _ in range(2))
+    )
+    assert derive_seed("blocks", 0) != derive_seed("blocks", 1)
+
+
+@pytest.mark.parametrize("parked_after", [1, pytest.param(2, marks=pytest.mark.slow), 5, 7])
+def test_a_trial_parked_at_any_slice_ends_bit_identical(
+    parked_after: int, data: TensorData, tmp_path: Path
+) -> None:
+    scores = ("two_fold", "heldout_10")
+    names = [name for score in scores for name in (score, f"{score}_accuracy")]
+    given = assignment_of(estimators=scores)
+    report = assert_parking_changes_nothing(names, given, data, tmp_path, slices=parked_after)
+    # Three trainings of two slices each, the first up to epoch 2, come before the training proper.
+    assert report.epoch == (2 if parked_after == 7 else 0)
+
+
+def test_a_training_that_diverges_is_no_estimate_and_says_where(
+    data: TensorData, tmp_path: Path
+) -> None:
+    inputs = data.x_train.clone()
+    inputs[order_of(data)[30]] = 1e30  # trained on for the first fold alone
+    given = assignment_of(estimators=("two_fold",), epochs=2)
+    record = run(given, replace(data, x_train=inputs), tmp_path)
+    trial = Trial.start(given, replace(data, x_train=inputs), tmp_path / "again")
+    trial.advance(2)
+    found = trial.finish(TrialStatus.CANCELLED).evaluations
+    assert [e.estimate.valid for e in found] == [False, False]
+    assert found[0].estimate.note == "the training on 60 data diverged"
+    assert record.status is TrialStatus.DIVERGED
+
+
+def test_too_few_data_are_refused_by_name(data: TensorData, tmp_path: Path) -> None:
+    few = replace(data, x_train=data.x_train[:1], y_train=data.y_train[:1])
+    trial = Trial.start(assignment_of(), few, tmp_path)
+    trial.advance(1)
+    assert trial.status is TrialStatus.FAILED
+    assert "two_fold needs at least 2 data" in trial.cause
+
+
+@pytest.mark.slow
+def test_real_targets_are_predicted_too(tmp_path: Path) -> None:
+    spec = DatasetSpec(name="diabetes", max_train=120)
+    data = to_tensors(load(spec, seed=0), "cpu")
+    given = assignment_of(
+        estimators=("two_fold",), epochs=20, likelihood="gaussian", learning_rate=0.01
+    )
+    record = run(given, data, tmp_path)
+    estimate = record.final_estimate("two_fold")
+    assert estimate is not None
+    assert record.final_estimate("two_fold_accuracy") is None
+    constant = norm(0, 1).logpdf(data.y_train.numpy()).mean()
+    assert constant - 0.3 < (estimate.per_datum or -math.inf) < 0
+
+
+def test_rows_of_a_file_are_selected_without_reading_them(tmp_path: Path) -> None:
+    import numpy as np
+
+    from nas_evidence.data.mapped import MappedRows
+
+    stored = np.random.default_rng(0).random((9, 3)).astype(np.float32)
+    np.save(tmp_path / "x.npy", stored)
+    rows = NormalisedRows(MappedRows(tmp_path / "x.npy"), torch.zeros(3), torch.ones(3))
+    index = torch.tensor([7, 2, 5])
+    some = select(rows, index)  # type: ignore[arg-type]
+    assert len(some) == 3
+    torch.testing.assert_close(some[:2], torch.from_numpy(stored)[index[:2]])
+    torch.testing.assert_close(some[torch.tensor([2, 0])], torch.from_numpy(stored)[index[[2, 0]]])
+
+
+def test_names_and_keys_of_earlier_versions_still_load() -> None:
+    plan = {"prequential_fractions": [0.5], "prequential_orders": 1}
+    assert TrainingPlan.model_validate(plan) == TrainingPlan(folds=1)
+    with pytest.raises(ValueError, match="prequential_fractions"):
+        TrainingPlan.model_validate({"prequential_fractions": [0.25, 0.5]})
+    study = StudySpec.model_validate(
+        {
+            "name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}},
+            "objective": "prequential", "estimators": ["prequential", "prequential_accuracy"],
+        }
+    )  # fmt: skip
+    assert study.objective == "two_fold"
+    assert study.estimators == ("two_fold", "two_fold_accuracy")
