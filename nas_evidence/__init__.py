@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "estimate_evidence": "nas_evidence.evidence.estimate",
     "EvidenceEstimate": "nas_evidence.record",
+    "Score": "nas_evidence.registry",
+    "Scorer": "nas_evidence.scores.protocol",
     "StudySpec": "nas_evidence.spec",
     "load_study": "nas_evidence.codec",
     "load_exported": "nas_evidence.exporting",

@@ -272,7 +272,7 @@ def declared(name: str) -> Score:
     if name in SCORES:
         return SCORES[name]
     if is_outside(name):
-        return _OUTSIDE.get(name, Score(name=name, summary=name, implementation=name, taken="end"))
+        return _OUTSIDE.get(name, Score(name=name, summary=name, implementation=name))
     known = [*SCORES, *ALIASES]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     meant = f"; did you mean '{near[0]}'?" if near else ""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nas_evidence.cli.options import (
+    AllowCode,
     AsJson,
     Dashboard,
     DataRoot,
@@ -64,12 +65,13 @@ def submit(
     overrides: Override = None,
     data_root: DataRoot = None,
     download: Download = False,
+    allow_code: AllowCode = False,
 ) -> None:
     """Search on a cluster: starts the study as a job there, or goes on with it.
 
     Example: nas-evidence submit digits --address URL --store /nfs/digits
     """
-    spec = with_options(checked(study, overrides), trials, workers)
+    spec = with_options(checked(study, overrides, allow_code=allow_code), trials, workers)
     _check_store(store)
     options = as_arguments(
         trials=None,
@@ -78,6 +80,7 @@ def submit(
         data_root=data_root,
         download=download,
         steal=True,  # from a host that is gone, once its lease has run out
+        allow_code=allow_code,
     )
     arguments = ["search", STUDY_FILE, "--out", store, "--address", "auto", *options]
     _submit(address, name or spec.name, store, arguments=arguments, spec=spec)

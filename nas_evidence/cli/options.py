@@ -8,6 +8,7 @@ import typer
 
 from nas_evidence.codec import find_study, load_study
 from nas_evidence.spec import StudySpec
+from nas_evidence.storage.outside_code import admitted, outside_names
 
 if TYPE_CHECKING:  # it brings what opens stores
     from nas_evidence.driver.mirror import Store
@@ -25,6 +26,9 @@ Download = Annotated[bool, typer.Option("--download", help="Fetch a missing data
 Steal = Annotated[
     bool, typer.Option("--steal", help="Take over from another host that is known to be dead.")
 ]
+AllowCode = Annotated[
+    bool, typer.Option("--allow-code", help="Run the scores that the study names as module:NAME.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Dashboard = Annotated[
     str | None,
@@ -35,9 +39,15 @@ JobName = Annotated[
 ]
 
 
-def checked(study: str, overrides: Sequence[str] | None) -> StudySpec:
-    """Return a study whose file has no mistake, and whose first architectures are in its space."""
-    spec = load_study(find_study(study), overrides or ())
+def checked(study: str, overrides: Sequence[str] | None, *, allow_code: bool = False) -> StudySpec:
+    """Return a study whose file has no mistake, and whose first architectures are in its space.
+
+    With `allow_code` the scores that it names from outside the package are imported.
+    """
+    path = find_study(study)
+    spec = load_study(path, overrides or ())
+    if outside_names(spec):
+        spec = admitted(spec, (Path.cwd(), path.resolve().parent), allowed=allow_code)
     if spec.first:
         from nas_evidence.proposing.startup import first_points
 
@@ -63,6 +73,7 @@ def as_arguments(
     data_root: Path | None,
     download: bool,
     steal: bool,
+    allow_code: bool = False,
 ) -> list[str]:
     """Return options as they are typed, for a job that passes them on."""
     given: list[tuple[str, object]] = [
@@ -72,7 +83,8 @@ def as_arguments(
         *(("--set", text) for text in overrides or ()),
     ]
     words = [word for name, value in given if value is not None for word in (name, str(value))]
-    return words + ["--download"] * download + ["--steal"] * steal
+    words += ["--download"] * download + ["--steal"] * steal
+    return words + ["--allow-code"] * allow_code
 
 
 def opened(place: str) -> "Store":

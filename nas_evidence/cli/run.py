@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,6 +15,7 @@ from rich.live import Live
 
 from nas_evidence.cli.cluster import resubmit
 from nas_evidence.cli.options import (
+    AllowCode,
     DataRoot,
     Download,
     JobName,
@@ -43,6 +45,7 @@ from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.record import TrialStatus
 from nas_evidence.spec import StudySpec
+from nas_evidence.storage.outside_code import Code, admitted, keep_code, outside_names
 
 if TYPE_CHECKING:  # they bring the data's readers, and what opens stores
     from nas_evidence.data import ArrayData
@@ -72,6 +75,7 @@ class Run:
     data_root: Path | None
     download: bool
     steal: bool
+    allow_code: bool
 
 
 def search(
@@ -85,6 +89,7 @@ def search(
     data_root: DataRoot = None,
     download: Download = False,
     steal: Steal = False,
+    allow_code: AllowCode = False,
 ) -> None:
     """Search, rank, report and export; creates the study folder or continues it.
 
@@ -93,8 +98,8 @@ def search(
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.storage.study_folder import default_folder, open_study
 
-    spec = with_options(checked(study, overrides), trials, workers)
-    run = Run(executor, address, data_root, download, steal)
+    spec = with_options(checked(study, overrides, allow_code=allow_code), trials, workers)
+    run = Run(executor, address, data_root, download, steal, allow_code)
     _check_address(run)
     store = open_store(place or str(default_folder(spec)))
     with store.held(steal=steal):
@@ -121,6 +126,7 @@ def resume(
     data_root: DataRoot = None,
     download: Download = False,
     steal: Steal = False,
+    allow_code: AllowCode = False,
 ) -> None:
     """Go on with a study after a stop or a crash, or with more trials or another budget.
 
@@ -134,6 +140,7 @@ def resume(
             data_root=data_root,
             download=download,
             steal=steal,
+            allow_code=allow_code,
         )
         resubmit(address, name, place, options)
         return
@@ -142,11 +149,12 @@ def resume(
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.storage.study_folder import open_study, read_study
 
-    run = Run(executor, address, data_root, download, steal)
+    run = Run(executor, address, data_root, download, steal, allow_code)
     _check_address(run)
     store = open_store(place)
     with store.held(steal=steal):
         spec = with_options(read_study(store.folder, overrides or ()), trials, workers)
+        spec = admitted(spec, [store.folder.resolve() / "code"], allowed=allow_code)
         _run(open_study(store.folder, spec, steal=steal), store, run)
 
 
@@ -233,7 +241,8 @@ def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:
         f"{spec.name}: {counted(left, 'trial', more)}, {rough_duration(seconds)}, "
         f"{counted(workers, 'worker')}, {device} -> {store.place}"
     )
-    pool = _executor(spec, arrays, store, run, workers=workers)
+    code = keep_code(store.folder, spec)
+    pool = _executor(spec, arrays, store, run, workers=workers, code=code)
     try:
         with _watching(spec, n_done) as progress:
             driver = Driver(spec, store.folder.resolve(), store.around(pool), progress)
@@ -246,12 +255,17 @@ def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:
 
 
 def _executor(
-    spec: StudySpec, arrays: "ArrayData", store: "Store", run: Run, *, workers: int
+    spec: StudySpec, arrays: "ArrayData", store: "Store", run: Run, *, workers: int, code: Code
 ) -> "Executor":
+    make_worker = store.make_worker
+    if outside := outside_names(spec):
+        from nas_evidence.workers.process import worker_with_code
+
+        make_worker = partial(worker_with_code, code, outside, make_worker)
     if run.executor == "inline":
         from nas_evidence.workers.inline import InlineExecutor
 
-        return InlineExecutor(arrays, spec.resources, make_worker=store.make_worker)
+        return InlineExecutor(arrays, spec.resources, make_worker=make_worker)
     if run.address is not None:
         use_token_if_there_is_one()
     from nas_evidence.workers.on_ray import RayExecutor
@@ -264,7 +278,7 @@ def _executor(
             (store.folder / "logs").resolve(),
             address=run.address,
             namespace=namespace_of(spec.name, store.place) if run.address else None,
-            make_worker=store.make_worker,
+            make_worker=make_worker,
             store=store.uri,
         )
 
@@ -327,7 +341,8 @@ def _is_exported(folder: Path, trial_id: int) -> bool:
 def _options(run: Run) -> str:
     """Return the options that the next run needs too."""
     given = (("--data-root", run.data_root), ("--address", run.address))
-    return "".join(f" {name} {value}" for name, value in given if value is not None)
+    words = "".join(f" {name} {value}" for name, value in given if value is not None)
+    return words + " --allow-code" * run.allow_code
 
 
 def _log_to(path: Path) -> None:

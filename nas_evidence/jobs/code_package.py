@@ -1,6 +1,6 @@
-"""What travels to a cluster with a job: the study file, and this package where it is no release.
+"""What travels to a cluster with a job: the study file, the code it names, and this package.
 
-Data and runs never travel: only files that are named here are copied. Ray refuses to send more
+The package itself travels only where it is no release. Data and runs never travel: only files that are named here are copied. Ray refuses to send more
 than 512 MiB; that is checked before anything is sent.
 """
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nas_evidence.codec import dump_study
 from nas_evidence.spec import StudySpec
+from nas_evidence.storage.outside_code import code_of
 
 #: Bytes that Ray takes for a working directory.
 MAX_BYTES = 512 * 1024**2
@@ -42,6 +43,9 @@ def write_package(folder: Path, study: StudySpec | None, *, package: Path | None
     if study is not None:
         _check_paths(study)
         (folder / STUDY_FILE).write_text(dump_study(study), encoding="utf-8")
+        for name, content in code_of(study).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

@@ -1,15 +1,20 @@
 """A worker in a process of its own, and how that process is doing. Needs neither ray nor torch."""
 
+import atexit
 import logging
 import os
+import shutil
 import signal
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nas_evidence.data import ArrayData
+from nas_evidence.registry import import_outside
 from nas_evidence.spec import ResourceSpec
 
 #: Called as `Worker` is: arrays, resources, and by keyword the share of a GPU.
@@ -61,6 +66,39 @@ class WorkerProcess:
         event = getattr(self._worker, method)(*arguments) if method else None
         seconds = time.monotonic() - began
         return Answer(event, seconds, _resident_bytes(), self._worker.must_go, self._gpu)
+
+
+def worker_with_code(
+    code: Mapping[str, bytes],
+    names: Sequence[str],
+    make_worker: MakeWorker | None,
+    arrays: ArrayData,
+    resources: ResourceSpec,
+    *,
+    gpu_share: float,
+) -> Any:
+    """Return a worker in a process that can import code from outside the package.
+
+    Args:
+        code: Python files by relative path; written to a folder of this process.
+        names: references `module:NAME` to import from there.
+        make_worker: called as `Worker`, which it is if not given, with the other arguments.
+        arrays: the data set.
+        resources: of the study.
+        gpu_share: of one GPU.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="nas-evidence-code-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name, content in code.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    sys.path.insert(0, str(folder))
+    import_outside(names)
+    if make_worker is None:
+        from nas_evidence.workers.worker import Worker  # brings torch: late
+
+        make_worker = Worker
+    return make_worker(arrays, resources, gpu_share=gpu_share)
 
 
 def _resident_bytes() -> int:

@@ -1,0 +1,93 @@
+"""Code from outside the package that a study names as `module:NAME`: kept with the study.
+
+A copy lies in `code/` of the study folder, so that the study goes on from any directory and on any
+machine, with the code that it began with. It is run only where --allow-code is given, and travels
+to the workers with the data. Installed modules are not copied: every node needs them.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from nas_evidence.registry import import_outside, is_outside
+from nas_evidence.spec import StudySpec
+
+#: Python files by path relative to a folder on the import path.
+Code = Mapping[str, bytes]
+
+
+def outside_names(study: StudySpec) -> tuple[str, ...]:
+    """Return the references to code from outside the package, in the order of the study file."""
+    return tuple(filter(is_outside, dict.fromkeys([*study.estimators, study.objective])))
+
+
+def admitted(study: StudySpec, places: Iterable[Path], *, allowed: bool) -> StudySpec:
+    """Import what a study names from outside the package, and check the study with it.
+
+    Args:
+        study: as read, before its outside scores are known.
+        places: folders to look in, besides the import path.
+        allowed: whether the person allows that code to run.
+
+    Raises:
+        ValueError: if it is not allowed, or cannot be imported, or does not fit the study.
+    """
+    names = outside_names(study)
+    if not names:
+        return study
+    if not allowed:
+        raise ValueError(
+            f"the study names {', '.join(names)}: code from outside nas-evidence, which is run "
+            "only with --allow-code."
+        )
+    for place in places:
+        if str(place) not in sys.path:
+            sys.path.insert(0, str(place))
+    import_outside(names)
+    return StudySpec.model_validate(study.model_dump())
+
+
+def keep_code(folder: Path, study: StudySpec) -> Code:
+    """Copy a study's outside modules to its folder, or check those that are there.
+
+    Returns:
+        What workers need, from the copies.
+
+    Raises:
+        ValueError: if a module is not the one that the study began with.
+    """
+    kept = folder / "code"
+    for name, content in code_of(study).items():
+        path = kept / name
+        if path.is_file() and path.read_bytes() != content:
+            raise ValueError(
+                f"{name} has changed since {folder} began with it; a study keeps one code. "
+                f"Give another folder with --out, or put back the code in {kept}."
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return {str(path.relative_to(kept)): path.read_bytes() for path in sorted(kept.rglob("*.py"))}
+
+
+def code_of(study: StudySpec) -> Code:
+    """Return the outside modules of a study that are not installed."""
+    modules = [name.partition(":")[0].partition(".")[0] for name in outside_names(study)]
+    files: dict[str, bytes] = {}
+    for module in dict.fromkeys(modules):
+        files |= _files_of(module)
+    return files
+
+
+def _files_of(module: str) -> dict[str, bytes]:
+    """Return the source of a module or package by relative path; of an installed one nothing."""
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None or "site-packages" in Path(found.origin).parts:
+        return {}
+    if found.submodule_search_locations:
+        home = Path(next(iter(found.submodule_search_locations)))
+        return {
+            str(path.relative_to(home.parent)): path.read_bytes()
+            for path in sorted(home.rglob("*.py"))
+        }
+    return {Path(found.origin).name: Path(found.origin).read_bytes()}

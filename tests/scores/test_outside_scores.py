@@ -1,0 +1,139 @@
+"""A score from outside the package: the text of docs/how-to/add-a-score.md, run."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nas_evidence.registry import declared
+from nas_evidence.store import read_table
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-score.md"
+NAME = "my_scores:SHORT"
+STUDY = """\
+name = "toy"
+n_trials = 4
+estimators = ["diag_ef", "my_scores:SHORT"]
+objective = "my_scores:SHORT"
+[dataset]
+name = "digits"
+max_train = 100
+max_test = 40
+[family.mlp]
+depth = 1
+width = [4, 6, 8, 12, 16]
+[plan]
+epochs = 40
+[plan.online]
+every = 2
+curvature = "diag_ef"
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert code is not None
+    assert len(code[1].splitlines()) <= 30
+    (tmp_path / "my_scores.py").write_text(code[1])
+    (tmp_path / "toy.toml").write_text(STUDY)
+    return tmp_path / "toy.toml"
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "nas_evidence", *map(str, words)]
+
+
+def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words), cwd=cwd, capture_output=True, text=True, timeout=900, check=False
+    )
+
+
+def values(folder: Path) -> dict[tuple[int, int, str], float]:
+    evidence = read_table(folder, "evidence")
+    return {(r.trial_id, r.epoch, r.estimator): r.value for r in evidence.itertuples()}
+
+
+def test_outside_code_is_refused_by_name_unless_it_is_allowed(study: Path) -> None:
+    done = run("search", study, "--executor", "inline", cwd=study.parent)
+    assert done.returncode == 2
+    assert done.stderr.strip().count("\n") == 0
+    assert f"{NAME}: code from outside nas-evidence" in done.stderr
+    assert "--allow-code" in done.stderr
+    assert not (study.parent / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["my_scores:LONG", "nowhere:SHORT", "my_scores:squared_norm"])
+def test_a_reference_that_leads_nowhere_is_one_error(study: Path, name: str) -> None:
+    done = run(
+        "search", study, "--executor", "inline", "--allow-code",
+        "--set", f'estimators=["{name}"]', "--set", f"objective={name}", cwd=study.parent,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert name in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_outside_score_is_unknown_until_it_is_imported() -> None:
+    assert declared("elsewhere:THING").name == "elsewhere:THING"
+    with pytest.raises(ValueError, match="did you mean 'two_fold'"):
+        declared("two_folds")
+
+
+@pytest.mark.slow
+def test_inline_study_ranks_and_reports_by_it_and_code_changed_later_is_refused(
+    study: Path,
+) -> None:
+    short = ("--executor", "inline", "--allow-code", "--set", "plan.epochs=4")
+    done = run("search", study, *short, "--out", "out", cwd=study.parent)
+    assert done.returncode == 0, done.stderr
+    folder = study.parent / "out"
+    assert (folder / "code" / "my_scores.py").is_file()
+    assert NAME in (folder / "report" / "index.html").read_text()
+    found = values(folder)
+    assert all(found[i, 4, NAME] < 0 for i in range(4))
+    # Looking at it runs no code: the module may be gone.
+    (study.parent / "my_scores.py").unlink()
+    assert run("report", folder, cwd=study.parent).returncode == 0
+    assert run("status", folder, cwd=study.parent).returncode == 0
+    (study.parent / "my_scores.py").write_text("from nas_evidence import Score\nSHORT = Score"
+                                               "('s', 's', lambda context: 0.0)\n")  # fmt: skip
+    again = run("search", study, *short, "--trials", "5", "--out", "out", cwd=study.parent)
+    assert again.returncode == 2
+    assert "my_scores.py has changed" in again.stderr
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_on_ray_a_killed_study_resumes_with_the_code_in_its_folder(
+    study: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "killed"
+    whole = run("search", study, "--allow-code", "--out", tmp_path / "whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    with subprocess.Popen(
+        command("search", study, "--allow-code", "--out", folder),
+        cwd=tmp_path, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        deadline = time.monotonic() + 300
+        while not list(folder.glob("checkpoints/*/attempt-1/epoch-*.pt")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+    (tmp_path / "my_scores.py").unlink()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    refused = run("resume", folder, cwd=elsewhere)
+    assert refused.returncode == 2
+    assert "--allow-code" in refused.stderr
+    done = run("resume", folder, "--allow-code", cwd=elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert values(folder) == values(tmp_path / "whole")
