@@ -34,7 +34,7 @@ SAMPLED_KINDS = ("sgd_entropy", "thermodynamic", "temperature_ladder")
 SCORES = LAPLACE_KINDS + EARLY_SCORES + FIRST_PASS + SAMPLED_KINDS + CURVE_SCORES + BASELINES
 #: Scores that a study has only where its `estimators` name them.
 ON_REQUEST = LAPLACE_KINDS + EARLY_SCORES + FIRST_PASS + SAMPLED_KINDS
-#: What ranks where a study names no objective, in this order; see docs/ranking.md.
+#: What ranks where a study names no objective, in this order; see docs/explanation/ranking.md.
 PREFERRED = ("prequential", "kfac_ggn")
 
 

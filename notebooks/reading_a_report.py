@@ -13,7 +13,7 @@
 #
 # What the page of a study says, from its tables. To have something to read without a search, this
 # notebook makes up a study of 40 architectures with a score that we know: it sees the quality of
-# an architecture, likes small networks too much, and is noisy. See also `docs/reading-the-report.md`.
+# an architecture, likes small networks too much, and is noisy. See also `docs/how-to/reading-the-report.md`.
 
 # %%
 import os
