@@ -2,7 +2,7 @@
 
 Every row re-enacts the defect in this project's terms and compares with the definition; rows that
 name BackPACK or FunctionalLaplace run that code. The words behind the numbers are in
-docs/differences.md.
+docs/reference/differences.md.
 """
 
 import copy

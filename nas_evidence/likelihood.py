@@ -84,7 +84,7 @@ class Categorical:
         Differs from the usual onehot(ŷ) − p, ŷ ~ Cat(p), which is as unbiased: there a confident
         datum gives almost nothing or, rarely, very much; here every draw is of typical size. On
         a trained digits MLP (the golden case) the error of one KFAC log evidence, of exactly
-        −759 nats, falls from +44 ± 36 to +2 ± 7 nats; see docs/differences.md.
+        −759 nats, falls from +44 ± 36 to +2 ± 7 nats; see docs/reference/differences.md.
         """
         return _signed_sum(self.hessian_roots(outputs), generator)
 

@@ -12,12 +12,12 @@
 # # Quickstart: rank architectures without a validation split
 #
 # A study is one file: a data set, families of networks with ranges for their sizes, and how to train
-# them. Every trial trains one network on **all** labelled data, learns its own regularisation on the
-# way, and is ranked by an estimate of its log evidence, the probability of the training labels
-# averaged over the weights.
+# them. Every trial trains one network on **all** labelled data and learns its regularisation during
+# training. This study ranks by an estimate of the log evidence: the log of the probability of the
+# training labels, averaged over the weights.
 #
-# From a shell this is one line, `nas-evidence search digits`. Here we do the same in the notebook,
-# small enough for a coffee break.
+# From a shell this is one line, `nas-evidence search digits`. This notebook runs a small study of its own in
+# a few minutes.
 
 # %%
 import os
@@ -35,8 +35,8 @@ study = folder.with_suffix(".toml")
 # %% [markdown]
 # ## The study
 #
-# 600 images of handwritten digits to train on, 500 to look at afterwards. The test images play no
-# part in the ranking; the report reads them to say how well the ranking did.
+# 600 images of handwritten digits to train on, 500 to test. The test images play no part in the ranking; the
+# report uses them to say how good the ranking was.
 
 # %%
 study.write_text(
@@ -75,8 +75,8 @@ load_study(study).family
 # %% [markdown]
 # ## The search
 #
-# `--executor inline` runs the trials one after another in one process; leave it out to use all cores,
-# or give `--address` to use a cluster. The search can be stopped at any moment and goes on with
+# `--executor inline` runs the trials one after another in one process. Leave it out to run them on Ray workers,
+# or give `--address` to use a cluster. You can stop the search at any time and continue it with
 # `nas-evidence resume`.
 
 # %%
@@ -102,9 +102,9 @@ table.sort_values("kfac_ggn", ascending=False).round(3)
 # %% [markdown]
 # ## Can it be trusted?
 #
-# A ranking is worth as much as its agreement with the test data, and no score is worth anything that
-# does not beat the free ones: the number of parameters, and `sotl`, minus the sum of the training
-# losses. Spearman's rho, without the intervals that the report adds:
+# A ranking is worth as much as its agreement with the test data. A score has to beat the free ones: the number of
+# parameters, and `sotl`, minus the sum of the training losses. Spearman's rho, without the intervals that the
+# report adds:
 
 # %%
 complete = table[trials["status"] == "complete"].drop(columns="family").astype(float)

@@ -11,9 +11,9 @@
 # %% [markdown]
 # # Reading a report
 #
-# What the page of a study says, from its tables. To have something to read without a search, this
-# notebook makes up a study of 40 architectures with a score that we know: it sees the quality of
-# an architecture, likes small networks too much, and is noisy. See also `docs/reading-the-report.md`.
+# How to read the numbers of a report, computed from its tables. So that no search is needed, this notebook
+# simulates a study of 40 architectures with a score whose properties are known: it depends on the quality of an
+# architecture, favours small networks too much, and is noisy. See also `docs/how-to/reading-the-report.md`.
 
 # %%
 import os
@@ -41,9 +41,9 @@ study = pd.DataFrame({
 # %% [markdown]
 # ## Can this score be trusted?
 #
-# Spearman's rho between score and test accuracy, with a bootstrap interval over architectures. All
-# scores share one plan of resamples, so that they can be compared resample by resample. The row `random`
-# is what an order drawn by chance gives.
+# Spearman's rho between score and test accuracy, with a bootstrap interval over architectures. All scores use
+# the same resamples, so they can be compared resample by resample. The row `random` is what a random order
+# gives.
 
 # %%
 plan = resampling_plan(n, seed=0, n_resamples=n_resamples)
@@ -63,9 +63,9 @@ pd.DataFrame({
 }).T.astype(float).round(2)  # fmt: skip
 
 # %% [markdown]
-# `n_parameters` costs nothing and does as well or better here: the report of such a study says so in a
-# warning box. The *partial* rho, with the size taken out, shows that the score does know something that the size
-# does not: it is larger than the plain one, since the score punishes size, and size helps.
+# `n_parameters` is free and does as well or better here; the report of such a study says so in a warning box. The
+# *partial* rho, with the number of parameters partialled out, shows that the score carries information of its own. It is
+# larger than the plain rho because the score penalises size, while size helps.
 
 # %%
 figure, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
@@ -76,7 +76,7 @@ bar = figure.colorbar(dots, label="log10 of the number of parameters")
 # %% [markdown]
 # ## How sure is the first rank?
 #
-# Replicates, trials that differ in their seed alone, tell how much a score varies by chance.
+# Replicates are trials that differ only in their seed. They show how much a score varies by chance.
 
 # %%
 best_first = study.sort_values("evidence", ascending=False)["evidence"].to_numpy()
@@ -89,8 +89,8 @@ for spread in (0.002, 0.02):
 # %% [markdown]
 # ## Raw and tempered weights
 #
-# Summed over 1,000 data, the same gaps are tens of nats: the raw posterior is nearly one-hot, whatever the spread
-# over seeds says. Tempered by 1/N the weights say how much the choice matters for one label.
+# Summed over 1,000 data, the same gaps are tens of nats, so the raw posterior is nearly one-hot, regardless of the
+# spread over seeds. Tempered by 1/N, the weights say how much the choice matters for one label.
 
 # %%
 n_data = 1000

@@ -12,22 +12,22 @@
 # # Online Laplace on Snelson and banana
 #
 # Immer, Bauer, Fortuin, Rätsch and Khan, *Scalable Marginal Likelihood Estimation for Model Selection
-# in Deep Learning* (ICML 2021), show on two toy problems what the evidence is good for:
+# in Deep Learning* (ICML 2021), show on two toy problems what the evidence can do:
 #
 # 1. **Figure 1**: it prefers the deeper of two networks where that fits better. (Not here: see below.)
 # 2. **Figure 4**: a prior precision learned during training reaches, from any start, the optimum of
 #    a grid.
-# 3. **Figure 3**: of a weakly regularised network and one regularised by the evidence, it picks
-#    the one that is better on test data (86 % against 89 % there).
+# 3. **Figure 3**: of a weakly regularised network and one regularised by the evidence, it selects the one that
+#    is better on test data (there 86 % and 89 %).
 #
 # The data are Snelson's 200 points in one dimension (Snelson and Ghahramani, 2006) and the banana
-# set (Rätsch's benchmark). They are not part of this package, since nobody states their licence. Put
+# set (Rätsch's benchmark). They are not part of this package, because their licence is not stated. Put
 # `snelson/train_inputs.txt`, `snelson/train_outputs.txt` (found in the tests of GPflow) and
 # `banana/banana.csv` (OpenML 1460) into one folder and name it in `NAS_EVIDENCE_DATA`.
 #
-# Differences from the paper: while training, KFAC with exact columns in place of the full GGN, and
-# updates of the prior every ten epochs. The evidences that are compared at the end are those of the
-# full GGN, as in the paper; with so few data they take a fraction of a second.
+# Differences from the paper: during training, KFAC with exact columns instead of the full GGN, and updates of the
+# prior every ten epochs. The evidences compared at the end use the full GGN, as in the paper; with so few data
+# they take a fraction of a second.
 #
 # One thing to know about Newton steps, which go to the optimum of the evidence at once: taken before
 # a network has learned anything, they find that it needs no weights. So an update raises no precision
@@ -205,15 +205,15 @@ for axes, (name, plan) in zip(panels, kinds.items(), strict=True):
 figure_3
 
 # %% [markdown]
-# Without a look at test data, the evidence picks the network that generalises better: in our run
+# Without using test data, the evidence selects the network that generalises better: in our run
 # -116 nats and 88.0 % on the test data against -327 nats and 84.2 %, which had 99.2 % on the training
 # data. The temperature, which the paper learns too, stays at 1 here.
 
 # %% [markdown]
 # ## KFAC against the full GGN
 #
-# The same trained network, two curvatures: what KFAC leaves out, it charges as complexity. The gap
-# grows with depth, so that KFAC alone should not compare networks of different depth this close.
+# One trained network, two curvatures. The correlations that KFAC ignores appear as additional complexity. The gap
+# grows with depth, so KFAC should not be used to compare networks of different depth when they are this close.
 
 # %%
 round(value, 1), round(path[-1, 1], 1)

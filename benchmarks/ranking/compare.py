@@ -1,4 +1,4 @@
-"""How well each score ranks the architectures of a pool: the tables of docs/ranking.md.
+"""How well each score ranks the architectures of a pool: tables of docs/explanation/ranking.md.
 
     python benchmarks/ranking/compare.py POOL... [--out F]
 

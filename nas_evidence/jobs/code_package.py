@@ -1,7 +1,8 @@
 """What travels to a cluster with a job: the study file, the code it names, and this package.
 
-The package itself travels only where it is no release. Data and runs never travel: only files that are named here are copied. Ray refuses to send more
-than 512 MiB; that is checked before anything is sent.
+The package itself travels only where it is no release. Data and runs never travel: only files
+that are named here are copied. Ray refuses to send more than 512 MiB; that is checked before
+anything is sent.
 """
 
 import importlib.metadata

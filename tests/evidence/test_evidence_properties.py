@@ -217,7 +217,8 @@ def test_saturated_logits_give_finite_terms(kind: str, size: float, dtype: torch
         assert sum(ratios) > 1
 
 
-#: Largest relative error of the log evidence of a float32 model; docs/differences.md has figures.
+#: Largest relative error of the log evidence of a float32 model.
+#: docs/reference/differences.md has figures.
 SINGLE = 2e-6
 
 

@@ -1,0 +1,117 @@
+"""Claims about the documentation: every link leads somewhere, and the README stays short."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from nas_evidence.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "cluster").rglob("*.md"),
+    ]
+)
+#: Pages that arrive with the registry of scores; a link to one is no mistake meanwhile.
+EXPECTED = (
+    ROOT / "docs" / "how-to" / "add-a-score.md",
+    ROOT / "docs" / "reference" / "study-file.md",
+)
+KINDS = ("tutorial", "how-to", "reference", "explanation", "decisions")
+
+
+def without_code(text: str) -> str:
+    """Return Markdown without code blocks and code spans, where `](` is no link."""
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        is_page = target.suffix == ".md" and target.is_file()
+        if target in EXPECTED and not target.exists():
+            continue
+        if not target.exists() or (anchor and is_page and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_relative_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One\n[a](#one) [b](#two) [c](none.md) [d](https://x.org/y) `[e](f)`\n")
+    assert broken_links(page) == ["#two", "none.md"]
+
+
+def test_the_readme_has_at_most_120_lines() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_every_page_is_in_the_index() -> None:
+    docs = ROOT / "docs"
+    index = (docs / "README.md").read_text(encoding="utf-8")
+    pages = [p.relative_to(docs) for kind in KINDS for p in (docs / kind).glob("*.md")]
+    missing = [str(p) for p in pages if f"({p.as_posix()})" not in index]
+    assert missing == []
+
+
+def test_every_path_in_the_documentation_folder_that_the_code_names_exists() -> None:
+    files = [
+        p
+        for folder in ("nas_evidence", "benchmarks", "notebooks", "search_spaces", "tests")
+        for p in (ROOT / folder).rglob("*")
+        if p.suffix in (".py", ".toml", ".ipynb", ".j2")
+    ]
+    named = {
+        (str(p.relative_to(ROOT)), path)
+        for p in files
+        for path in re.findall(r"\bdocs/[\w./-]+\.md", p.read_text(encoding="utf-8"))
+    }
+    assert [(where, path) for where, path in sorted(named) if not (ROOT / path).is_file()] == []
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the `nas-evidence ...` lines of the code blocks of a page, as words."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"```(?:bash|console|sh)\n(.*?)```", text, flags=re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    found = (re.search(r"(?:^|[\s'])nas-evidence ([a-z-][^'\n]*)", line) for line in lines)
+    return [shlex.split(one[1].replace("...", ""), comments=True) for one in found if one]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.stem)
+def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
+    verbs = get_command(app).commands
+    for verb, *words in commands(page):
+        if verb.startswith("-"):
+            assert verb == "--version"
+            continue
+        known = {option for p in verbs[verb].params for option in (*p.opts, *p.secondary_opts)}
+        used = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert used <= known, f"nas-evidence {verb} {' '.join(words)}"
+
+
+def test_commands_are_found_in_pages() -> None:
+    found = commands(ROOT / "docs" / "tutorial" / "first-study.md")
+    assert ["search", "digits", "--trials", "8", "--set", "plan.epochs=10"] in found
+    assert len(found) >= 6
