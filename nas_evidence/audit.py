@@ -47,6 +47,7 @@ from nas_evidence.evidence.sgd_entropy import sgd_entropy_bound
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
 from nas_evidence.evidence.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.evidence.thermodynamic import thermodynamic_evidence
+from nas_evidence.fixed_keys import SOTL_EPOCHS, SOTL_GAMMA
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
@@ -258,11 +259,11 @@ def trial_rows(seed: int) -> list[AuditRow]:
     )
     record, seconds = _trained(assignment)
     losses = [point.train_nll_per_datum for point in record.curve]
-    plan, n_parameters = assignment.plan, 64 * 4 + 4 + 4 * 10 + 10
-    weights = [plan.sotl_gamma ** (len(losses) - 1 - t) for t in range(len(losses))]
+    n_parameters = 64 * 4 + 4 + 4 * 10 + 10
+    weights = [SOTL_GAMMA ** (len(losses) - 1 - t) for t in range(len(losses))]
     expected = {
         "sotl": -sum(losses),
-        "sotl_e": -sum(losses[-plan.sotl_epochs :]),
+        "sotl_e": -sum(losses[-SOTL_EPOCHS:]),
         "sotl_ema": -sum(w * loss for w, loss in zip(weights, losses, strict=True)),
         "prequential_epoch1": -60 * losses[0],
         "train_nll_per_datum": -losses[-1],

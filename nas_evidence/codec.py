@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange, described, masked
+from nas_evidence.fixed_keys import without_fixed
 from nas_evidence.spec import (
     FAMILY_PARAMETERS,
     BudgetSpec,
@@ -32,7 +33,8 @@ from nas_evidence.spec import (
     TrainingPlan,
 )
 
-_TABLES: Mapping[str, type[Frozen]] = {
+#: The tables of a study file beside [family.NAME]; "" is its head.
+TABLES: Mapping[str, type[Frozen]] = {
     "": StudySpec,
     "dataset": DatasetSpec,
     "plan": TrainingPlan,
@@ -104,6 +106,8 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
     messages: list[str] = []
     for override in overrides:
         _apply_override(raw, override, places, messages)
+    raw, refused = without_fixed(raw)
+    messages += [f"{places.of(name)}: {mistake}" for name, mistake in refused.items()]
     study = _check(raw, places, messages)
     if messages or study is None:
         raise StudyError(sorted(messages, key=_line_number))
@@ -179,9 +183,11 @@ def _apply_override(
 
 
 def _check(raw: Mapping[str, Any], places: _Places, messages: list[str]) -> StudySpec | None:
-    families = _check_families(raw, places, messages)
+    wrong: list[str] = []
+    families = _check_families(raw, places, wrong)
+    messages += wrong
     data = {**raw, "family": families}
-    if not messages:
+    if not wrong:
         try:
             return _validated(data)
         except ValidationError as error:
@@ -315,7 +321,7 @@ def _message(error: ErrorDetails, places: _Places) -> str:
     where = f" in [{table}]" if table else ""
     place = places.of(name)
     if error["type"] == "extra_forbidden":
-        fields = [*_TABLES[table].model_fields] if table in _TABLES else []
+        fields = [*TABLES[table].model_fields] if table in TABLES else []
         return f"{place}: unknown key '{key}'{where}{_known(key, fields)}"
     if error["type"] == "missing":
         return f"{place}: missing key '{key}'{where}"
@@ -323,7 +329,7 @@ def _message(error: ErrorDetails, places: _Places) -> str:
         text = str(error["ctx"]["error"])
         about = re.match(r"`(\w+)", text)
         place = places.of(f"{name}.{about.group(1)}".strip(".")) if about else place
-        table = name if name in _TABLES else table
+        table = name if name in TABLES else table
         return f"{place}: " + (f"[{table}]: {text}" if table else text)
     entry = f"entry {in_list[0] + 1} of " if in_list else ""
     return f"{place}: {entry}{key}{where} {_reason(error)}"

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from nas_evidence.data.tensors import TensorData, batches
 from nas_evidence.evidence.prequential import Block
 from nas_evidence.evidence.sotl import prequential_epoch1, sotl, sotl_e, sotl_ema
+from nas_evidence.fixed_keys import SOTL_EPOCHS, SOTL_GAMMA
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import CurvePoint, Evaluation, EvidenceEstimate
 from nas_evidence.spec import Assignment, TrainingPlan
@@ -218,8 +219,8 @@ def _point(
         train_nll_per_datum=mean,
         learning_rate=rate,
         sotl=sotl(losses),
-        sotl_e=sotl_e(losses, plan.sotl_epochs),
-        sotl_ema=sotl_ema(losses, plan.sotl_gamma),
+        sotl_e=sotl_e(losses, SOTL_EPOCHS),
+        sotl_ema=sotl_ema(losses, SOTL_GAMMA),
         prequential_epoch1=prequential_epoch1(losses, n_data),
         seconds=seconds,
         noise_std=state.noise_std if gaussian else None,

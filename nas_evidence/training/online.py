@@ -34,6 +34,7 @@ from nas_evidence.evidence.laplace import (
     with_trace_ratios,
 )
 from nas_evidence.evidence.prequential import prequential_estimates
+from nas_evidence.fixed_keys import EVIDENCE_SMOOTHING, SOTL_EPOCHS, SOTL_GAMMA
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.record import Evaluation, EvidenceEstimate
@@ -87,7 +88,7 @@ def evaluate(state: Training, data: TensorData, assignment: Assignment) -> None:
     for score, blocks in state.blocks.items():
         estimates += prequential_estimates(blocks, score, f"{score}_accuracy")
     estimates += state.differences + state.first_pass
-    estimates += _free_scores(state, len(data.x_train), plan)
+    estimates += _free_scores(state, len(data.x_train))
     state.evaluations += [Evaluation(epoch=state.epoch, estimate=e) for e in estimates]
     state.evidence_seconds += time.perf_counter() - started
 
@@ -188,8 +189,7 @@ def _last_estimates(kinds: Sequence[str], passes: _Passes) -> list[EvidenceEstim
 def _wait(state: Training, evidence: float, plan: TrainingPlan) -> None:
     """Note the evidence per datum after an update, and end the training if it rises no more."""
     past = evidence if state.smoothed_evidence is None else state.smoothed_evidence
-    weight = plan.online.smoothing
-    state.smoothed_evidence = weight * past + (1 - weight) * evidence
+    state.smoothed_evidence = EVIDENCE_SMOOTHING * past + (1 - EVIDENCE_SMOOTHING) * evidence
     if state.highest_smoothed is None or state.smoothed_evidence > state.highest_smoothed:
         state.highest_smoothed, state.updates_waited = state.smoothed_evidence, 0
         return
@@ -314,12 +314,12 @@ def _squares(state: Training) -> torch.Tensor:
     return torch.cat([p.detach().double().flatten() for p in state.model.parameters()]).square()
 
 
-def _free_scores(state: Training, n_data: int, plan: TrainingPlan) -> list[EvidenceEstimate]:
+def _free_scores(state: Training, n_data: int) -> list[EvidenceEstimate]:
     """Return the scores that need no further pass: larger is better, so losses change sign."""
     point = state.curve[-1]
     notes = {
-        "sotl_e": f"E = {plan.sotl_epochs}",
-        "sotl_ema": f"gamma = {plan.sotl_gamma}",
+        "sotl_e": f"E = {SOTL_EPOCHS}",
+        "sotl_ema": f"gamma = {SOTL_GAMMA}",
     }
     names = (*CURVE_SCORES, "train_nll_per_datum")
     scores = [

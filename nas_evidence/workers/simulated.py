@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from nas_evidence.fixed_keys import SOTL_GAMMA
 from nas_evidence.record import (
     CurvePoint,
     Evaluation,
@@ -372,15 +373,14 @@ def _curve(running: _Running) -> list[CurvePoint]:
     while len(points) < running.epoch:
         loss = trial.train_nll(len(points) + 1)
         before = points[-1] if points else None
-        recent = [point.train_nll_per_datum for point in points[1 - plan.sotl_epochs :]]
         points.append(
             CurvePoint(
                 epoch=len(points) + 1,
                 train_nll_per_datum=loss,
                 learning_rate=plan.learning_rate,
                 sotl=loss + (before.sotl if before else 0.0),
-                sotl_e=loss + (sum(recent) if plan.sotl_epochs > 1 else 0.0),
-                sotl_ema=loss + (plan.sotl_gamma * before.sotl_ema if before else 0.0),
+                sotl_e=loss,  # of SOTL_EPOCHS = 1 epoch
+                sotl_ema=loss + (SOTL_GAMMA * before.sotl_ema if before else 0.0),
                 prequential_epoch1=points[0].prequential_epoch1 if points else trial.n_data * loss,
                 seconds=trial.seconds_per_epoch,
             )
