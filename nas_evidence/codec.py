@@ -48,11 +48,34 @@ TABLES: Mapping[str, type[Frozen]] = {
 }
 
 
+#: How much of an unknown name must be shared by the one that is suggested for it.
+_SIMILAR = 0.6
+#: At most so many options are listed beside a suggestion.
+_MOST_OPTIONS = 12
+#: What pydantic calls a wrong type -> what a person who writes TOML calls the right one.
+_TYPES = {
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "mapping_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "float_type": "a number",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
+    "int_type": "an integer",
+    "float_parsing": "a number",
+    "string_type": "text in quotes",
+    "tuple_type": "a list",
+    "list_type": "a list",
+}
+
+
 class StudyError(ValueError):
     """A study file with mistakes; `messages` holds one line for each."""
 
     def __init__(self, messages: Sequence[str]) -> None:
-        self.messages = tuple(map(masked, messages))  # they quote what was given
+        one_line = (" ".join(message.splitlines()) for message in messages)
+        self.messages = tuple(map(masked, one_line))  # they quote what was given
         super().__init__("\n".join(self.messages))
 
 
@@ -173,7 +196,9 @@ def _apply_override(
         value = text  # a bare word is a string
     *tables, key = name.split(".")
     target: Any = raw
-    for table in tables:
+    for depth, table in enumerate(tables, start=1):
+        if table not in target:
+            places.overridden[".".join(tables[:depth])] = override
         target = target.setdefault(table, {})
         if not isinstance(target, dict):
             messages.append(f"--set {override}: '{table}' is not a table")
@@ -296,14 +321,21 @@ def _line_number(message: str) -> tuple[bool, int]:
 
 def _known(key: str, known: Iterable[str]) -> str:
     names = list(known)
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-    if near:
+    if near := difflib.get_close_matches(key, names, n=1, cutoff=_SIMILAR):
         return f"; did you mean '{near[0]}'?"
+    elsewhere = [name for name, table in TABLES.items() if key in table.model_fields]
+    if elsewhere:
+        return f"; did you mean '{key}' in {_table_name(elsewhere[0])}?"
     return f"; known: {', '.join(names)}" if names else "; it takes no keys"
 
 
+def _table_name(table: str) -> str:
+    return f"[{table}]" if table else "the head of the file"
+
+
 def _messages(error: ValidationError, places: _Places) -> list[str]:
-    details = error.errors()
+    # The default of one key is made of others: where those are wrong it is no mistake of its own.
+    details = [d for d in error.errors() if d["type"] != "default_factory_not_called"]
     texts = [_message(detail, places) for detail in details]
     # A misspelt key is one mistake: it is unknown, and the key that was meant is not missing too.
     meant = {m.group(1) for text in texts if (m := re.search(r"did you mean '(\w+)'", text))}
@@ -342,7 +374,10 @@ def _reason(error: ErrorDetails) -> str:
         options = re.findall(r"'([^']*)'", str(context["expected"]))
         near = difflib.get_close_matches(str(given), options, n=1, cutoff=0.5)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        return f"must be one of {', '.join(options)}, but got {given!r}{hint}"
+        listed = f"one of {', '.join(options)}"
+        if near and len(options) > _MOST_OPTIONS:
+            listed = "a known name"
+        return f"must be {listed}, but got {given!r}{hint}"
     bounds = {
         "greater_than_equal": (">=", "ge"),
         "greater_than": (">", "gt"),
@@ -354,6 +389,12 @@ def _reason(error: ErrorDetails) -> str:
         return f"must be {sign} {context[key]}, but got {given!r}"
     if kind == "value_error":
         return str(context["error"])
+    if kind == "missing":
+        return f"needs `{error['loc'][-1]}`"
+    if kind in ("string_too_short", "too_short"):
+        return "must not be empty"
+    if kind in _TYPES:
+        return f"must be {_TYPES[kind]}, but got {given!r}"
     text = error["msg"].removeprefix("Input should be ").partition(",")[0]
     return f"must be {text}, but got {given!r}"
 
