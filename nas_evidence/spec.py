@@ -94,17 +94,17 @@ class OnlinePlan(Frozen):
     """Online Laplace updates of the prior precisions (Immer et al. 2021, Algorithm 1)."""
 
     every: Epochs = 5
-    """From one update and stored evaluation to the next (F); the last epoch always has one."""
+    """Epochs from one update and stored evaluation to the next (F); the last epoch has one too."""
     burn_in: Annotated[int, Field(ge=0), Unit("epochs")] = 0
-    """At the start, without an update or a stored evaluation (B)."""
+    """Epochs at the start without updates and stored evaluations (B)."""
     curvature: Literal[*ONLINE_KINDS] = "kfac_ggn_mc"  # type: ignore[valid-type]
-    """The curvature whose log evidence the updates maximise."""
+    """Curvature of the Laplace evidence that the updates maximise."""
     hyper_step: Literal["newton", "adam", "mackay"] = "newton"
     """How an update maximises: Newton to the maximum, Adam steps, or MacKay's fixed point."""
     hyper_steps: Annotated[Count, Unit("steps")] = 100
     """Adam steps of one update (K); read with `hyper_step = "adam"`."""
     hyper_learning_rate: Positive = 1.0
-    """Step size of those on the log precisions (gamma); read with `hyper_step = "adam"`."""
+    """Learning rate of these steps (gamma), on log precisions; read with `hyper_step = "adam"`."""
     prior_groups: Literal["tensor", "module", "kind", "width", "scalar", "parameter"] = "tensor"
     """Parameters that share one prior precision: those of a tensor, of a module, of a kind of
     layer, all of them times the fan-in ("width"), all ("scalar"), or each its own."""
@@ -131,7 +131,7 @@ class TrainingPlan(Frozen):
     """How one architecture is trained; the prior is the only regulariser."""
 
     likelihood: Literal["categorical", "gaussian"] = "categorical"
-    """Of the targets: class labels, or real numbers."""
+    """What the targets are: "categorical" for class labels, "gaussian" for real numbers."""
     noise_std: Annotated[Positive, Unit("standard deviations of the targets")] = 1.0
     """Noise of the targets before the first update; read with `likelihood = "gaussian"`."""
     temperature: Positive = 1.0
@@ -142,25 +142,25 @@ class TrainingPlan(Frozen):
     mc_draws: Annotated[Count, Unit("draws")] = MC_DRAWS
     """Draws of the curvatures named `_mc` at the last evaluation; the estimate is their mean."""
     epochs: Epochs = 40
-    """Passes over the training data."""
+    """Passes over the training data; the longest a trial trains."""
     batch_size: Annotated[Count, Unit("examples")] = 128
     """Examples of one step."""
     optimiser: Literal["sgd", "adam"] = "sgd"
-    """Of the weights."""
+    """Optimiser of the weights."""
     learning_rate: Positive = 0.01
-    """At the start of training."""
+    """Learning rate at the start of training."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Of SGD; read with `optimiser = "sgd"`."""
+    """Momentum of SGD; read with `optimiser = "sgd"`."""
     gradient_clip: Annotated[float, Field(ge=0)] = 2.0
     """Largest norm of the gradient of one step; 0 for no limit."""
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
     """How the learning rate falls: not at all, along a half cosine to 0, or at `milestones`."""
     milestones: tuple[Epochs, ...] = ()
-    """After which the learning rate falls, increasing; read with `schedule = "steps"`."""
+    """Epochs after which the learning rate falls, in order; read with `schedule = "steps"`."""
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Factor of the learning rate at each milestone."""
+    """Multiplies the learning rate at each milestone."""
     prior_precision: Positive = 1.0
-    """Of the Gaussian prior of the weights, before the first update."""
+    """Precision of the Gaussian prior of the weights, before the first update."""
     prequential_fractions: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.5,)
     """Where the blocks of the prequential evidence begin, as fractions of the training data."""
     prequential_orders: Literal[1, 2] = 2
@@ -194,7 +194,7 @@ class DatasetSpec(Frozen):
     """Which data, and how much of it; the test part is read by the report only."""
 
     name: Literal[*DATASET_NAMES]  # type: ignore[valid-type]
-    """Which data."""
+    """Name of a data set, or "npz" for arrays of your own."""
     test_size: Annotated[Count, Unit("examples")] | None = None
     """Examples split off as the test part of `digits` (else 500) or `diabetes` (else 142)."""
     max_train: Annotated[Count, Unit("examples")] | None = None
@@ -235,11 +235,11 @@ class PruningSpec(Frozen):
     score: Literal[*SCORES] | None = None  # type: ignore[valid-type]
     """What trials are compared by; without it, the objective."""
     first_epoch: Epochs = 5
-    """Of the first rung; the next ones are at this times `reduction`, `reduction` squared, ..."""
+    """Epoch of the first rung; the next are at this times `reduction`, `reduction` squared, ..."""
     reduction: Annotated[int, Field(ge=2)] = 3
-    """eta: the factor between the epochs of rungs; "halving" keeps the best 1/eta."""
+    """Factor between the epochs of rungs (eta); "halving" keeps the best 1/eta."""
     startup_trials: Annotated[Count, Unit("trials")] = 4
-    """Trials that have reached a rung before anything is pruned there."""
+    """Trials that must have reached a rung before any is pruned there."""
 
     def rungs(self, plan: TrainingPlan) -> tuple[int, ...]:
         """Return the epochs at which trials are compared: evaluations before the last epoch.
@@ -260,11 +260,11 @@ class LimitSpec(Frozen):
     """What an architecture may cost; one above a limit is `infeasible` and is not trained."""
 
     n_parameters: Annotated[Count, Unit("parameters")] | None = None
-    """Most parameters."""
+    """Largest number of parameters."""
     flops: Annotated[Count, Unit("operations")] | None = None
-    """Most floating-point operations of one forward pass of one example."""
+    """Largest number of floating-point operations in a forward pass of one example."""
     memory_bytes: Annotated[Count, Unit("bytes")] | None = None
-    """Most memory in training, as estimated before it."""
+    """Largest memory in training, as estimated before it."""
     latency_seconds: Seconds | None = None
     """Longest forward pass of one example, as measured before training."""
 
@@ -273,9 +273,9 @@ class BudgetSpec(Frozen):
     """When a study ends before its last trial; may change between runs of one study."""
 
     wall_seconds: Seconds | None = None
-    """Time on the clock, over all runs of the study."""
+    """Wall time, over all runs of the study."""
     device_seconds: Seconds | None = None
-    """Time of all workers, added up."""
+    """Time that all workers together have spent."""
 
 
 class DatabaseSpec(Frozen):
@@ -326,15 +326,15 @@ class StudySpec(Frozen):
     """A whole study: one file, one folder of results."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Of the study; results go to the folder runs/<name> unless --out names another."""
+    """Names the study, and its folder runs/<name> unless --out gives another."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of every random stream; results are a function of the study and this."""
+    """Seeds every random stream: the same study and seed give the same results."""
     n_trials: Annotated[Count, Unit("trials")] = 24
-    """When the search is over: trials of any final status, architectures times replicates."""
+    """Trials to run, in any final status counted: architectures times replicates."""
     replicates: Annotated[Count, Unit("trials")] = 1
-    """Seeds that each architecture is trained with."""
+    """Trials of each architecture, each with its own seed."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
-    """Costs to trade off against the objective; the sampler then looks for a Pareto front."""
+    """Costs to trade off against the objective; the sampler then looks for the Pareto front."""
     estimators: tuple[Literal[*SCORES], ...] = (  # type: ignore[valid-type]
         "diag_ef",
         "kfac_ggn",

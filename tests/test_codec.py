@@ -398,7 +398,7 @@ def test_every_key_has_a_meaning_and_a_row() -> None:
     for table, kind in TABLES.items():
         meanings = study_reference.meanings(kind)
         assert set(study_reference.keys(kind)) <= meanings.keys(), table
-        assert all(text[0].isupper() or text.startswith("eta") for text in meanings.values())
+        assert all(text[0].isupper() and text.endswith(".") for text in meanings.values())
     page = PAGE.read_text(encoding="utf-8")
     assert all(f"| `{name.rpartition('.')[2]}` |" in page for name in every_key())
 
