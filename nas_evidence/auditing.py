@@ -42,13 +42,13 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.domains import Frozen
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
+from nas_evidence.fixed_keys import SOTL_EPOCHS, SOTL_GAMMA
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.registry import CURVATURES, SCORES
 from nas_evidence.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.conditional import conditional_estimate
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
-from nas_evidence.scores.sotl import GAMMA, N_EPOCHS
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
 from nas_evidence.spec import (
@@ -264,10 +264,10 @@ def trial_rows(seed: int) -> list[AuditRow]:
     record, seconds = _trained(assignment)
     losses = [point.train_nll_per_datum for point in record.curve]
     n_parameters = 64 * 4 + 4 + 4 * 10 + 10
-    weights = [GAMMA ** (len(losses) - 1 - t) for t in range(len(losses))]
+    weights = [SOTL_GAMMA ** (len(losses) - 1 - t) for t in range(len(losses))]
     expected = {
         "sotl": -sum(losses),
-        "sotl_e": -sum(losses[-N_EPOCHS:]),
+        "sotl_e": -sum(losses[-SOTL_EPOCHS:]),
         "sotl_ema": -sum(w * loss for w, loss in zip(weights, losses, strict=True)),
         "prequential_epoch1": -60 * losses[0],
         "train_nll_per_datum": -losses[-1],

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange, described, masked
+from nas_evidence.fixed_keys import without_fixed
 from nas_evidence.spec import (
     FAMILY_PARAMETERS,
     BudgetSpec,
@@ -32,7 +33,8 @@ from nas_evidence.spec import (
     TrainingPlan,
 )
 
-_TABLES: Mapping[str, type[Frozen]] = {
+#: The tables of a study file beside [family.NAME]; "" is its head.
+TABLES: Mapping[str, type[Frozen]] = {
     "": StudySpec,
     "dataset": DatasetSpec,
     "plan": TrainingPlan,
@@ -46,11 +48,34 @@ _TABLES: Mapping[str, type[Frozen]] = {
 }
 
 
+#: How much of an unknown name must be shared by the one that is suggested for it.
+_SIMILAR = 0.6
+#: At most so many options are listed beside a suggestion.
+_MOST_OPTIONS = 12
+#: What pydantic calls a wrong type -> what a person who writes TOML calls the right one.
+_TYPES = {
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "mapping_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "float_type": "a number",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
+    "int_type": "an integer",
+    "float_parsing": "a number",
+    "string_type": "text in quotes",
+    "tuple_type": "a list",
+    "list_type": "a list",
+}
+
+
 class StudyError(ValueError):
     """A study file with mistakes; `messages` holds one line for each."""
 
     def __init__(self, messages: Sequence[str]) -> None:
-        self.messages = tuple(map(masked, messages))  # they quote what was given
+        one_line = (" ".join(message.splitlines()) for message in messages)
+        self.messages = tuple(map(masked, one_line))  # they quote what was given
         super().__init__("\n".join(self.messages))
 
 
@@ -104,6 +129,8 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
     messages: list[str] = []
     for override in overrides:
         _apply_override(raw, override, places, messages)
+    raw, refused = without_fixed(raw)
+    messages += [f"{places.of(name)}: {mistake}" for name, mistake in refused.items()]
     study = _check(raw, places, messages)
     if messages or study is None:
         raise StudyError(sorted(messages, key=_line_number))
@@ -169,7 +196,9 @@ def _apply_override(
         value = text  # a bare word is a string
     *tables, key = name.split(".")
     target: Any = raw
-    for table in tables:
+    for depth, table in enumerate(tables, start=1):
+        if table not in target:
+            places.overridden[".".join(tables[:depth])] = override
         target = target.setdefault(table, {})
         if not isinstance(target, dict):
             messages.append(f"--set {override}: '{table}' is not a table")
@@ -179,9 +208,11 @@ def _apply_override(
 
 
 def _check(raw: Mapping[str, Any], places: _Places, messages: list[str]) -> StudySpec | None:
-    families = _check_families(raw, places, messages)
+    wrong: list[str] = []
+    families = _check_families(raw, places, wrong)
+    messages += wrong
     data = {**raw, "family": families}
-    if not messages:
+    if not wrong:
         try:
             return _validated(data)
         except ValidationError as error:
@@ -290,14 +321,21 @@ def _line_number(message: str) -> tuple[bool, int]:
 
 def _known(key: str, known: Iterable[str]) -> str:
     names = list(known)
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-    if near:
+    if near := difflib.get_close_matches(key, names, n=1, cutoff=_SIMILAR):
         return f"; did you mean '{near[0]}'?"
+    elsewhere = [name for name, table in TABLES.items() if key in table.model_fields]
+    if elsewhere:
+        return f"; did you mean '{key}' in {_table_name(elsewhere[0])}?"
     return f"; known: {', '.join(names)}" if names else "; it takes no keys"
 
 
+def _table_name(table: str) -> str:
+    return f"[{table}]" if table else "the head of the file"
+
+
 def _messages(error: ValidationError, places: _Places) -> list[str]:
-    details = error.errors()
+    # The default of one key is made of others: where those are wrong it is no mistake of its own.
+    details = [d for d in error.errors() if d["type"] != "default_factory_not_called"]
     texts = [_message(detail, places) for detail in details]
     # A misspelt key is one mistake: it is unknown, and the key that was meant is not missing too.
     meant = {m.group(1) for text in texts if (m := re.search(r"did you mean '(\w+)'", text))}
@@ -315,7 +353,7 @@ def _message(error: ErrorDetails, places: _Places) -> str:
     where = f" in [{table}]" if table else ""
     place = places.of(name)
     if error["type"] == "extra_forbidden":
-        fields = [*_TABLES[table].model_fields] if table in _TABLES else []
+        fields = [*TABLES[table].model_fields] if table in TABLES else []
         return f"{place}: unknown key '{key}'{where}{_known(key, fields)}"
     if error["type"] == "missing":
         return f"{place}: missing key '{key}'{where}"
@@ -323,7 +361,7 @@ def _message(error: ErrorDetails, places: _Places) -> str:
         text = str(error["ctx"]["error"])
         about = re.match(r"`(\w+)", text)
         place = places.of(f"{name}.{about.group(1)}".strip(".")) if about else place
-        table = name if name in _TABLES else table
+        table = name if name in TABLES else table
         return f"{place}: " + (f"[{table}]: {text}" if table else text)
     entry = f"entry {in_list[0] + 1} of " if in_list else ""
     return f"{place}: {entry}{key}{where} {_reason(error)}"
@@ -336,7 +374,10 @@ def _reason(error: ErrorDetails) -> str:
         options = re.findall(r"'([^']*)'", str(context["expected"]))
         near = difflib.get_close_matches(str(given), options, n=1, cutoff=0.5)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        return f"must be one of {', '.join(options)}, but got {given!r}{hint}"
+        listed = f"one of {', '.join(options)}"
+        if near and len(options) > _MOST_OPTIONS:
+            listed = "a known name"
+        return f"must be {listed}, but got {given!r}{hint}"
     bounds = {
         "greater_than_equal": (">=", "ge"),
         "greater_than": (">", "gt"),
@@ -348,6 +389,12 @@ def _reason(error: ErrorDetails) -> str:
         return f"must be {sign} {context[key]}, but got {given!r}"
     if kind == "value_error":
         return str(context["error"])
+    if kind == "missing":
+        return f"needs `{error['loc'][-1]}`"
+    if kind in ("string_too_short", "too_short"):
+        return "must not be empty"
+    if kind in _TYPES:
+        return f"must be {_TYPES[kind]}, but got {given!r}"
     text = error["msg"].removeprefix("Input should be ").partition(",")[0]
     return f"must be {text}, but got {given!r}"
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -15,13 +16,30 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+@dataclass(frozen=True)
+class Unit:
+    """What a number counts or is measured in; stands in `Annotated`, for people to read."""
+
+    name: str
+
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Epochs = Annotated[Count, Unit("epochs")]
+Seconds = Annotated[Positive, Unit("seconds")]
+
+
 class IntRange(Frozen):
     """The integers `low, low + step, ... <= high`; proposed uniformly in log scale if `log`."""
 
     low: int
+    """Smallest member."""
     high: int
+    """Largest member, if the steps reach it."""
     log: bool = False
-    step: Annotated[int, Field(ge=1)] = 1
+    """Whether proposals are uniform in the logarithm."""
+    step: Count = 1
+    """From one integer member to the next; 1 with `log = true`."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "IntRange":
@@ -62,8 +80,11 @@ class FloatRange(Frozen):
     """The interval [low, high]; proposed uniformly in log scale if `log`."""
 
     low: float
+    """Smallest member."""
     high: float
+    """Largest member."""
     log: bool = False
+    """Whether proposals are uniform in the logarithm."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "FloatRange":
@@ -95,6 +116,7 @@ class Choice(Frozen):
     """One of a few options."""
 
     options: Annotated[tuple[ParameterValue, ...], Field(min_length=1)]
+    """The members; `width = [8, 16]` is short for `width = {options = [8, 16]}`."""
 
     def at(self, unit: float) -> ParameterValue:
         """Return the option at quantile `unit` in [0, 1)."""

@@ -1,7 +1,8 @@
 """What is asked: the value types of a study, from the search space to one assignment.
 
 Every default of the project lives in this file and nowhere else. The types are frozen and refuse
-unknown keys; `codec.py` turns a study file into them with one message for each mistake.
+unknown keys; `codec.py` turns a study file into them with one message for each mistake. The string
+below a field says what it means: `study_reference.py` makes the reference page of them.
 """
 
 import hashlib
@@ -12,7 +13,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from nas_evidence.domains import Choice, Domain, Frozen, IntRange, ParameterValue, masked
+from nas_evidence.domains import (
+    Choice,
+    Count,
+    Domain,
+    Epochs,
+    Frozen,
+    IntRange,
+    ParameterValue,
+    Positive,
+    Seconds,
+    Unit,
+    masked,
+)
+from nas_evidence.fixed_keys import without_fixed
 from nas_evidence.registry import (
     ALIASES,
     DIAGONAL_CURVATURES,
@@ -92,17 +106,29 @@ class ArchitectureSpec(Frozen):
 class OnlinePlan(Frozen):
     """Online Laplace updates of the prior precisions (Immer et al. 2021, Algorithm 1)."""
 
-    every: Annotated[int, Field(ge=1)] = 5  # F: epochs between updates
-    burn_in: Annotated[int, Field(ge=0)] = 0  # B: no update in the first B epochs
+    every: Epochs = 5
+    """Epochs from one update and stored evaluation to the next (F); the last epoch has one too."""
+    burn_in: Annotated[int, Field(ge=0), Unit("epochs")] = 0
+    """Epochs at the start without updates and stored evaluations (B)."""
     curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
+    """Curvature of the Laplace evidence that the updates maximise."""
     hyper_step: Literal["newton", "adam", "mackay"] = "newton"
-    hyper_steps: Annotated[int, Field(ge=1)] = 100  # K, read by "adam"
-    hyper_learning_rate: Annotated[float, Field(gt=0)] = 1.0  # gamma, read by "adam"
+    """How an update maximises: Newton to the maximum, Adam steps, or MacKay's fixed point."""
+    hyper_steps: Annotated[Count, Unit("steps")] = 100
+    """Adam steps of one update (K); read with `hyper_step = "adam"`."""
+    hyper_learning_rate: Positive = 1.0
+    """Learning rate of these steps (gamma), on log precisions; read with `hyper_step = "adam"`."""
     prior_groups: Literal["tensor", "module", "kind", "width", "scalar", "parameter"] = "tensor"
-    learn_noise: bool = True  # read by likelihood = "gaussian"
-    learn_temperature: bool = False  # read by likelihood = "categorical"; about ten passes each
-    patience: Annotated[int, Field(ge=1)] | None = None  # updates without a better evidence
-    smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.5  # weight of the past in that evidence
+    """Parameters that share one prior precision: those of a tensor, of a module, of a kind of
+    layer, all of them times the fan-in ("width"), all ("scalar"), or each its own."""
+    learn_noise: bool = True
+    """Whether updates also learn the noise; read with `likelihood = "gaussian"`."""
+    learn_temperature: bool = False
+    """Whether updates also learn the softmax temperature, at the cost of about ten passes each;
+    read with `likelihood = "categorical"`."""
+    patience: Annotated[Count, Unit("updates")] | None = None
+    """Training ends after this many updates in a row without a better evidence, averaged over
+    updates; without it, training runs all its epochs."""
 
     @model_validator(mode="after")
     def _parameter_groups(self) -> "OnlinePlan":
@@ -118,23 +144,38 @@ class TrainingPlan(Frozen):
     """How one architecture is trained; the prior is the only regulariser."""
 
     likelihood: Literal["categorical", "gaussian"] = "categorical"
-    noise_std: Annotated[float, Field(gt=0)] = 1.0  # of targets of unit variance; "gaussian"
-    temperature: Annotated[float, Field(gt=0)] = 1.0  # divides the logits; "categorical"
-    likelihood_power: Annotated[float, Field(gt=0)] = 1.0  # kappa, in training and evidence
-    mc_draws: Annotated[int, Field(ge=1)] = MC_DRAWS  # of `_mc` kinds, at the last evaluation
-    epochs: Annotated[int, Field(ge=1)] = 40
-    batch_size: Annotated[int, Field(ge=1)] = 128
+    """What the targets are: "categorical" for class labels, "gaussian" for real numbers."""
+    noise_std: Annotated[Positive, Unit("standard deviations of the targets")] = 1.0
+    """Noise of the targets before the first update; read with `likelihood = "gaussian"`."""
+    temperature: Positive = 1.0
+    """Divides the logits, before the first update if it is learned; read with
+    `likelihood = "categorical"`."""
+    likelihood_power: Positive = 1.0
+    """Weight of the log likelihood (kappa), in training and in the evidence."""
+    mc_draws: Annotated[Count, Unit("draws")] = MC_DRAWS
+    """Draws of the curvatures named `_mc` at the last evaluation; the estimate is their mean."""
+    epochs: Epochs = 40
+    """Passes over the training data; the longest a trial trains."""
+    batch_size: Annotated[Count, Unit("examples")] = 128
+    """Examples of one step."""
     optimiser: Literal["sgd", "adam"] = "sgd"
-    learning_rate: Annotated[float, Field(gt=0)] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # read by "sgd"
-    gradient_clip: Annotated[float, Field(ge=0)] = 2.0  # largest norm of a step's gradient; 0: any
+    """Optimiser of the weights."""
+    learning_rate: Positive = 0.01
+    """Learning rate at the start of training."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Momentum of SGD; read with `optimiser = "sgd"`."""
+    gradient_clip: Annotated[float, Field(ge=0)] = 2.0
+    """Largest norm of the gradient of one step; 0 for no limit."""
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
-    milestones: tuple[Annotated[int, Field(ge=1)], ...] = ()  # epochs, read by "steps"
-    decay: Annotated[float, Field(gt=0, lt=1)] = 0.1  # factor at each milestone
-    prior_precision: Annotated[float, Field(gt=0)] = 1.0  # before the first update
-    folds: Literal[1, 2] = 2  # of two_fold that are predicted; 1 costs half as much
-    sotl_epochs: Annotated[int, Field(ge=1)] = 1  # E of sotl_e
-    sotl_gamma: Annotated[float, Field(gt=0, lt=1)] = 0.9  # gamma of sotl_ema
+    """How the learning rate falls: not at all, along a half cosine to 0, or at `milestones`."""
+    milestones: tuple[Epochs, ...] = ()
+    """Epochs after which the learning rate falls, in order; read with `schedule = "steps"`."""
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Multiplies the learning rate at each milestone."""
+    prior_precision: Positive = 1.0
+    """Precision of the Gaussian prior of the weights, before the first update."""
+    folds: Annotated[Literal[1, 2], Unit("folds")] = 2
+    """Folds of the score `two_fold` that are predicted: both halves, or at half the cost one."""
     online: OnlinePlan = OnlinePlan()
 
     @model_validator(mode="after")
@@ -155,10 +196,15 @@ class DatasetSpec(Frozen):
     """Which data, and how much of it; the test part is read by the report only."""
 
     name: Literal[*DATASET_NAMES]  # type: ignore[valid-type]
-    test_size: Annotated[int, Field(ge=1)] | None = None  # for sets without a split of their own
-    max_train: Annotated[int, Field(ge=1)] | None = None
-    max_test: Annotated[int, Field(ge=1)] | None = None
-    path: str | None = None  # of an .npz file, or a folder of .npy files
+    """Name of a data set, or "npz" for arrays of your own."""
+    test_size: Annotated[Count, Unit("examples")] | None = None
+    """Examples split off as the test part of `digits` (else 500) or `diabetes` (else 142)."""
+    max_train: Annotated[Count, Unit("examples")] | None = None
+    """Most training examples: a seeded subset, stratified by class; without it, all."""
+    max_test: Annotated[Count, Unit("examples")] | None = None
+    """Most test examples, chosen in the same way; without it, all."""
+    path: str | None = None
+    """An .npz file or a folder of .npy files; read with `name = "npz"`."""
 
     @model_validator(mode="after")
     def _path(self) -> "DatasetSpec":
@@ -175,32 +221,27 @@ class DatasetSpec(Frozen):
 
 
 class SamplerSpec(Frozen):
-    """Who proposes architectures; every argument is written out, none left to the library."""
+    """Who proposes architectures."""
 
     name: Literal["tpe", "random", "qmc", "grid"] = "tpe"
-    startup_per_family: Annotated[int, Field(ge=1)] = 6  # quasi-random points before the sampler
-    families: Literal["shared", "joint", "separate"] = "shared"  # see proposing/proposer.py
-    max_history: Annotated[int, Field(ge=1)] = 1000  # latest finished trials that TPE sees
-    n_ei_candidates: Annotated[int, Field(ge=1)] = 24
-    multivariate: bool = True
-    group: bool = True
-    constant_liar: bool = True
-
-    @model_validator(mode="after")
-    def _group(self) -> "SamplerSpec":
-        if self.group and not self.multivariate:
-            raise ValueError("`group` must be false with multivariate = false, but got true")
-        return self
+    """Tree-structured Parzen estimator, uniform draws, a quasi-random sequence, or every point."""
+    startup_per_family: Annotated[Count, Unit("architectures")] = 6
+    """Quasi-random architectures of each family before the sampler starts."""
 
 
 class PruningSpec(Frozen):
     """When a trial that does badly at a rung is stopped; no validation data is looked at."""
 
     rule: Literal["none", "halving", "median"] = "none"
-    score: ScoreName | None = None  # else the objective
-    first_epoch: Annotated[int, Field(ge=1)] = 5  # of the first rung
-    reduction: Annotated[int, Field(ge=2)] = 3  # eta: the best 1/eta go on, epochs times eta
-    startup_trials: Annotated[int, Field(ge=1)] = 4  # seen at a rung before anything is pruned
+    """Which trials go on at a rung: all, the best 1/`reduction`, or those not below the median."""
+    score: ScoreName | None = None
+    """What trials are compared by; without it, the objective."""
+    first_epoch: Epochs = 5
+    """Epoch of the first rung; the next are at this times `reduction`, `reduction` squared, ..."""
+    reduction: Annotated[int, Field(ge=2)] = 3
+    """Factor between the epochs of rungs (eta); "halving" keeps the best 1/eta."""
+    startup_trials: Annotated[Count, Unit("trials")] = 4
+    """Trials that must have reached a rung before any is pruned there."""
 
     def rungs(self, plan: TrainingPlan) -> tuple[int, ...]:
         """Return the epochs at which trials are compared: evaluations before the last epoch.
@@ -220,23 +261,30 @@ class PruningSpec(Frozen):
 class LimitSpec(Frozen):
     """What an architecture may cost; one above a limit is `infeasible` and is not trained."""
 
-    n_parameters: Annotated[int, Field(ge=1)] | None = None
-    flops: Annotated[int, Field(ge=1)] | None = None  # of one forward pass of one example
-    memory_bytes: Annotated[int, Field(ge=1)] | None = None  # estimated, in training
-    latency_seconds: Annotated[float, Field(gt=0)] | None = None  # one example, measured
+    n_parameters: Annotated[Count, Unit("parameters")] | None = None
+    """Largest number of parameters."""
+    flops: Annotated[Count, Unit("operations")] | None = None
+    """Largest number of floating-point operations in a forward pass of one example."""
+    memory_bytes: Annotated[Count, Unit("bytes")] | None = None
+    """Largest memory in training, as estimated before it."""
+    latency_seconds: Seconds | None = None
+    """Longest forward pass of one example, as measured before training."""
 
 
 class BudgetSpec(Frozen):
     """When a study ends before its last trial; may change between runs of one study."""
 
-    wall_seconds: Annotated[float, Field(gt=0)] | None = None  # over all runs of the study
-    device_seconds: Annotated[float, Field(gt=0)] | None = None  # of workers, all together
+    wall_seconds: Seconds | None = None
+    """Wall time, over all runs of the study."""
+    device_seconds: Seconds | None = None
+    """Time that all workers together have spent."""
 
 
 class DatabaseSpec(Frozen):
     """What coordinates a study, beside SQLite in its folder; the password is never written."""
 
-    url: str | None = None  # as SQLAlchemy's: "postgresql://user@host/name"
+    url: str | None = None
+    """As SQLAlchemy writes it: "postgresql://user@host/name". Without it, SQLite in the folder."""
 
     @field_validator("url")
     @classmethod
@@ -252,12 +300,15 @@ class DatabaseSpec(Frozen):
 class ResourceSpec(Frozen):
     """What a study may use; may change between runs of one study."""
 
-    workers: Annotated[int, Field(ge=1)] = 2
-    cpus: Annotated[int, Field(ge=1)] = 1  # torch threads a worker
-    gpus: Literal["auto"] | float = "auto"  # share of one GPU a trial; "auto" by its memory
-    trials_per_worker: Annotated[int, Field(ge=1)] = 50  # before its process is replaced
-    worker_growth_bytes: Annotated[int, Field(ge=1)] = 2 * 1024**3  # and before that
-    slice_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0  # at least; see driver/driver.py
+    workers: Annotated[Count, Unit("processes")] = 2
+    """Trials that run at the same time."""
+    cpus: Annotated[Count, Unit("CPUs")] = 1
+    """CPUs, and torch threads, of one worker."""
+    gpus: Literal["auto"] | float = "auto"
+    """Share of one GPU, from 0 to 1, for each trial; "auto" chooses it by the memory needed."""
+    slice_timeout_seconds: Seconds = 300.0
+    """Silence after which a worker counts as hung; five times the longest slice so far, if that
+    is longer."""
 
     @field_validator("gpus", mode="before")
     @classmethod
@@ -277,19 +328,32 @@ class StudySpec(Frozen):
     """A whole study: one file, one folder of results."""
 
     name: Annotated[str, Field(min_length=1)]
+    """Names the study, and its folder runs/<name> unless --out gives another."""
     seed: Annotated[int, Field(ge=0)] = 0
-    n_trials: Annotated[int, Field(ge=1)] = 24
-    replicates: Annotated[int, Field(ge=1)] = 1
-    minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]  # beside the objective
+    """Seeds every random stream: the same study and seed give the same results."""
+    n_trials: Annotated[Count, Unit("trials")] = 24
+    """Trials to run, in any final status counted: architectures times replicates."""
+    replicates: Annotated[Count, Unit("trials")] = 1
+    """Trials of each architecture, each with its own seed."""
+    minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
+    """Costs to trade off against the objective; the sampler then looks for the Pareto front."""
     estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
+    """Scores to compute for each trial; see [scores](estimators.md)."""
     #: Which score ranks; not given, the first of `PREFERRED` that `estimators` names.
     objective: ScoreName = Field(default_factory=_preferred)
+    """The score that ranks; without it `two_fold` if `estimators` names it, else `kfac_ggn`."""
     scheduling: Literal["async", "batch"] = "async"
-    batch: Annotated[int, Field(ge=1)] = 8  # proposals at a time, read by "batch"
-    warm_start: str | None = None  # folder of an older study of the same data and objective
-    first: tuple[Mapping[str, ParameterValue], ...] = ()  # architectures to try before others
+    """Whether a proposal is asked for whenever a worker is free, or `batch` of them together:
+    the proposals are then the same for any number and speed of workers."""
+    batch: Annotated[Count, Unit("proposals")] = 8
+    """Proposals asked for together; read with `scheduling = "batch"`."""
+    warm_start: str | None = None
+    """Folder of an older study of the same data and objective, to learn from."""
+    first: tuple[Mapping[str, ParameterValue], ...] = ()
+    """Architectures to try before all others: `family` and its parameters."""
     dataset: DatasetSpec
     family: Mapping[str, Mapping[str, Domain]]
+    """The tables [family.NAME]: families to search, and the domains of their parameters."""
     plan: TrainingPlan = TrainingPlan()
     sampler: SamplerSpec = SamplerSpec()
     pruning: PruningSpec = PruningSpec()
@@ -367,6 +431,16 @@ class Assignment(Frozen):
     estimators: tuple[Annotated[str, BeforeValidator(_current)], ...]
     limits: LimitSpec = LimitSpec()
     seed: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_older_version(cls, data: object) -> object:
+        if not isinstance(data, Mapping):
+            return data
+        kept, mistakes = without_fixed(data)
+        if mistakes:
+            raise ValueError("; ".join(mistakes.values()))
+        return kept
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream; the attempt is not part of it."""

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.fixed_keys import without_fixed
 from nas_evidence.models import build, infeasible
 from nas_evidence.record import Evaluation, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.registry import declared
@@ -317,9 +318,8 @@ class Trial:
         assert training is not None
         if state is None:
             return False
-        if (state["version"], state["same_trial"]) != (
-            CHECKPOINT_VERSION,
-            _identity(self.assignment),
+        if state["version"] != CHECKPOINT_VERSION or not _is_of(
+            state["same_trial"], self.assignment
         ):
             _LOG.warning("checkpoint_of_another_trial folder=%s", folder)
             return False
@@ -399,6 +399,12 @@ def versions(device: torch.device) -> dict[str, str]:
 
 def _identity(assignment: Assignment) -> str:
     return assignment.model_dump_json(exclude={"attempt"})
+
+
+def _is_of(identity: str, assignment: Assignment) -> bool:
+    """Tell whether an identity is of this assignment; older versions wrote keys since fixed."""
+    kept, mistakes = without_fixed(json.loads(identity))
+    return not mistakes and kept == json.loads(_identity(assignment))
 
 
 def _known(cost: Cost | None) -> dict[str, int]:

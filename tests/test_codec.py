@@ -1,10 +1,15 @@
 """Study files: every mistake once, with place, value, what is allowed and the nearest key."""
 
+import json
+import tomllib
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import pytest
 
+from nas_evidence import study_reference
 from nas_evidence.codec import (
+    TABLES,
     StudyError,
     differences,
     dump_study,
@@ -13,6 +18,8 @@ from nas_evidence.codec import (
     shipped_studies,
 )
 from nas_evidence.domains import IntRange
+from nas_evidence.fixed_keys import FIXED_KEYS, RENAMED_KEYS
+from nas_evidence.spec import FAMILY_PARAMETERS, StudySpec
 
 GOOD = """\
 name = "small"
@@ -91,6 +98,7 @@ gpus = "all"
         ("[family.mlpp]", "unknown family 'mlpp'; did you mean 'mlp'?"),
         ("[family.mlp]\nwidth = {low = 1, high = 8}", "allows 1, which is outside 4..1024"),
         ("[family.mlp]\nwidth = {lo = 5, high = 8}", "unknown key 'lo'; did you mean 'low'?"),
+        ("[family.mlp]\nwidth = {low = 5}", "width in [family.mlp] needs `high`"),
         ("[family.mlp]\nwidth = {low = 9, high = 8}", "`low <= high` must hold, but got low = 9"),
         ("[family.mlp]\nwidth = 'big'", "allows 'big', which is outside 4..1024"),
         ("[family.mlp]\nshape = {options = ['cone']}", "outside {'constant', 'taper'}"),
@@ -98,6 +106,12 @@ gpus = "all"
         ("[family.resnet]\ndepth = {low = 8, high = 20}", "needs step = 6, but got step = 1"),
         ("[family.mlp]\n[plan]\nschedule = 'cosin'", "but got 'cosin'; did you mean 'cosine'?"),
         ("[family.mlp]\n[plan]\nschedule = 'steps'", "`milestones` must name at least one epoch"),
+        ("[family.mlp]\nepochs = 3", "in [family.mlp]; did you mean 'epochs' in [plan]?"),
+        ("[family.mlp]\n[plan]\nname = 'x'", "did you mean 'name' in the head of the file?"),
+        ("[family.mlp]\n[plan]\nepochs = 1.5", "epochs in [plan] must be an integer, but got 1.5"),
+        ("[family.mlp]\n[plan]\nonline = 3", "online in [plan] must be a table, but got 3"),
+        ("[family.mlp]\n[plan]\nmilestones = 3", "milestones in [plan] must be a list, but got"),
+        ("[family.mlp]\n[plann]", "unknown key 'plann'; did you mean 'plan'?"),
         ("[family.mlp]\n[dataset.x]", "unknown key 'x' in [dataset]"),
         ("[family.mlp]\n[sampler]\nname = 'random'\nsede = 1", "unknown key 'sede' in [sampler]"),
     ],
@@ -121,6 +135,52 @@ def test_objective_outside_the_estimators_is_reported_beside_other_mistakes(
 @pytest.mark.parametrize("text", ["name = ", "name = 3\nname = 4", "[plan\n"])
 def test_a_file_that_is_no_toml_gives_one_message(tmp_path: Path, text: str) -> None:
     assert len(mistakes(tmp_path, text)) == 1
+
+
+def test_a_wrong_key_of_the_head_is_one_mistake(tmp_path: Path) -> None:
+    """Others are read together with it: the objective's default is made of the estimators."""
+    data = '[dataset]\nname = "digits"\n[family.mlp]\n'
+    for head, said in [
+        ('name = ""', "name must not be empty"),
+        ('name = "x"\nseed = "1"', "seed must be an integer, but got '1'"),
+        ('name = "x"\nestimators = "sotl"', "estimators must be a list, but got 'sotl'"),
+        ('nam = "x"', "unknown key 'nam'; did you mean 'name'?"),
+    ]:
+        (found,) = mistakes(tmp_path, f"{head}\n{data}")
+        assert found.partition(": ")[2] == said
+
+
+def _misspelt(name: str) -> str:
+    return name[0] + name[2:]
+
+
+@pytest.mark.parametrize("table", sorted(TABLES))
+def test_every_misspelt_key_or_table_is_one_line_that_names_the_right_one(
+    tmp_path: Path, table: str
+) -> None:
+    for key in TABLES[table].model_fields:
+        name = f"{table}.{_misspelt(key)}".strip(".")
+        found = mistakes(tmp_path, GOOD, f"{name}=1")
+        right = f"unknown key '{_misspelt(key)}'" + (f" in [{table}]" if table else "")
+        assert found == [f"--set {name}=1: {right}; did you mean '{key}'?"]
+
+
+@pytest.mark.parametrize("table", sorted(TABLES))
+def test_every_misspelt_option_is_one_line_that_names_the_right_one(
+    tmp_path: Path, table: str
+) -> None:
+    for key, field in TABLES[table].model_fields.items():
+        options = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        for option in options:
+            if isinstance(option, str) and len(option) > 3:
+                name = f"{table}.{key}".strip(".")
+                (found,) = mistakes(tmp_path, GOOD, f'{name}="{option}x"')
+                assert found.endswith(f"but got '{option}x'; did you mean '{option}'?")
+
+
+def test_an_override_that_makes_its_table_is_where_the_mistake_is(tmp_path: Path) -> None:
+    (found,) = mistakes(tmp_path, GOOD, "plan.onlin.every=3")
+    assert found.startswith("--set plan.onlin.every=3: unknown key 'onlin' in [plan]")
 
 
 def test_no_family_is_one_mistake(tmp_path: Path) -> None:
@@ -149,3 +209,207 @@ def test_only_trials_and_resources_may_differ(tmp_path: Path) -> None:
     other = load_study(write(tmp_path, GOOD), ["plan.epochs=8"])
     assert differences(study, same) == []
     assert differences(study, other) == ["plan.epochs: 7 in the folder, 8 asked"]
+
+
+# --- keys that became constants -----------------------------------------------------------------
+
+#: As version 0.1.0 wrote it, with every key.
+OLD = """\
+name = "small"
+seed = 3
+n_trials = 4
+replicates = 1
+minimise = []
+estimators = [
+    "diag_ef",
+    "kfac_ggn",
+    "prequential",
+]
+objective = "prequential"
+scheduling = "async"
+batch = 8
+first = []
+
+[dataset]
+name = "digits"
+
+[family.mlp.depth]
+low = 1
+high = 4
+log = false
+step = 1
+
+[plan]
+likelihood = "categorical"
+noise_std = 1.0
+temperature = 1.0
+likelihood_power = 1.0
+mc_draws = 4
+epochs = 2
+batch_size = 128
+optimiser = "sgd"
+learning_rate = 0.01
+momentum = 0.9
+gradient_clip = 2.0
+schedule = "cosine"
+milestones = []
+decay = 0.1
+prior_precision = 1.0
+prequential_fractions = [
+    0.5,
+]
+prequential_orders = 2
+sotl_epochs = 1
+sotl_gamma = 0.9
+
+[plan.online]
+every = 5
+burn_in = 0
+curvature = "kfac_ggn_mc"
+hyper_step = "newton"
+hyper_steps = 100
+hyper_learning_rate = 1.0
+prior_groups = "tensor"
+learn_noise = true
+learn_temperature = false
+smoothing = 0.5
+
+[sampler]
+name = "tpe"
+startup_per_family = 6
+families = "shared"
+max_history = 1000
+n_ei_candidates = 24
+multivariate = true
+group = true
+constant_liar = true
+
+[pruning]
+rule = "none"
+first_epoch = 5
+reduction = 3
+startup_trials = 4
+
+[limits]
+
+[budget]
+
+[resources]
+workers = 2
+cpus = 1
+gpus = "auto"
+trials_per_worker = 50
+worker_growth_bytes = 2147483648
+slice_timeout_seconds = 300.0
+
+[database]
+"""
+TODAY = """\
+name = "small"
+seed = 3
+n_trials = 4
+[dataset]
+name = "digits"
+[family.mlp]
+depth = {low = 1, high = 4}
+[plan]
+epochs = 2
+"""
+
+
+def test_a_stored_study_of_the_old_keys_is_the_study_of_today(tmp_path: Path) -> None:
+    old, today = load_study(write(tmp_path, OLD)), load_study(write(tmp_path, TODAY))
+    assert differences(old, today) == differences(today, old) == []
+    assert dump_study(old) == dump_study(today)
+    dumped = _flat(tomllib.loads(dump_study(old)))
+    gone = {*FIXED_KEYS, *RENAMED_KEYS}
+    assert dumped.keys() == _flat(tomllib.loads(OLD)).keys() - gone | {"plan.folds"}
+
+
+@pytest.mark.parametrize("name", FIXED_KEYS)
+def test_a_fixed_key_may_hold_its_value_and_no_other(tmp_path: Path, name: str) -> None:
+    table, _, key = name.rpartition(".")
+    value = FIXED_KEYS[name]
+    same = load_study(write(tmp_path, TODAY), [f"{name}={json.dumps(value)}"])
+    assert differences(same, load_study(write(tmp_path, TODAY))) == []
+    other = {bool: False, str: "joint", int: 48, float: 0.25, list: [0.25]}[type(value)]
+    says = f"is fixed at {json.dumps(value)}, but got {json.dumps(other)}; remove it"
+    found = mistakes(tmp_path, TODAY, f"{name}={json.dumps(other)}")
+    assert found == [f"--set {name}={json.dumps(other)}: `{key}` in [{table}] {says}"]
+
+
+def test_a_fixed_key_of_another_value_is_named_with_its_line_beside_other_mistakes(
+    tmp_path: Path,
+) -> None:
+    fixed = "multivariate = 1\nn_ei_candidates = 48\nmax_history = 1000\n"
+    rest = "name = 'tp'\n[resources]\nworkers = 0\n"
+    found = mistakes(tmp_path, f"{TODAY}[sampler]\n{fixed}{rest}")
+    assert [m.removeprefix(f"{tmp_path}/study.toml:") for m in found] == [
+        "11: `multivariate` in [sampler] is fixed at true, but got 1; remove it",
+        "12: `n_ei_candidates` in [sampler] is fixed at 24, but got 48; remove it",
+        "14: name in [sampler] must be one of tpe, random, qmc, grid, but got 'tp'; "
+        "did you mean 'tpe'?",
+        "16: workers in [resources] must be >= 1, but got 0",
+    ]
+
+
+def test_no_fixed_key_is_a_key() -> None:
+    assert not FIXED_KEYS.keys() & every_key()
+
+
+# --- the reference page -------------------------------------------------------------------------
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "study-file.md"
+
+
+def _flat(value: dict[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, item in value.items():
+        flat |= _flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {prefix + key: item}
+    return flat
+
+
+def every_key() -> set[str]:
+    """Every key of a study file by its dotted name, those of families included."""
+    of_tables = {
+        f"{table}.{key}".strip(".")
+        for table, kind in TABLES.items()
+        for key in study_reference.keys(kind)
+    }
+    of_families = {f"family.{f}.{key}" for f, keys in FAMILY_PARAMETERS.items() for key in keys}
+    return of_tables | of_families
+
+
+def loaded_example(folder: Path, text: str) -> StudySpec:
+    """A piece of a study file, loaded with what it leaves out."""
+    raw = tomllib.loads(text)
+    head = "" if "name" in raw else 'name = "x"\n'
+    tail = "" if "dataset" in raw else '[dataset]\nname = "digits"\n'
+    family = "" if "family" in raw else "[family.mlp]\n"
+    return load_study(write(folder, head + text + tail + family))
+
+
+def test_the_committed_page_is_what_the_types_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == study_reference.page(), (
+        "run python -m nas_evidence.study_reference > docs/reference/study-file.md"
+    )
+
+
+def test_every_key_has_a_meaning_and_a_row() -> None:
+    for table, kind in TABLES.items():
+        meanings = study_reference.meanings(kind)
+        assert set(study_reference.keys(kind)) <= meanings.keys(), table
+        assert all(text[0].isupper() and text.endswith(".") for text in meanings.values())
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(f"| `{name.rpartition('.')[2]}` |" in page for name in every_key())
+
+
+def test_every_key_is_set_by_an_example_that_loads(tmp_path: Path) -> None:
+    used: set[str] = set()
+    for text in study_reference.examples():
+        assert text in PAGE.read_text(encoding="utf-8")
+        loaded_example(tmp_path, text)
+        used |= _flat(tomllib.loads(text)).keys()
+    # A domain is a table: family.mlp.width.low sets family.mlp.width.
+    used = {".".join(n.split(".")[:3]) if n.startswith("family.") else n for n in used}
+    assert every_key() - used == set()

@@ -7,9 +7,9 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
 LAYERS = {
-    "registry": 0, "domains": 0, "spec": 0, "record": 0, "sampling_plan": 0,
+    "registry": 0, "domains": 0, "fixed_keys": 0, "spec": 0, "record": 0, "sampling_plan": 0,
     "codec": 1, "maths": 1,
-    "likelihood": 2, "models": 2, "data": 2, "curvature": 2,
+    "study_reference": 2, "likelihood": 2, "models": 2, "data": 2, "curvature": 2,
     "evidence": 3,
     "training": 4,
     "scores": 5,
@@ -24,8 +24,8 @@ LAYERS = {
 #: Between rooms of one layer, these only.
 SIDEWAYS = {
     ("curvature", "likelihood"), ("record", "spec"), ("record", "domains"), ("spec", "domains"),
-    ("spec", "registry"), ("record", "registry"), ("sampling_plan", "domains"),
-    ("auditing", "auditing_problems"),
+    ("spec", "registry"), ("spec", "fixed_keys"), ("record", "registry"),
+    ("sampling_plan", "domains"), ("auditing", "auditing_problems"),
 }  # fmt: skip
 SOLE_IMPORTERS = {
     "optuna": ["proposing/proposer.py"],

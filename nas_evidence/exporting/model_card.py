@@ -69,7 +69,8 @@ Found by the study "{study.name}": of the architectures tried, the one with the 
 ## Scores
 Larger is better. Values in nats summed over the training data where a value per datum is given.
 `sotl*`, `prequential_epoch1` and `train_nll_per_datum` hold minus the named quantity;
-`prequential` and `heldout_10` are nats over data that the predicting network had not seen. A
+`two_fold`, `five_fold` and `heldout_10` are nats over data that the predicting network had not
+seen (cross-validation). A
 Laplace evidence (`diag_*`, `kfac_*`) approximates the log marginal likelihood at the learned
 prior precisions; it serves to compare models on the same data, not to predict accuracy.
 

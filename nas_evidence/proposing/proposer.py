@@ -2,14 +2,12 @@
 
 `search.py` says what comes first and what is drawn again. A draw is a pure function of the study,
 of a seed and of what was told: a fresh sampler is asked on a storage in memory that holds the last
-`max_history` finished trials and those under way. The database is a record of proposals and
+`MAX_HISTORY` finished trials and those under way. The database is a record of proposals and
 results; nothing is sampled on it, and a proposal appears in it whole or not at all.
 
 The tree-structured Parzen estimator (TPE, Bergstra et al. 2011) sees ordered parameters as
-quantiles of their domains. With `families = "shared"` a name, as `width`, is one parameter of all
-families, so that each learns from the others; with "joint" each family has its own; with
-"separate" one estimator chooses the family, then the family's own its parameters.
-`benchmarks/samplers.py` compares the three.
+quantiles of their domains. A name, as `width`, is one parameter of all families, so that each
+learns from the others; docs/decisions/0007-shared-names-in-tpe.md compares the alternatives.
 
 Told as good are only finite values of whole trials. A pruned trial has no value and an infeasible
 one its constraints: the estimator ranks both behind every whole, feasible trial. It never sees a
@@ -33,6 +31,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nas_evidence.domains import Choice, Domain, FloatRange, ParameterValue
+from nas_evidence.fixed_keys import MAX_HISTORY, N_EI_CANDIDATES
 from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.startup import filled, is_ordered, quantile, random_point, searched
 from nas_evidence.proposing.warm_start import Found, warm_trials
@@ -193,10 +192,7 @@ class Learner:
 
     def __init__(self, study: StudySpec, warm: Sequence[Found] = ()) -> None:
         self._study, self._space = study, _Space(study)
-        self._separate = study.sampler.families == "separate"
-        families = [f"{family}." for family in self._space.families]
-        prefixes = ["family", *families] if self._separate else [""]
-        self._pasts = {prefix: _Past(study) for prefix in prefixes}
+        self._past = _Past(study)
         for number, (architecture, values) in enumerate(warm, start=-len(warm) - 1):  # to -2
             self.show(number, architecture, Told(values))
 
@@ -204,19 +200,14 @@ class Learner:
         """Return an architecture, a pure function of the seed and of what was shown."""
         if self._study.sampler.name == "random":
             return random_point(self._study, seed)
-        trial = self._pasts["family" if self._separate else ""].ask(derive_seed(seed, "family"))
+        trial = self._past.ask(derive_seed(seed, "family"))
         family = self._space.suggest_family(trial)
-        if self._separate:
-            trial = self._pasts[f"{family}."].ask(derive_seed(seed, "parameters"))
         return filled(family, self._space.suggest(trial, family))
 
     def show(self, number: int, architecture: ArchitectureSpec, result: Told | None) -> None:
         """Take note of proposal `number`: under way (no result), or what came of it."""
-        point = self._space.point(architecture)
-        for prefix, past in self._pasts.items():
-            part = {name: point[name] for name in point if name.startswith(prefix)}
-            if part:
-                past.put(number, part, result)
+        if point := self._space.point(architecture):
+            self._past.put(number, point, result)
 
 
 class _Space:
@@ -225,7 +216,6 @@ class _Space:
     def __init__(self, study: StudySpec) -> None:
         self.families = searched(study)
         self._domains = {family: study.family[family] for family in self.families}
-        self._shared = study.sampler.families == "shared"
 
     def point(self, architecture: ArchitectureSpec) -> Point:
         """Return the parameters of an architecture; none if its family is not searched."""
@@ -257,8 +247,7 @@ class _Space:
         return values
 
     def _name(self, family: str, key: str) -> str:
-        shared = self._shared and is_ordered(self._domains[family][key])
-        return key if shared else f"{family}.{key}"
+        return key if is_ordered(self._domains[family][key]) else f"{family}.{key}"
 
 
 class _Past:
@@ -283,7 +272,7 @@ class _Past:
         elif trial.state != TrialState.FAIL:
             trial.values = _learnt(trial.values)
             bisect.insort(self._finished, trial, key=lambda earlier: earlier.number)
-            del self._finished[: -self._study.sampler.max_history]
+            del self._finished[:-MAX_HISTORY]
 
     def ask(self, seed: int) -> Trial:
         """Return a trial of a fresh study of this past, from which parameters can be drawn."""
@@ -294,16 +283,15 @@ class _Past:
         ).ask()
 
     def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        given = self._study.sampler
         with warnings.catch_warnings():
             # group is marked experimental; the constraint file pins optuna.
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return optuna.samplers.TPESampler(
                 n_startup_trials=1,
-                n_ei_candidates=given.n_ei_candidates,
-                multivariate=given.multivariate,
-                group=given.group,
-                constant_liar=given.constant_liar,
+                n_ei_candidates=N_EI_CANDIDATES,
+                multivariate=True,
+                group=True,
+                constant_liar=True,
                 seed=seed,
             )
 

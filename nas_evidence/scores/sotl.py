@@ -12,13 +12,12 @@ plan, not across batch sizes, schedules or lengths.
 
 from collections.abc import Sequence
 
+from nas_evidence.fixed_keys import SOTL_EPOCHS, SOTL_GAMMA
 from nas_evidence.record import CurvePoint, EvidenceEstimate
 from nas_evidence.registry import declared
 from nas_evidence.scores.protocol import Scorer
 
-#: E of SOTL-E and γ of SOTL-EMA.
-N_EPOCHS, GAMMA = 1, 0.9
-_NOTES = {"sotl_e": f"E = {N_EPOCHS}", "sotl_ema": f"gamma = {GAMMA}"}
+_NOTES = {"sotl_e": f"E = {SOTL_EPOCHS}", "sotl_ema": f"gamma = {SOTL_GAMMA}"}
 
 
 def sotl(losses: Sequence[float]) -> float:
@@ -77,8 +76,8 @@ def with_sums(curve: Sequence[CurvePoint], n_data: int) -> tuple[CurvePoint, ...
 def _sums(losses: Sequence[float], n_data: int) -> dict[str, float]:
     return {
         "sotl": sotl(losses),
-        "sotl_e": sotl_e(losses, N_EPOCHS),
-        "sotl_ema": sotl_ema(losses, GAMMA),
+        "sotl_e": sotl_e(losses, SOTL_EPOCHS),
+        "sotl_ema": sotl_ema(losses, SOTL_GAMMA),
         "prequential_epoch1": prequential_epoch1(losses, n_data),
     }
 

@@ -24,6 +24,7 @@ from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
+from nas_evidence.fixed_keys import EVIDENCE_SMOOTHING
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.record import EvidenceEstimate
@@ -144,8 +145,7 @@ def _likelihood(state: Training, plan: TrainingPlan) -> Likelihood:
 def _wait(state: Training, evidence: float, plan: TrainingPlan) -> None:
     """Note the evidence per datum after an update, and end the training if it rises no more."""
     past = evidence if state.smoothed_evidence is None else state.smoothed_evidence
-    weight = plan.online.smoothing
-    state.smoothed_evidence = weight * past + (1 - weight) * evidence
+    state.smoothed_evidence = EVIDENCE_SMOOTHING * past + (1 - EVIDENCE_SMOOTHING) * evidence
     if state.highest_smoothed is None or state.smoothed_evidence > state.highest_smoothed:
         state.highest_smoothed, state.updates_waited = state.smoothed_evidence, 0
         return

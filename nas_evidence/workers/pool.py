@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Protocol
 
+from nas_evidence.fixed_keys import TRIALS_PER_WORKER, WORKER_GROWTH_BYTES
 from nas_evidence.spec import ResourceSpec
 from nas_evidence.workers.packing import SHARES, Node, Slot, how_many, make_room, shortage
 from nas_evidence.workers.process import Answer
@@ -267,6 +268,6 @@ class Pool:
         growth = answer.resident_bytes - worker.baseline_bytes
         if answer.must_go:
             return answer.must_go
-        if worker.n_trials >= self.resources.trials_per_worker:
+        if worker.n_trials >= TRIALS_PER_WORKER:
             return f"{worker.n_trials} trials"
-        return f"grew by {growth} bytes" if growth > self.resources.worker_growth_bytes else ""
+        return f"grew by {growth} bytes" if growth > WORKER_GROWTH_BYTES else ""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from nas_evidence.fixed_keys import SOTL_GAMMA
 from nas_evidence.record import (
     CurvePoint,
     Evaluation,
@@ -24,7 +25,6 @@ from nas_evidence.record import (
     TrialStatus,
 )
 from nas_evidence.registry import CURVATURES, FREE_SCORES, declared
-from nas_evidence.scores.sotl import GAMMA
 from nas_evidence.spec import COSTS, Assignment, derive_seed
 from nas_evidence.workers.learning_curves import SimulatedTrial
 from nas_evidence.workers.protocol import Event, Launch, Lost, Verdict
@@ -378,7 +378,7 @@ def _curve(running: _Running) -> list[CurvePoint]:
                 learning_rate=plan.learning_rate,
                 sotl=loss + (points[-1].sotl or 0.0 if points else 0.0),
                 sotl_e=loss,
-                sotl_ema=loss + (GAMMA * (points[-1].sotl_ema or 0.0) if points else 0.0),
+                sotl_ema=loss + (SOTL_GAMMA * (points[-1].sotl_ema or 0.0) if points else 0.0),
                 prequential_epoch1=points[0].prequential_epoch1 if points else trial.n_data * loss,
                 seconds=trial.seconds_per_epoch,
             )

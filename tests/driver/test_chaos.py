@@ -31,6 +31,7 @@ from nas_evidence.record import SliceReport, TrialRecord
 from nas_evidence.spec import ResourceSpec, StudySpec
 from nas_evidence.storage.journal import read_journal
 from nas_evidence.storage.study_folder import locked, open_study, study_status
+from nas_evidence.workers import pool
 from nas_evidence.workers.learning_curves import synthetic
 from nas_evidence.workers.protocol import Launch, Verdict
 from nas_evidence.workers.simulated import SimulatedExecutor
@@ -53,7 +54,7 @@ STUDY = StudySpec.model_validate(
         },
         "plan": {"epochs": 8, "online": {"every": 2}},
         "pruning": {"rule": "halving", "first_epoch": 4, "reduction": 2, "startup_trials": 2},
-        "resources": {"workers": 3, "gpus": 0, "trials_per_worker": 10_000},
+        "resources": {"workers": 3, "gpus": 0},
     }
 )
 
@@ -93,6 +94,7 @@ def search(folder: Path, address: str, slice_seconds: float) -> None:
     """Run the study on the cluster, or what is left of it."""
     from nas_evidence.workers.on_ray import RayExecutor
 
+    pool.TRIALS_PER_WORKER = 10_000  # none is replaced but those that are killed
     study = open_study(folder, STUDY)
     with locked(folder):
         executor = RayExecutor(

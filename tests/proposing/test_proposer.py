@@ -194,10 +194,9 @@ def test_options_that_do_not_grow_have_no_order(options: tuple[ParameterValue, .
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("families", ["shared", "joint", "separate"])
-def test_the_same_seed_and_results_give_the_same_proposals(families: str) -> None:
+def test_the_same_seed_and_results_give_the_same_proposals() -> None:
     shaped = SPACE["mlp"] | {"shape": Choice(options=("constant", "taper"))}
-    changes = {"sampler": {"families": families}, "family": SPACE | {"mlp": shaped}}
+    changes = {"family": SPACE | {"mlp": shaped}}
     one = ask_all(study(**changes), IN_MEMORY, 23)
     two = ask_all(study(**changes), IN_MEMORY, 23)
     other = ask_all(study(seed=1, **changes), IN_MEMORY, 23)
@@ -208,15 +207,17 @@ def test_the_same_seed_and_results_give_the_same_proposals(families: str) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tpe", "random", "qmc"])
 def test_a_new_process_goes_on_as_the_old_one_would_have(tmp_path: Path, name: str) -> None:
-    spec = study(sampler={"name": name, "families": "separate"})
+    spec = study(sampler={"name": name})
     whole = ask_all(spec, IN_MEMORY, 24)
     parts = [ask_all(spec, tmp_path / "2.db", 12) for _ in range(2)]
     assert [a for part in parts for a in part] == whole
 
 
-def test_the_order_of_telling_does_not_matter() -> None:
+def test_the_order_of_telling_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_HISTORY", 15)
+
     def after(order: Callable[[list[int]], list[int]]) -> list[str]:
-        proposer = Proposer(study(sampler={"max_history": 15}), IN_MEMORY)
+        proposer = Proposer(study(), IN_MEMORY)
         for _ in range(3):
             batch = [proposer.ask() for _ in range(8)]
             for number in order([p.number for p in batch]):
@@ -260,19 +261,19 @@ def shown(spec: StudySpec, results: list[tuple[ArchitectureSpec, Told | None]]) 
     return learner
 
 
-def test_only_the_last_finished_trials_are_learnt_from() -> None:
+def test_only_the_last_finished_trials_are_learnt_from(monkeypatch: pytest.MonkeyPatch) -> None:
     points = list(islice(quasi_random_points(study(family=WIDE)), 1, 31))
     old = [(p, Told((-score(p),))) for p in points]
     new = [(p, whole(p)) for p in points]
-    spec = study(family=WIDE, sampler={"max_history": 30})
+    spec = study(family=WIDE)
+    monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_HISTORY", 30)
     assert draws(shown(spec, old + new)) == draws(shown(spec, new))
-    spec = study(family=WIDE, sampler={"max_history": 31})
+    monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_HISTORY", 31)
     assert draws(shown(spec, old + new)) != draws(shown(spec, new))
 
 
-@pytest.mark.parametrize("families", ["shared", "joint", "separate"])
-def test_draws_follow_the_values(families: str) -> None:
-    spec = study(family=WIDE, sampler={"families": families})
+def test_draws_follow_the_values() -> None:
+    spec = study(family=WIDE)
     points = list(islice(quasi_random_points(spec), 1, 41))
     best = shown(spec, [(p, whole(p)) for p in points])
     worst = shown(spec, [(p, Told((-score(p),))) for p in points])
@@ -487,12 +488,10 @@ def test_a_warm_start_that_does_not_compare_is_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("families", ["shared", "joint", "separate"])
-def test_the_sampler_beats_random_on_a_synthetic_objective(tmp_path: Path, families: str) -> None:
+def test_the_sampler_beats_random_on_a_synthetic_objective(tmp_path: Path) -> None:
     def run(name: str, seed: int) -> tuple[float, float]:
         """Return the best value found, and the mean of the last 25 of 45."""
-        sampler = {"name": name, "families": families}
-        spec = study(family=WIDE, sampler=sampler, seed=seed)
+        spec = study(family=WIDE, sampler={"name": name}, seed=seed)
         values = [score(a) for a in ask_all(spec, tmp_path / f"{name}{seed}.db", 45)]
         return max(values), sum(values[20:]) / 25
 

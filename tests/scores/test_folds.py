@@ -1,5 +1,6 @@
 """Cross-validation: what networks say of data that they have not seen."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +10,13 @@ import torch
 from lone_trials import assert_parking_changes_nothing, ended, mlp_assignment, run
 from scipy.stats import norm
 
+from nas_evidence.codec import load_study
 from nas_evidence.data import load
 from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
 from nas_evidence.likelihood import Categorical, Gaussian
 from nas_evidence.record import TrialStatus
 from nas_evidence.scores.folds import SCALES, FoldTask, LogPredictive, fold_tasks, log_predictive
-from nas_evidence.spec import Assignment, DatasetSpec, StudySpec, TrainingPlan, derive_seed
+from nas_evidence.spec import Assignment, DatasetSpec, TrainingPlan, derive_seed
 from nas_evidence.trial import Trial
 
 SCORES = ("two_fold", "heldout_10", "five_fold")
@@ -278,16 +280,29 @@ def test_rows_of_a_file_are_selected_without_reading_them(tmp_path: Path) -> Non
     torch.testing.assert_close(some[torch.tensor([2, 0])], torch.from_numpy(stored)[index[[2, 0]]])
 
 
-def test_names_and_keys_of_earlier_versions_still_load() -> None:
-    plan = {"prequential_fractions": [0.5], "prequential_orders": 1}
-    assert TrainingPlan.model_validate(plan) == TrainingPlan(folds=1)
-    with pytest.raises(ValueError, match="prequential_fractions"):
-        TrainingPlan.model_validate({"prequential_fractions": [0.25, 0.5]})
-    study = StudySpec.model_validate(
-        {
-            "name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}},
-            "objective": "prequential", "estimators": ["prequential", "prequential_accuracy"],
-        }
-    )  # fmt: skip
-    assert study.objective == "two_fold"
+def test_names_and_keys_of_earlier_versions_still_load(tmp_path: Path) -> None:
+    old = tmp_path / "old.toml"
+    text = """
+        name = "s"
+        objective = "prequential"
+        estimators = ["prequential", "prequential_accuracy"]
+        [dataset]
+        name = "digits"
+        [family.linear]
+        [plan]
+        prequential_fractions = [{}]
+        prequential_orders = 1
+    """
+    old.write_text(text.format(0.5))
+    study = load_study(old)
+    assert (study.objective, study.plan.folds) == ("two_fold", 1)
     assert study.estimators == ("two_fold", "two_fold_accuracy")
+    old.write_text(text.format("0.25, 0.5"))
+    with pytest.raises(ValueError, match=r"`prequential_fractions` in \[plan\] is fixed at"):
+        load_study(old)
+    given = json.loads(assignment_of(estimators=("two_fold",)).model_dump_json())
+    given["estimators"] = ["prequential"]
+    given["plan"] |= {"prequential_orders": 1, "prequential_fractions": [0.5]}
+    del given["plan"]["folds"]
+    read = Assignment.model_validate_json(json.dumps(given))
+    assert (read.estimators, read.plan.folds) == (("two_fold",), 1)

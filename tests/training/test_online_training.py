@@ -300,11 +300,12 @@ def _series(record: TrialRecord, kind: str) -> list[tuple[int, float]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patience", [1, 3])
-@pytest.mark.parametrize("smoothing", [0.0, 0.7])
+@pytest.mark.parametrize("smoothing", [0.0, 0.5, 0.7])
 def test_patience_ends_when_the_smoothed_evidence_has_not_risen(
-    tmp_path: Path, patience: int, smoothing: float
+    tmp_path: Path, patience: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    online = {"every": 2, "curvature": "diag_ggn", "smoothing": smoothing}
+    monkeypatch.setattr("nas_evidence.training.online.EVIDENCE_SMOOTHING", smoothing)
+    online = {"every": 2, "curvature": "diag_ggn"}
     plan = {"epochs": 60, "learning_rate": 0.3, "batch_size": 16, "schedule": "constant"}
     endless = assignment({**plan, "online": online}, estimators=("diag_ggn",))
     whole = run(endless, label_data(), tmp_path / "whole")

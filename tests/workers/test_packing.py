@@ -234,15 +234,19 @@ def test_a_trial_waits_for_its_worker_and_is_sent_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "how"),
+    ("limit", "how"),
     [
-        ({"trials_per_worker": 1}, {}),
-        ({"worker_growth_bytes": 100}, {"resident": 101}),
-        ({}, {"must_go": "a CUDA error"}),
+        (("TRIALS_PER_WORKER", 1), {}),
+        (("WORKER_GROWTH_BYTES", 100), {"resident": 101}),
+        (None, {"must_go": "a CUDA error"}),
     ],
 )
-def test_a_worn_out_worker_is_replaced(resources: dict[str, int], how: dict[str, object]) -> None:
-    pool, backend = pool_of([Node("n", 2.0, 0)], **resources)
+def test_a_worn_out_worker_is_replaced(
+    limit: tuple[str, int] | None, how: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if limit is not None:
+        monkeypatch.setattr(pool_module, *limit)
+    pool, backend = pool_of([Node("n", 2.0, 0)])
     pool.refill()
     ready(pool)
     pool.launch(launch_of(0))
@@ -254,8 +258,10 @@ def test_a_worn_out_worker_is_replaced(resources: dict[str, int], how: dict[str,
     assert pool.free == 2
 
 
-def test_a_fresh_enough_worker_is_kept() -> None:
-    pool, backend = pool_of([Node("n", 2.0, 0)], trials_per_worker=2, worker_growth_bytes=100)
+def test_a_fresh_enough_worker_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "TRIALS_PER_WORKER", 2)
+    monkeypatch.setattr(pool_module, "WORKER_GROWTH_BYTES", 100)
+    pool, backend = pool_of([Node("n", 2.0, 0)])
     pool.refill()
     ready(pool)
     pool.launch(launch_of(0))
@@ -412,8 +418,14 @@ def test_whatever_happens_each_trial_is_taken_up_once_and_no_gpu_is_overfull(
     data: st.DataObject,
 ) -> None:
     """Launches, answers, deaths and lost nodes in any order."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool_module, "TRIALS_PER_WORKER", 3)
+        play(data)
+
+
+def play(data: st.DataObject) -> None:
     nodes = [Node("a", 3.0, 1), Node("b", 2.0, 2)]
-    pool, backend = pool_of(list(nodes), share=None, workers=4, trials_per_worker=3)
+    pool, backend = pool_of(list(nodes), share=None, workers=4)
     n_launched, ends = 0, []
     for _ in range(data.draw(st.integers(1, 40))):
         options = ["launch"] * (pool.free > 0) + ["answer", "die"] * bool(pool.workers)

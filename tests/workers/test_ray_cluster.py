@@ -209,13 +209,10 @@ def test_trials_share_gpus_by_their_memory_and_no_gpu_is_overfull(
 
 
 def test_workers_that_grew_and_those_that_raise_are_replaced(
-    cluster: object, tmp_path: Path
+    cluster: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor = pool(
-        cluster,
-        tmp_path,
-        resources={"workers": 1, "gpus": 0, "worker_growth_bytes": 100 * 1024**2},
-    )
+    monkeypatch.setattr("nas_evidence.workers.pool.WORKER_GROWTH_BYTES", 100 * 1024**2)
+    executor = pool(cluster, tmp_path, resources={"workers": 1, "gpus": 0})
     try:
         widths = [8, 14, 13, 8]
         ends = drive(executor, [launch(i, width=width) for i, width in enumerate(widths)])

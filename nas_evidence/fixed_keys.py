@@ -1,0 +1,80 @@
+"""Study keys that became constants: their names, and the values that they are fixed at.
+
+Nobody turned them, so a study file no longer holds them. A file, a `--set` or an assignment of an
+older version may still set one to its constant; any other value is refused by name, since what it
+asked for would not be done.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+#: E of sotl_e: the last epochs whose losses are summed.
+SOTL_EPOCHS = 1
+#: gamma of sotl_ema: how much less each earlier epoch counts.
+SOTL_GAMMA = 0.9
+#: Weight of the past in the moving average of the evidence that `patience` waits for.
+EVIDENCE_SMOOTHING = 0.5
+#: Latest finished trials that TPE learns from: an ask costs the same however long the study is.
+MAX_HISTORY = 1000
+#: Draws from TPE's density of good trials, of which the most promising one is proposed.
+N_EI_CANDIDATES = 24
+#: Trials that a worker process runs before it is replaced.
+TRIALS_PER_WORKER = 50
+#: Growth of a worker's resident memory, in bytes, after which it is replaced.
+WORKER_GROWTH_BYTES = 2 * 1024**3
+
+#: Every key that a study file once had: dotted name -> the value it is fixed at.
+FIXED_KEYS: Mapping[str, str | bool | int | float | list[float]] = {
+    "plan.prequential_fractions": [0.5],
+    "plan.sotl_epochs": SOTL_EPOCHS,
+    "plan.sotl_gamma": SOTL_GAMMA,
+    "plan.online.smoothing": EVIDENCE_SMOOTHING,
+    "sampler.families": "shared",
+    "sampler.max_history": MAX_HISTORY,
+    "sampler.n_ei_candidates": N_EI_CANDIDATES,
+    "sampler.multivariate": True,
+    "sampler.group": True,
+    "sampler.constant_liar": True,
+    "resources.trials_per_worker": TRIALS_PER_WORKER,
+    "resources.worker_growth_bytes": WORKER_GROWTH_BYTES,
+}
+
+
+#: Keys that have another name now.
+RENAMED_KEYS: Mapping[str, str] = {"plan.prequential_orders": "folds"}
+
+
+def without_fixed(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return nested tables without the fixed keys, and what is wrong with those of other values.
+
+    The second is a sentence for each dotted name; empty if every fixed key has its value.
+
+    >>> without_fixed({"sampler": {"name": "tpe", "n_ei_candidates": 24}})
+    ({'sampler': {'name': 'tpe'}}, {})
+    >>> without_fixed({"sampler": {"n_ei_candidates": 48}})[1]["sampler.n_ei_candidates"]
+    '`n_ei_candidates` in [sampler] is fixed at 24, but got 48; remove it'
+    """
+    mistakes: dict[str, str] = {}
+
+    def kept(table: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key, value in table.items():
+            name = ".".join((*path, key))
+            if name in RENAMED_KEYS:
+                result.setdefault(RENAMED_KEYS[name], value)
+            elif name not in FIXED_KEYS:
+                result[key] = kept(value, (*path, key)) if isinstance(value, Mapping) else value
+            elif not _same(value, fixed := FIXED_KEYS[name]):
+                mistakes[name] = (
+                    f"`{key}` in [{'.'.join(path)}] is fixed at {json.dumps(fixed)}, "
+                    f"but got {json.dumps(value, default=str)}; remove it"
+                )
+        return result
+
+    return kept(data, ()), mistakes
+
+
+def _same(value: object, fixed: object) -> bool:
+    value = list(value) if isinstance(value, tuple) else value
+    return value == fixed and isinstance(value, bool) == isinstance(fixed, bool)

@@ -1,0 +1,370 @@
+"""The reference page of the study file, made of the types in `spec.py`.
+
+    python -m nas_evidence.study_reference > docs/reference/study-file.md
+
+A row's name, type, default and unit are the field's own; its meaning is the string below the
+field. The examples of a table together set each of its keys; tests load them.
+"""
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import tomli_w
+from pydantic.fields import FieldInfo
+
+from nas_evidence.codec import TABLES
+from nas_evidence.domains import (
+    Choice,
+    FloatRange,
+    Frozen,
+    IntRange,
+    ParameterValue,
+    Unit,
+    described,
+)
+from nas_evidence.fixed_keys import FIXED_KEYS
+from nas_evidence.spec import FAMILY_DEFAULTS, FAMILY_PARAMETERS
+
+#: Longer lists of names are not repeated in a row.
+_MOST_NAMES = 8
+
+#: What the parameters of the families mean.
+PARAMETERS: Mapping[tuple[str, str], str] = {
+    ("mlp", "depth"): "Hidden layers.",
+    ("mlp", "width"): "Units of each hidden layer.",
+    ("mlp", "shape"): '"taper" is 1024, 512, 256, 128 units, whatever depth and width say.',
+    ("cnn", "depth"): "Convolutions.",
+    ("cnn", "width"): "Channels of the first convolution; each further one has twice as many.",
+    ("resnet", "depth"): "Layers: 6 n + 2, with n blocks in each of three stages.",
+    ("resnet", "width"): "Channels of the first stage; each further one has twice as many.",
+}
+
+#: Pieces of study files, for each table; what a piece leaves out is in the others.
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "": (
+        """\
+name = "digits"                   # the folder is runs/digits
+seed = 0
+n_trials = 30                     # 10 architectures, each with 3 seeds
+replicates = 3
+estimators = ["kfac_ggn", "diag_ef"]
+objective = "kfac_ggn"            # the ranking is by this one
+minimise = ["n_parameters"]       # the report also draws the Pareto front
+first = [{family = "mlp", depth = 1, width = 64}]   # a baseline, tried before all others
+warm_start = "runs/older"
+scheduling = "batch"              # the same proposals on any number of workers
+batch = 6
+""",
+    ),
+    "dataset": (
+        """\
+[dataset]
+name = "digits"
+test_size = 500                   # of 1,797 images
+""",
+        """\
+[dataset]
+name = "npz"
+path = "mine.npz"                 # x_train, y_train, x_test, y_test
+max_train = 5000                  # a first look at large data
+max_test = 2000
+""",
+    ),
+    "family": (
+        """\
+[family.mlp]
+depth = {low = 1, high = 4}
+width = {low = 8, high = 256, log = true}
+shape = {options = ["constant", "taper"]}
+
+[family.cnn]
+depth = 3                         # fixed
+width = [4, 8, 16]
+
+[family.resnet]
+depth = {low = 8, high = 20, step = 6}
+width = 16
+
+[family.linear]                   # has no parameters
+""",
+    ),
+    "plan": (
+        """\
+[plan]
+epochs = 90
+batch_size = 128
+optimiser = "sgd"
+learning_rate = 0.05
+momentum = 0.9
+gradient_clip = 0                 # no limit
+schedule = "steps"
+milestones = [45, 68, 83]
+decay = 0.1
+""",
+        """\
+[plan]
+likelihood = "gaussian"           # real targets
+noise_std = 0.3                   # where learning it starts
+prior_precision = 10.0            # where learning them starts
+""",
+        """\
+[plan]
+likelihood = "categorical"        # classes
+likelihood_power = 0.5            # a tempered posterior
+temperature = 1.5                 # fixed, unless [plan.online] learns it
+mc_draws = 16                     # a steadier final value of kinds named _mc
+folds = 1                         # half the cost, more seed noise
+""",
+    ),
+    "plan.online": (
+        """\
+[plan.online]
+every = 5
+burn_in = 20                      # updates from epoch 25 on
+curvature = "kfac_ggn_mc"
+hyper_step = "adam"
+hyper_steps = 100
+hyper_learning_rate = 1.0
+prior_groups = "module"
+patience = 5                      # stop when the evidence has stopped rising
+learn_temperature = true          # of classifiers
+""",
+        """\
+[plan]
+likelihood = "gaussian"
+
+[plan.online]
+learn_noise = false               # it is known: the value of `noise_std` stays
+""",
+    ),
+    "sampler": (
+        """\
+[sampler]
+name = "tpe"
+startup_per_family = 10
+""",
+    ),
+    "pruning": (
+        """\
+[pruning]
+rule = "halving"
+score = "sotl"                    # costs nothing; without it, the objective
+first_epoch = 5                   # rungs at 5, 15, ... epochs
+reduction = 3                     # the best third goes on
+startup_trials = 6
+""",
+    ),
+    "limits": (
+        """\
+[limits]
+n_parameters = 1_000_000
+flops = 50_000_000
+memory_bytes = 2_000_000_000
+latency_seconds = 0.01
+""",
+    ),
+    "budget": (
+        """\
+[budget]
+wall_seconds = 7200
+device_seconds = 14400            # two workers for two hours
+""",
+    ),
+    "resources": (
+        """\
+[resources]
+workers = 4
+cpus = 2
+gpus = 0.25                       # four trials share one GPU
+slice_timeout_seconds = 1800      # five epochs of the largest network take minutes
+""",
+    ),
+    "database": (
+        """\
+[database]
+url = "postgresql://me@host/studies"   # the password comes from the environment
+""",
+    ),
+}
+
+_HEAD = """\
+# The study file
+
+<!-- Generated by `python -m nas_evidence.study_reference`; edit the types in spec.py instead. -->
+
+One TOML file is one study. A folder of results keeps its own copy as `study.toml`, with every key.
+`nas-evidence validate FILE` reports all its mistakes at once; `search FILE --set table.key=value`
+changes one key. A required key must be given; a default of "none" means that the key is absent.
+The shipped files in `search_spaces/` are complete examples.
+"""
+
+_FAMILIES = """\
+The families to search, at least one; a parameter left out keeps its default. `depth = 2` fixes a
+parameter, `width = [8, 16]` gives its options, a table gives a range or options as below.
+"""
+
+_TAIL = """\
+## Keys that became constants
+
+Older files set them. A file or a `--set` that gives one the value below still loads; any other
+value is refused.
+"""
+
+
+def page() -> str:
+    """Return the page, as Markdown."""
+    return "\n".join(_sections())
+
+
+def examples() -> Iterator[str]:
+    """Yield every example of the page."""
+    for pieces in EXAMPLES.values():
+        yield from pieces
+
+
+def meanings(kind: type[Frozen]) -> dict[str, str]:
+    """Return what the fields of a type mean: the strings below them in its source."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    }
+
+
+def keys(kind: type[Frozen]) -> list[str]:
+    """Return the keys of a table: its fields without the tables inside it."""
+    return [name for name, field in kind.model_fields.items() if not _is_table(name, field)]
+
+
+# ---------------------------------------------------------------------------------------------
+
+
+def _sections() -> Iterator[str]:
+    yield _HEAD
+    for name, kind in TABLES.items():
+        yield f"## [{name}]\n" if name else "## At the head of the file\n"
+        yield f"{inspect.cleandoc(kind.__doc__ or '')}\n"
+        yield from _table(kind)
+        yield from _pieces(name)
+        if name == "dataset":
+            yield from _families()
+    yield _TAIL
+    yield "| table | key | value |\n|---|---|---|"
+    for name, value in FIXED_KEYS.items():
+        table, _, key = name.rpartition(".")
+        yield f"| [{table}] | `{key}` | `{_toml(value)}` |"
+    yield ""
+
+
+def _table(kind: type[Frozen]) -> Iterator[str]:
+    yield "| key | type | default | unit | meaning |\n|---|---|---|---|---|"
+    meaning = meanings(kind)
+    for name in keys(kind):
+        field = kind.model_fields[name]
+        cells = (f"`{name}`", _type(field), _default(field), _unit(field), meaning[name])
+        yield "| " + " | ".join(cells) + " |"
+    yield ""
+
+
+def _pieces(table: str) -> Iterator[str]:
+    for piece in EXAMPLES[table]:
+        yield f"```toml\n{piece}```\n"
+
+
+def _families() -> Iterator[str]:
+    yield "## [family.NAME]\n"
+    yield f"{_FAMILIES}\n"
+    yield "| family | key | allowed | default | meaning |\n|---|---|---|---|---|"
+    for family, parameters in FAMILY_PARAMETERS.items():
+        for name, widest in parameters.items():
+            default = _toml(FAMILY_DEFAULTS[family][name])
+            meaning = PARAMETERS[family, name]
+            yield f"| {family} | `{name}` | {described(widest)} | `{default}` | {meaning} |"
+    yield ""
+    for kind in (IntRange, FloatRange, Choice):
+        yield f"{inspect.cleandoc(kind.__doc__ or '')}\n"
+        yield from _table(kind)
+    yield from _pieces("family")
+
+
+def _is_table(name: str, field: FieldInfo) -> bool:
+    return name == "family" or (
+        isinstance(field.annotation, type) and issubclass(field.annotation, Frozen)
+    )
+
+
+def _type(field: FieldInfo) -> str:
+    return _named(field.annotation, field.metadata)
+
+
+def _named(kind: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str:
+    """Return a type as a person writes it, with the bounds in its metadata."""
+    arguments = get_args(kind)
+    if hasattr(kind, "__metadata__"):  # Annotated[kind, ...]
+        return _named(arguments[0], kind.__metadata__)
+    origin = get_origin(kind)
+    if origin is Literal:
+        if len(arguments) > _MOST_NAMES:
+            return "name"
+        return ", ".join(f"`{_toml(option)}`" for option in arguments)
+    if kind == ParameterValue:
+        return "value"
+    if origin in (Union, UnionType):
+        return " or ".join(_named(part) for part in arguments if part is not type(None))
+    if origin is tuple:
+        one, *bounds = _named(arguments[0]).split(" ", 1)
+        return " ".join(["list of", one if one.startswith("`") else f"{one}s", *bounds])
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "table"
+    words = {int: "integer", float: "number", bool: "true or false", str: "text"}
+    return f"{words[kind]} {' and '.join(_bounds(metadata))}".strip()
+
+
+def _bounds(metadata: list[Any] | tuple[Any, ...]) -> Iterator[str]:
+    for item in metadata:
+        for bound in item.metadata if isinstance(item, FieldInfo) else [item]:
+            for sign, name in ((">=", "ge"), (">", "gt"), ("<", "lt")):
+                if hasattr(bound, name):
+                    yield f"{sign} {getattr(bound, name)}"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default_factory is not None:
+        return "see meaning"
+    return "none" if field.default is None else f"`{_toml(field.default)}`"
+
+
+def _unit(field: FieldInfo) -> str:
+    found = [*_units(field.metadata), *_units(get_args(field.annotation))]
+    return found[-1] if found else ""
+
+
+def _units(parts: Any) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, Unit):
+            yield part.name
+        elif hasattr(part, "__metadata__"):
+            yield from _units(part.__metadata__)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").strip()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
