@@ -15,14 +15,15 @@ from typing import Any
 
 import pandas as pd
 
+from nas_evidence.best import Standings
 from nas_evidence.codec import load_study
 from nas_evidence.domains import ParameterValue
 from nas_evidence.maths.pareto import on_front
 from nas_evidence.maths.seeds import Certainty, certainty
 from nas_evidence.record import TrialStatus
 from nas_evidence.scores import BASELINES, CURVE_SCORES
-from nas_evidence.spec import StudySpec
-from nas_evidence.store import UnreadableFile, read_tables
+from nas_evidence.spec import ALL_COSTS, StudySpec
+from nas_evidence.store import UnreadableFile, read_tables, rows_of
 
 #: What a score is compared with, by likelihood; the first one is the one that matters.
 TARGETS: Mapping[str, tuple[str, ...]] = {
@@ -31,7 +32,6 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
 }
 LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
 Row = Mapping[str, Any]  # of a table, by column
-_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def load_study_tables(folder: Path) -> Study:
     keys = complete["architecture_key"]
     architectures = scores.groupby(keys, sort=False).mean()
     architectures.insert(0, "family", complete.groupby("architecture_key")["family"].first())
-    ranking, certain = _ranking(complete, spec)
+    ranking, certain = _ranking(complete, Standings(objective, rows_of(trials, evidence)), spec)
     return Study(
         spec=spec,
         objective_unit=_unit(evidence[evidence["estimator"] == objective]),
@@ -217,14 +217,15 @@ def _unit(objective: pd.DataFrame) -> str:
 
 
 def _ranking(
-    complete: pd.DataFrame, spec: StudySpec
+    complete: pd.DataFrame, standings: Standings, spec: StudySpec
 ) -> tuple[tuple[RankedArchitecture, ...], Certainty | None]:
     groups: dict[str, list[Row]] = {}
     for row in complete.reset_index().to_dict("records"):
         groups.setdefault(str(row["architecture_key"]), []).append(row)
+    representatives = {one.key: one.trial_id for one in standings.first()}
+    ranked = list(representatives)
     objectives = {key: _known(rows, "objective") for key, rows in groups.items()}
-    means = {key: fmean(values) for key, values in objectives.items() if values}
-    ranked = sorted(means, key=lambda key: -means[key])
+    means = {key: fmean(objectives[key]) for key in ranked}
     sure = certainty([objectives[key] for key in ranked], seed=spec.seed)
     ranges = list(zip(sure.rank_low, sure.rank_high, strict=True)) if sure else []
     costs = {key: _costs(rows) for key, rows in groups.items()}
@@ -234,6 +235,7 @@ def _ranking(
     return tuple(
         _ranked(
             groups[key],
+            representatives.get(key),
             rank=position + 1 if key in means else None,
             rank_seeds=_rank_seeds(objectives[key], ascending),
             rank_range=ranges[position] if ranges and key in means else None,
@@ -257,6 +259,7 @@ def _rank_seeds(values: list[float], ascending: list[float]) -> tuple[int, int] 
 
 def _ranked(
     rows: list[Row],
+    trial_id: int | None,
     *,
     rank: int | None,
     rank_seeds: tuple[int, int] | None,
@@ -265,9 +268,7 @@ def _ranked(
     on_front: bool | None,
 ) -> RankedArchitecture:
     objectives = _known(rows, "objective")
-    standing = rows[0]
-    if objectives:
-        standing = next(row for row in rows if row["objective"] == max(objectives))
+    standing = next((row for row in rows if row["trial_id"] == trial_id), rows[0])
     values = architecture_values(standing)
     return RankedArchitecture(
         rank=rank,
@@ -291,7 +292,7 @@ def _ranked(
 
 
 def _costs(rows: list[Row]) -> dict[str, float]:
-    found = {name: _mean(rows, name) for name in _COSTS}
+    found = {name: _mean(rows, name) for name in ALL_COSTS}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -304,8 +305,8 @@ def _front(
     keys = [key for key in objective if all(name in costs[key] for name in minimise)]
     if not minimise or not keys:
         return {}
-    gains = [[objective[key], *(-costs[key][name] for name in minimise)] for key in keys]
-    return dict(zip(keys, on_front(gains).tolist(), strict=True))
+    gains = [(objective[key], *(-costs[key][name] for name in minimise)) for key in keys]
+    return dict(zip(keys, on_front(gains), strict=True))
 
 
 def architecture_values(row: Row) -> dict[str, ParameterValue]:

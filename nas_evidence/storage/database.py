@@ -25,8 +25,8 @@ import sqlalchemy
 from sqlalchemy import exc
 
 from nas_evidence.domains import masked
+from nas_evidence.files import write_whole
 from nas_evidence.spec import StudySpec
-from nas_evidence.storage.budget import write_atomically
 from nas_evidence.storage.faults import StudyStoppedError
 
 _LOG = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def database_of(folder: Path, study: StudySpec) -> Path | Database:
                 f"where it began: unset {URL_VARIABLE} and `url` in [database]."
             )
         name = f"{study.name}-{uuid.uuid4().hex[:12]}"
-        write_atomically(folder / _RECORD, json.dumps({"url": url, "study_name": name}))
+        write_whole(folder / _RECORD, json.dumps({"url": url, "study_name": name}))
         return Database(url, name, password=password)
     return Database(url, known[1], must_exist=url != known[0], password=password)
 
