@@ -37,7 +37,7 @@ from nas_evidence.exporting.winner import (
 )
 from nas_evidence.record import TrialStatus
 from nas_evidence.spec import ArchitectureSpec, StudySpec
-from nas_evidence.store import TrialRow, read_table, rows_of
+from nas_evidence.store import TrialRow, read_tables, rows_of
 from nas_evidence.trial import PRECISION_PREFIX
 
 __all__ = ["ExportReport", "Exported", "export_winner", "load_exported"]
@@ -71,7 +71,8 @@ def export_winner(
         ArithmeticError: if the written model does not reproduce its evidence or its outputs.
     """
     study = load_study(study_folder / "study.toml")
-    trials, evidence = read_table(study_folder, "trials"), read_table(study_folder, "evidence")
+    tables, _ = read_tables(study_folder, ["trials", "evidence", "terms"])
+    trials, evidence = tables["trials"], tables["evidence"]
     chosen = trial_to_export(study, rows_of(trials, evidence), trial_id)
     row = trials[trials["trial_id"] == chosen].iloc[0]
     winner = load_winner(study_folder, study, arrays, row)
@@ -111,7 +112,7 @@ def export_winner(
         "unit": "nats summed over the training data, larger is better, where per_datum is given",
         **likelihood_fields(winner, arrays),
         "prior_precision": {n: _geometric_mean(p) for n, p in winner.precisions().items()},
-        "scores": _scores(study_folder, chosen, final),
+        "scores": _scores(tables["terms"], chosen, final),
         "rescored_estimator": kind,
         "rescored": rescored,
     }
@@ -144,8 +145,7 @@ def trial_to_export(
     return best.trial_id
 
 
-def _scores(study_folder: Path, trial_id: int, final: pd.DataFrame) -> dict[str, Any]:
-    terms = read_table(study_folder, "terms")
+def _scores(terms: pd.DataFrame, trial_id: int, final: pd.DataFrame) -> dict[str, Any]:
     terms = terms[terms["trial_id"] == trial_id]
     scores: dict[str, Any] = {}
     for row in final.itertuples():

@@ -7,7 +7,7 @@ name of the loss.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -32,6 +32,8 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
 }
 LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
 Row = Mapping[str, Any]  # of a table, by column
+#: Epochs looked at along training, at most; spread evenly, the last one among them.
+MAX_EPOCHS = 12
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,9 @@ class Study:
     evidence       every evaluation, with a column `shown`: per datum where that has a meaning
     terms          the parts of the last evaluations
     curves         one row an epoch
+    by_epoch       trial_id, epoch, score, value (larger is better) of all trials, pruned ones
+                   too, at the `epochs`
+    epochs         at which evidence was stored, at most MAX_EPOCHS of them
     certainty      how sure the ranking is, or None without replicates
     """
 
@@ -92,6 +97,8 @@ class Study:
     evidence: pd.DataFrame
     terms: pd.DataFrame
     curves: pd.DataFrame
+    by_epoch: pd.DataFrame
+    epochs: tuple[int, ...]
     certainty: Certainty | None
     unreadable: tuple[UnreadableFile, ...]
 
@@ -132,7 +139,7 @@ def load_study_tables(folder: Path) -> Study:
     objective = str(spec.objective)
     complete = trials[trials["status"] == TrialStatus.COMPLETE.value].set_index("trial_id")
     scores = _final_scores(complete, evidence, curves, objective)
-    names = _in_order(scores.columns, objective)
+    names, epochs = _in_order(scores.columns, objective), _epochs(evidence)
     complete["objective"] = _shown(evidence, curves, scores, objective)
     final = curves.drop_duplicates("trial_id", keep="last").set_index("trial_id")
     complete["sotl"] = final["sotl"].reindex(complete.index).astype(float)
@@ -156,6 +163,8 @@ def load_study_tables(folder: Path) -> Study:
         evidence=evidence,
         terms=_last_terms(tables["terms"], evidence),
         curves=curves,
+        by_epoch=_by_epoch(evidence, curves, names, epochs),
+        epochs=epochs,
         certainty=certain,
         unreadable=unreadable,
     )
@@ -169,6 +178,27 @@ def last_evaluations(evidence: pd.DataFrame) -> pd.DataFrame:
 def usable(evidence: pd.DataFrame) -> pd.DataFrame:
     """Return the evaluations that are valid and have a value."""
     return evidence[evidence["valid"].fillna(False) & evidence["value"].notna()]
+
+
+def _epochs(evidence: pd.DataFrame) -> tuple[int, ...]:
+    epochs = sorted({int(epoch) for epoch in evidence["epoch"]})
+    if len(epochs) <= MAX_EPOCHS:
+        return tuple(epochs)
+    step = (len(epochs) - 1) / (MAX_EPOCHS - 1)
+    return tuple(epochs[round(i * step)] for i in range(MAX_EPOCHS))
+
+
+def _by_epoch(
+    evidence: pd.DataFrame, curves: pd.DataFrame, scores: Sequence[str], epochs: Sequence[int]
+) -> pd.DataFrame:
+    own = usable(evidence)[["trial_id", "epoch", "estimator", "value"]]
+    own = own.rename(columns={"estimator": "score"})
+    free = [name for name in (*CURVE_SCORES, "train_nll_per_datum") if name in scores]
+    points = curves[curves["epoch"].isin(epochs)]
+    long = points.melt(["trial_id", "epoch"], free, "score", "value")
+    long["value"] = -long["value"].astype(float)
+    keys = ["trial_id", "epoch", "score"]
+    return pd.concat([own, long]).drop_duplicates(keys).dropna(subset="value")
 
 
 def _last_terms(terms: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
