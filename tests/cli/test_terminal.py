@@ -132,7 +132,7 @@ def test_every_failure_has_a_line_with_its_cause() -> None:
 def test_the_end_is_expected_from_the_pace_of_this_run(monkeypatch: pytest.MonkeyPatch) -> None:
     progress = Progress(STUDY, n_done=90, started=1000.0)
     assert progress.expected_seconds() is None
-    monkeypatch.setattr("nas_evidence.terminal.time.monotonic", lambda: 1030.0)
+    monkeypatch.setattr("nas_evidence.cli.terminal.time.monotonic", lambda: 1030.0)
     ended(progress, assignment(90))
     ended(progress, assignment(91))
     # Two trials in 30 s; those of earlier runs say nothing of the pace; 8 are left.
