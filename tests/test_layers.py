@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
 LAYERS = {
     "domains": 0, "scores": 0, "spec": 0, "record": 0, "sampling_plan": 0,
-    "files": 0, "retrying": 0,
+    "durations": 0, "files": 0, "retrying": 0,
     "codec": 1, "maths": 1, "best": 1,
     "likelihood": 2, "models": 2, "data": 2, "curvature": 2,
     "evidence": 3,

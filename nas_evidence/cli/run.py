@@ -36,9 +36,9 @@ from nas_evidence.cli.terminal import (
     print_rows,
     program,
     ranking_rows,
-    rough_duration,
     trust_line,
 )
+from nas_evidence.durations import rough_duration
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.record import TrialStatus

@@ -17,6 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from nas_evidence.durations import duration
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.workers.protocol import Lost
@@ -40,33 +41,6 @@ def program() -> str:
         return "python -m nas_evidence"
     path = Path(sys.argv[0]).absolute()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as a person writes it.
-
-    >>> duration(42), duration(192), duration(7500)
-    ('42 s', '3 min 12 s', '2 h 05 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def rough_duration(seconds: float) -> str:
-    """Return a forecast as a person says it.
-
-    >>> rough_duration(20), rough_duration(170), rough_duration(9000)
-    ('less than a minute', 'about 3 min', 'about 2.5 h')
-    """
-    if seconds < 45:
-        return "less than a minute"
-    if seconds < 5400:
-        return f"about {max(1, round(seconds / 60))} min"
-    return f"about {seconds / 3600:.1f} h"
 
 
 def score_text(value: float | None) -> str:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from nas_evidence.durations import duration
 from nas_evidence.maths.replay import Rule, cohort, stopping_rungs
 from nas_evidence.record import TrialStatus
 from nas_evidence.reporting.correlations import scale_of
-from nas_evidence.reporting.pages import duration
 from nas_evidence.reporting.tables import Study
 from nas_evidence.scores import EARLY_SCORES
 from nas_evidence.spec import PruningSpec

@@ -245,7 +245,7 @@ def test_certainty_of_two_means_is_the_t_distribution() -> None:
     assert_allclose(sure.beats_second, 1 - expected, atol=0.02)  # 4,000 draws: 3 sigma below 0.02
     pooled = np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / 2)
     assert_allclose(sure.spread, pooled)
-    assert sure.n_spare == 4
+    assert sure.degrees_of_freedom == 4
 
 
 def test_clear_leads_leave_one_candidate_and_equal_means_leave_many() -> None:
