@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.durations import duration
-from nas_evidence.maths.replay import Rule, cohort, stopping_rungs
+from nas_evidence.maths.pruning import Rule
+from nas_evidence.maths.replay import cohort, stopping_rungs
 from nas_evidence.record import TrialStatus
 from nas_evidence.reporting.correlations import scale_of
 from nas_evidence.reporting.tables import Study

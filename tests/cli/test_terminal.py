@@ -154,4 +154,4 @@ def test_the_live_table_shows_every_running_trial_and_the_last_finished() -> Non
     running = next(row for row in rows if row[:1] == ["12"])
     assert running == ["12", "cnn", "37/3", "5/40", "-1.250", "6.500", "0.0", "s", "running"]
     assert [row[0] for row in rows if row[1:2] == ["mlp"]] == [str(i) for i in range(4, 12)]
-    assert shown(progress).startswith("small [b]: 12 of 100 trials, 0 s elapsed, ")
+    assert shown(progress).startswith("small [b]: 12 of 100 trials, 0.")
