@@ -1,6 +1,6 @@
 """What evidence adds to a whole study of the digits.
 
-    shipped  as it is: Laplace evidences, and prequential blocks, which train twice on one half
+    shipped  as it is: Laplace evidences, and two_fold, which trains once on each half
     laplace  the Laplace evidences alone
     without  the same training without any
 

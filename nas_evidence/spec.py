@@ -36,8 +36,10 @@ from nas_evidence.registry import (
     declared,
 )
 
-#: What an architecture costs in use; known before it is trained.
-COSTS = ("n_parameters", "flops", "latency_seconds")
+#: What an architecture costs; what a limit may ask for.
+ALL_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
+#: What it costs in use, known before it is trained; what a study may minimise.
+COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 
 #: Rows of a batch of `estimate_evidence`; the result does not depend on it.
 EVIDENCE_BATCH = 512

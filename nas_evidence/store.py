@@ -16,7 +16,6 @@ never guessed.
 import errno
 import logging
 import math
-import os
 import re
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
@@ -29,8 +28,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nas_evidence.domains import ParameterValue
+from nas_evidence.files import write_whole
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.registry import ALIASES
+from nas_evidence.spec import ALL_COSTS, ArchitectureSpec, StudySpec
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +71,6 @@ _FILE_NAME = re.compile(r"(\d{6,})-a(\d+)\.parquet")
 _PART_NAME = re.compile(r"part-[0-9a-f]{32}\.parquet")
 #: Files of single attempts in a table after which `compact` joins them.
 COMPACT_AT = 256
-#: What a limit or a second objective may ask for.
-_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
 _ARROW_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 #: pandas columns that can hold a missing integer or truth value without turning into floats.
 _PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
@@ -118,7 +117,7 @@ class TrialRow:
     def of(cls, record: TrialRecord) -> "TrialRow":
         """Return the row that `finished` would read back after `record` is written."""
         last = {e.estimate.estimator: e.estimate for e in record.evaluations}
-        costs = {name: getattr(record, name) for name in _COSTS}
+        costs = {name: getattr(record, name) for name in ALL_COSTS}
         return cls(
             trial_id=record.trial_id,
             attempt=record.attempt,
@@ -155,7 +154,7 @@ def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> None:
         path = folder / table / name
         stored = _stored(path) if committed else None
         if stored is None:
-            _write_atomically(path, tables[table])
+            _write_table(path, tables[table])
         elif not stored.equals(tables[table], check_metadata=False):
             raise ValueError(
                 f"a committed attempt is never changed, but {path} holds another {table} table "
@@ -198,7 +197,11 @@ def read_tables(
 def finished(folder: Path) -> dict[int, TrialRow]:
     """Return what the driver must know of every finished trial, by trial id."""
     tables, _ = read_tables(folder, ["trials", "evidence"])
-    trials, evidence = tables["trials"], tables["evidence"]
+    return {row.trial_id: row for row in rows_of(tables["trials"], tables["evidence"])}
+
+
+def rows_of(trials: pd.DataFrame, evidence: pd.DataFrame) -> list[TrialRow]:
+    """Return what the driver must know of the trials of two tables, in order of trial id."""
     last = evidence.drop_duplicates(["trial_id", "estimator"], keep="last")
     last = last[last["valid"].fillna(False) & last["value"].notna()]
     values: dict[int, dict[str, float]] = {}
@@ -206,8 +209,7 @@ def finished(folder: Path) -> dict[int, TrialRow]:
         last["trial_id"], last["estimator"], last["value"], strict=True
     ):
         values.setdefault(int(trial_id), {})[str(estimator)] = float(value)
-    rows = (_row(cells, values) for cells in trials.to_dict("records"))
-    return {row.trial_id: row for row in rows}
+    return [_row(cells, values) for cells in trials.to_dict("records")]
 
 
 def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
@@ -227,7 +229,7 @@ def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
         if used:
             part = folder / table / f"part-{uuid.uuid4().hex}.parquet"
             metadata = pq.read_schema(used[0]).metadata
-            _write_atomically(part, joined.replace_schema_metadata(metadata))
+            _write_table(part, joined.replace_schema_metadata(metadata))
             written = _stored(part)
             if written is None or not written.equals(joined, check_metadata=False):
                 part.unlink()
@@ -247,7 +249,7 @@ def _row(cells: Mapping[Hashable, Any], values: Mapping[int, Mapping[str, float]
         status=TrialStatus(known["status"]),
         architecture=ArchitectureSpec(family=known["family"], values=arch),
         values=values.get(known["trial_id"], {}),
-        costs={name: float(known[name]) for name in _COSTS if name in known},
+        costs={name: float(known[name]) for name in ALL_COSTS if name in known},
         cause=known.get("cause", ""),
         total_seconds=float(known.get("total_seconds", 0.0)),
         gpu_share=known.get("gpu_share"),
@@ -308,22 +310,11 @@ def _finite_or_null(cell: Cell) -> Cell:
     return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
-def _write_atomically(path: Path, table: pa.Table) -> None:
+def _write_table(path: Path, table: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}"
-    try:
-        with temporary.open("wb") as file:
-            pq.write_table(table, file, compression="zstd", use_dictionary=False)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # makes the rename itself durable
-    finally:
-        os.close(directory)
+    content = pa.BufferOutputStream()
+    pq.write_table(table, content, compression="zstd", use_dictionary=False)
+    write_whole(path, memoryview(content.getvalue()))
 
 
 def _stored(path: Path) -> pa.Table | None:
@@ -356,7 +347,10 @@ def _read(folder: Path, table: TableName) -> tuple[pd.DataFrame, list[Unreadable
     inside = _keys(joined)
     single, _, torn_too = _concat(table, [p for p in others if _key_of(p) not in {None, *inside}])
     both = pa.concat_tables([joined, single], promote_options="permissive")
-    return both.to_pandas(types_mapper=_PANDAS_TYPES.get), unreadable + torn + torn_too
+    frame = both.to_pandas(types_mapper=_PANDAS_TYPES.get)
+    if "estimator" in frame:  # tables of earlier versions have earlier names
+        frame["estimator"] = frame["estimator"].replace(ALIASES)
+    return frame, unreadable + torn + torn_too
 
 
 def _concat(

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.files import write_whole
 from nas_evidence.fixed_keys import without_fixed
 from nas_evidence.models import build, infeasible
 from nas_evidence.record import Evaluation, SliceReport, TrialRecord, TrialStatus
@@ -35,7 +36,6 @@ from nas_evidence.training.checkpoint import (
     restore,
     save_checkpoint,
     state_of,
-    write_whole,
 )
 from nas_evidence.training.cost import Cost, cost_of, measured_latency
 from nas_evidence.training.loop import (
@@ -353,6 +353,7 @@ class Trial:
             parts = torch.split(precision, [p.numel() for p in named.values()])
             for (name, p), part in zip(named.items(), parts, strict=True):
                 tensors[PRECISION_PREFIX + name] = part.view(p.shape).contiguous()
+        self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / "model.safetensors", save(tensors, metadata=header))
 
 

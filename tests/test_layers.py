@@ -8,7 +8,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
 LAYERS = {
     "registry": 0, "domains": 0, "fixed_keys": 0, "spec": 0, "record": 0, "sampling_plan": 0,
-    "codec": 1, "maths": 1,
+    "durations": 0, "files": 0, "retrying": 0,
+    "codec": 1, "maths": 1, "best": 1,
     "study_reference": 2, "likelihood": 2, "models": 2, "data": 2, "curvature": 2,
     "evidence": 3,
     "training": 4,
@@ -32,6 +33,7 @@ SOLE_IMPORTERS = {
     "ray": ["workers/on_ray.py", "jobs/submit.py"],
     "pyarrow": ["store.py"],
     "fsspec": ["storage/remote.py"],
+    "tenacity": ["retrying.py"],
     "sqlalchemy": ["storage/database.py"],
     "typer": ["cli"],
     "plotly": ["reporting"],

@@ -9,8 +9,8 @@ questions are asked of every score:
     seed    one seed ranks them, as in a search without replicates: mean over the seeds, and range
     epochs  the same as `mean`, at every evaluation epoch
 
-`prequential` has two orders of the data, each half predicted by a network trained on the other,
-for one training more; `prequential, one half` has the first order alone, for half a training.
+`two_fold` has two folds, each half predicted by a network trained on the other, for one training
+more; `two_fold, one fold` has the first alone, for half a training.
 """
 
 import argparse
@@ -40,15 +40,16 @@ def scores_of(folder: Path) -> pd.DataFrame:
     evidence = tables["evidence"]
     evidence = evidence[evidence["valid"].fillna(False).astype(bool)]
     rows = evidence[["trial_id", "epoch", "estimator", "value"]]
-    parts = pd.concat([rows, *_one_half(tables["terms"])], ignore_index=True)
+    parts = pd.concat([rows, *_one_fold(tables["terms"])], ignore_index=True)
     return parts.merge(known, on="trial_id")
 
 
-def _one_half(terms: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    for estimator, term in (("prequential", "log_predictive"), ("prequential_accuracy", "hits")):
+def _one_fold(terms: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    for estimator, term in (("two_fold", "log_predictive"), ("two_fold_accuracy", "hits")):
         some = terms[(terms["estimator"] == estimator) & (terms["term"] == term)]
-        first = some[~some["group"].str.endswith(" reversed")]
-        yield first[["trial_id", "epoch", "value"]].assign(estimator=f"{estimator}, one half")
+        # Pools of earlier versions call the second fold "... reversed".
+        first = some[~some["group"].str.contains("reversed|fold 2")]
+        yield first[["trial_id", "epoch", "value"]].assign(estimator=f"{estimator}, one fold")
 
 
 def ranked(scores: pd.DataFrame, target: pd.Series, families: pd.Series) -> dict[str, object]:

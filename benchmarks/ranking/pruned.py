@@ -1,4 +1,4 @@
-"""What pruning by the prequential evidence saves and loses, replayed on pools of whole trials.
+"""What pruning by two-fold cross-validation saves and loses, replayed on pools of whole trials.
 
     python benchmarks/ranking/pruned.py POOL... [--orders N] [--out F]
 
@@ -37,12 +37,12 @@ def replay(folder: Path, n_orders: int) -> dict[str, object]:
     seconds = read_tables(folder, ["trials"])[0]["trials"].set_index("trial_id")["train_seconds"]
     random, found = np.random.default_rng(0), []
     for _, trials in last.groupby("replicate"):
-        known = trials[trials["estimator"].isin(("prequential", "prequential, one half"))]
+        known = trials[trials["estimator"].isin(("two_fold", "two_fold, one fold"))]
         one = known.pivot(index="trial_id", columns="estimator", values="value").dropna()
         key = trials.groupby("trial_id")["architecture_key"].first().loc[one.index]
         lost = (target.max() - target.loc[key]).to_numpy() * 100
         cost = seconds.loc[one.index].to_numpy(float)
-        half, both = (one[n].to_numpy() for n in ("prequential, one half", "prequential"))
+        half, both = (one[n].to_numpy() for n in ("two_fold, one fold", "two_fold"))
         # In trainings, when stopped at each rung, and at the end.
         spent = np.array(
             [0.5 if e == 0 else 1 + e / study.plan.epochs for e in (*rungs, study.plan.epochs)]

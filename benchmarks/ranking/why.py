@@ -52,7 +52,7 @@ def scores_of(
     dataset = DatasetSpec(name="digits", max_train=n_data)
     data = to_tensors(load(dataset, seed=seed), "cpu")
     given = Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=seed, estimators=("prequential",),
+        trial_id=0, attempt=1, replicate=0, seed=seed, estimators=("two_fold",),
         architecture=architecture, dataset=dataset,
         plan={
             "epochs": epochs, "batch_size": 50, "learning_rate": 0.05,
@@ -72,10 +72,10 @@ def scores_of(
         "n_parameters": float(record.n_parameters or 0),
         "sotl": -record.curve[-1].sotl,
     }
-    blocks = record.final_estimate("prequential")
+    blocks = record.final_estimate("two_fold")
     if blocks is None or blocks.per_datum is None:
         return None
-    found["prequential"] = blocks.per_datum
+    found["two_fold"] = blocks.per_datum
     for kind in KINDS:
         for corrected in (False, True) if kind == "full_ggn" else (False,):
             estimate = estimate_evidence(

@@ -165,11 +165,6 @@ def export(
     from nas_evidence.storage.study_folder import read_study
 
     store = opened(place)
-    if trial_id is None:
-        from nas_evidence.reporting.tables import load_study_tables
-
-        winner = load_study_tables(store.folder).winner
-        trial_id = None if winner is None else winner.trial_id
     write_export(read_study(store.folder), store.folder, to, trial_id, data_root)
 
 

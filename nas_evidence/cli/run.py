@@ -38,9 +38,9 @@ from nas_evidence.cli.terminal import (
     print_rows,
     program,
     ranking_rows,
-    rough_duration,
     trust_line,
 )
+from nas_evidence.durations import rough_duration
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.record import TrialStatus
@@ -295,25 +295,24 @@ def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
 
 def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
     """Print the ranking, write report and export, and say how to go on."""
-    from nas_evidence.reporting.headline import certainty_sentences
-    from nas_evidence.reporting.pruning import pruning_report
-    from nas_evidence.reporting.study import build_report
+    from nas_evidence.reporting.report import report_on
+    from nas_evidence.reporting.study import write_report
     from nas_evidence.reporting.tables import load_study_tables
     from nas_evidence.storage.study_folder import study_status
 
     folder = store.folder
     now = study_status(folder)
-    tables = load_study_tables(folder)
-    target = tables.targets[0]
-    header, rows = ranking_rows(tables.ranking, spec, target)
+    report = report_on(load_study_tables(folder))
+    tables = report.study
+    header, rows = ranking_rows(tables.ranking, spec, tables.targets[0])
     print_rows(
         f"Ranking of {spec.name} by {spec.objective} ({tables.objective_unit})", header, rows
     )
-    paths = build_report(folder)
-    pruned = pruning_report(tables).sentences if spec.pruning.rule != "none" else ()
-    for sentence in (*certainty_sentences(tables), *pruned):
+    paths = write_report(report, folder / "report")
+    pruned = report.pruning.sentences if spec.pruning.rule != "none" else ()
+    for sentence in (*report.certainty, *pruned):
         out.print(f"note:   {sentence}")
-    out.print(trust_line(paths.correlations, spec.objective, target))
+    out.print(trust_line(report))
     winner = tables.winner
     if winner is not None and not _is_exported(folder / "export", winner.trial_id):
         write_export(spec, folder, folder / "export", winner.trial_id, run.data_root)

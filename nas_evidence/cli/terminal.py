@@ -3,7 +3,6 @@
 Builds text and tables, and prints them on the two consoles here.
 """
 
-import csv
 import json
 import math
 import shutil
@@ -18,12 +17,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from nas_evidence.durations import duration
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.registry import FREE_SCORES
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.workers.protocol import Lost
 
 if TYPE_CHECKING:  # pandas comes with it; the command line starts without
+    from nas_evidence.reporting.report import Report
     from nas_evidence.reporting.tables import RankedArchitecture
 
 #: Lines of a study that goes well, where there is no live table.
@@ -41,33 +41,6 @@ def program() -> str:
         return "python -m nas_evidence"
     path = Path(sys.argv[0]).absolute()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as a person writes it.
-
-    >>> duration(42), duration(192), duration(7500)
-    ('42 s', '3 min 12 s', '2 h 05 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def rough_duration(seconds: float) -> str:
-    """Return a forecast as a person says it.
-
-    >>> rough_duration(20), rough_duration(170), rough_duration(9000)
-    ('less than a minute', 'about 3 min', 'about 2.5 h')
-    """
-    if seconds < 45:
-        return "less than a minute"
-    if seconds < 5400:
-        return f"about {max(1, round(seconds / 60))} min"
-    return f"about {seconds / 3600:.1f} h"
 
 
 def score_text(value: float | None) -> str:
@@ -116,25 +89,20 @@ def ranking_rows(
     return list(columns), cells
 
 
-def trust_line(correlations: Path, objective: str, target: str) -> str:
+def trust_line(report: "Report") -> str:
     """Return in one line how far the ranking can be trusted; the report says it at length."""
-    with correlations.open(newline="") as file:
-        rows = [r for r in csv.DictReader(file) if (r["target"], r["group"]) == (target, "all")]
-    mine = next((row for row in rows if row["score"] == objective), None)
-    if mine is None or not mine["rho"]:
-        return f"trust:  {mine['note'] if mine else 'undefined: no complete trial'}"
-    better = [
-        f"{row['score']} {float(row['rho']):.2f}"
-        for row in rows
-        if row["score"] in FREE_SCORES and row["rho"] and float(row["rho"]) >= float(mine["rho"])
-    ]
+    objective, target = report.trust.main, report.study.targets[0]
+    row = report.trust.overall(objective, target)
+    if row is None or row.statistics.rho is None:
+        return f"trust:  {row.cells()['note'] if row else 'undefined: no complete trial'}"
+    better = [f"{score} {rho:.2f}" for score, rho in report.free_scores_ahead(target).items()]
     free = f"; as good or better at no cost: {', '.join(better)}" if better else ""
-    interval = "no interval"
-    if mine["rho_low"] and mine["rho_high"]:
-        interval = f"95 % interval {float(mine['rho_low']):.2f} to {float(mine['rho_high']):.2f}"
+    interval, ends = "no interval", row.statistics.rho_interval
+    if ends is not None:
+        interval = f"95 % interval {ends.low:.2f} to {ends.high:.2f}"
     return (
         f"trust:  {objective} ranks {target.replace('_', ' ')} with Spearman's rho "
-        f"{float(mine['rho']):.2f} ({interval}){free}"
+        f"{row.statistics.rho:.2f} ({interval}){free}"
     )
 
 

@@ -14,22 +14,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from nas_evidence.driver.plan import (
-    Planned,
-    batch_of,
-    plan_trials,
-    to_ask,
-    trials_of,
-    trials_of_batch,
-)
+from nas_evidence.driver.plan import batch_of, plan_trials, to_ask, trials_of, trials_of_batch
 from nas_evidence.driver.results import KeptModels, told_of
-from nas_evidence.driver.retries import Mishaps
+from nas_evidence.driver.retries import Retries
 from nas_evidence.driver.rungs import Rungs
-from nas_evidence.driver.scheduler import Point
+from nas_evidence.files import write_whole
+from nas_evidence.maths.pareto import Point
 from nas_evidence.proposing.proposer import Proposal, Proposer
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.spec import Assignment, StudySpec, derive_seed
-from nas_evidence.storage.budget import Ledger, write_atomically
+from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.database import database_of
 from nas_evidence.storage.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
 from nas_evidence.storage.journal import Journal, read_journal
@@ -82,10 +76,10 @@ class Driver:
         self._done = finished(folder)
         self._models = KeptModels(folder, study, self._done)
         self._rungs = Rungs(study)
-        self._queue: deque[Planned] = deque()
+        self._queue: deque[Assignment] = deque()  # the attempt is counted at the launch
         self._running: dict[int, Assignment] = {}
-        self._waiting: dict[int, tuple[int, Planned]] = {}  # parked at a rung, by trial
-        self._mishaps = Mishaps()
+        self._waiting: dict[int, tuple[int, Assignment]] = {}  # parked at a rung
+        self._retries = Retries()
         self._longest_slice = 0.0
 
     def run(self) -> None:
@@ -111,7 +105,7 @@ class Driver:
     def _loop(self) -> None:
         while True:
             self._check_lease()
-            self._heed_requests()
+            self._handle_requests()
             self._launch_all()
             if not self._running and (self._over or not (self._queue or self._to_ask())):
                 assert self._over or not self._waiting
@@ -121,7 +115,7 @@ class Driver:
                 self._handle(event)
             self._ledger.account(self._executor.now(), len(self._running))
 
-    def _heed_requests(self) -> None:
+    def _handle_requests(self) -> None:
         """Bring the trials that are to end back to a worker: their last words are there."""
         self.requests.look()
         for trial_id in sorted(self.requests.trials & self._waiting.keys()):
@@ -158,7 +152,7 @@ class Driver:
         logged: dict[str, set[int]] = {"ask": set(), "end": set(), "tell": set()}
         for event in read_journal(self._folder):
             self._rungs.recall(event)
-            self._mishaps.recall(event)
+            self._retries.recall(event)
             if (word := event["event"]) in logged:
                 logged[word].add(event["trial_id" if word == "end" else "number"])
         for proposal in self._proposer.proposals():
@@ -206,31 +200,22 @@ class Driver:
             self._log_ask(proposal)
             self._queue.extend(plan_trials([proposal], self._done, self._study, self._seen))
 
-    def _launch(self, planned: Planned) -> None:
-        home = self._home(planned.trial_id)
+    def _launch(self, planned: Assignment) -> None:
+        trial_id = planned.trial_id
+        home = self._home(trial_id)
         earlier = sorted(home.glob("attempt-*"), key=_number)
         attempt = _number(earlier[-1]) + 1 if earlier else 1
-        assignment = Assignment(
-            trial_id=planned.trial_id,
-            attempt=attempt,
-            replicate=planned.replicate,
-            architecture=planned.architecture,
-            dataset=self._study.dataset,
-            plan=self._study.plan,
-            estimators=self._study.estimators,
-            limits=self._study.limits,
-            seed=derive_seed(self._study.seed, planned.trial_id, planned.replicate),
-        )
+        assignment = planned.model_copy(update={"attempt": attempt})
         folder = home / f"attempt-{attempt}"
         folder.mkdir(parents=True)
-        write_atomically(folder / "assignment.json", assignment.model_dump_json(indent=1))
+        write_whole(folder / "assignment.json", assignment.model_dump_json(indent=1))
         arrow("assigned")
         with_checkpoint = [f for f in earlier if any(f.glob("epoch-*.pt"))]
         resume_from = with_checkpoint[-1] if with_checkpoint else None
-        self._running[planned.trial_id] = assignment
-        share = self._mishaps.shares.get(planned.trial_id, 0.0)
+        self._running[trial_id] = assignment
+        share = self._retries.shares.get(trial_id, 0.0)
         self._executor.launch(Launch(assignment, folder, resume_from, share))
-        self._journal.write("launch", trial_id=planned.trial_id, attempt=attempt)
+        self._journal.write("launch", trial_id=trial_id, attempt=attempt)
         self._watcher.launched(assignment)
         arrow("launched")
 
@@ -268,13 +253,13 @@ class Driver:
             rivals = self._rungs.rivals(trial_id, report.epoch, self._done)
         if rivals is None:  # its batch is not there yet
             self._park(assignment)
-            self._waiting[trial_id] = (report.epoch, _planned(assignment))
+            self._waiting[trial_id] = (report.epoch, assignment)
         elif rivals and (reason := self._rungs.decide(trial_id, report.epoch, rivals)):
             verdict = Verdict(TrialStatus.PRUNED, f"rung {report.epoch}: {reason}")
             self._executor.finish(trial_id, verdict)
         elif self._over:
             self._park(assignment)
-            self._queue.appendleft(_planned(assignment))
+            self._queue.appendleft(assignment)
         else:
             due = next(e for e in assignment.plan.evaluation_epochs() if e > report.epoch)
             least = self._study.resources.slice_timeout_seconds
@@ -283,10 +268,10 @@ class Driver:
 
     def _release(self) -> None:
         """Queue the parked trials whose batch has reached their rung."""
-        for trial_id, (epoch, planned) in sorted(self._waiting.items()):
+        for trial_id, (epoch, assignment) in sorted(self._waiting.items()):
             if self._rungs.rivals(trial_id, epoch, self._done) is not None:
                 del self._waiting[trial_id]
-                self._queue.append(planned)
+                self._queue.append(assignment)
 
     def _park(self, assignment: Assignment) -> None:
         self._executor.park(assignment.trial_id)
@@ -301,7 +286,7 @@ class Driver:
         epochs = map(_number, self._home(loss.trial_id).glob("attempt-*/epoch-*.pt"))
         epoch = max(epochs, default=0)
         self._log_loss(loss, epoch=epoch)
-        losses = self._mishaps.losses[loss.trial_id]
+        losses = self._retries.losses[loss.trial_id]
         losses.add(epoch)
         if not losses.too_many:
             self._again(loss, assignment)
@@ -332,7 +317,7 @@ class Driver:
 
     def _again(self, loss: Lost, assignment: Assignment) -> None:
         del self._running[loss.trial_id]
-        self._queue.appendleft(_planned(assignment))
+        self._queue.appendleft(assignment)
         self._watcher.lost(loss)
 
     # --- write and tell
@@ -340,8 +325,8 @@ class Driver:
     def _ended(self, record: TrialRecord) -> None:
         trial_id, share = record.trial_id, record.gpu_share or 0.0
         no_memory = record.status is TrialStatus.OUT_OF_MEMORY and 0 < share < 1
-        if no_memory and trial_id not in self._mishaps.shares:
-            more = self._mishaps.shares[trial_id] = min(1.0, 2 * share)
+        if no_memory and trial_id not in self._retries.shares:
+            more = self._retries.shares[trial_id] = min(1.0, 2 * share)
             cause = f"out of memory on {share:g} of a GPU, {more:g} next"
             loss = Lost(trial_id, record.attempt, cause)
             self._log_loss(loss, share=more)
@@ -389,10 +374,6 @@ class Driver:
 
     def _home(self, trial_id: int) -> Path:
         return self._folder / "checkpoints" / f"{trial_id:06d}"
-
-
-def _planned(assignment: Assignment) -> Planned:
-    return Planned(assignment.trial_id, assignment.replicate, assignment.architecture)
 
 
 def _number(path: Path) -> int:

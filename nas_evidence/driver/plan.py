@@ -7,19 +7,9 @@ neither the speed of workers nor a crash changes what is proposed.
 """
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 
 from nas_evidence.proposing.proposer import Proposal
-from nas_evidence.spec import ArchitectureSpec, StudySpec
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A trial that is to run: one replicate of one proposal."""
-
-    trial_id: int
-    replicate: int
-    architecture: ArchitectureSpec
+from nas_evidence.spec import Assignment, StudySpec, derive_seed
 
 
 def plan_trials(
@@ -27,22 +17,38 @@ def plan_trials(
     done: Container[int],
     study: StudySpec,
     seen: dict[str, int] | None = None,
-) -> list[Planned]:
+) -> list[Assignment]:
     """Return what is left to run: a function of what is on disk, in order of trial id.
+
+    The number of the attempt is 1 here, and counted when a trial is launched.
 
     A proposal of an architecture that was proposed before becomes its next replicate; `seen`
     counts the replicates of each so far, and is brought up to date.
     """
     seen = {} if seen is None else seen
-    planned = []
+    assignments = []
     for proposal in proposals:
         key = proposal.architecture.key
         first = seen.get(key, 0)
         for r, trial_id in enumerate(trials_of(proposal.number, study)):
             if trial_id not in done:
-                planned.append(Planned(trial_id, first + r, proposal.architecture))
+                assignments.append(_assignment(proposal, trial_id, first + r, study))
         seen[key] = first + study.replicates
-    return planned
+    return assignments
+
+
+def _assignment(proposal: Proposal, trial_id: int, replicate: int, study: StudySpec) -> Assignment:
+    return Assignment(
+        trial_id=trial_id,
+        attempt=1,
+        replicate=replicate,
+        architecture=proposal.architecture,
+        dataset=study.dataset,
+        plan=study.plan,
+        estimators=study.estimators,
+        limits=study.limits,
+        seed=derive_seed(study.seed, trial_id, replicate),
+    )
 
 
 def n_proposals(study: StudySpec) -> int:

@@ -4,17 +4,18 @@ A failure, an infinity and a pruned trial are never told as a value; a limit tha
 told as a constraint, value / limit - 1, at most 0 where it holds.
 """
 
-import heapq
 import math
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from nas_evidence.best import Standings
+from nas_evidence.maths.pareto import Point, is_matched, on_front
 from nas_evidence.proposing.proposer import Told
 from nas_evidence.record import TrialStatus
 from nas_evidence.spec import LimitSpec, StudySpec
 from nas_evidence.store import TrialRow
 
-#: Up to so many trials all weights are kept, then those of the best few.
+#: Up to so many trials all weights are kept, then those of so many of the best architectures.
 KEEP_ALL_MODELS, KEEP_BEST_MODELS = 200, 20
 
 
@@ -54,13 +55,17 @@ def _mean(values: Iterable[float | None]) -> float | None:
 class KeptModels:
     """The weights in `models/`: all of a small study, the best few of a large one.
 
-    With several objectives those of the Pareto front stay too, as many as they are.
+    Of a large study those of the trials that stand for the best architectures stay (see
+    `best.py`), the winner's therefore always. With several objectives those of the architectures
+    on the Pareto front of the means stay too, as many as they are.
     """
 
     def __init__(self, folder: Path, study: StudySpec, done: Mapping[int, TrialRow]) -> None:
         self._folder, self._study = folder / "models", study
-        self._best: list[tuple[float, int]] = []  # a heap, the worst first; equals: latest first
-        self._front: dict[int, tuple[float, ...]] = {}  # every coordinate larger-is-better
+        self._standings = Standings(study.objective)
+        self._costs: dict[str, dict[int, list[float]]] = {}  # by architecture and trial
+        self._points: dict[str, Point] = {}  # every coordinate larger-is-better
+        self._front: set[str] = set()
         self._limited = False
         for row in done.values():
             self._rank(row)
@@ -68,9 +73,10 @@ class KeptModels:
 
     def add(self, row: TrialRow, n_done: int) -> None:
         """Take note of a finished trial; drop the weights that are now too many."""
-        touched = self._rank(row)
+        before = self._wanted() if self._limited else set()
+        self._rank(row)
         if self._limited:
-            for trial_id in touched - self._wanted():
+            for trial_id in (before | {row.trial_id}) - self._wanted():
                 self._path(trial_id).unlink(missing_ok=True)
         self._limit(n_done)
 
@@ -82,26 +88,29 @@ class KeptModels:
         else:
             self._path(trial_id).unlink(missing_ok=True)
 
-    def _rank(self, row: TrialRow) -> set[int]:
-        """Rank a trial among the others; return those that may have lost their place."""
-        value, trial_id = row.values.get(self._study.objective), row.trial_id
-        if value is None or row.status is not TrialStatus.COMPLETE:
-            return {trial_id}
-        touched = {trial_id}
-        heapq.heappush(self._best, (value, -trial_id))
-        if len(self._best) > KEEP_BEST_MODELS:
-            touched.add(-heapq.heappop(self._best)[1])
-        costs = [row.costs.get(name, math.inf) for name in self._study.minimise]
-        point = (value, *(-cost for cost in costs))
-        if costs and not any(_dominates(other, point) for other in self._front.values()):
-            behind = {i for i, other in self._front.items() if _dominates(point, other)}
-            self._front = {i: p for i, p in self._front.items() if i not in behind}
-            self._front[trial_id] = point
-            touched |= behind
-        return touched
+    def _rank(self, row: TrialRow) -> None:
+        standing = self._standings.add(row)
+        if standing is None or not self._study.minimise:
+            return
+        costs = self._costs.setdefault(standing.key, {})
+        costs[row.trial_id] = [row.costs.get(name, math.inf) for name in self._study.minimise]
+        means = (math.fsum(own) / len(own) for own in zip(*costs.values(), strict=True))
+        point = (standing.mean, *(-mean for mean in means))
+        front = [self._points[key] for key in self._front]
+        self._points[standing.key] = point
+        if standing.key in self._front:  # others that it hid until now may come out
+            keys = list(self._points)
+        elif is_matched(point, front) and point not in front:
+            return
+        else:
+            keys = [*self._front, standing.key]
+        found = on_front([self._points[key] for key in keys])
+        self._front = {key for key, is_best in zip(keys, found, strict=True) if is_best}
 
     def _wanted(self) -> set[int]:
-        return {-minus for _, minus in self._best} | self._front.keys()
+        front = (self._standings.of(key) for key in self._front)
+        best = (*self._standings.first(KEEP_BEST_MODELS), *front)
+        return {standing.trial_id for standing in best}
 
     def _limit(self, n_done: int) -> None:
         if not self._limited and n_done > KEEP_ALL_MODELS:
@@ -113,7 +122,3 @@ class KeptModels:
 
     def _path(self, trial_id: int) -> Path:
         return self._folder / f"{trial_id}.safetensors"
-
-
-def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(a >= b for a, b in zip(one, other, strict=True))

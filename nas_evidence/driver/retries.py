@@ -1,6 +1,6 @@
-"""What went wrong with trials: attempts that were lost, and shares of a GPU that were too small.
+"""Retries of trials: attempts that were lost, and shares of a GPU that were too small.
 
-It is in the journal too, so that neither count begins anew with the next driver.
+The journal holds both, so that the next driver goes on counting where this one stopped.
 """
 
 from collections import defaultdict
@@ -35,8 +35,8 @@ class Losses:
         return f"{self.n} attempts lost{stuck}"
 
 
-class Mishaps:
-    """Losses by trial, and the share of a GPU that each trial must have next time."""
+class Retries:
+    """Lost attempts by trial, and the share of a GPU that each trial needs in its next attempt."""
 
     def __init__(self) -> None:
         self.losses: defaultdict[int, Losses] = defaultdict(Losses)

@@ -7,7 +7,8 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from nas_evidence.driver.plan import trials_of_batch
-from nas_evidence.driver.scheduler import Point, decide, point_of
+from nas_evidence.driver.scheduler import decide, point_of
+from nas_evidence.maths.pareto import Point
 from nas_evidence.record import SliceReport
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.journal import Journal

@@ -5,9 +5,9 @@ coordinate larger-is-better:
 
     point  (score, -cost_1, ..., -cost_m)   [1 + m], m = number of costs to minimise
 
-    halving   go on if rank <= max(1, floor(n / eta)), n = points at the rung, eta = reduction
-    median    go on if score >= median of the others' scores; of several objectives,
-              if rank <= ceil(n / 2)
+    one objective        the rule of `maths/pruning.py`
+    several, halving     go on if rank <= max(1, floor(n / eta)), n points, eta = reduction
+    several, median      go on if rank <= ceil(n / 2)
 
 Rank 1 is best and equals share a rank, so that the order of arrival decides nothing. Points of
 several objectives are ranked by non-dominated front, and within a front by crowding distance
@@ -17,12 +17,12 @@ arrived before it; a batch decides once, when all its trials are there.
 """
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 
+from nas_evidence.maths.pareto import Point, fronts
+from nas_evidence.maths.pruning import judge, n_kept
 from nas_evidence.spec import StudySpec
 
-Point = tuple[float, ...]
 #: Points of several objectives that are compared, the latest; sorting them takes n^2 steps.
 MAX_COMPARED = 1000
 
@@ -57,25 +57,21 @@ def decide(trial_id: int, at_rung: Mapping[int, Point | None], study: StudySpec)
     if mine is None or pruning.rule == "none" or len(points) < pruning.startup_trials:
         return None
     what = f"{study.pruning_score} {mine[0]:.4g}"
-    if pruning.rule == "median" and len(mine) == 1:
-        others = [point[0] for i, point in points.items() if i != trial_id]
-        middle = statistics.median(others) if others else -math.inf
-        return f"{what} is below the median {middle:.4g}" if mine[0] < middle else None
     if len(mine) == 1:
-        rank, n = 1 + sum(point > mine for point in points.values()), len(points)
-    else:
-        latest = dict([*points.items()][-MAX_COMPARED:]) | {trial_id: mine}
-        rank, n = ranks(list(latest.values()))[list(latest).index(trial_id)], len(latest)
-        what = f"{what} with " + ", ".join(
-            f"{name} {-cost:.4g}" for name, cost in zip(study.minimise, mine[1:], strict=True)
-        )
-    keep = max(1, n // pruning.reduction) if pruning.rule == "halving" else math.ceil(n / 2)
-    return f"{what} is {_ordinal(rank)} of {n}" if rank > keep else None
-
-
-def cohort(at_rung: Mapping[int, Point | None], study: StudySpec) -> dict[int, str | None]:
-    """Return the decision on every trial of a batch whose trials have all reached the rung."""
-    return {trial_id: decide(trial_id, at_rung, study) for trial_id in at_rung}
+        others = [point[0] for i, point in points.items() if i != trial_id]
+        own = judge(mine[0], others, rule=pruning.rule, reduction=pruning.reduction)
+        if own.goes_on:
+            return None
+        if pruning.rule == "median":
+            return f"{what} is below the median {own.middle:.4g}"
+        return f"{what} is {_ordinal(own.rank)} of {own.n}"
+    latest = dict([*points.items()][-MAX_COMPARED:]) | {trial_id: mine}
+    rank, n = ranks(list(latest.values()))[list(latest).index(trial_id)], len(latest)
+    keep = n_kept(n, pruning.reduction) if pruning.rule == "halving" else math.ceil(n / 2)
+    costs = ", ".join(
+        f"{name} {-cost:.4g}" for name, cost in zip(study.minimise, mine[1:], strict=True)
+    )
+    return f"{what} with {costs} is {_ordinal(rank)} of {n}" if rank > keep else None
 
 
 def ranks(points: Sequence[Point]) -> list[int]:
@@ -84,38 +80,15 @@ def ranks(points: Sequence[Point]) -> list[int]:
     >>> ranks([(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)])
     [3, 1, 1]
     """
-    fronts = _fronts(points)
+    front_of = fronts(points)
     order: dict[int, tuple[int, float]] = {}
-    for front in set(fronts):
-        members = [i for i, f in enumerate(fronts) if f == front]
+    for front in set(front_of):
+        members = [i for i, f in enumerate(front_of) if f == front]
         for i, distance in zip(members, _crowding([points[i] for i in members]), strict=True):
             order[i] = (front, -distance)
     ahead = sorted(order.values())
     first = {key: place for place, key in reversed([*enumerate(ahead, start=1)])}
     return [first[order[i]] for i in range(len(points))]
-
-
-def _fronts(points: Sequence[Point]) -> list[int]:
-    """Return the front of each point, 0 for those that no other dominates.
-
-    Taken from the largest first coordinate down, a point is dominated by earlier ones only, and
-    belongs to the first front that holds none of them; by transitivity that is a bisection.
-    """
-    fronts: list[list[Point]] = []
-    found: dict[Point, int] = {}
-    for point in sorted(set(points), reverse=True):
-        low, high = 0, len(fronts)
-        while low < high:
-            middle = (low + high) // 2
-            if any(all(map(float.__ge__, other, point)) for other in fronts[middle]):
-                low = middle + 1
-            else:
-                high = middle
-        if low == len(fronts):
-            fronts.append([])
-        fronts[low].append(point)
-        found[point] = low
-    return [found[point] for point in points]
 
 
 def _crowding(points: Sequence[Point]) -> list[float]:

@@ -12,6 +12,7 @@ again and its outputs compared.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import tomli_w
 from safetensors.torch import save
 from torch import Tensor
 
+from nas_evidence.best import Standings
 from nas_evidence.codec import load_study
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.model_card import model_card
@@ -35,7 +37,7 @@ from nas_evidence.exporting.winner import (
 )
 from nas_evidence.record import TrialStatus
 from nas_evidence.spec import ArchitectureSpec, StudySpec
-from nas_evidence.store import read_table
+from nas_evidence.store import TrialRow, read_tables, rows_of
 from nas_evidence.trial import PRECISION_PREFIX
 
 __all__ = ["ExportReport", "Exported", "export_winner", "load_exported"]
@@ -62,15 +64,16 @@ class ExportReport:
 def export_winner(
     study_folder: Path, to: Path, arrays: ArrayData, *, trial_id: int | None = None
 ) -> ExportReport:
-    """Write the best trial of a study, or trial `trial_id`, into the folder `to`.
+    """Write the best trial of a study (see `best.py`), or trial `trial_id`, into the folder `to`.
 
     Raises:
         ValueError: if the study has no such complete trial.
         ArithmeticError: if the written model does not reproduce its evidence or its outputs.
     """
     study = load_study(study_folder / "study.toml")
-    trials, evidence = read_table(study_folder, "trials"), read_table(study_folder, "evidence")
-    chosen = _choose(study, trials, evidence, trial_id)
+    tables, _ = read_tables(study_folder, ["trials", "evidence", "terms"])
+    trials, evidence = tables["trials"], tables["evidence"]
+    chosen = trial_to_export(study, rows_of(trials, evidence), trial_id)
     row = trials[trials["trial_id"] == chosen].iloc[0]
     winner = load_winner(study_folder, study, arrays, row)
     architecture = winner.assignment.architecture
@@ -109,7 +112,7 @@ def export_winner(
         "unit": "nats summed over the training data, larger is better, where per_datum is given",
         **likelihood_fields(winner, arrays),
         "prior_precision": {n: _geometric_mean(p) for n, p in winner.precisions().items()},
-        "scores": _scores(study_folder, chosen, final),
+        "scores": _scores(tables["terms"], chosen, final),
         "rescored_estimator": kind,
         "rescored": rescored,
     }
@@ -119,30 +122,30 @@ def export_winner(
     return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)
 
 
-def _choose(
-    study: StudySpec, trials: pd.DataFrame, evidence: pd.DataFrame, trial_id: int | None
+def trial_to_export(
+    study: StudySpec, trials: Sequence[TrialRow], trial_id: int | None = None
 ) -> int:
-    complete = set(trials.loc[trials["status"] == TrialStatus.COMPLETE.value, "trial_id"])
+    """Return the trial that stands for the best architecture, or `trial_id` if it is complete.
+
+    Raises:
+        ValueError: if there is no such complete trial.
+    """
     if trial_id is not None:
+        complete = {trial.trial_id for trial in trials if trial.status is TrialStatus.COMPLETE}
         if trial_id not in complete:
             known = ", ".join(str(i) for i in sorted(complete)) or "none"
             raise ValueError(f"trial {trial_id} is not complete; complete trials: {known}.")
         return trial_id
-    rows = evidence[
-        (evidence["estimator"] == study.objective)
-        & evidence["valid"].fillna(False)
-        & evidence["trial_id"].isin(complete)
-    ].drop_duplicates("trial_id", keep="last")
-    if rows.empty:
+    best = Standings(study.objective, trials).best
+    if best is None:
         raise ValueError(
             f"no complete trial of study '{study.name}' has a valid {study.objective}; "
             "let it run on with `nas-evidence resume`."
         )
-    return int(rows.loc[rows["value"].idxmax(), "trial_id"])
+    return best.trial_id
 
 
-def _scores(study_folder: Path, trial_id: int, final: pd.DataFrame) -> dict[str, Any]:
-    terms = read_table(study_folder, "terms")
+def _scores(terms: pd.DataFrame, trial_id: int, final: pd.DataFrame) -> dict[str, Any]:
     terms = terms[terms["trial_id"] == trial_id]
     scores: dict[str, Any] = {}
     for row in final.itertuples():

@@ -13,8 +13,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from nas_evidence.retrying import try_again
+
+T = TypeVar("T")
 #: Seconds that Ray lets a stopped job tidy up before it is killed; Ray's own patience is 3 s.
 STOP_SECONDS = 120
 #: Seconds between two looks at a job, and that an answer may fail to come while one is followed.
@@ -137,9 +140,8 @@ def submit_study(
     Raises:
         ValueError: a study of this name lives with another store.
     """
-    waited = 0.0
-    while True:
-        began = time.monotonic()
+
+    def start() -> tuple[Job, bool]:
         jobs = jobs_of(client, name)
         if jobs and jobs[-1].alive:
             if jobs[-1].store != store:
@@ -150,21 +152,17 @@ def submit_study(
             return jobs[-1], False
         number = int(jobs[-1].id.rpartition("-")[2]) + 1 if jobs else 1
         job = Job(f"nas-{slug(name)}-{number}", name, store, "PENDING")
-        try:
-            client.submit(
-                command(arguments),
-                job_id=job.id,
-                folder=folder,
-                environment={"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
-                metadata={_STUDY: name, _STORE: store},
-            )
-        except (IdTakenError, NotReadyError):  # somebody was faster: the next look finds that job
-            if waited >= PATIENCE:
-                raise
-            waited += time.monotonic() - began + LOOK_EVERY
-            sleep(LOOK_EVERY)
-        else:
-            return job, True
+        client.submit(
+            command(arguments),
+            job_id=job.id,
+            folder=folder,
+            environment={"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
+            metadata={_STUDY: name, _STORE: store},
+        )
+        return job, True
+
+    # Where the id is taken somebody was faster: the next look finds that job.
+    return _asked_again(start, (IdTakenError, NotReadyError), sleep)
 
 
 def command(arguments: Sequence[str]) -> str:
@@ -180,23 +178,19 @@ def follow(
     Raises:
         UnreachableError: there was no answer for a minute.
     """
-    n_seen, silent = 0, 0.0
+
+    def look() -> tuple[Job | None, str]:
+        now = next((j for j in jobs_of(client, job.study) if j.id == job.id), None)
+        return now, client.logs(job.id) if now else ""
+
+    n_seen = 0
     while True:
-        try:
-            now = next((j for j in jobs_of(client, job.study) if j.id == job.id), None)
-            text = client.logs(job.id) if now else ""
-        except UnreachableError:
-            if silent >= PATIENCE:
-                raise
-            silent += LOOK_EVERY
-            sleep(LOOK_EVERY)
-            continue
+        now, text = _asked_again(look, (UnreachableError,), sleep)
         if now is None:
             raise UnreachableError(
                 f"the cluster no longer knows the job {job.id}: its head was started anew. "
                 "Submit the study again with its store, and it goes on."
             )
-        silent = 0.0
         # A line that is half printed waits for its end, but not for that of the job.
         end = len(text) if not now.alive else text.rfind("\n") + 1
         if end > n_seen:
@@ -206,6 +200,19 @@ def follow(
             yield now
             return
         sleep(LOOK_EVERY)
+
+
+def _asked_again(
+    action: Callable[[], T], errors: tuple[type[Exception], ...], sleep: Callable[[float], None]
+) -> T:
+    return try_again(
+        action,
+        when=lambda error: isinstance(error, errors),
+        patience=PATIENCE,
+        pause=LOOK_EVERY,
+        longest_pause=LOOK_EVERY,
+        sleep=sleep,
+    )
 
 
 def wait_until_over(

@@ -2,22 +2,17 @@
 
     scores [R, n]  larger is better, NaN where unknown: trial i at rung r, rungs in order of time
 
-    halving   at a rung, the best 1/eta of all trials seen there go on (Li et al. 2020)
-    median    those at least as good as the median of the others go on (Golovin et al. 2017)
-
-A trial of unknown score goes on: nothing speaks against it. In the `cohort` all trials stand at
-the rung together, so that the order in which they came does not matter.
+The rule is that of the scheduler, in `maths/pruning.py`. A trial of unknown score goes on: nothing
+speaks against it. In the `cohort` all trials stand at the rung together, so that the order in
+which they came does not matter.
 """
 
-from bisect import bisect_left, insort
 from dataclasses import dataclass
-from statistics import median
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Rule = Literal["halving", "median"]
+from nas_evidence.maths.pruning import Rule, judge, n_kept
 
 
 @dataclass(frozen=True)
@@ -41,21 +36,16 @@ def cohort(scores: ArrayLike, *, rule: Rule, reduction: int) -> Cut:
     [True, False, False, False, True, False]
     """
     values = np.asarray(scores, np.float64)
-    known = values[np.isfinite(values)]
-    place = np.zeros(len(values), np.int64)
     finite = np.isfinite(values)
-    place[finite] = 1 + len(known) - np.searchsorted(np.sort(known), values[finite], side="right")
-    n_kept = kept_of(len(known), reduction)
-    if rule == "median":
-        n_kept = sum(
-            len(known) < 2 or one >= np.median(np.delete(known, i)) for i, one in enumerate(known)
-        )
-    return Cut(len(known), n_kept, place)
-
-
-def kept_of(n: int, reduction: int) -> int:
-    """Return how many of `n` trials go on by halving: one in `reduction`, and always one."""
-    return max(1, n // reduction)
+    known = values[finite]
+    judged = [
+        judge(one, np.delete(known, i), rule=rule, reduction=reduction)
+        for i, one in enumerate(known)
+    ]
+    place = np.zeros(len(values), np.int64)
+    place[finite] = [one.rank for one in judged]
+    n_on = sum(one.goes_on for one in judged)
+    return Cut(len(known), n_on if rule == "median" else n_kept(len(known), reduction), place)
 
 
 def stopping_rungs(
@@ -75,17 +65,9 @@ def stopping_rungs(
             if not np.isfinite(score):
                 continue
             early = not before or len(before) + 1 < startup_trials
-            goes_on = early or _goes_on(score, before, rule, reduction)
-            insort(before, score)
+            goes_on = early or judge(score, before, rule=rule, reduction=reduction).goes_on
+            before.append(score)
             if not goes_on:
                 stopped[trial] = rung
                 break
     return stopped
-
-
-def _goes_on(score: float, before: list[float], rule: Rule, reduction: int) -> bool:
-    """Tell whether a trial goes on, given the scores of those before it, sorted."""
-    if rule == "median":
-        return score >= median(before)
-    n_better = len(before) - bisect_left(before, np.nextafter(score, np.inf))
-    return n_better < kept_of(len(before) + 1, reduction)

@@ -30,7 +30,7 @@ class Certainty:
     """How sure a ranking is; positions are those of the values that went in.
 
     spread       standard deviation over seeds of one value
-    n_spare      degrees of freedom that it was learned from
+    degrees_of_freedom  replicates that the spread was learned from, less one an architecture
     rank_low, rank_high  interval of each rank [n], 1 is best
     beats_second probability that the first has a larger mean than the second
     best         probability of each to have the largest mean [n]
@@ -38,7 +38,7 @@ class Certainty:
     """
 
     spread: float
-    n_spare: int
+    degrees_of_freedom: int
     rank_low: tuple[int, ...]
     rank_high: tuple[int, ...]
     beats_second: float
@@ -57,12 +57,14 @@ def certainty(replicates: Sequence[ArrayLike], *, seed: int) -> Certainty | None
         seed: of the draws.
     """
     values = [np.asarray(one, np.float64) for one in replicates]
-    n_spare = sum(len(one) - 1 for one in values)
-    if len(values) < 2 or n_spare == 0:
+    degrees_of_freedom = sum(len(one) - 1 for one in values)
+    if len(values) < 2 or degrees_of_freedom == 0:
         return None
     means = np.array([one.mean() for one in values])
     within = float(sum(((one - one.mean()) ** 2).sum() for one in values))
-    draws = _drawn_means(means, [len(one) for one in values], within, n_spare, seed=seed)
+    draws = _drawn_means(
+        means, [len(one) for one in values], within, degrees_of_freedom, seed=seed
+    )
     ranks = (-draws).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable") + 1
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(ranks, [tail, 1 - tail], axis=0, method="closest_observation")
@@ -71,8 +73,8 @@ def certainty(replicates: Sequence[ArrayLike], *, seed: int) -> Certainty | None
     likeliest = np.argsort(-best, kind="stable")
     n_needed = int(np.searchsorted(best[likeliest].cumsum(), CONFIDENCE - 1e-12)) + 1
     return Certainty(
-        spread=float(np.sqrt(within / n_spare)),
-        n_spare=n_spare,
+        spread=float(np.sqrt(within / degrees_of_freedom)),
+        degrees_of_freedom=degrees_of_freedom,
         rank_low=tuple(int(rank) for rank in low),
         rank_high=tuple(int(rank) for rank in high),
         beats_second=float((draws[:, first] > draws[:, second]).mean()),
@@ -82,9 +84,14 @@ def certainty(replicates: Sequence[ArrayLike], *, seed: int) -> Certainty | None
 
 
 def _drawn_means(
-    means: Floats, n_replicates: Sequence[int], within: float, n_spare: int, *, seed: int
+    means: Floats,
+    n_replicates: Sequence[int],
+    within: float,
+    degrees_of_freedom: int,
+    *,
+    seed: int,
 ) -> Floats:
     """Return draws of the true means [N_DRAWS, n]."""
     rng = np.random.default_rng(seed)
-    sigma = np.sqrt(within / rng.chisquare(n_spare, size=(N_DRAWS, 1)))
+    sigma = np.sqrt(within / rng.chisquare(degrees_of_freedom, size=(N_DRAWS, 1)))
     return means + sigma * rng.normal(size=(N_DRAWS, len(means))) / np.sqrt(n_replicates)

@@ -88,7 +88,7 @@ class Proposer:
             database = sqlite(database, study.name)
         self.spec = study
         self._proposals: list[Proposal] = []
-        self._trial_ids: list[int] = []  # of the proposals, in the database
+        self._trial_ids: dict[int, int] = {}  # in the database, of the proposals not yet told
         self._told: set[int] = set()
         self._storage = _storage(database)
         self._study_id = study_in(self._storage, database, _directions(study), SCHEMA_VERSION)
@@ -104,7 +104,8 @@ class Proposer:
         """Propose the next architecture; it is pending in the database from now on."""
         architecture = self._search.next(len(self._proposals), self._learner.draw)
         number = len(self._proposals)
-        return self._add(architecture, self._write("architecture", architecture, number=number))
+        self._trial_ids[number] = self._write("architecture", architecture, number=number)
+        return self._add(architecture)
 
     def tell(self, number: int, result: Told) -> None:
         """Report what came of a proposal; a second report of the same one is ignored."""
@@ -133,21 +134,21 @@ class Proposer:
         """Take up a proposal of the database as an earlier process left it."""
         written = ArchitectureSpec.model_validate(frozen.user_attrs["architecture"])
         number = frozen.user_attrs.get("number", len(self._proposals))
-        if number < len(self._proposals):  # written twice: a silent server had kept the first
-            self._trial_ids[number] = frozen._trial_id
-            proposal = self._proposals[number]
+        # One that was written twice: a silent server had kept the first.
+        again = number < len(self._proposals)
+        proposal = self._proposals[number] if again else self._add(written)
+        if not frozen.state.is_finished():  # else nobody asks for its id in the database
+            found = self._storage.get_trial_id_from_study_id_trial_number
+            self._trial_ids[proposal.number] = found(self._study_id, frozen.number)
         else:
-            proposal = self._add(written, frozen._trial_id)
-        if frozen.state.is_finished():
             self._told.add(proposal.number)
             values = tuple(frozen.values) if frozen.state == TrialState.COMPLETE else None
             result = Told(values, frozen.constraints, frozen.state == TrialState.PRUNED)
             self._learner.show(proposal.number, written, result)
 
-    def _add(self, architecture: ArchitectureSpec, trial_id: int) -> Proposal:
+    def _add(self, architecture: ArchitectureSpec) -> Proposal:
         proposal = Proposal(len(self._proposals), architecture)
         self._proposals.append(proposal)
-        self._trial_ids.append(trial_id)
         self._search.add(architecture)
         self._learner.show(proposal.number, architecture, None)
         return proposal

@@ -3,15 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from nas_evidence.maths.ranking import Interval, regret, resampling_plan, spearman
-from nas_evidence.registry import FREE_SCORES
 from nas_evidence.reporting.correlations import SIZE, Scale, scale_of
-from nas_evidence.reporting.tables import Study, usable
+from nas_evidence.reporting.tables import Study
 
-#: Epochs looked at, at most; spread evenly, the last one among them.
-MAX_EPOCHS = 12
 #: A rho that differs less from the final one counts as the same.
 SAME_RHO = 0.05
 
@@ -28,37 +23,16 @@ class EarlyTrust:
     regret: float  # at 1
 
 
-def scores_by_epoch(study: Study) -> pd.DataFrame:
-    """Return trial_id, epoch, score, value (larger is better) of all trials, pruned ones too."""
-    own = usable(study.evidence)[["trial_id", "epoch", "estimator", "value"]]
-    own = own.rename(columns={"estimator": "score"})
-    points = study.curves[study.curves["epoch"].isin(evaluation_epochs(study))]
-    free = [name for name in FREE_SCORES if name in study.scores and name != "n_parameters"]
-    long = points.melt(["trial_id", "epoch"], free, "score", "value")
-    long["value"] = -long["value"].astype(float)
-    keys = ["trial_id", "epoch", "score"]
-    return pd.concat([own, long]).drop_duplicates(keys).dropna(subset="value")
-
-
-def evaluation_epochs(study: Study) -> list[int]:
-    """Return the epochs at which evidence was stored, at most MAX_EPOCHS of them."""
-    epochs = sorted({int(epoch) for epoch in study.evidence["epoch"]})
-    if len(epochs) <= MAX_EPOCHS:
-        return epochs
-    step = (len(epochs) - 1) / (MAX_EPOCHS - 1)
-    return [epochs[round(i * step)] for i in range(MAX_EPOCHS)]
-
-
 def early_trust(study: Study) -> list[EarlyTrust]:
     """Return how the scores at each evaluation epoch rank the first target."""
     target = study.architectures[study.targets[0]]
-    long = scores_by_epoch(study)
-    long["key"] = long["trial_id"].map(study.complete["architecture_key"])
+    keys = study.by_epoch["trial_id"].map(study.complete["architecture_key"])
+    long = study.by_epoch.assign(key=keys)
     means = long.groupby(["score", "epoch", "key"])["value"].mean()
     plan = resampling_plan(len(target), seed=study.spec.seed)
     found = []
     for score in study.scores:
-        for epoch in evaluation_epochs(study):
+        for epoch in study.epochs:
             if score == SIZE:
                 values = study.architectures[SIZE]
             elif (score, epoch) in means.index:

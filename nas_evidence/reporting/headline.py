@@ -52,10 +52,11 @@ def certainty_sentences(study: Study) -> list[str]:
             f"spread to judge differences by. The first leads the second ({second.architecture}) "
             f"by {lead:.4f}{unit}. Set replicates = 3 in the study to learn the spread."
         ]
-    trials = "trial" if sure.n_spare == 1 else "trials"
+    n = sure.degrees_of_freedom
+    repeated = f"{n} repeated {'trial' if n == 1 else 'trials'}"
     return [
         f"From seed to seed, {study.spec.objective} of one architecture varies by ± "
-        f"{sure.spread:.4f} (standard deviation, learned from {sure.n_spare} repeated {trials}).",
+        f"{sure.spread:.4f} (standard deviation, learned from {repeated}).",
         f"Given that, the first beats the second ({second.architecture}) with probability "
         f"{100 * sure.beats_second:.0f} %, and {_candidates(ranked, sure)}; the rank of the first "
         f"lies between {sure.rank_low[0]} and {sure.rank_high[0]}.",

@@ -12,6 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from nas_evidence.durations import duration
+
 MISSING = "–"
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -82,18 +84,6 @@ def percent(share: float | None) -> str:
     if 0.995 <= share < 1:
         return "> 99.99 %" if share > 0.9999 else f"{100 * share:.2f} %"
     return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
-
-
-def duration(seconds: float) -> str:
-    """Return a time span in words.
-
-    >>> [duration(s) for s in (0.4, 75, 5400)]
-    ['0.4 s', '1.2 min', '1.5 h']
-    """
-    for size, unit in ((3600.0, "h"), (60.0, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 def markdown(text: object) -> Markup:

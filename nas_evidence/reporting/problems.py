@@ -6,10 +6,10 @@ from itertools import combinations
 
 import pandas as pd
 
+from nas_evidence.durations import duration
 from nas_evidence.maths.ranking import resampling_plan, spearman
 from nas_evidence.record import TrialStatus
 from nas_evidence.registry import CURVATURES
-from nas_evidence.reporting.pages import duration
 from nas_evidence.reporting.tables import Study, last_evaluations
 
 #: Two estimates of one evidence that agree less than this are worth a warning.

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from nas_evidence.maths.replay import Rule, cohort, stopping_rungs
+from nas_evidence.durations import duration
+from nas_evidence.maths.pruning import Rule
+from nas_evidence.maths.replay import cohort, stopping_rungs
 from nas_evidence.record import TrialStatus
 from nas_evidence.registry import declared
-from nas_evidence.reporting.along_training import evaluation_epochs, scores_by_epoch
 from nas_evidence.reporting.correlations import scale_of
-from nas_evidence.reporting.pages import duration
 from nas_evidence.reporting.tables import Study
 from nas_evidence.spec import PruningSpec
 
@@ -56,14 +56,14 @@ def pruning_report(study: Study) -> PruningReport:
     used = study.spec.pruning if study.spec.pruning.rule != "none" else _REPLAYED
     rule: Rule = "median" if used.rule == "median" else "halving"
     score = study.spec.pruning_score
-    long = scores_by_epoch(study)
+    long = study.by_epoch
     own = long[long["score"] == score].pivot(index="epoch", columns="trial_id", values="value")
     own = own.reindex(columns=sorted(own.columns))
     if declared(score).taken == "before":  # known at epoch 0, but stored with the first evidence
         own.loc[0] = own.bfill().iloc[0]
         own = own.sort_index()
     final = study.spec.plan.epochs
-    stored = {0} & set(own.index) | set(evaluation_epochs(study))
+    stored = {0} & set(own.index) | set(study.epochs)
     epochs = [epoch for epoch in sorted(stored) if epoch < final and epoch in own.index]
     rungs = tuple(_rung(study, own.loc[epoch], epoch, rule, used.reduction) for epoch in epochs)
     if study.spec.pruning.rule != "none":

@@ -4,7 +4,7 @@ The page answers five questions in this order: which architecture and how sure; 
 trusted here; why this architecture; could it have been cheaper; what went wrong.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,8 +13,7 @@ import pandas as pd
 from nas_evidence.maths.ranking import MIN_PAIRS
 from nas_evidence.registry import declared
 from nas_evidence.reporting import interactive, static
-from nas_evidence.reporting.along_training import EarlyTrust, early_trust, settling_sentence
-from nas_evidence.reporting.correlations import SCALES, Trust, trust, write_csv
+from nas_evidence.reporting.correlations import SCALES, write_csv
 from nas_evidence.reporting.figure_data import (
     MAX_LINES,
     Line,
@@ -26,21 +25,12 @@ from nas_evidence.reporting.figure_data import (
     study_dots,
     target_words,
 )
-from nas_evidence.reporting.headline import certainty_sentences, yardstick_sentence
-from nas_evidence.reporting.importance import BY_CHANCE, importance_sentence, importances
+from nas_evidence.reporting.importance import BY_CHANCE
 from nas_evidence.reporting.pages import write_markdown, write_page
-from nas_evidence.reporting.posterior import SHOWN, posterior, posterior_sentences
-from nas_evidence.reporting.problems import flags, problems, spent_sentence, statuses
-from nas_evidence.reporting.pruning import PruningReport, pruning_report
+from nas_evidence.reporting.posterior import SHOWN
+from nas_evidence.reporting.report import Report, report_on
 from nas_evidence.reporting.tables import Study, load_study_tables
-from nas_evidence.reporting.terms import (
-    Comparison,
-    comparison,
-    gap_sentence,
-    layer_rows,
-    page_data,
-    term_rows,
-)
+from nas_evidence.reporting.terms import layer_rows, page_data, term_rows
 
 CAPTIONS: Mapping[str, str] = {
     "scatter": (
@@ -96,38 +86,27 @@ def build_report(
     Raises:
         ValueError: the folder holds no study file.
     """
-    study = load_study_tables(folder)
-    to = to or folder / "report"
+    report = report_on(load_study_tables(folder))
+    return write_report(report, to or folder / "report", reload_seconds=reload_seconds)
+
+
+def write_report(report: Report, to: Path, *, reload_seconds: int | None = None) -> ReportPaths:
+    """Write the page, its Markdown twin, the figures and the CSV files into the folder `to`."""
     to.mkdir(parents=True, exist_ok=True)
-    judged = trust(
-        study.architectures,
-        scores=study.scores,
-        targets=study.targets,
-        rivals=[name for name in study.scores if _is_rival(name) and name != study.spec.objective],
-        group="family",
-        seed=study.spec.seed,
-    )
-    early, pruning, compared = early_trust(study), pruning_report(study), comparison(study)
-    values = _values(study, judged, early, pruning, compared)
+    values = _values(report)
     values["reload_seconds"] = reload_seconds
-    values["figures"] = _figures(study, judged, early, to)
+    values["figures"] = _figures(report, to)
     paths = ReportPaths(to / "index.html", to / "report.md", to / "correlations.csv")
     write_page(paths.html, "study.html.j2", values)
     write_markdown(paths.markdown, "study.md.j2", values)
-    write_csv(paths.correlations, judged.rows)
-    _write_tables(to, study, early, pruning, compared)
+    write_csv(paths.correlations, report.trust.rows)
+    _write_tables(report, to)
     return paths
 
 
-def _values(
-    study: Study,
-    judged: Trust,
-    early: Sequence[EarlyTrust],
-    pruning: PruningReport,
-    compared: Comparison | None,
-) -> dict[str, object]:
+def _values(report: Report) -> dict[str, object]:
     """Return what both templates know."""
-    beliefs, matter = posterior(study), importances(study)
+    study, compared = report.study, report.compared
     varied = [name for name in _parameters(study) if name not in ("depth", "width")]
     accuracies = [a.test_accuracy for a in study.ranking if a.test_accuracy is not None]
     losses = [a.test_nll for a in study.ranking if a.test_nll is not None]
@@ -136,47 +115,42 @@ def _values(
         "study": study,
         "spec": study.spec,
         "labels": study.targets[0] == "test_accuracy",
-        "trust": judged,
+        "trust": report.trust,
         "scales": SCALES,
         "captions": CAPTIONS,
         "min_pairs": MIN_PAIRS,
-        "yardstick_sentence": yardstick_sentence(study),
-        "certainty": certainty_sentences(study),
+        "yardstick_sentence": report.yardstick,
+        "certainty": report.certainty,
         "target_words": target_words(study.targets[0]),
-        "verdict": judged.sentences[0][1],
+        "objective_words": declared(report.study.spec.objective).summary,
+        "verdict": report.trust.sentences[0][1],
         "best_accuracy": max(accuracies, default=None),
         "best_nll": min(losses, default=None),
         "columns": ["depth", "width", *varied],
         "replicated": any(len(one.trial_ids) > 1 for one in study.ranking),
-        "statuses": statuses(study),
-        "spent": spent_sentence(study),
+        "statuses": report.statuses,
+        "spent": report.spent,
         "n_complete": len(study.complete),
-        "problems": problems(study),
-        "flags": flags(study),
-        "early": early,
-        "settling": settling_sentence(study, early),
-        "pruning": pruning,
+        "problems": report.problems,
+        "flags": report.flags,
+        "early": report.early,
+        "settling": report.settling,
+        "pruning": report.pruning,
         "compared": compared,
-        "gap": gap_sentence(compared) if compared else "",
+        "gap": report.gap,
         "terms": page_data(compared) if compared else [],
-        "beliefs": beliefs,
+        "beliefs": report.beliefs,
         "n_beliefs": SHOWN,
-        "posterior": posterior_sentences(study, beliefs),
-        "importances": matter,
+        "posterior": report.posterior,
+        "importances": report.importances,
         "by_chance": BY_CHANCE,
-        "importance": importance_sentence(matter),
+        "importance": report.importance,
     }
 
 
-def _is_rival(score: str) -> bool:
-    """Tell whether a score is a baseline; one on held-out data is what evidence has to replace."""
-    return declared(score).baseline
-
-
-def _figures(
-    study: Study, judged: Trust, early: Sequence[EarlyTrust], to: Path
-) -> dict[str, interactive.Figure]:
+def _figures(report: Report, to: Path) -> dict[str, interactive.Figure]:
     """Return the figures of the page, and draw their static twins."""
+    study, judged = report.study, report.trust
     target = study.targets[0]
     x_title = f"{study.spec.objective} ({study.objective_unit})"
     y_title = target_words(target)
@@ -190,7 +164,7 @@ def _figures(
     if panels := _panels(study):
         figures["training"] = interactive.training_figure(panels)
         static.save_training(to / "training.png", panels)
-    lines, unit = score_lines(judged, early), judged.scale.unit
+    lines, unit = score_lines(judged, report.early), judged.scale.unit
     if any(len(line.epochs) > 1 for line in lines):
         figures["epochs"] = interactive.epochs_figure(lines, target=target, unit=unit)
         static.save_epochs(to / "epochs.png", lines, target=target, unit=unit)
@@ -202,24 +176,19 @@ def _figures(
     return figures
 
 
-def _write_tables(
-    to: Path,
-    study: Study,
-    early: Sequence[EarlyTrust],
-    pruning: PruningReport,
-    compared: Comparison | None,
-) -> None:
+def _write_tables(report: Report, to: Path) -> None:
     """Write every table of the page as CSV, beside correlations.csv."""
+    compared = report.compared
     tables = {
-        "ranking": pd.DataFrame([_flat(asdict(one)) for one in study.ranking]),
-        "epochs": pd.DataFrame([_flat(asdict(one)) for one in early]),
-        "pruning": pd.DataFrame([asdict(one) for one in pruning.rungs]),
+        "ranking": pd.DataFrame([_flat(asdict(one)) for one in report.study.ranking]),
+        "epochs": pd.DataFrame([_flat(asdict(one)) for one in report.early]),
+        "pruning": pd.DataFrame([asdict(one) for one in report.pruning.rungs]),
         "terms": term_rows(compared) if compared else pd.DataFrame(),
         "layers": layer_rows(compared) if compared else pd.DataFrame(),
-        "posterior": pd.DataFrame([asdict(one) for one in posterior(study)]),
-        "importance": pd.DataFrame([asdict(one) for one in importances(study)]),
-        "statuses": pd.DataFrame([asdict(one) for one in statuses(study)]),
-        "problems": pd.DataFrame([asdict(one) for one in (*problems(study), *flags(study))]),
+        "posterior": pd.DataFrame([asdict(one) for one in report.beliefs]),
+        "importance": pd.DataFrame([asdict(one) for one in report.importances]),
+        "statuses": pd.DataFrame([asdict(one) for one in report.statuses]),
+        "problems": pd.DataFrame([asdict(one) for one in (*report.problems, *report.flags)]),
     }
     for name, table in tables.items():
         table.to_csv(to / f"{name}.csv", index=False, lineterminator="\n")

@@ -7,7 +7,7 @@ name of the loss.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -15,14 +15,15 @@ from typing import Any
 
 import pandas as pd
 
+from nas_evidence.best import Standings
 from nas_evidence.codec import load_study
 from nas_evidence.domains import ParameterValue
 from nas_evidence.maths.pareto import on_front
 from nas_evidence.maths.seeds import Certainty, certainty
 from nas_evidence.record import TrialStatus
 from nas_evidence.registry import FREE_SCORES
-from nas_evidence.spec import StudySpec
-from nas_evidence.store import UnreadableFile, read_tables
+from nas_evidence.spec import ALL_COSTS, StudySpec
+from nas_evidence.store import UnreadableFile, read_tables, rows_of
 
 #: What a score is compared with, by likelihood; the first one is the one that matters.
 TARGETS: Mapping[str, tuple[str, ...]] = {
@@ -33,7 +34,8 @@ LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
 Row = Mapping[str, Any]  # of a table, by column
 #: Baselines that are known without an evaluation too.
 _FROM_OTHER_TABLES = frozenset({"n_parameters", "train_nll_per_datum"})
-_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
+#: Epochs looked at along training, at most; spread evenly, the last one among them.
+MAX_EPOCHS = 12
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,9 @@ class Study:
     evidence       every evaluation, with a column `shown`: per datum where that has a meaning
     terms          the parts of the last evaluations
     curves         one row an epoch
+    by_epoch       trial_id, epoch, score, value (larger is better) of all trials, pruned ones
+                   too, at the `epochs`
+    epochs         at which evidence was stored, at most MAX_EPOCHS of them
     certainty      how sure the ranking is, or None without replicates
     """
 
@@ -94,6 +99,8 @@ class Study:
     evidence: pd.DataFrame
     terms: pd.DataFrame
     curves: pd.DataFrame
+    by_epoch: pd.DataFrame
+    epochs: tuple[int, ...]
     certainty: Certainty | None
     unreadable: tuple[UnreadableFile, ...]
 
@@ -134,7 +141,7 @@ def load_study_tables(folder: Path) -> Study:
     objective = str(spec.objective)
     complete = trials[trials["status"] == TrialStatus.COMPLETE.value].set_index("trial_id")
     scores = _final_scores(complete, evidence, curves, objective)
-    names = _in_order(scores.columns, objective)
+    names, epochs = _in_order(scores.columns, objective), _epochs(evidence)
     complete["objective"] = _shown(evidence, curves, scores, objective)
     final = curves.drop_duplicates("trial_id", keep="last").set_index("trial_id")
     complete["sotl"] = final["sotl"].reindex(complete.index).astype(float)
@@ -145,7 +152,7 @@ def load_study_tables(folder: Path) -> Study:
     keys = complete["architecture_key"]
     architectures = scores.groupby(keys, sort=False).mean()
     architectures.insert(0, "family", complete.groupby("architecture_key")["family"].first())
-    ranking, certain = _ranking(complete, spec)
+    ranking, certain = _ranking(complete, Standings(objective, rows_of(trials, evidence)), spec)
     return Study(
         spec=spec,
         objective_unit=_unit(evidence[evidence["estimator"] == objective]),
@@ -158,6 +165,8 @@ def load_study_tables(folder: Path) -> Study:
         evidence=evidence,
         terms=_last_terms(tables["terms"], evidence),
         curves=curves,
+        by_epoch=_by_epoch(evidence, curves, names, epochs),
+        epochs=epochs,
         certainty=certain,
         unreadable=unreadable,
     )
@@ -171,6 +180,27 @@ def last_evaluations(evidence: pd.DataFrame) -> pd.DataFrame:
 def usable(evidence: pd.DataFrame) -> pd.DataFrame:
     """Return the evaluations that are valid and have a value."""
     return evidence[evidence["valid"].fillna(False) & evidence["value"].notna()]
+
+
+def _epochs(evidence: pd.DataFrame) -> tuple[int, ...]:
+    epochs = sorted({int(epoch) for epoch in evidence["epoch"]})
+    if len(epochs) <= MAX_EPOCHS:
+        return tuple(epochs)
+    step = (len(epochs) - 1) / (MAX_EPOCHS - 1)
+    return tuple(epochs[round(i * step)] for i in range(MAX_EPOCHS))
+
+
+def _by_epoch(
+    evidence: pd.DataFrame, curves: pd.DataFrame, scores: Sequence[str], epochs: Sequence[int]
+) -> pd.DataFrame:
+    own = usable(evidence)[["trial_id", "epoch", "estimator", "value"]]
+    own = own.rename(columns={"estimator": "score"})
+    free = [name for name in FREE_SCORES if name in scores and name != "n_parameters"]
+    points = curves[curves["epoch"].isin(epochs)]
+    long = points.melt(["trial_id", "epoch"], free, "score", "value")
+    long["value"] = -long["value"].astype(float)
+    keys = ["trial_id", "epoch", "score"]
+    return pd.concat([own, long]).drop_duplicates(keys).dropna(subset="value")
 
 
 def _last_terms(terms: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
@@ -219,14 +249,15 @@ def _unit(objective: pd.DataFrame) -> str:
 
 
 def _ranking(
-    complete: pd.DataFrame, spec: StudySpec
+    complete: pd.DataFrame, standings: Standings, spec: StudySpec
 ) -> tuple[tuple[RankedArchitecture, ...], Certainty | None]:
     groups: dict[str, list[Row]] = {}
     for row in complete.reset_index().to_dict("records"):
         groups.setdefault(str(row["architecture_key"]), []).append(row)
+    representatives = {one.key: one.trial_id for one in standings.first()}
+    ranked = list(representatives)
     objectives = {key: _known(rows, "objective") for key, rows in groups.items()}
-    means = {key: fmean(values) for key, values in objectives.items() if values}
-    ranked = sorted(means, key=lambda key: -means[key])
+    means = {key: fmean(objectives[key]) for key in ranked}
     sure = certainty([objectives[key] for key in ranked], seed=spec.seed)
     ranges = list(zip(sure.rank_low, sure.rank_high, strict=True)) if sure else []
     costs = {key: _costs(rows) for key, rows in groups.items()}
@@ -236,6 +267,7 @@ def _ranking(
     return tuple(
         _ranked(
             groups[key],
+            representatives.get(key),
             rank=position + 1 if key in means else None,
             rank_seeds=_rank_seeds(objectives[key], ascending),
             rank_range=ranges[position] if ranges and key in means else None,
@@ -259,6 +291,7 @@ def _rank_seeds(values: list[float], ascending: list[float]) -> tuple[int, int] 
 
 def _ranked(
     rows: list[Row],
+    trial_id: int | None,
     *,
     rank: int | None,
     rank_seeds: tuple[int, int] | None,
@@ -267,9 +300,7 @@ def _ranked(
     on_front: bool | None,
 ) -> RankedArchitecture:
     objectives = _known(rows, "objective")
-    standing = rows[0]
-    if objectives:
-        standing = next(row for row in rows if row["objective"] == max(objectives))
+    standing = next((row for row in rows if row["trial_id"] == trial_id), rows[0])
     values = architecture_values(standing)
     return RankedArchitecture(
         rank=rank,
@@ -293,7 +324,7 @@ def _ranked(
 
 
 def _costs(rows: list[Row]) -> dict[str, float]:
-    found = {name: _mean(rows, name) for name in _COSTS}
+    found = {name: _mean(rows, name) for name in ALL_COSTS}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -306,8 +337,8 @@ def _front(
     keys = [key for key in objective if all(name in costs[key] for name in minimise)]
     if not minimise or not keys:
         return {}
-    gains = [[objective[key], *(-costs[key][name] for name in minimise)] for key in keys]
-    return dict(zip(keys, on_front(gains).tolist(), strict=True))
+    gains = [(objective[key], *(-costs[key][name] for name in minimise)) for key in keys]
+    return dict(zip(keys, on_front(gains), strict=True))
 
 
 def architecture_values(row: Row) -> dict[str, ParameterValue]:

@@ -8,11 +8,11 @@ forgets at most the last `WRITE_EVERY` seconds.
 """
 
 import json
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from nas_evidence.files import write_whole
 from nas_evidence.spec import BudgetSpec
 
 #: Seconds of real time between two writes.
@@ -50,7 +50,7 @@ class Ledger:
         )
         if write or time.monotonic() - self._written > WRITE_EVERY:
             (self._folder / "logs").mkdir(exist_ok=True)
-            write_atomically(self._folder / "logs" / "budget.json", json.dumps(asdict(self.spent)))
+            write_whole(self._folder / "logs" / "budget.json", json.dumps(asdict(self.spent)))
             self._written = time.monotonic()
 
 
@@ -61,13 +61,3 @@ def read_spent(folder: Path) -> Spent:
         return Spent(float(facts["wall_seconds"]), float(facts["device_seconds"]))
     except (OSError, ValueError, LookupError, TypeError):
         return Spent()
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -25,8 +25,9 @@ import sqlalchemy
 from sqlalchemy import exc
 
 from nas_evidence.domains import masked
+from nas_evidence.files import write_whole
+from nas_evidence.retrying import try_again
 from nas_evidence.spec import StudySpec
-from nas_evidence.storage.budget import write_atomically
 from nas_evidence.storage.faults import StudyStoppedError
 
 _LOG = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ def database_of(folder: Path, study: StudySpec) -> Path | Database:
                 f"where it began: unset {URL_VARIABLE} and `url` in [database]."
             )
         name = f"{study.name}-{uuid.uuid4().hex[:12]}"
-        write_atomically(folder / _RECORD, json.dumps({"url": url, "study_name": name}))
+        write_whole(folder / _RECORD, json.dumps({"url": url, "study_name": name}))
         return Database(url, name, password=password)
     return Database(url, known[1], must_exist=url != known[0], password=password)
 
@@ -181,21 +182,26 @@ def patiently(action: Callable[[], Any], database: Database) -> Any:
     Raises:
         StudyStoppedError: it is silent for too long.
     """
-    end, pause = time.monotonic() + PATIENCE, 0.5
-    while True:
-        try:
-            return action()
-        except Exception as error:
-            if database.url.startswith("sqlite") or not is_silent(error):
-                raise
-            if time.monotonic() + pause > end:
-                raise StudyStoppedError(
-                    f"{said(database, error)} The study stopped after {PATIENCE:.0f} s and "
-                    "nothing is lost: resume it when the server is back."
-                ) from None
-            _LOG.warning("database_silent error=%s", said(database, error))
-        time.sleep(pause)
-        pause = min(LONGEST_PAUSE, 2 * pause)
+
+    def may_pass(error: BaseException) -> bool:
+        return not database.url.startswith("sqlite") and is_silent(error)
+
+    try:
+        return try_again(
+            action,
+            when=may_pass,
+            patience=PATIENCE,
+            pause=0.5,
+            longest_pause=LONGEST_PAUSE,
+            before_pause=lambda e: _LOG.warning("database_silent error=%s", said(database, e)),
+        )
+    except Exception as error:
+        if not may_pass(error):
+            raise
+        raise StudyStoppedError(
+            f"{said(database, error)} The study stopped after {PATIENCE:.0f} s and nothing is "
+            "lost: resume it when the server is back."
+        ) from None
 
 
 def is_silent(error: BaseException) -> bool:

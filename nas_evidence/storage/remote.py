@@ -10,7 +10,6 @@ profile, role of the machine) and never pass through here.
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 
 from fsspec.core import url_to_fs
 
+from nas_evidence.retrying import try_again
 from nas_evidence.storage.faults import StudyStoppedError
 
 _LOG = logging.getLogger(__name__)
@@ -176,18 +176,17 @@ class Remote:
 
     def _try(self, action: Callable[[], T], *, patience: float | None = None) -> T:
         """Return what the action returns; try again for a while where that may help."""
-        end = time.monotonic() + (PATIENCE if patience is None else patience)
-        pause = 0.5
-        while True:
-            try:
-                return action()
-            except Exception as error:  # each service has its own
-                hopeless = isinstance(error, _HOPELESS) or type(error).__name__ in _HOPELESS_NAMES
-                if hopeless or time.monotonic() + pause > end:
-                    raise StoreError(self._said(error)) from None
-                _LOG.warning("store_silent uri=%s error=%r", self.uri, error)
-                time.sleep(pause)
-                pause = min(LONGEST_PAUSE, 2 * pause)
+        try:
+            return try_again(
+                action,
+                when=_may_pass,
+                patience=PATIENCE if patience is None else patience,
+                pause=0.5,
+                longest_pause=LONGEST_PAUSE,
+                before_pause=lambda e: _LOG.warning("store_silent uri=%s error=%r", self.uri, e),
+            )
+        except Exception as error:  # each service has its own
+            raise StoreError(self._said(error)) from None
 
     def _said(self, error: Exception) -> str:
         why = (str(error).strip().splitlines() or [type(error).__name__])[-1].rstrip(".")
@@ -195,6 +194,12 @@ class Remote:
             f"the store {self.uri} cannot be used: {why}. Check its address, that its bucket "
             "or folder exists, and the credentials of this machine. Nothing that it holds is lost."
         )
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Tell whether waiting may help; each service has its own errors."""
+    hopeless = isinstance(error, _HOPELESS) or type(error).__name__ in _HOPELESS_NAMES
+    return isinstance(error, Exception) and not hopeless
 
 
 def _is_hidden(name: str) -> bool:

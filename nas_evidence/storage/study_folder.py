@@ -17,8 +17,9 @@ from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
 
+from nas_evidence.best import Standings
 from nas_evidence.codec import differences, dump_study, load_study
-from nas_evidence.record import TrialStatus
+from nas_evidence.files import write_whole
 from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.faults import StudyStoppedError
@@ -26,7 +27,7 @@ from nas_evidence.storage.requests import withdraw
 from nas_evidence.store import TrialRow, finished
 
 _SUBFOLDERS = ("trials", "evidence", "terms", "curves", "models", "checkpoints", "logs")
-_TEMPORARY = ".study.toml.tmp"
+_HALF_WRITTEN = ".study.toml."
 #: Seconds between two renewals of the lease, and seconds that it runs on without one.
 RENEW_EVERY, LEASE_SECONDS = 10.0, 60.0
 _LEASE_BYTES = 512
@@ -44,7 +45,11 @@ class Lease:
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """How a study stands. `state` is "running", "stopped", "budget spent" or "finished"."""
+    """How a study stands.
+
+    state   "running", "stopped", "budget spent" or "finished"
+    best    the trial that stands for the best architecture (see `best.py`), None while none ranks
+    """
 
     name: str
     state: str
@@ -95,7 +100,7 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
                     + ". Give another folder with --out, or the same study."
                 )
             study = study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
-        _write_study(path, study)
+        write_whole(path, dump_study(study))
         withdraw(folder)  # a request to stop that outlived its driver
     for name in _SUBFOLDERS:
         (folder / name).mkdir(exist_ok=True)
@@ -286,11 +291,7 @@ def study_status(folder: Path) -> StudyStatus:
             if assignment.trial_id not in done:
                 running.append(assignment)
     latest = {a.trial_id: a for a in sorted(running, key=lambda a: a.attempt)}
-    ranked = [
-        t
-        for t in done.values()
-        if t.status is TrialStatus.COMPLETE and study.objective in t.values
-    ]
+    best = Standings(study.objective, done.values()).best
     spent = "budget spent" if read_spent(folder).exceeds(study.budget) else "stopped"
     return StudyStatus(
         name=study.name,
@@ -298,7 +299,7 @@ def study_status(folder: Path) -> StudyStatus:
         n_trials=study.n_trials,
         by_status=dict(Counter(str(t.status) for t in done.values())),
         running=list(latest.values()),
-        best=max(ranked, key=lambda t: t.values[study.objective], default=None),
+        best=None if best is None else done[best.trial_id],
         objective=study.objective,
     )
 
@@ -306,14 +307,6 @@ def study_status(folder: Path) -> StudyStatus:
 def _is_foreign(folder: Path) -> bool:
     """Tell whether something is there that is not a folder we were killed in the midst of."""
     if folder.is_dir():
-        return any(path.name not in ("lock", _TEMPORARY) for path in folder.iterdir())
+        names = (path.name for path in folder.iterdir())
+        return any(name != "lock" and not name.startswith(_HALF_WRITTEN) for name in names)
     return folder.exists()
-
-
-def _write_study(path: Path, study: StudySpec) -> None:
-    temporary = path.with_name(_TEMPORARY)
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(dump_study(study))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

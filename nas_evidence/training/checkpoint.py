@@ -5,10 +5,8 @@ last two are kept, so that an unreadable newest one costs a slice and not the tr
 are not in it: every stream is seeded by (trial seed, purpose, epoch).
 """
 
-import contextlib
 import io
 import logging
-import os
 import pickle
 import re
 from collections.abc import Mapping
@@ -17,6 +15,7 @@ from typing import Any
 
 import torch
 
+from nas_evidence.files import write_whole
 from nas_evidence.record import CurvePoint
 from nas_evidence.training.loop import Training
 
@@ -69,30 +68,11 @@ def save_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:
     # To memory first: writing to a full disk, torch hides the system's word in its own.
     content = io.BytesIO()
     torch.save(dict(state), content)
+    folder.mkdir(parents=True, exist_ok=True)
     write_whole(path, content.getbuffer())
     for old in _checkpoints(folder)[2:]:
         old.unlink()
     return path
-
-
-def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write a file under a temporary name, sync it, and give it its own.
-
-    Raises:
-        OSError: if it cannot be written; names the file, and nothing of it is left.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:

@@ -9,7 +9,8 @@ from fakes import record_of
 from rich.console import Console
 
 import nas_evidence
-from nas_evidence.cli.terminal import Progress, duration, rough_duration, score_text, size_text
+from nas_evidence.cli.terminal import Progress, score_text, size_text
+from nas_evidence.durations import duration, rough_duration
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
 from nas_evidence.workers.protocol import Lost
@@ -61,7 +62,7 @@ def test_examples_in_docstrings_are_true(name: str) -> None:
 
 def test_there_are_examples_to_run() -> None:
     finder = doctest.DocTestFinder(exclude_empty=True)
-    tests = finder.find(importlib.import_module("nas_evidence.cli.terminal"))
+    tests = finder.find(importlib.import_module("nas_evidence.durations"))
     assert {test.name.rpartition(".")[2] for test in tests if test.examples} >= {
         "duration", "rough_duration",
     }  # fmt: skip
@@ -70,12 +71,12 @@ def test_there_are_examples_to_run() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
-        (3599.4, "59 min 59 s"),
-        (3599.6, "1 h 00 min"),
-        (90000, "25 h 00 min"),
+        (0, "0.0 s"),
+        (59.4, "59.4 s"),
+        (60, "1.0 min"),
+        (3599, "60.0 min"),
+        (3600, "1.0 h"),
+        (90000, "25.0 h"),
     ],
 )
 def test_durations_at_the_edges(seconds: float, text: str) -> None:
@@ -116,7 +117,7 @@ def test_a_hundred_trials_and_as_many_losses_take_at_most_two_hundred_lines() ->
     assert 100 < len(lines) <= 200
     assert not any("\n" in line for line in lines)
     assert lines[0] == "trial 0 attempt 1 lost (the worker process died); again"
-    assert lines[-1].startswith("[100/100] trial 99 mlp 20/1 complete kfac_ggn=-0.500 (0 s, ")
+    assert lines[-1].startswith("[100/100] trial 99 mlp 20/1 complete kfac_ggn=-0.500 (0.0 s, ")
     assert progress.rows == {}
 
 
@@ -151,6 +152,6 @@ def test_the_live_table_shows_every_running_trial_and_the_last_finished() -> Non
     )  # fmt: skip
     rows = [line.split() for line in shown(progress).splitlines()]
     running = next(row for row in rows if row[:1] == ["12"])
-    assert running == ["12", "cnn", "37/3", "5/40", "-1.250", "6.500", "0", "s", "running"]
+    assert running == ["12", "cnn", "37/3", "5/40", "-1.250", "6.500", "0.0", "s", "running"]
     assert [row[0] for row in rows if row[1:2] == ["mlp"]] == [str(i) for i in range(4, 12)]
-    assert shown(progress).startswith("small [b]: 12 of 100 trials, 0 s elapsed, ")
+    assert shown(progress).startswith("small [b]: 12 of 100 trials, 0.")

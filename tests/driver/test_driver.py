@@ -11,6 +11,7 @@ from fakes import FakeExecutor, FileProposer, Silent, record_of, value_of
 
 import nas_evidence.driver.driver as driver_module
 import nas_evidence.driver.results as results_module
+from nas_evidence.best import Standings
 from nas_evidence.domains import IntRange
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import plan_trials
@@ -382,9 +383,9 @@ def test_beyond_the_limit_only_the_best_weights_are_kept(
     monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 3)
     run(study(), tmp_path)
     done = finished(tmp_path).values()
-    best = sorted(done, key=lambda t: t.values["kfac_ggn"], reverse=True)[:3]
+    best = Standings("kfac_ggn", done).first(3)
     kept = {int(path.stem) for path in (tmp_path / "models").iterdir()}
-    assert kept == {t.trial_id for t in best}
+    assert kept == {standing.trial_id for standing in best}
 
 
 @pytest.mark.slow
@@ -402,10 +403,10 @@ def test_the_weights_of_the_pareto_front_are_kept_too_in_any_order(
             run(spec, folder, Interrupted(workers=4, seed=seed, after=15))
         run(spec, folder, FakeExecutor(workers=3, seed=seed))
         done = finished(folder).values()
-        best = sorted(done, key=lambda t: (-t.values["kfac_ggn"], t.trial_id))[:2]
+        best = Standings("kfac_ggn", done).first(2)
         # One larger network is better up to a width of 20 and worse from there.
         front = {
-            t.trial_id
+            Standings("kfac_ggn", done).of(t.architecture_key).trial_id
             for t in done
             if not any(
                 o.values["kfac_ggn"] >= t.values["kfac_ggn"]

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nas_evidence.domains import IntRange
-from nas_evidence.driver.scheduler import MAX_COMPARED, Point, cohort, decide, point_of, ranks
+from nas_evidence.driver.scheduler import MAX_COMPARED, decide, point_of, ranks
+from nas_evidence.maths.pareto import Point, fronts, on_front
 from nas_evidence.spec import DatasetSpec, StudySpec
 
 SCORES = st.floats(min_value=-9, max_value=0)
@@ -28,13 +29,18 @@ def study(rule: str = "halving", *, minimise: tuple[str, ...] = (), **more: obje
     )
 
 
+def all_at_once(at_rung: dict[int, Point | None], spec: StudySpec) -> dict[int, str | None]:
+    """The decision on every trial of a batch whose trials have all reached the rung."""
+    return {trial_id: decide(trial_id, at_rung, spec) for trial_id in at_rung}
+
+
 def alone(scores: list[float]) -> dict[int, Point | None]:
     return {i: (score,) for i, score in enumerate(scores)}
 
 
 @given(st.lists(SCORES, min_size=1, max_size=20, unique=True), st.integers(2, 4))
 def test_halving_keeps_exactly_the_best_share(scores: list[float], reduction: int) -> None:
-    verdicts = cohort(alone(scores), study(reduction=reduction))
+    verdicts = all_at_once(alone(scores), study(reduction=reduction))
     best = sorted(range(len(scores)), key=lambda i: -scores[i])
     kept = {i for i, reason in verdicts.items() if reason is None}
     assert kept == set(best[: max(1, len(scores) // reduction)])
@@ -42,7 +48,7 @@ def test_halving_keeps_exactly_the_best_share(scores: list[float], reduction: in
 
 @given(st.lists(SCORES, min_size=1, max_size=20))
 def test_the_median_rule_prunes_what_is_below_the_others_median(scores: list[float]) -> None:
-    for i, reason in cohort(alone(scores), study("median")).items():
+    for i, reason in all_at_once(alone(scores), study("median")).items():
         others = scores[:i] + scores[i + 1 :]
         below = bool(others) and scores[i] < statistics.median(others)
         assert (reason is not None) == below
@@ -51,7 +57,9 @@ def test_the_median_rule_prunes_what_is_below_the_others_median(scores: list[flo
 @given(st.permutations(list(range(7))), st.sampled_from(["halving", "median"]))
 def test_the_order_of_arrival_decides_nothing_in_a_cohort(order: list[int], rule: str) -> None:
     points = alone([-0.5, -0.1, -0.5, -0.9, -0.2, -0.3, -0.3])
-    assert cohort({i: points[i] for i in order}, study(rule)) == cohort(points, study(rule))
+    assert all_at_once({i: points[i] for i in order}, study(rule)) == all_at_once(
+        points, study(rule)
+    )
 
 
 def test_nobody_is_pruned_before_enough_are_seen_or_without_a_rule() -> None:
@@ -106,10 +114,12 @@ POINTS = st.integers(2, 3).flatmap(
 @settings(max_examples=60, deadline=None)
 @given(POINTS)
 def test_ranks_follow_the_fronts_that_peeling_finds(points: list[Point]) -> None:
-    found, fronts = ranks(points), peeled(points)
+    found, expected = ranks(points), peeled(points)
+    assert fronts(points) == expected
+    assert on_front(points) == [front == 0 for front in expected]
     for i, j in itertools.combinations(range(len(points)), 2):
-        if fronts[i] != fronts[j]:
-            assert (found[i] < found[j]) == (fronts[i] < fronts[j])
+        if expected[i] != expected[j]:
+            assert (found[i] < found[j]) == (expected[i] < expected[j])
         if points[i] == points[j]:
             assert found[i] == found[j]
     assert min(found) == 1
@@ -124,7 +134,7 @@ def test_within_a_front_the_ends_and_the_thin_parts_come_first() -> None:
 def test_with_several_objectives_small_models_are_not_pruned_for_their_score() -> None:
     spec = study(minimise=("n_parameters",), reduction=2)
     at_rung = {0: (-0.9, -10.0), 1: (-0.2, -900.0), 2: (-0.95, -500.0), 3: (-0.3, -950.0)}
-    verdicts = cohort(at_rung, spec)
+    verdicts = all_at_once(at_rung, spec)
     assert [i for i, reason in verdicts.items() if reason is None] == [0, 1]
     assert verdicts[2] == "kfac_ggn -0.95 with n_parameters 500 is 3rd of 4"
 

@@ -91,7 +91,7 @@ def mortal(death: Death, proposer: type[Any]) -> type[Any]:
 @contextmanager
 def mortality(death: Death, proposer: type[Any], compact_at: int) -> Iterator[None]:
     """Let every effect of a driver be its last."""
-    write_line, write_table, stop = Journal.write, store_module._write_atomically, Driver._stop
+    write_line, write_table, stop = Journal.write, store_module._write_table, Driver._stop
 
     def line(journal: Journal, event: str, **facts: Any) -> None:
         if death.knocks():
@@ -125,11 +125,11 @@ def mortality(death: Death, proposer: type[Any], compact_at: int) -> Iterator[No
         patch.setattr(driver_module, "arrow", death.step)
         patch.setattr(driver_module, "Proposer", mortal(death, proposer))
         patch.setattr(driver_module, "shutil", SimpleNamespace(rmtree=remove))
-        patch.setattr(driver_module, "write_atomically", small)
-        patch.setattr(budget_module, "write_atomically", small)
+        patch.setattr(driver_module, "write_whole", small)
+        patch.setattr(budget_module, "write_whole", small)
         patch.setattr(driver_module, "COMPACT_AT", compact_at)
         patch.setattr(driver_module, "compact", functools.partial(compact, at_least=compact_at))
-        patch.setattr(store_module, "_write_atomically", table)
+        patch.setattr(store_module, "_write_table", table)
         patch.setattr(Journal, "write", line)
         patch.setattr(Driver, "_stop", stopped)
         yield

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, browser
-from test_report import study_folder, trial
+from reporting.test_report import study_folder, trial
 
 from nas_evidence.reporting.study import build_report
 from nas_evidence.reporting.tables import Study, load_study_tables

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
+import nas_evidence.reporting.report as report_module
+import nas_evidence.reporting.tables as tables_module
+from nas_evidence.cli.terminal import trust_line
 from nas_evidence.codec import dump_study
 from nas_evidence.domains import IntRange
 from nas_evidence.record import (
@@ -25,7 +29,8 @@ from nas_evidence.reporting.importance import importance_sentence, importances
 from nas_evidence.reporting.posterior import posterior, posterior_sentences
 from nas_evidence.reporting.problems import flags, problems, statuses
 from nas_evidence.reporting.pruning import pruning_report
-from nas_evidence.reporting.study import build_report
+from nas_evidence.reporting.report import report_on
+from nas_evidence.reporting.study import build_report, write_report
 from nas_evidence.reporting.tables import Study, load_study_tables
 from nas_evidence.reporting.terms import Layer, comparison, gap_sentence
 from nas_evidence.spec import (
@@ -406,3 +411,43 @@ def test_a_held_out_score_is_a_baseline_to_beat_by_its_name_alone(tmp_path: Path
     assert "no better than baselines over all architectures" in text
     assert "heldout\\_x 1.00" in text
     assert "**heldout\\_x** (baseline)" in text
+
+
+def test_a_report_reads_the_tables_once_and_computes_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+
+    def counted(module: Any, name: str) -> None:
+        function = getattr(module, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return function(*arguments, **named)
+
+        monkeypatch.setattr(module, name, call)
+
+    counted(tables_module, "read_tables")
+    names = ("trust", "early_trust", "pruning_report", "posterior", "importances", "comparison",
+             "problems", "flags", "statuses")  # fmt: skip
+    for name in names:
+        counted(report_module, name)
+    report = report_on(load_study_tables(folder(tmp_path, [record(i, i) for i in range(8)])))
+    write_report(report, tmp_path / "report")
+    trust_line(report)
+    assert calls == {"read_tables": 1} | dict.fromkeys(names, 1)
+
+
+def test_the_terminal_says_of_the_ranking_what_correlations_csv_says(tmp_path: Path) -> None:
+    records = [record(i, i, value=QUALITY[i] + (-1) ** i / 4) for i in range(8)]
+    report = report_on(load_study_tables(folder(tmp_path, records)))
+    paths = write_report(report, tmp_path / "report")
+    with paths.correlations.open(encoding="utf-8") as file:
+        rows = [r for r in csv.DictReader(file) if r["group"] == "all"]
+    own = next(r for r in rows if (r["score"], r["target"]) == ("kfac_ggn", "test_accuracy"))
+    said = trust_line(report)
+    low, high = float(own["rho_low"]), float(own["rho_high"])
+    assert f"rho {float(own['rho']):.2f} (95 % interval {low:.2f} to {high:.2f})" in said
+    assert "; as good or better at no cost: " in said
+    few = report_on(load_study_tables(folder(tmp_path / "few", [record(0, 0)])))
+    assert trust_line(few) == "trust:  undefined: only 1 with both values, at least 5 needed"

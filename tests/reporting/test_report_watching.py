@@ -91,7 +91,7 @@ def test_new_rewritten_and_joined_files_change_the_stamp(tmp_path: Path) -> None
 
 
 def test_a_study_is_over_with_its_last_trial(tmp_path: Path) -> None:
-    from test_report_search import folder, record
+    from reporting.test_report_search import folder, record
 
     folder(tmp_path, [record(0, 0), record(1, 1)], n_trials=3)
     assert not all_finished(tmp_path)

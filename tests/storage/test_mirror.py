@@ -369,7 +369,7 @@ def test_who_looks_while_the_driver_removes_what_was_just_listed_lists_again(
 def test_a_store_that_is_silent_for_a_while_is_waited_for(
     uri: str, monkeypatch: pytest.MonkeyPatch, calm: list[tuple[object, ...]]
 ) -> None:
-    monkeypatch.setattr(remote_module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     n, plain = 0, Remote._write
 
     def flaky(self: Remote, name: str, content: bytes) -> None:

@@ -1,0 +1,120 @@
+"""All that the report of a study says, computed once: tables in, one value out.
+
+The page, its Markdown twin, the CSV files and the terminal are written from this value and
+compute nothing themselves.
+"""
+
+import math
+from dataclasses import dataclass
+
+from nas_evidence.registry import FREE_SCORES, declared
+from nas_evidence.reporting.along_training import EarlyTrust, early_trust, settling_sentence
+from nas_evidence.reporting.correlations import ALL, Trust, trust
+from nas_evidence.reporting.headline import certainty_sentences, yardstick_sentence
+from nas_evidence.reporting.importance import (
+    ParameterImportance,
+    importance_sentence,
+    importances,
+)
+from nas_evidence.reporting.posterior import Belief, posterior, posterior_sentences
+from nas_evidence.reporting.problems import (
+    Problem,
+    StatusCount,
+    flags,
+    problems,
+    spent_sentence,
+    statuses,
+)
+from nas_evidence.reporting.pruning import PruningReport, pruning_report
+from nas_evidence.reporting.tables import Study
+from nas_evidence.reporting.terms import Comparison, comparison, gap_sentence
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a study has found, in tables, statistics and sentences.
+
+    study        the tables and the ranking
+    certainty    sentences: how sure the first rank is
+    yardstick    sentence: what the winner adds to the best linear model
+    trust        how far each score can be trusted, at the end of training
+    early        the same at each epoch at which evidence was stored, and `settling` in a sentence
+    beliefs      posterior weights of the architectures, and `posterior` in sentences
+    importances  of the parameters of the architectures, and `importance` in a sentence
+    compared     the evidence of each trial in its terms, None where no trial has any; `gap` says
+                 what sets the first two apart
+    pruning      what pruning saved, or would have saved
+    statuses     how trials ended, and `spent`, what that took
+    problems     what went wrong
+    flags        warning signs in valid estimates
+    """
+
+    study: Study
+    certainty: tuple[str, ...]
+    yardstick: str
+    trust: Trust
+    early: tuple[EarlyTrust, ...]
+    settling: str
+    beliefs: tuple[Belief, ...]
+    posterior: tuple[str, ...]
+    importances: tuple[ParameterImportance, ...]
+    importance: str
+    compared: Comparison | None
+    gap: str
+    pruning: PruningReport
+    statuses: tuple[StatusCount, ...]
+    spent: str
+    problems: tuple[Problem, ...]
+    flags: tuple[Problem, ...]
+
+    def free_scores_ahead(self, target: str) -> dict[str, float]:
+        """Return the scores without cost that rank `target` at least as well as the main one.
+
+        The values are Spearman's rho over all architectures.
+        """
+        rho = {
+            row.score: row.statistics.rho
+            for row in self.trust.rows
+            if (row.target, row.group) == (target, ALL) and row.statistics.rho is not None
+        }
+        least = rho.get(self.trust.main, math.inf)
+        free = FREE_SCORES
+        return {score: own for score, own in rho.items() if score in free and own >= least}
+
+
+def report_on(study: Study) -> Report:
+    """Compute all that is said of a study, for any number of trials."""
+    judged = trust(
+        study.architectures,
+        scores=study.scores,
+        targets=study.targets,
+        rivals=[name for name in study.scores if _is_rival(name) and name != study.spec.objective],
+        group="family",
+        seed=study.spec.seed,
+    )
+    early, beliefs, matter = early_trust(study), posterior(study), importances(study)
+    compared = comparison(study)
+    return Report(
+        study=study,
+        certainty=tuple(certainty_sentences(study)),
+        yardstick=yardstick_sentence(study),
+        trust=judged,
+        early=tuple(early),
+        settling=settling_sentence(study, early),
+        beliefs=tuple(beliefs),
+        posterior=tuple(posterior_sentences(study, beliefs)),
+        importances=tuple(matter),
+        importance=importance_sentence(matter),
+        compared=compared,
+        gap=gap_sentence(compared) if compared else "",
+        pruning=pruning_report(study),
+        statuses=tuple(statuses(study)),
+        spent=spent_sentence(study),
+        problems=tuple(problems(study)),
+        flags=tuple(flags(study)),
+    )
+
+
+def _is_rival(score: str) -> bool:
+    """Tell whether a score is a baseline; one on held-out data is what evidence has to replace."""
+    return declared(score).baseline

@@ -1,0 +1,132 @@
+"""Which trial is best: one answer for the status, the report, the export and the kept weights."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+import nas_evidence.driver.results as results_module
+from nas_evidence.best import Standings
+from nas_evidence.codec import dump_study, load_study
+from nas_evidence.driver.results import KeptModels
+from nas_evidence.exporting import trial_to_export
+from nas_evidence.record import Evaluation, EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.reporting.tables import load_study_tables
+from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.storage.study_folder import study_status
+from nas_evidence.store import TrialRow, finished, write_record
+
+POOLS = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "ranking"
+STUDY = StudySpec.model_validate(
+    {
+        "name": "two seeds",
+        "objective": "kfac_ggn",
+        "n_trials": 500,
+        "replicates": 2,
+        "dataset": {"name": "digits"},
+        "family": {"mlp": {"width": {"low": 4, "high": 1000}}},
+    }
+)
+
+
+def record(
+    trial_id: int, width: int, value: float, status: TrialStatus = TrialStatus.COMPLETE
+) -> TrialRecord:
+    estimate = EvidenceEstimate(estimator="kfac_ggn", value=value, per_datum=value / 100)
+    return TrialRecord(
+        trial_id=trial_id,
+        attempt=1,
+        replicate=trial_id % 2,
+        architecture=ArchitectureSpec(family="mlp", values={"width": width}),
+        status=status,
+        seed=trial_id,
+        n_parameters=width,
+        n_data=100,
+        epochs=1,
+        evaluations=(Evaluation(epoch=1, estimate=estimate),),
+        test_accuracy=0.5,
+        test_nll_per_datum=1.0,
+    )
+
+
+#: The luckiest trial is 1, pruned trials are no candidates, and the best mean is that of width 20,
+#: for which trial 3 stands.
+TWO_SEEDS = (
+    record(0, 10, -900.0),
+    record(1, 10, -100.0),
+    record(2, 20, -310.0),
+    record(3, 20, -290.0),
+    record(4, 30, -400.0),
+    record(5, 30, -1.0, TrialStatus.PRUNED),
+)
+
+
+def rows(*records: TrialRecord) -> list[TrialRow]:
+    return [TrialRow.of(one) for one in records]
+
+
+def test_the_best_mean_wins_and_its_best_replicate_stands_for_it() -> None:
+    standings = Standings("kfac_ggn", rows(*TWO_SEEDS))
+    assert [one.trial_id for one in standings.first()] == [3, 4, 1]
+    assert [one.mean for one in standings.first()] == [-300.0, -400.0, -500.0]
+
+
+def test_the_order_of_arrival_decides_nothing_and_equals_keep_the_order_of_trials() -> None:
+    records = [record(i, i // 2 % 7, float(i % 3)) for i in range(40)]
+    expected = Standings("kfac_ggn", rows(*records)).first()
+    for seed in range(5):
+        random.Random(seed).shuffle(records)
+        assert Standings("kfac_ggn", rows(*records)).first() == expected
+
+
+def test_status_report_export_and_kept_weights_agree_on_the_winner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "study.toml").write_text(dump_study(STUDY), encoding="utf-8")
+    models = tmp_path / "models"
+    models.mkdir()
+    for one in TWO_SEEDS:
+        write_record(tmp_path, one, STUDY)
+        (models / f"{one.trial_id}.safetensors").touch()
+    done = finished(tmp_path)
+    best, winner = study_status(tmp_path).best, load_study_tables(tmp_path).winner
+    assert best is not None
+    assert winner is not None
+    monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 5)
+    monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 1)
+    KeptModels(tmp_path, STUDY, done)
+    kept = [int(path.stem) for path in models.iterdir()]
+    exported = trial_to_export(STUDY, list(done.values()))
+    assert (best.trial_id, winner.trial_id, exported, kept) == (3, 3, 3, [3])
+
+
+@pytest.mark.parametrize(("pool", "trial_id"), [("cifar10", 44)])
+def test_on_a_committed_pool_export_and_status_name_the_winner_of_the_report(
+    pool: str, trial_id: int
+) -> None:
+    folder = POOLS / pool
+    winner, study = load_study_tables(folder).winner, load_study(folder / "study.toml")
+    assert winner is not None
+    exported = trial_to_export(study, list(finished(folder).values()))
+    assert (winner.trial_id, exported) == (trial_id, trial_id)
+
+
+def test_of_more_than_200_trials_the_weights_of_the_winner_are_always_kept(
+    tmp_path: Path,
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    rng = random.Random(0)
+    standings, kept = Standings("kfac_ggn"), KeptModels(tmp_path, STUDY, {})
+    # The noise between seeds exceeds the differences: lucky trials are of bad architectures.
+    for trial_id in range(300):
+        width = trial_id // 2
+        row = TrialRow.of(record(trial_id, width, -abs(width - 75) + rng.gauss(0, 40)))
+        standings.add(row)
+        (models / f"{trial_id}.safetensors").touch()
+        kept.add(row, trial_id + 1)
+        assert standings.best is not None
+        assert (models / f"{standings.best.trial_id}.safetensors").exists()
+    there = {int(path.stem) for path in models.iterdir()}
+    best = {one.trial_id for one in standings.first(results_module.KEEP_BEST_MODELS)}
+    assert there <= best
