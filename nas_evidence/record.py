@@ -7,8 +7,18 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from nas_evidence.domains import Frozen
-from nas_evidence.registry import Relation
+from nas_evidence.estimates import EvidenceEstimate, Term
 from nas_evidence.spec import ArchitectureSpec
+
+__all__ = [
+    "CurvePoint",
+    "Evaluation",
+    "EvidenceEstimate",
+    "SliceReport",
+    "Term",
+    "TrialRecord",
+    "TrialStatus",
+]
 
 
 class TrialStatus(StrEnum):
@@ -28,36 +38,6 @@ class TrialStatus(StrEnum):
     def is_final(self) -> bool:
         """Tell whether a trial with this status is over."""
         return self not in (TrialStatus.RUNNING, TrialStatus.LOST)
-
-
-class Term(Frozen):
-    """One named part of an estimate; `group` is a parameter tensor, or "all"."""
-
-    term: str
-    group: str
-    value: float
-
-
-class EvidenceEstimate(Frozen):
-    """One score of one model.
-
-    value           larger is better; nats summed over the data where `per_datum` is given
-    per_datum       value / n_data in nats, or None where the unit is another
-    standard_error  of `value`, None where the estimator is deterministic
-    relation        what holds on linear-Gaussian models: exact, lower bound, or score only
-    terms           the parts of the value, some by parameter group
-    valid, note     False with the condition that was not met; never a silent NaN
-    """
-
-    estimator: str
-    value: float
-    per_datum: float | None = None
-    standard_error: float | None = None
-    relation: Relation = "SCORE"
-    terms: tuple[Term, ...] = ()
-    seconds: float = 0.0
-    valid: bool = True
-    note: str = ""
 
 
 class Evaluation(Frozen):

@@ -299,7 +299,7 @@ def seen_from_here(place: str) -> "Store | None":
 
 
 def _cancel_in(store: "Store", trial_id: int | None) -> None:
-    from nas_evidence.jobs.cancelling import cancel as cancel_and_wait
+    from nas_evidence.driver.cancelling import cancel as cancel_and_wait
 
     if out.is_terminal:
         with out.status("waiting for the slice to end"):
@@ -313,7 +313,7 @@ def _cancel_in(store: "Store", trial_id: int | None) -> None:
 
 def _follow_folder(place: str) -> None:
     """Print what happens in a study until no driver holds it."""
-    from nas_evidence.jobs.cancelling import pause_between_looks
+    from nas_evidence.driver.cancelling import pause_between_looks
     from nas_evidence.storage.log_lines import journal_lines
     from nas_evidence.storage.study_folder import is_locked
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature import CurvaturePass, check_kind, curvature_pass, trace_ratios
+from nas_evidence.estimates import EvidenceEstimate, Term
 from nas_evidence.evidence.laplace import (
     checked_precision,
     laplace_estimate,
@@ -17,7 +18,6 @@ from nas_evidence.evidence.laplace import (
     with_trace_ratios,
 )
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
-from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.registry import CURVATURES
 from nas_evidence.spec import EVIDENCE_BATCH, MC_DRAWS
 

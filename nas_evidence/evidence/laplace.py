@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature import CurvaturePass
+from nas_evidence.estimates import EvidenceEstimate, Term
 from nas_evidence.maths.structured import Structured
-from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.registry import SCORES
 
 

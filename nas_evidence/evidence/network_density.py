@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from nas_evidence.estimates import EvidenceEstimate, Term
 from nas_evidence.evidence.laplace import checked_precision
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.hmc import Density
-from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.registry import SCORES
 
 #: Summed log likelihood [] of one flat parameter vector [P] on inputs [n, ...] and targets.

@@ -10,9 +10,9 @@ from fakes import FakeExecutor, FileProposer, Silent
 
 import nas_evidence.driver.driver as driver_module
 from nas_evidence.domains import IntRange
+from nas_evidence.driver.cancelling import cancel
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import open_store
-from nas_evidence.jobs.cancelling import cancel
 from nas_evidence.record import TrialStatus
 from nas_evidence.spec import Assignment, DatasetSpec, StudySpec
 from nas_evidence.storage.log_lines import journal_lines, log_lines
