@@ -20,9 +20,9 @@ from nas_evidence.driver.retries import Retries
 from nas_evidence.driver.rungs import Rungs
 from nas_evidence.files import write_whole
 from nas_evidence.maths.pareto import Point
-from nas_evidence.proposing.proposer import Proposal, Proposer
+from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.database import database_of
 from nas_evidence.storage.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
@@ -155,17 +155,16 @@ class Driver:
             self._retries.recall(event)
             if (word := event["event"]) in logged:
                 logged[word].add(event["trial_id" if word == "end" else "number"])
-        for proposal in self._proposer.proposals():
-            if proposal.number not in logged["ask"]:
-                self._log_ask(proposal, recovered=True)
+        for number, architecture in enumerate(self._proposer.proposals()):
+            if number not in logged["ask"]:
+                self._log_ask(number, architecture, recovered=True)
         for trial_id in sorted(self._done.keys() - logged["end"]):
             self._log_end(self._done[trial_id], recovered=True)
         for number in sorted(self._told - logged["tell"]):
             self._journal.write("tell", number=number, recovered=True)
 
-    def _log_ask(self, proposal: Proposal, **facts: bool) -> None:
-        architecture = str(proposal.architecture)
-        self._journal.write("ask", number=proposal.number, architecture=architecture, **facts)
+    def _log_ask(self, number: int, architecture: ArchitectureSpec, **facts: bool) -> None:
+        self._journal.write("ask", number=number, architecture=str(architecture), **facts)
 
     def _log_end(self, row: TrialRow, **facts: bool) -> None:
         status = str(row.status)
@@ -194,11 +193,15 @@ class Driver:
 
     def _ask(self) -> None:
         for _ in range(self._to_ask()):
-            proposal = self._proposer.ask()
+            number, architecture = self._n_asked, self._proposer.ask()
             arrow("asked")
             self._n_asked += 1
-            self._log_ask(proposal)
-            self._queue.extend(plan_trials([proposal], self._done, self._study, self._seen))
+            self._log_ask(number, architecture)
+            self._queue.extend(
+                plan_trials(
+                    [architecture], self._done, self._study, self._seen, first_number=number
+                )
+            )
 
     def _launch(self, planned: Assignment) -> None:
         trial_id = planned.trial_id
