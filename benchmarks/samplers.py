@@ -279,10 +279,10 @@ def costs(landscape: Landscape, folder: Path, repeats: int) -> Iterator[dict[str
     filler = Proposer(landscape.study("qmc", 0), database)
     for history in HISTORIES[:2]:
         while len(filler.told()) < history:
-            proposal = filler.ask()
-            value = landscape.value(proposal.architecture)
+            number, architecture = len(filler.proposals()), filler.ask()
+            value = landscape.value(architecture)
             assert value is not None
-            filler.tell(proposal.number, Told((value,)))
+            filler.tell(number, Told((value,)))
         for times in (1, 10) if history == HISTORIES[1] else (1,):
             for sampler in SAMPLERS:
                 copy = grown(database, folder / "copy.db", history=history, times=times)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nas_evidence.proposing.proposer import Proposal, Told
+from nas_evidence.proposing.proposer import Told
 from nas_evidence.record import (
     Evaluation,
     EvidenceEstimate,
@@ -223,7 +223,7 @@ class FileProposer:
         if self.path.exists():
             self.state = json.loads(self.path.read_text())
 
-    def ask(self) -> Proposal:
+    def ask(self) -> ArchitectureSpec:
         number = len(self.state["proposals"])
         seed = derive_seed(self.study.seed, number, json.dumps(self.state["told"]))
         self.state["proposals"].append(4 + seed % 60)
@@ -240,10 +240,10 @@ class FileProposer:
     def told(self) -> set[int]:
         return {number for number, *_ in self.state["told"]}
 
-    def proposals(self) -> list[Proposal]:
+    def proposals(self) -> list[ArchitectureSpec]:
         return [
-            Proposal(n, ArchitectureSpec(family="mlp", values={"width": width}))
-            for n, width in enumerate(self.state["proposals"])
+            ArchitectureSpec(family="mlp", values={"width": width})
+            for width in self.state["proposals"]
         ]
 
     def _save(self) -> None:

@@ -157,7 +157,7 @@ def attach(folder: Place = None, address: Dashboard = None, name: JobName = None
             else:
                 typer.echo(said, nl=False)
     except KeyboardInterrupt:
-        err.print(f"\nThe study goes on. Come back: {again}")
+        err.print(f"\nThe study keeps running. To follow it again: {again}")
         raise SystemExit(130) from None
     _print_job(job)
     if job.state != "SUCCEEDED":
@@ -176,7 +176,9 @@ def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) 
     if address is None:
         lines = log_lines(opened(place).folder, trial_id)
         if not lines and trial_id is not None:
-            raise ValueError(f"{place} has no word on a trial {trial_id}; see its status.")
+            raise ValueError(
+                f"the logs of {place} have no line about trial {trial_id}; see its status."
+            )
         typer.echo("\n".join(lines))
         return
     client = connect(address)

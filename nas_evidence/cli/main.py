@@ -37,7 +37,7 @@ def main() -> None:
     try:
         # Not standalone, so that typer.Exit comes back as a number and errors come out here.
         code = app(standalone_mode=False, prog_name="nas-evidence")
-        if code == _INTERRUPTED:  # by typer, without a word
+        if code == _INTERRUPTED:  # by typer, which prints nothing
             err.print("interrupted")
         sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):

@@ -174,10 +174,10 @@ class Progress:
         self.rows.pop(trial_id, None)
 
     def lost(self, loss: Lost) -> None:
-        """Say that an attempt died and that the trial goes on."""
+        """Say that an attempt was lost and that the trial is retried."""
         self.rows.pop(loss.trial_id, None)
         if self.say:
-            self.say(f"trial {loss.trial_id} attempt {loss.attempt} lost ({loss.cause}); again")
+            self.say(f"trial {loss.trial_id} attempt {loss.attempt} lost ({loss.cause}); retrying")
 
     def _line(self, row: _Row, record: TrialRecord) -> str:
         architecture = row.assignment.architecture

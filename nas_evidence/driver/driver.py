@@ -20,9 +20,9 @@ from nas_evidence.driver.retries import Retries
 from nas_evidence.driver.rungs import Rungs
 from nas_evidence.files import write_whole
 from nas_evidence.maths.pareto import Point
-from nas_evidence.proposing.proposer import Proposal, Proposer
+from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.database import database_of
 from nas_evidence.storage.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
@@ -55,7 +55,7 @@ class Watcher(Protocol):
         """Take note that a trial is over and stored."""
 
     def lost(self, loss: Lost) -> None:
-        """Take note that an attempt died; the trial goes on in another."""
+        """Take note that an attempt was lost; the trial is retried."""
 
 
 class Driver:
@@ -116,7 +116,7 @@ class Driver:
             self._ledger.account(self._executor.now(), len(self._running))
 
     def _handle_requests(self) -> None:
-        """Bring the trials that are to end back to a worker: their last words are there."""
+        """Queue the parked trials that are to be cancelled: a worker must write their record."""
         self.requests.look()
         for trial_id in sorted(self.requests.trials & self._waiting.keys()):
             self._queue.appendleft(self._waiting.pop(trial_id)[1])
@@ -139,7 +139,7 @@ class Driver:
             for half_written in (self._folder / table).glob(".*"):
                 half_written.unlink()
         compact(self._folder)
-        self._remember()
+        self._replay_journal()
         proposals = self._proposer.proposals()
         self._n_asked = len(proposals)
         self._queue.extend(plan_trials(proposals, self._done, self._study, self._seen))
@@ -147,25 +147,24 @@ class Driver:
             if number not in self._told:
                 self._tell_batch_of(number)
 
-    def _remember(self) -> None:
-        """Take up what the journal knows, and write the last line that a kill kept from it."""
+    def _replay_journal(self) -> None:
+        """Restore rungs and retries from the journal, and write the lines that a kill kept out."""
         logged: dict[str, set[int]] = {"ask": set(), "end": set(), "tell": set()}
         for event in read_journal(self._folder):
-            self._rungs.recall(event)
-            self._retries.recall(event)
+            self._rungs.replay(event)
+            self._retries.replay(event)
             if (word := event["event"]) in logged:
                 logged[word].add(event["trial_id" if word == "end" else "number"])
-        for proposal in self._proposer.proposals():
-            if proposal.number not in logged["ask"]:
-                self._log_ask(proposal, recovered=True)
+        for number, architecture in enumerate(self._proposer.proposals()):
+            if number not in logged["ask"]:
+                self._log_ask(number, architecture, recovered=True)
         for trial_id in sorted(self._done.keys() - logged["end"]):
             self._log_end(self._done[trial_id], recovered=True)
         for number in sorted(self._told - logged["tell"]):
             self._journal.write("tell", number=number, recovered=True)
 
-    def _log_ask(self, proposal: Proposal, **facts: bool) -> None:
-        architecture = str(proposal.architecture)
-        self._journal.write("ask", number=proposal.number, architecture=architecture, **facts)
+    def _log_ask(self, number: int, architecture: ArchitectureSpec, **facts: bool) -> None:
+        self._journal.write("ask", number=number, architecture=str(architecture), **facts)
 
     def _log_end(self, row: TrialRow, **facts: bool) -> None:
         status = str(row.status)
@@ -194,11 +193,15 @@ class Driver:
 
     def _ask(self) -> None:
         for _ in range(self._to_ask()):
-            proposal = self._proposer.ask()
+            number, architecture = self._n_asked, self._proposer.ask()
             arrow("asked")
             self._n_asked += 1
-            self._log_ask(proposal)
-            self._queue.extend(plan_trials([proposal], self._done, self._study, self._seen))
+            self._log_ask(number, architecture)
+            self._queue.extend(
+                plan_trials(
+                    [architecture], self._done, self._study, self._seen, first_number=number
+                )
+            )
 
     def _launch(self, planned: Assignment) -> None:
         trial_id = planned.trial_id
@@ -224,7 +227,7 @@ class Driver:
     def _handle(self, event: Event) -> None:
         assignment = self._running.get(event.trial_id)
         if assignment is None or assignment.attempt != event.attempt:
-            _LOG.warning("late_word trial_id=%d attempt=%d", event.trial_id, event.attempt)
+            _LOG.warning("late_message trial_id=%d attempt=%d", event.trial_id, event.attempt)
         elif isinstance(event, Lost):
             self._lost(event, assignment)
         elif isinstance(event, TrialRecord):

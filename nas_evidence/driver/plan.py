@@ -8,41 +8,43 @@ neither the speed of workers nor a crash changes what is proposed.
 
 from collections.abc import Container, Iterable
 
-from nas_evidence.proposing.proposer import Proposal
-from nas_evidence.spec import Assignment, StudySpec, derive_seed
+from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_seed
 
 
 def plan_trials(
-    proposals: Iterable[Proposal],
+    proposals: Iterable[ArchitectureSpec],
     done: Container[int],
     study: StudySpec,
     seen: dict[str, int] | None = None,
+    *,
+    first_number: int = 0,
 ) -> list[Assignment]:
     """Return what is left to run: a function of what is on disk, in order of trial id.
 
-    The number of the attempt is 1 here, and counted when a trial is launched.
-
+    The proposals are numbered from `first_number` on. The attempt is 1 here; the launch counts it.
     A proposal of an architecture that was proposed before becomes its next replicate; `seen`
     counts the replicates of each so far, and is brought up to date.
     """
     seen = {} if seen is None else seen
     assignments = []
-    for proposal in proposals:
-        key = proposal.architecture.key
+    for number, architecture in enumerate(proposals, start=first_number):
+        key = architecture.key
         first = seen.get(key, 0)
-        for r, trial_id in enumerate(trials_of(proposal.number, study)):
+        for r, trial_id in enumerate(trials_of(number, study)):
             if trial_id not in done:
-                assignments.append(_assignment(proposal, trial_id, first + r, study))
+                assignments.append(_assignment(architecture, trial_id, first + r, study))
         seen[key] = first + study.replicates
     return assignments
 
 
-def _assignment(proposal: Proposal, trial_id: int, replicate: int, study: StudySpec) -> Assignment:
+def _assignment(
+    architecture: ArchitectureSpec, trial_id: int, replicate: int, study: StudySpec
+) -> Assignment:
     return Assignment(
         trial_id=trial_id,
         attempt=1,
         replicate=replicate,
-        architecture=proposal.architecture,
+        architecture=architecture,
         dataset=study.dataset,
         plan=study.plan,
         estimators=study.estimators,

@@ -42,8 +42,8 @@ class Retries:
         self.losses: defaultdict[int, Losses] = defaultdict(Losses)
         self.shares: dict[int, float] = {}
 
-    def recall(self, event: Mapping[str, Any]) -> None:
-        """Take up a line of the journal."""
+    def replay(self, event: Mapping[str, Any]) -> None:
+        """Count what a line of the journal says of an earlier run."""
         if event["event"] == "lost":
             if (share := event.get("share")) is not None:
                 self.shares[event["trial_id"]] = share

@@ -24,8 +24,8 @@ class Rungs:
         self._passed: set[tuple[int, int]] = set()  # trial id and epoch, in this run
         self._table: dict[int, AtRung] = {e: {} for e in study.rungs}
 
-    def recall(self, event: Mapping[str, Any]) -> None:
-        """Take up a line of the journal."""
+    def replay(self, event: Mapping[str, Any]) -> None:
+        """Enter what a line of the journal says of an earlier run."""
         if event["event"] == "rung" and event["epoch"] in self._table:
             point = None if event["point"] is None else tuple(map(float, event["point"]))
             self._table[event["epoch"]].setdefault(event["trial_id"], point)

@@ -50,14 +50,6 @@ Point = dict[str, tuple[ParameterValue, optuna.distributions.BaseDistribution]]
 
 
 @dataclass(frozen=True)
-class Proposal:
-    """An architecture and its number in the study, counted from 0."""
-
-    number: int
-    architecture: ArchitectureSpec
-
-
-@dataclass(frozen=True)
 class Told:
     """What came of a proposal.
 
@@ -87,7 +79,7 @@ class Proposer:
         if not isinstance(database, Database):
             database = sqlite(database, study.name)
         self.spec = study
-        self._proposals: list[Proposal] = []
+        self._proposals: list[ArchitectureSpec] = []  # by number
         self._trial_ids: dict[int, int] = {}  # in the database, of the proposals not yet told
         self._told: set[int] = set()
         self._storage = _storage(database)
@@ -100,12 +92,16 @@ class Proposer:
             if "architecture" in frozen.user_attrs:
                 self._take_up(frozen)
 
-    def ask(self) -> Proposal:
-        """Propose the next architecture; it is pending in the database from now on."""
-        architecture = self._search.next(len(self._proposals), self._learner.draw)
+    def ask(self) -> ArchitectureSpec:
+        """Propose the next architecture; it is pending in the database from now on.
+
+        Its number is that of the proposals before it.
+        """
         number = len(self._proposals)
+        architecture = self._search.next(number, self._learner.draw)
         self._trial_ids[number] = self._write("architecture", architecture, number=number)
-        return self._add(architecture)
+        self._add(architecture)
+        return architecture
 
     def tell(self, number: int, result: Told) -> None:
         """Report what came of a proposal; a second report of the same one is ignored."""
@@ -120,38 +116,37 @@ class Proposer:
                 self._storage.set_trial_system_attr(trial_id, key, value)
             self._storage.set_trial_state_values(trial_id, as_stored.state, as_stored.values)
         self._told.add(number)
-        self._learner.show(number, self._proposals[number].architecture, result)
+        self._learner.show(number, self._proposals[number], result)
 
     def told(self) -> set[int]:
         """Return the numbers of the proposals that were told."""
         return set(self._told)
 
-    def proposals(self) -> list[Proposal]:
-        """Return every proposal so far, in order."""
+    def proposals(self) -> list[ArchitectureSpec]:
+        """Return every proposed architecture so far; the position of each is its number."""
         return list(self._proposals)
 
     def _take_up(self, frozen: FrozenTrial) -> None:
         """Take up a proposal of the database as an earlier process left it."""
         written = ArchitectureSpec.model_validate(frozen.user_attrs["architecture"])
         number = frozen.user_attrs.get("number", len(self._proposals))
-        # One that was written twice: a silent server had kept the first.
-        again = number < len(self._proposals)
-        proposal = self._proposals[number] if again else self._add(written)
+        if number >= len(self._proposals):  # else written twice: a silent server kept the first
+            number = self._add(written)
         if not frozen.state.is_finished():  # else nobody asks for its id in the database
             found = self._storage.get_trial_id_from_study_id_trial_number
-            self._trial_ids[proposal.number] = found(self._study_id, frozen.number)
+            self._trial_ids[number] = found(self._study_id, frozen.number)
         else:
-            self._told.add(proposal.number)
+            self._told.add(number)
             values = tuple(frozen.values) if frozen.state == TrialState.COMPLETE else None
             result = Told(values, frozen.constraints, frozen.state == TrialState.PRUNED)
-            self._learner.show(proposal.number, written, result)
+            self._learner.show(number, written, result)
 
-    def _add(self, architecture: ArchitectureSpec) -> Proposal:
-        proposal = Proposal(len(self._proposals), architecture)
-        self._proposals.append(proposal)
+    def _add(self, architecture: ArchitectureSpec) -> int:
+        number = len(self._proposals)
+        self._proposals.append(architecture)
         self._search.add(architecture)
-        self._learner.show(proposal.number, architecture, None)
-        return proposal
+        self._learner.show(number, architecture, None)
+        return number
 
     def _warm(self, stored: list[FrozenTrial]) -> list[Found]:
         """Return the warm start, written down at the first start: the old folder may go away."""

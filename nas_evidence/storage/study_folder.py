@@ -305,7 +305,7 @@ def study_status(folder: Path) -> StudyStatus:
 
 
 def _is_foreign(folder: Path) -> bool:
-    """Tell whether something is there that is not a folder we were killed in the midst of."""
+    """Tell whether the place holds something other than a study folder that was half created."""
     if folder.is_dir():
         names = (path.name for path in folder.iterdir())
         return any(name != "lock" and not name.startswith(_HALF_WRITTEN) for name in names)

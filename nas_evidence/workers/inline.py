@@ -70,7 +70,7 @@ class InlineExecutor:
         began = time.monotonic()
         try:
             event = self._calls.popleft()()
-        except Exception as error:  # a full disk, or a bug of ours: no word on the architecture
+        except Exception as error:  # a full disk, or a bug of ours: not the architecture's fault
             _LOG.warning("worker_lost trial_id=%d", assignment.trial_id, exc_info=error)
             self._worker.park()
             cause = (

@@ -19,7 +19,7 @@ _NAME = "node-token"
 #: Called on a node; returns why it cannot use the store, or "".
 Look = Callable[[], str]
 #: What a look has found at a node that died meanwhile: no worker for it, and no reason to stop.
-GONE = "the node is gone"
+GONE = "the node was lost"
 #: Waits so many seconds for what a look has found; None if it is not there yet.
 Answered = Callable[[float], str | None]
 

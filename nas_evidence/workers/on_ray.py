@@ -159,7 +159,7 @@ class RayExecutor:
         now = time.monotonic()
         for worker in [w for w in calls.values() if w.call is not None and now > w.deadline]:
             if worker in pooled:
-                events.append(self._pool.lose(worker, f"no word for {worker.silence:.0f} s"))
+                events.append(self._pool.lose(worker, f"no answer for {worker.silence:.0f} s"))
         self._refill()
         return [event for event in events if event is not None]
 
@@ -392,7 +392,7 @@ def _why(error: RayError) -> str:
         return str(cause) if isinstance(cause, OSError) else f"{type(cause).__name__}: {cause}"
     last = str(error).strip().splitlines()[-1].strip()
     if isinstance(error, ActorDiedError):
-        return last if "creation task" in str(error) else "the worker process died"
+        return last if "creation task" in str(error) else "the worker process crashed"
     if isinstance(error, ActorUnavailableError):
         return "the worker could not be reached"
     return f"{'worker' if isinstance(error, RayActorError) else type(error).__name__}: {last}"

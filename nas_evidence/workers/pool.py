@@ -2,7 +2,7 @@
 
 A worker holds one share class of a GPU and takes one trial after another. A trial whose class has
 no worker waits, the first first, until there is room; idle workers of other classes make room.
-What is gone is replaced as far as the nodes have room: with fewer nodes the pool is smaller.
+Lost workers are replaced as far as the nodes have room: with fewer nodes the pool is smaller.
 Where workers run is not known here: `begin`, `end` and `send` do that.
 """
 
@@ -155,7 +155,7 @@ class Pool:
         return Lost(assignment.trial_id, assignment.attempt, why)
 
     def refill(self) -> None:
-        """Replace what is gone as far as there is room.
+        """Replace lost workers as far as there is room.
 
         Raises:
             ValueError: no node has had room for any worker for 30 s, or workers fail to start.

@@ -35,7 +35,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Lost:
-    """An attempt that ended without a word: the worker died. Not the architecture's fault."""
+    """An attempt whose worker crashed or stopped answering; not the architecture's fault."""
 
     trial_id: int
     attempt: int

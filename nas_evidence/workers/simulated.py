@@ -150,7 +150,7 @@ class SimulatedExecutor:
         seconds *= fault.factor if fault and fault.kind == "slow" else 1.0
         if fault and fault.kind == "lost":
             died = seconds * self._random.random()
-            self._lose_after(died, running, "the worker process died", timeout)
+            self._lose_after(died, running, "the worker process crashed", timeout)
         elif fault and fault.kind == "hung":
             self._lose_after(math.inf, running, "", timeout)
         elif timeout is not None and seconds > timeout:
@@ -194,7 +194,7 @@ class SimulatedExecutor:
         self._clock, _, trial_id, happen = heapq.heappop(self._events)
         try:
             return [happen()]
-        except OSError as error:  # a full disk is no word on the architecture
+        except OSError as error:  # a full disk says nothing about the architecture
             attempt = self._running[trial_id].launch.assignment.attempt
             self.park(trial_id)
             return [Lost(trial_id, attempt, str(error))]
@@ -223,7 +223,7 @@ class SimulatedExecutor:
     ) -> None:
         """Lose a trial when its worker dies, or when its silence is taken for that."""
         if timeout is not None and seconds > timeout:
-            seconds, cause = timeout, f"no word for {timeout:.0f} s"
+            seconds, cause = timeout, f"no answer for {timeout:.0f} s"
         if math.isinf(seconds):
             return  # hung, and nobody minds
         assignment = running.launch.assignment

@@ -112,11 +112,11 @@ def test_a_hundred_trials_and_as_many_losses_take_at_most_two_hundred_lines() ->
     for trial_id in range(100):
         given = assignment(trial_id, width=20, depth=1)
         progress.launched(given)
-        progress.lost(Lost(trial_id, 1, "the worker process died"))
+        progress.lost(Lost(trial_id, 1, "the worker process crashed"))
         ended(progress, given)
     assert 100 < len(lines) <= 200
     assert not any("\n" in line for line in lines)
-    assert lines[0] == "trial 0 attempt 1 lost (the worker process died); again"
+    assert lines[0] == "trial 0 attempt 1 lost (the worker process crashed); retrying"
     assert lines[-1].startswith("[100/100] trial 99 mlp 20/1 complete kfac_ggn=-0.500 (0.0 s, ")
     assert progress.rows == {}
 

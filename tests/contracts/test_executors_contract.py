@@ -260,7 +260,7 @@ def test_a_dead_worker_is_one_loss_and_is_replaced(subject: Subject, tmp_path: P
     next_event(executor)
     subject.kill(0)
     executor.advance(0, 2, timeout=60.0)
-    assert next_event(executor) == Lost(0, 1, "the worker process died")
+    assert next_event(executor) == Lost(0, 1, "the worker process crashed")
     assert executor.free == free
     (end,) = drive(executor, [launch(1, tmp_path)])
     assert isinstance(end, TrialRecord)
@@ -276,7 +276,7 @@ def test_a_hung_slice_is_one_loss_when_its_time_is_up(subject: Subject, tmp_path
     subject.hang(0)
     started = executor.now()
     executor.advance(0, 2, timeout=2.0)
-    assert next_event(executor) == Lost(0, 1, "no word for 2 s")
+    assert next_event(executor) == Lost(0, 1, "no answer for 2 s")
     assert 2.0 <= executor.now() - started < 20.0
     assert executor.free == free
     (end,) = drive(executor, [launch(0, tmp_path, 2)])

@@ -16,7 +16,7 @@ from nas_evidence.domains import IntRange
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import plan_trials
 from nas_evidence.driver.retries import MAX_LOSSES, MAX_STALLED
-from nas_evidence.proposing.proposer import Proposal, Proposer
+from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
 from nas_evidence.storage.budget import read_spent
@@ -124,7 +124,7 @@ def test_replicates_share_the_architecture_and_differ_in_the_seed(tmp_path: Path
 def test_an_architecture_proposed_again_becomes_its_next_replicate() -> None:
     same = ArchitectureSpec(family="mlp", values={"width": 5})
     other = ArchitectureSpec(family="linear")
-    proposals = [Proposal(i, a) for i, a in enumerate([same, other, same, same])]
+    proposals = [same, other, same, same]
     planned = plan_trials(proposals, {}, study())
     assert [p.replicate for p in planned] == [0, 0, 1, 2]
 
@@ -225,8 +225,8 @@ def test_a_failure_is_a_row_and_never_told_as_a_value(
     run(study(), tmp_path, executor)
     assert finished(tmp_path)[3].status is status
     expected = [
-        ("FAIL", None) if p.number == 3 else ("COMPLETE", [value_of(p.architecture)])
-        for p in Proposer(study(), tmp_path / "study.db").proposals()
+        ("FAIL", None) if number == 3 else ("COMPLETE", [value_of(a)])
+        for number, a in enumerate(Proposer(study(), tmp_path / "study.db").proposals())
     ]
     assert told_states(tmp_path) == expected
 
@@ -256,7 +256,7 @@ def test_several_objectives_are_told_together(tmp_path: Path, database: None) ->
     run(spec, tmp_path)
     expected = [
         ("COMPLETE", [value_of(a), 10.0 * int(a.values.get("width", 1))])
-        for a in (p.architecture for p in Proposer(spec, tmp_path / "study.db").proposals())
+        for a in Proposer(spec, tmp_path / "study.db").proposals()
     ]
     assert told_states(tmp_path) == expected
 

@@ -220,7 +220,7 @@ def test_a_killed_worker_costs_an_attempt_and_a_second_driver_is_refused(
         assert errors == ""
     lost = [line for line in text.splitlines() if " lost " in line]
     assert len(lost) == 1
-    assert lost[0].endswith("attempt 1 lost (the worker process died); again")
+    assert lost[0].endswith("attempt 1 lost (the worker process crashed); retrying")
     attempts = read_table(folder, "trials").set_index("trial_id")["attempt"]
     assert sorted(attempts) == [1, 1, 1, 2]
     assert attempts[int(lost[0].split()[1])] == 2

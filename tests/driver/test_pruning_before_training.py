@@ -68,7 +68,7 @@ def test_a_trial_is_not_at_the_first_rung_before_it_has_a_score(tmp_path: Path) 
     assert rungs.rivals(3, 0, done=()) == {3: (-0.4,)}
     again = Rungs(study())
     for event in read_journal(tmp_path):
-        again.recall(event)
+        again.replay(event)
     assert again.rivals(3, 0, done=()) == {3: (-0.4,)}
 
 

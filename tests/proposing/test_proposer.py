@@ -71,9 +71,9 @@ def ask_all(
     proposer = Proposer(spec, database)
     asked = []
     for _ in range(count):
-        proposal = proposer.ask()
-        proposer.tell(proposal.number, told(proposal.architecture))
-        asked.append(proposal.architecture)
+        number, architecture = len(proposer.proposals()), proposer.ask()
+        proposer.tell(number, told(architecture))
+        asked.append(architecture)
     return asked
 
 
@@ -219,10 +219,12 @@ def test_the_order_of_telling_does_not_matter(monkeypatch: pytest.MonkeyPatch) -
     def after(order: Callable[[list[int]], list[int]]) -> list[str]:
         proposer = Proposer(study(), IN_MEMORY)
         for _ in range(3):
-            batch = [proposer.ask() for _ in range(8)]
-            for number in order([p.number for p in batch]):
-                proposer.tell(number, whole(proposer.proposals()[number].architecture))
-        return [p.architecture.key for p in proposer.proposals()]
+            first = len(proposer.proposals())
+            for _ in range(8):
+                proposer.ask()
+            for number in order(list(range(first, first + 8))):
+                proposer.tell(number, whole(proposer.proposals()[number]))
+        return [architecture.key for architecture in proposer.proposals()]
 
     assert after(lambda numbers: numbers) == after(lambda numbers: numbers[::-1])
 
@@ -245,8 +247,8 @@ def test_a_known_architecture_is_drawn_again_until_the_space_is_used_up(tmp_path
     keys = [a.key for a in asked]
     assert len(set(keys[:6])) == len(set(keys)) == 6
     again = Proposer(spec, tmp_path / "s.db")
-    assert [p.architecture for p in again.proposals()] == asked
-    assert [p.number for p in again.proposals()] == list(range(9))
+    assert again.proposals() == asked
+    assert len(asked) == 9
     assert again.told() == set(range(9))
 
 
@@ -360,7 +362,8 @@ def test_what_is_told_is_in_the_database_once(
     tmp_path: Path, result: Told, state: str, values: list[float] | None
 ) -> None:
     proposer = Proposer(study(), tmp_path / "s.db")
-    proposer.tell(proposer.ask().number, result)
+    proposer.ask()
+    proposer.tell(0, result)
     proposer.tell(0, Told((7.0,)))
     row = rows(tmp_path / "s.db", study())[0]
     assert proposer.told() == {0} == Proposer(study(), tmp_path / "s.db").told()
@@ -405,9 +408,10 @@ def test_rows_of_the_first_version_are_read(tmp_path: Path) -> None:
         trial = optuna.trial.create_trial(state=state, values=values, user_attrs=attributes)
         old.add_trial(trial)
     proposer = Proposer(study(), tmp_path / "s.db")
-    assert [str(p.architecture) for p in proposer.proposals()] == ["linear()"]
+    assert [str(architecture) for architecture in proposer.proposals()] == ["linear()"]
     assert proposer.told() == {0}
-    assert proposer.ask().number == 1
+    proposer.ask()
+    assert len(proposer.proposals()) == 2
 
 
 # --- warm start ---------------------------------------------------------------------------------

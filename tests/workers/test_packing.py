@@ -359,7 +359,7 @@ def test_a_node_that_dies_with_many_starting_workers_stops_nobody(clock: list[fl
     pool, backend = pool_of([Node("a", 8.0, 0), Node("b", 8.0, 0)], workers=8)
     pool.refill()
     for worker in list(pool.workers):
-        pool.lose(worker, "the worker process died")
+        pool.lose(worker, "the worker process crashed")
         clock[0] += 0.1
     pool.refill()
     assert pool.workers == []

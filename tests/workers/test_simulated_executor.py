@@ -103,7 +103,7 @@ def test_what_is_found_does_not_depend_on_workers_faults_or_resumption(tmp_path:
     launches = prepared([launch(i, tmp_path / "wild") for i in range(30)])
     found, log = run(wild, launches, retry=True)
     causes = {event.cause for _, event in log if isinstance(event, Lost)}
-    assert causes == {"the worker process died", "no word for 1000 s"}
+    assert causes == {"the worker process crashed", "no answer for 1000 s"}
     by_id = {record.trial_id: record.model_copy(update={"attempt": 1}) for record in found}
     assert by_id == {record.trial_id: record for record in expected}
 
