@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nas_evidence import audit
+from nas_evidence import auditing as audit
 from nas_evidence.auditing import AuditRow, Claim, run_audit
 from nas_evidence.auditing_problems import (
     definition,
