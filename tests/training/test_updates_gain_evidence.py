@@ -4,7 +4,7 @@ A rule that forbids precisions to rise must not spoil the noise or the temperatu
 together with them.
 """
 
-import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -60,9 +60,7 @@ def network(width: int, data: TensorData, *, depth: int = 1, seed: int = 0) -> n
     torch.manual_seed(seed)
     sizes = [data.input_shape[0], *([width] * depth)]
     layers = [
-        layer
-        for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True)
-        for layer in (nn.Linear(n_in, n_out), nn.Tanh())
+        layer for n_in, n_out in pairwise(sizes) for layer in (nn.Linear(n_in, n_out), nn.Tanh())
     ]
     return nn.Sequential(*layers, nn.Linear(width, data.n_outputs))
 
@@ -74,7 +72,8 @@ def evidence(state: Training, data: TensorData, given: Assignment) -> float:
     pass_ = curvature_pass(
         kind, state.model, data.x_train, data.y_train,
         likelihood_of(plan, state.noise_std, state.temperature),
-        batch_size=rows_at_once(state.model, data.x_train), generator=torch.Generator().manual_seed(seed),
+        batch_size=rows_at_once(state.model, data.x_train),
+        generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
     power = plan.likelihood_power
     return laplace_estimate(
@@ -167,8 +166,8 @@ def test_no_update_loses_evidence_at_fixed_parameters(
             learning_rate=0.05, noise_std=0.3 + 0.4 * seed,
             online={
                 "every": 1, "curvature": kind, "prior_groups": groups, "hyper_step": method,
-                # Labels drawn at one temperature are others at another.
-                "learn_temperature": not kind.endswith("_mc"),
+                # Ten passes each. Labels drawn at one temperature are others at another.
+                "learn_temperature": method == "newton" and not kind.endswith("_mc"),
             },
         )  # fmt: skip
         state = begin(network(12, data, depth=2, seed=seed), given.plan)
