@@ -212,24 +212,25 @@ def _update(state: Training, passes: _Passes) -> _Passes:
 
         κ (l(θ) − l₀) > ½ θᵀΔθ          l₀ of the best constant prediction
 
-    Real targets: each side with the noise of its own that suits it best, max_s l = −½ N C log RSS
-    and a constant, so that
+    Real targets with a noise that is learned: each side has the one that suits it best,
+    max_s l = −½ N C log RSS and a constant, so that
 
         κ (l(θ) − l₀) = ½ κ N C log(RSS₀ / RSS)          RSS₀ about the mean of the targets
 
-    The noise of most evidence, s² = RSS / (N C − γ/κ), is no measure of what was learned: it grows
-    without bound where the effective parameters γ come near the number of targets.
+    At one noise for both the gain would be κ (RSS₀ − RSS) / 2 s². That of most evidence,
+    s² = RSS / (N C − γ/κ), grows without bound where the effective parameters γ come near the
+    number of targets; wide networks then seem to have learned nothing, for good.
 
     Where the rule forbids it, noise or temperature and precisions go to the most evidence among
     the priors nowhere narrower than now. Either way the evidence at θ does not fall, with "newton"
-    and "mackay"; except where values outside the clamps are brought inside, or precisions that
-    share a group start untied and become tied.
+    and "mackay"; except where values outside the clamps are brought inside, precisions that share
+    a group start untied and become tied, or new labels are drawn at another temperature (`_mc`).
 
     Returns the passes at the likelihood that results.
     """
     plan = passes.assignment.plan
     best = _most_evidence(passes)
-    gain = plan.likelihood_power * _gain_over_a_constant(best.pass_, passes.data.y_train)
+    gain = plan.likelihood_power * _gain_over_a_constant(best.pass_, passes.data.y_train, plan)
     if gain <= 0.5 * float((best.prior_precision * _squares_of_groups(state, plan)).sum()):
         best = _most_evidence(passes, highest=_tied_precision(state, plan))
     state.prior_precision = best.prior_precision
@@ -278,20 +279,24 @@ def _tied_precision(state: Training, plan: TrainingPlan) -> torch.Tensor:
     return tied_precision(state.prior_precision, ties)
 
 
-def _gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor) -> float:
+def _gain_over_a_constant(
+    pass_: CurvaturePass, targets: torch.Tensor, plan: TrainingPlan
+) -> float:
     """Return by how many nats the network explains the data better than the best constant.
 
-    Real targets: with the noise profiled out, ½ N C log(RSS₀ / RSS); see `_update`.
+    Of real targets with the noise of the plan, or, where it is learned, with the best for each.
     """
-    if pass_.squared_error is not None:
-        spread = float((targets.double() - targets.double().mean(0)).square().sum())
-        if spread == 0:
-            return -math.inf  # a constant is perfect
-        if pass_.squared_error == 0:
-            return math.inf
-        return 0.5 * targets.numel() * math.log(spread / pass_.squared_error)
-    counts = torch.bincount(targets).double()
-    return pass_.log_likelihood - float(torch.xlogy(counts, counts / counts.sum()).sum())
+    if pass_.squared_error is None:
+        counts = torch.bincount(targets).double()
+        return pass_.log_likelihood - float(torch.xlogy(counts, counts / counts.sum()).sum())
+    squares = float((targets.double() - targets.double().mean(0)).square().sum())
+    if not plan.online.learn_noise:
+        return (squares - pass_.squared_error) / (2 * plan.noise_std**2)
+    if squares == 0:
+        return -math.inf  # the constant is perfect
+    if pass_.squared_error == 0:
+        return math.inf
+    return 0.5 * targets.numel() * math.log(squares / pass_.squared_error)
 
 
 def _refitted_evidence(

@@ -99,7 +99,10 @@ def test_precisions_rise_only_where_a_network_of_zeros_is_the_worse_mode(power: 
     assert min(raised, kept) > 0, (raised, kept)  # both happen here
 
 
-def test_with_real_targets_each_side_is_given_the_noise_that_suits_it_best() -> None:
+@pytest.mark.parametrize("learn_noise", [True, False])
+def test_with_real_targets_each_side_is_given_the_noise_that_suits_it_best(
+    learn_noise: bool,
+) -> None:
     """Brute force again: the log joint maximised over the noise, and that of the best constant."""
     random = torch.Generator().manual_seed(0)
     x = torch.randn(60, 2, generator=random)
@@ -111,8 +114,9 @@ def test_with_real_targets_each_side_is_given_the_noise_that_suits_it_best() -> 
         y_std=none + 1,
     )  # fmt: skip
     given = assignment(
-        likelihood="gaussian", likelihood_power=0.5, online={"every": 1, "curvature": "diag_ef"}
-    )
+        likelihood="gaussian", likelihood_power=0.5, noise_std=0.8,
+        online={"every": 1, "curvature": "diag_ef", "learn_noise": learn_noise},
+    )  # fmt: skip
     state = begin(network(), given.plan)
     raised, kept = 0, 0
 
@@ -121,6 +125,8 @@ def test_with_real_targets_each_side_is_given_the_noise_that_suits_it_best() -> 
             noise = torch.distributions.Normal(outputs.double(), math.exp(log_std))
             return -float(noise.log_prob(data.y_train.double()).sum())
 
+        if not learn_noise:
+            return -loss(math.log(0.8))
         return -float(minimize_scalar(loss, bounds=(-5, 3), method="bounded").fun)
 
     constant = best_fit(data.y_train.mean(0).expand_as(data.y_train))
