@@ -30,7 +30,7 @@ from torch import Tensor
 
 from nas_evidence.maths.blocks import Diagonal
 from nas_evidence.maths.structured import BlockDiagonal
-from nas_evidence.training.prior_groups import PriorGroups, ties_of
+from nas_evidence.training.prior_groups import PriorGroups, Ties, ties_of
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -86,8 +86,7 @@ def update_prior_precision(
     ties = ties_of(groups, names, shapes)
     member, scale = np.array(ties.member), np.array(ties.scale)
     order = np.argsort(member, kind="stable")
-    start = np.log(prior_precision.detach().cpu().numpy().astype(np.float64) / scale)
-    x = np.clip(np.bincount(member, start) / np.bincount(member), *LOG_PRECISION_RANGE)
+    x = np.clip(log_precision_of_groups(prior_precision, ties), *LOG_PRECISION_RANGE)
     norms = np.bincount(member, scale * squared_norms.detach().cpu().numpy()).astype(np.float64)
     # λ beside scale · δ is λ / scale beside δ.
     full = [s.detach().double().cpu().numpy() for s in spectra]
@@ -103,6 +102,30 @@ def update_prior_precision(
         if max(found) > _LARGE:
             x = _step(x, *_full_derivatives(full, member, norms, x))
     return torch.from_numpy(np.exp(x)[member] * scale)
+
+
+def log_precision_of_groups(prior_precision: Tensor, ties: Ties) -> Array:
+    """Return log δ of each group [groups]: the mean over its members of log(δ_l / scale_l).
+
+    Args:
+        prior_precision: one for each tensor [G].
+        ties: which tensors share one precision.
+    """
+    member = np.array(ties.member)
+    x = np.log(prior_precision.detach().cpu().double().numpy() / np.array(ties.scale))
+    means: Array = np.bincount(member, x) / np.bincount(member)
+    return means
+
+
+def tied_precision(prior_precision: Tensor, ties: Ties) -> Tensor:
+    """Return prior precisions that the groups can express [G], at the geometric mean, float64.
+
+    Args:
+        prior_precision: one for each tensor [G].
+        ties: which tensors share one precision.
+    """
+    x = log_precision_of_groups(prior_precision, ties)
+    return torch.from_numpy(np.exp(x)[np.array(ties.member)] * np.array(ties.scale))
 
 
 def precision_of_each_parameter(

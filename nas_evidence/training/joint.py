@@ -1,4 +1,4 @@
-"""Prior precisions, and the noise, that maximise the Laplace evidence: any structure, one Newton.
+"""Prior precisions and noise of most Laplace evidence, together: any structure, one Newton.
 
 At fixed parameters and for curvature H of unit noise (Gauss-Newton a = 1, empirical Fisher a = 2)
 
@@ -14,7 +14,10 @@ Kronecker curvature with more parameters than targets. With several groups coupl
 matrix γ_l = P_l − δ_l tr[(H + D)⁻¹]_ll; see `Slopes`. γ depends on x + a v only, which gives every
 second derivative.
 
-Dead groups are decided beforehand: θ = 0 and H > 0 goes to the upper bound, θ ≠ 0 and H = 0 to the
+Upper bounds on the precisions leave one maximum too. Coordinates at a bound that F pushes against
+stand still, and the Newton step is that of the others.
+
+Dead groups are settled first: θ = 0 and H > 0 goes to the upper bound, θ ≠ 0 and H = 0 to the
 lower, and a group with neither keeps its precision.
 """
 
@@ -33,6 +36,7 @@ from nas_evidence.maths.structured import BlockDiagonal, Structured
 from nas_evidence.registry import CURVATURES
 from nas_evidence.training.hyperparameters import (
     LOG_PRECISION_RANGE,
+    log_precision_of_groups,
     precision_of_each_parameter,
 )
 from nas_evidence.training.prior_groups import Ties
@@ -75,7 +79,7 @@ def noise_of(kind: str, pass_: CurvaturePass, noise_std: float) -> Noise:
 
 
 class Derivatives(NamedTuple):
-    """F in nats, its gradient and its Hessian in (x, v), or in x without noise."""
+    """F in nats, its gradient and its Hessian in (x, v)."""
 
     value: float
     gradient: Array
@@ -84,34 +88,30 @@ class Derivatives(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """F and its derivatives; without noise the likelihood is a constant and left out."""
+    """F and its derivatives."""
 
     curvature: Structured
     squared_norms: Tensor  # [G]
     ties: Ties
-    noise: Noise | None = None
+    noise: Noise
     likelihood_power: float = 1.0
 
     def at(self, z: Array) -> Derivatives:
         """Return the derivatives at z = (x of each group, v)."""
-        exponent = 0 if self.noise is None else self.noise.exponent
-        scale = self.likelihood_power
-        if self.noise is not None:
-            scale *= math.exp(-exponent * (z[-1] - 2 * math.log(self.noise.pass_std)))
+        exponent, start = self.noise.exponent, 2 * math.log(self.noise.pass_std)
+        scale = self.likelihood_power * math.exp(-exponent * (z[-1] - start))
         precision = self.precision(z)
         slopes = self.curvature.slopes(precision / scale)
         groups = self.membership
         effective = groups.T @ slopes.effective.cpu().numpy()
-        bend = groups.T @ slopes.bend.cpu().numpy() @ groups
+        slope = groups.T @ slopes.bend.cpu().numpy() @ groups  # of γ in x
         scatter = groups.T @ (precision * self.squared_norms.cpu()).numpy()
         value = -0.5 * (float(scatter.sum()) + float(slopes.log_det_ratio))
-        gradient, hessian = 0.5 * (effective - scatter), 0.5 * (bend - np.diag(scatter))
-        if self.noise is None:
-            return Derivatives(value, gradient, hessian)
+        gradient, hessian = 0.5 * (effective - scatter), 0.5 * (slope - np.diag(scatter))
         fit = self.likelihood_power * self.noise.squared_error * math.exp(-z[-1])
         count = self.likelihood_power * self.noise.n_targets
-        mixed = 0.5 * exponent * bend.sum(1)
-        corner = 0.5 * (-fit + exponent**2 * bend.sum())
+        mixed = 0.5 * exponent * slope.sum(1)
+        corner = 0.5 * (-fit + exponent**2 * slope.sum())
         return Derivatives(
             value - 0.5 * fit - 0.5 * count * (z[-1] + math.log(2 * math.pi)),
             np.append(gradient, 0.5 * (fit - count + exponent * effective.sum())),
@@ -131,29 +131,6 @@ class Objective:
         return columns
 
 
-def fit_prior(
-    curvature: Structured,
-    squared_norms: Tensor,
-    prior_precision: Tensor,
-    *,
-    ties: Ties,
-    likelihood_power: float = 1.0,
-) -> Tensor:
-    """Return the prior precisions of most evidence, one for each parameter tensor [G], float64.
-
-    Serves every structure; `update_prior_precision` is the fast way for spectra of millions.
-
-    Args:
-        curvature: of the summed negative log likelihood.
-        squared_norms: θ_lᵀθ_l [G].
-        prior_precision: where to start [G].
-        ties: which tensors share one precision.
-        likelihood_power: κ.
-    """
-    objective = Objective(curvature, squared_norms, ties, likelihood_power=likelihood_power)
-    return objective.precision(_maximum(objective, _start(prior_precision, ties)))
-
-
 def fit_prior_and_noise(
     curvature: Structured,
     squared_norms: Tensor,
@@ -162,6 +139,7 @@ def fit_prior_and_noise(
     ties: Ties,
     noise: Noise,
     likelihood_power: float = 1.0,
+    highest: Tensor | None = None,
 ) -> tuple[Tensor, float]:
     """Return prior precisions [G] and standard deviation of the noise of most evidence.
 
@@ -172,10 +150,12 @@ def fit_prior_and_noise(
         ties: which tensors share one precision.
         noise: of the pass, from `noise_of`.
         likelihood_power: κ.
+        highest: bounds on the precisions [G], the tied ones of a group in proportion; or None.
     """
     objective = Objective(curvature, squared_norms, ties, noise, likelihood_power)
-    start = np.append(_start(prior_precision, ties), 2 * math.log(noise.pass_std))
-    z = _maximum(objective, start)
+    x = log_precision_of_groups(prior_precision, ties)
+    bound = None if highest is None else log_precision_of_groups(highest, ties)
+    z = _maximum(objective, np.append(x, 2 * math.log(noise.pass_std)), bound)
     return objective.precision(z), math.exp(0.5 * z[-1])
 
 
@@ -186,6 +166,7 @@ def fit_noise_and_each_precision(
     *,
     noise: Noise,
     likelihood_power: float = 1.0,
+    highest: Tensor | None = None,
 ) -> tuple[Tensor, float]:
     """Return the precision of each parameter [P] and the noise of most evidence.
 
@@ -198,6 +179,7 @@ def fit_noise_and_each_precision(
         prior_precision: kept by parameters with θ = h = 0 [P].
         noise: of the pass, from `noise_of`.
         likelihood_power: κ.
+        highest: bounds on the precisions [P], or None.
     """
     start = 2 * math.log(noise.pass_std)
 
@@ -206,6 +188,8 @@ def fit_noise_and_each_precision(
         precision = precision_of_each_parameter(
             curvature, squared_parameters, prior_precision, curvature_scale=scale
         )
+        if highest is not None:  # the term of each parameter is concave, and its own
+            precision = torch.minimum(precision, highest)
         gamma = float(curvature.effective_parameters(precision / scale).sum())
         fit = likelihood_power * (noise.squared_error * math.exp(-v) - noise.n_targets)
         return precision, fit + noise.exponent * gamma
@@ -220,25 +204,20 @@ def fit_noise_and_each_precision(
     return best(v)[0], math.exp(0.5 * v)
 
 
-def _start(prior_precision: Tensor, ties: Ties) -> Array:
-    """Return log δ of each group: the mean over its members of log(δ_l / scale_l)."""
-    member = np.array(ties.member)
-    x = np.log(prior_precision.detach().cpu().double().numpy()) - np.log(ties.scale)
-    start: Array = np.bincount(member, x) / np.bincount(member)
-    return start
-
-
-def _maximum(objective: Objective, z: Array) -> Array:
+def _maximum(objective: Objective, z: Array, highest: Array | None) -> Array:
+    """Return the maximum from z on, within the ranges and with no log δ above `highest`."""
     n_groups = objective.membership.shape[1]
     low, high = np.full_like(z, LOG_PRECISION_RANGE[0]), np.full_like(z, LOG_PRECISION_RANGE[1])
     low[n_groups:], high[n_groups:] = LOG_VARIANCE_RANGE
+    if highest is not None:
+        high[:n_groups] = np.clip(highest, low[:n_groups], high[:n_groups])
     z = np.clip(z, low, high)
     norms = objective.membership.T @ objective.squared_norms.cpu().double().numpy()
     traces = objective.membership.T @ objective.curvature.trace().cpu().numpy()
     live = np.ones(len(z), dtype=bool)
     live[:n_groups] = (norms > 0) & (traces > 0)
-    z[:n_groups][(norms == 0) & (traces > 0)] = LOG_PRECISION_RANGE[1]
-    z[:n_groups][(norms > 0) & (traces == 0)] = LOG_PRECISION_RANGE[0]
+    z[:n_groups] = np.where((norms == 0) & (traces > 0), high[:n_groups], z[:n_groups])
+    z[:n_groups] = np.where((norms > 0) & (traces == 0), low[:n_groups], z[:n_groups])
     return _newton(objective, z, live, low, high)
 
 
@@ -250,8 +229,7 @@ def _newton(objective: Objective, z: Array, live: Mask, low: Array, high: Array)
         free = live & ~pushed
         if not free.any():
             return z
-        step = np.zeros_like(z)
-        step[free] = _solve(-here.hessian[np.ix_(free, free)], here.gradient[free])
+        step = _newton_step(here, free, z <= low, z >= high)
         gain = 0.5 * float(here.gradient @ step)
         if gain < _LAST_GAIN and float(np.abs(step).max()) < 0.1:
             return np.clip(z + step, low, high)
@@ -261,6 +239,21 @@ def _newton(objective: Objective, z: Array, live: Mask, low: Array, high: Array)
             return z
         z, here = moved, there
     return z
+
+
+def _newton_step(here: Derivatives, free: Mask, at_low: Mask, at_high: Mask) -> Array:
+    """Return the Newton step in the free coordinates that does not leave the bounds.
+
+    A step that leaves a bound through the coupling with other coordinates would be clipped, and
+    what remains of it need not rise; the coordinate stands still instead.
+    """
+    while True:
+        step = np.zeros_like(here.gradient)
+        step[free] = _solve(-here.hessian[np.ix_(free, free)], here.gradient[free])
+        leaving = free & ((at_low & (step < 0)) | (at_high & (step > 0)))
+        if not leaving.any():
+            return step
+        free = free & ~leaving
 
 
 def _rise(

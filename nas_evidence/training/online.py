@@ -17,6 +17,7 @@ its exponential mean over updates, since one Monte-Carlo draw is off by a few na
 import math
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -32,6 +33,7 @@ from nas_evidence.spec import Assignment, TrainingPlan
 from nas_evidence.training.hyperparameters import (
     Method,
     precision_of_each_parameter,
+    tied_precision,
     update_prior_precision,
 )
 from nas_evidence.training.joint import (
@@ -159,45 +161,103 @@ def _wait(state: Training, evidence: float, plan: TrainingPlan) -> None:
 def update_hyperparameters(state: Training, passes: Passes) -> Passes:
     """Move prior precisions, and noise or temperature, to the most evidence at fixed θ.
 
-    No precision rises where a network of zeros would then be the better mode,
+    A prior as narrow as the first weights would prune a network that has not learned yet: evidence
+    at fixed θ does not see that θ is no mode. Training descends, so it cannot end at a network of
+    zeros while the log joint is higher where it stands. Precisions therefore rise only if, with
+    the new ones,
 
-        kappa (l(theta) - l_0) <= ½ theta^T Delta theta,    l_0 of the best constant prediction
+        κ (l(θ) − l₀) > ½ θᵀΔθ          l₀ of the best constant prediction
 
-    for a prior as narrow as its first weights would prune a network that has not learned yet.
+    Real targets with a noise that is learned: each side has the one that suits it best,
+    max_s l = −½ N C log RSS and a constant, so that
+
+        κ (l(θ) − l₀) = ½ κ N C log(RSS₀ / RSS)          RSS₀ about the mean of the targets
+
+    At one noise for both the gain would be κ (RSS₀ − RSS) / 2 s². That of most evidence,
+    s² = RSS / (N C − γ/κ), grows without bound where the effective parameters γ come near the
+    number of targets; wide networks then seem to have learned nothing, for good.
+
+    Where the rule forbids it, noise or temperature and precisions go to the most evidence among
+    the priors nowhere narrower than now. Either way the evidence at θ does not fall, with "newton"
+    and "mackay"; except where values outside the clamps are brought inside, precisions that share
+    a group start untied and become tied, or new labels are drawn at another temperature (`_mc`).
 
     Returns the passes at the likelihood that results.
     """
     plan = passes.assignment.plan
-    before = state.prior_precision
-    online, power = plan.online, plan.likelihood_power
+    best = _most_evidence(passes)
+    gain = plan.likelihood_power * _gain_over_a_constant(best.pass_, passes.data.y_train, plan)
+    if gain <= 0.5 * float((best.prior_precision * _squares_of_groups(state, plan)).sum()):
+        best = _most_evidence(passes, highest=_tied_precision(state, plan))
+    state.prior_precision = best.prior_precision
+    state.noise_std, state.temperature = best.noise_std, best.temperature
+    return best.passes.at(_likelihood(state, plan))
+
+
+class _Best(NamedTuple):
+    """Hyperparameters of most evidence; the pass has their temperature, not yet their noise."""
+
+    prior_precision: torch.Tensor
+    noise_std: float
+    temperature: float
+    passes: Passes
+    pass_: CurvaturePass
+
+
+def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best:
+    """Return the hyperparameters of most evidence at fixed θ, no precision above `highest`."""
+    state, plan = passes.state, passes.assignment.plan
+    online, scale = plan.online, plan.likelihood_power
+    noise_std, temperature = state.noise_std, state.temperature
     if plan.likelihood == "categorical" and online.learn_temperature:
-        state.temperature = fit_temperature(
-            lambda temperature: _refitted_evidence(temperature, passes), state.temperature
+        temperature = fit_temperature(
+            lambda at: _refitted_evidence(at, passes, highest), temperature
         )
-        passes = passes.at(_likelihood(state, plan))
+        passes = passes.at(likelihood_of(plan, noise_std, temperature))
     pass_ = passes.of(online.curvature)[0]
-    curvature, scale = pass_.curvature, power
+    curvature = pass_.curvature
     assert isinstance(curvature, BlockDiagonal), online.curvature
     if plan.likelihood == "gaussian" and online.learn_noise:
-        noise = noise_of(online.curvature, pass_, state.noise_std)
-        state.noise_std = _fit_noise(state, curvature, noise, plan)
-        scale = power * (noise.pass_std / state.noise_std) ** (2 * noise.exponent)
-    state.prior_precision = _refit(state, curvature, scale, plan, online.hyper_step)
-    gain = power * _gain_over_a_constant(pass_, passes.data.y_train, state.noise_std)
-    if gain <= 0.5 * float((state.prior_precision * _squares_of_groups(state, plan)).sum()):
-        state.prior_precision = torch.minimum(state.prior_precision, before)
-    return passes.at(_likelihood(state, plan))
+        noise = noise_of(online.curvature, pass_, noise_std)
+        noise_std = _fit_noise(state, curvature, noise, plan, highest)
+        scale *= (noise.pass_std / noise_std) ** (2 * noise.exponent)
+    precision = _refit(state, curvature, scale, plan, online.hyper_step, highest)
+    return _Best(precision, noise_std, temperature, passes, pass_)
 
 
-def _gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, noise_std: float) -> float:
-    """Return by how many nats the network explains the data better than the best constant."""
-    if pass_.squared_error is not None:  # standardised targets: the best constant is 0
-        return (float(targets.double().square().sum()) - pass_.squared_error) / (2 * noise_std**2)
-    counts = torch.bincount(targets).double()
-    return pass_.log_likelihood - float(torch.xlogy(counts, counts / counts.sum()).sum())
+def _tied_precision(state: Training, plan: TrainingPlan) -> torch.Tensor:
+    """Return the prior precisions of the state, those of a group at their geometric mean."""
+    groups = plan.online.prior_groups
+    if groups == "parameter":
+        return state.prior_precision
+    named = dict(state.model.named_parameters())
+    ties = ties_of(groups, tuple(named), [p.shape for p in named.values()])
+    return tied_precision(state.prior_precision, ties)
 
 
-def _refitted_evidence(temperature: float, passes: Passes) -> float:
+def _gain_over_a_constant(
+    pass_: CurvaturePass, targets: torch.Tensor, plan: TrainingPlan
+) -> float:
+    """Return by how many nats the network explains the data better than the best constant.
+
+    Of real targets with the noise of the plan, or, where it is learned, with the best for each.
+    """
+    if pass_.squared_error is None:
+        counts = torch.bincount(targets).double()
+        return pass_.log_likelihood - float(torch.xlogy(counts, counts / counts.sum()).sum())
+    squares = float((targets.double() - targets.double().mean(0)).square().sum())
+    if not plan.online.learn_noise:
+        return (squares - pass_.squared_error) / (2 * plan.noise_std**2)
+    if squares == 0:
+        return -math.inf  # the constant is perfect
+    if pass_.squared_error == 0:
+        return math.inf
+    return 0.5 * targets.numel() * math.log(squares / pass_.squared_error)
+
+
+def _refitted_evidence(
+    temperature: float, passes: Passes, highest: torch.Tensor | None = None
+) -> float:
     """Return the evidence in nats at a temperature, with the prior of most evidence there."""
     state, plan = passes.state, passes.assignment.plan
     # Monte-Carlo signs are the same at every temperature, so that the evidence is smooth in it.
@@ -205,40 +265,55 @@ def _refitted_evidence(temperature: float, passes: Passes) -> float:
     pass_ = there.of(plan.online.curvature)[0]
     assert isinstance(pass_.curvature, BlockDiagonal)
     power = plan.likelihood_power
-    precision = _refit(state, pass_.curvature, power, plan, "newton")
+    precision = _refit(state, pass_.curvature, power, plan, "newton", highest)
     return laplace_estimate(
         plan.online.curvature, pass_, state.model, precision, likelihood_power=power
     ).value
 
 
 def _refit(
-    state: Training, curvature: BlockDiagonal, scale: float, plan: TrainingPlan, method: Method
+    state: Training,
+    curvature: BlockDiagonal,
+    scale: float,
+    plan: TrainingPlan,
+    method: Method,
+    highest: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Return prior precisions of more evidence beside `scale` times the curvature."""
+    """Return prior precisions of more evidence beside `scale` times the curvature.
+
+    None is above `highest` [G] or [P]: each group has a concave term of its own, whose maximum
+    below a bound is the smaller of bound and maximum.
+    """
     online = plan.online
     if online.prior_groups == "parameter":
-        return precision_of_each_parameter(
+        best = precision_of_each_parameter(
             curvature, _squares(state), state.prior_precision, curvature_scale=scale
         )
-    return update_prior_precision(
-        curvature.spectra(),
-        squared_norms(state.model),
-        curvature.sizes,
-        state.prior_precision,
-        method=method,
-        steps=online.hyper_steps,
-        learning_rate=online.hyper_learning_rate,
-        groups=online.prior_groups,
-        names=curvature.names,
-        shapes=[p.shape for p in state.model.parameters()],
-        curvature_scale=scale,
-    )
+    else:
+        best = update_prior_precision(
+            curvature.spectra(),
+            squared_norms(state.model),
+            curvature.sizes,
+            state.prior_precision,
+            method=method,
+            steps=online.hyper_steps,
+            learning_rate=online.hyper_learning_rate,
+            groups=online.prior_groups,
+            names=curvature.names,
+            shapes=[p.shape for p in state.model.parameters()],
+            curvature_scale=scale,
+        )
+    return best if highest is None else torch.minimum(best, highest)
 
 
 def _fit_noise(
-    state: Training, curvature: BlockDiagonal, noise: Noise, plan: TrainingPlan
+    state: Training,
+    curvature: BlockDiagonal,
+    noise: Noise,
+    plan: TrainingPlan,
+    highest: torch.Tensor | None,
 ) -> float:
-    """Return the noise of most evidence, together with the prior precisions."""
+    """Return the noise of most evidence, together with precisions of at most `highest`."""
     power, groups = plan.likelihood_power, plan.online.prior_groups
     if groups == "parameter":
         return fit_noise_and_each_precision(
@@ -247,6 +322,7 @@ def _fit_noise(
             state.prior_precision,
             noise=noise,
             likelihood_power=power,
+            highest=highest,
         )[1]
     shapes = [p.shape for p in state.model.parameters()]
     return fit_prior_and_noise(
@@ -256,6 +332,7 @@ def _fit_noise(
         ties=ties_of(groups, curvature.names, shapes),
         noise=noise,
         likelihood_power=power,
+        highest=highest,
     )[1]
 
 

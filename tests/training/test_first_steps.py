@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from lone_trials import evaluated
+from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -96,6 +97,52 @@ def test_precisions_rise_only_where_a_network_of_zeros_is_the_worse_mode(power: 
         else:
             kept += 1
     assert min(raised, kept) > 0, (raised, kept)  # both happen here
+
+
+@pytest.mark.parametrize("learn_noise", [True, False])
+def test_with_real_targets_each_side_is_given_the_noise_that_suits_it_best(
+    learn_noise: bool,
+) -> None:
+    """Brute force again: the log joint maximised over the noise, and that of the best constant."""
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 2, generator=random)
+    y = torch.stack([x[:, 0].sin(), x[:, 1]], 1) + 0.5 * torch.randn(60, 2, generator=random)
+    none = torch.zeros(2, dtype=torch.float64)
+    # Not centred, as on part of the data.
+    data = TensorData(
+        x, y / y.std(0) + 0.5, x, y, task="real", n_outputs=2, input_shape=(2,), y_mean=none,
+        y_std=none + 1,
+    )  # fmt: skip
+    given = assignment(
+        likelihood="gaussian", likelihood_power=0.5, noise_std=0.8,
+        online={"every": 1, "curvature": "diag_ef", "learn_noise": learn_noise},
+    )  # fmt: skip
+    state = begin(network(), given.plan)
+    raised, kept = 0, 0
+
+    def best_fit(outputs: Tensor) -> float:
+        def loss(log_std: float) -> float:
+            noise = torch.distributions.Normal(outputs.double(), math.exp(log_std))
+            return -float(noise.log_prob(data.y_train.double()).sum())
+
+        if not learn_noise:
+            return -loss(math.log(0.8))
+        return -float(minimize_scalar(loss, bounds=(-5, 3), method="bounded").fun)
+
+    constant = best_fit(data.y_train.mean(0).expand_as(data.y_train))
+    for _ in range(60):
+        train_epoch(state, data, given)
+        before = state.prior_precision
+        with torch.no_grad():
+            gain = 0.5 * (best_fit(state.model(data.x_train)) - constant)
+        evaluated(state, data, given)
+        pull = 0.5 * float((state.prior_precision * squared_norms(state.model)).sum())
+        if bool((state.prior_precision > before * (1 + 1e-9)).any()):
+            raised += 1
+            assert gain > pull - 1e-6
+        else:
+            kept += 1
+    assert min(raised, kept) > 0, (raised, kept)
 
 
 def test_a_prior_that_is_too_strong_is_loosened_however_little_was_learned() -> None:
