@@ -1,6 +1,6 @@
 """Full-batch L-BFGS whose state is plain tensors (Nocedal 1980), preconditioned by a curvature.
 
-    θ ← θ − t B q      B  two-loop recursion over the last pairs (s, y), begun with a given (K + D)⁻¹
+    θ ← θ − t B g      B  two-loop recursion over the last pairs (s, y), begun with (K + D)⁻¹
                        t  1, halved until the loss falls by 1e-4 of what the slope promises
 
 A pair is kept with y split into the part of the likelihood at unit noise and that of the prior,

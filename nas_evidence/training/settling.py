@@ -26,7 +26,9 @@ logarithms each round, until precisions reach their bounds at e⁻¹² and e¹�
 at (γ_1 − γ_2)² / (γ_1 + γ_2). Held ratios have a fixed point for any network.
 
 Of the states before and after, that of more evidence is kept, by the Laplace value of the online
-curvature with the same random signs. The work is counted, not timed, so that results depend on no
+curvature with the same random signs. A linear network has a convex loss and always settles: where
+the fixed point of the hyperparameters has less evidence than they had before, at the mode for
+those. The work is counted, not timed, so that results depend on no
 machine and on no interruption. A slice is one round of (a) and (b). Nothing of the training
 changes before the settling ends.
 """
@@ -39,9 +41,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
-
 from scipy.optimize import brentq
+from torch import Tensor
 
 from nas_evidence.curvature import KINDS, CurvaturePass
 from nas_evidence.curvature.batch_rows import rows_at_once
@@ -94,6 +95,7 @@ class Settling:
     work      done so far, in the same unit
     rounds    of (a) and (b)
     double    float64 is needed
+    held      the hyperparameters stay those of the schedule
     moved     largest move of a log hyperparameter in the last round
     scheduled_evidence, evidence  of the states before and after, nats; None if not finite
     converged  the tolerances were met, by the state that is kept
@@ -109,6 +111,7 @@ class Settling:
     work: float = 0.0
     rounds: int = 0
     double: bool = False
+    held: bool = False
     moved: float = math.inf
     scheduled_evidence: float | None = None
     evidence: float | None = None
@@ -136,6 +139,7 @@ _PLAIN = (
     "work",
     "rounds",
     "double",
+    "held",
     "moved",
     "scheduled_evidence",
     "evidence",
@@ -205,7 +209,9 @@ def settle_slice(
         done = settling.work >= settling.budget or _round(settling, data, assignment)
     except (DivergedError, torch.linalg.LinAlgError):
         settling.evidence, settling.converged, done = None, False, True
-    if done:
+    if done and _is_convex(assignment) and not settling.held and _lost(settling):
+        _restart(settling, training)
+    elif done:
         _finish(settling, training, data, assignment)
     settling.seconds += time.perf_counter() - started
     return settling.done
@@ -283,7 +289,7 @@ def _update(settling: Settling, data: TensorData, assignment: Assignment) -> Cur
     working, plan = settling.working, assignment.plan
     kind = plan.online.curvature
     passes = Passes(working, data, assignment, _likelihood(working, plan))
-    if not _learns(plan):
+    if settling.held or not _learns(plan):
         return passes.of(kind)[0]
     held = working.prior_precision
     pass_ = update_hyperparameters(working, passes).of(kind)[0]
@@ -337,8 +343,7 @@ def _finish(
 ) -> None:
     """Put the state of more evidence into the training, and measure how far from a mode it is."""
     settling.done = True
-    before, after = settling.scheduled_evidence, settling.evidence
-    if after is not None and (before is None or after >= before):
+    if settling.evidence is not None and (settling.held or not _lost(settling)):
         settling.kept = "settled"
         training.model.load_state_dict(settling.working.model.state_dict())
         training.prior_precision = settling.working.prior_precision
@@ -346,11 +351,30 @@ def _finish(
         training.temperature = settling.working.temperature
     else:
         settling.kept, settling.converged = "scheduled", False
-    cost = gradient_cost(training, data, assignment.plan)
-    products = min(_REPORT_PRODUCTS, _affordable(settling, cost))
+    products = _REPORT_PRODUCTS
+    if len(settling.theta) * len(data.x_train) > FULL_BATCH:
+        cost = gradient_cost(training, data, assignment.plan)
+        products = min(products, _affordable(settling, cost))
     decrement, _ = newton_decrement(training, data, assignment, max_products=products)
     if math.isfinite(decrement):
         settling.decrement_per_datum = decrement / len(data.x_train)
+
+
+def _lost(settling: Settling) -> bool:
+    """Tell whether the state before has more evidence."""
+    before, after = settling.scheduled_evidence, settling.evidence
+    return after is None or (before is not None and before > after)
+
+
+def _restart(settling: Settling, training: Training) -> None:
+    """Go back to the scheduled state, to settle there at its hyperparameters."""
+    working = settling.working
+    working.prior_precision = training.prior_precision.clone()
+    working.noise_std, working.temperature = training.noise_std, training.temperature
+    settling.theta = _flat(training)
+    settling.pairs = Pairs.none(settling.theta)
+    settling.work, settling.held, settling.converged = 0.0, True, False
+    _write(working, settling.theta)
 
 
 def _evidence(training: Training, data: TensorData, assignment: Assignment) -> float | None:

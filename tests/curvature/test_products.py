@@ -94,10 +94,12 @@ def test_the_decrement_by_products_matches_the_dense_one(name: str, kind: str) -
     assert found.complete
     assert found.quadratic == pytest.approx(expected, rel=1e-7)
     rough = solve(product, gradient, inverse, max_products=300)
-    assert rough.complete and rough.n_products < found.n_products
+    assert rough.complete
+    assert rough.n_products < found.n_products
     assert 0.97 * expected < rough.quadratic <= expected * (1 + 1e-12)
     enough = solve(product, gradient, inverse, max_products=300, enough=0.1 * expected)
-    assert not enough.complete and 0.1 * expected < enough.quadratic <= expected
+    assert not enough.complete
+    assert 0.1 * expected < enough.quadratic <= expected
     assert enough.n_products <= rough.n_products
 
 
@@ -105,7 +107,8 @@ def test_the_decrement_by_products_matches_the_dense_one(name: str, kind: str) -
 def test_the_block_inverse_solves_with_every_block(kind: str) -> None:
     c = case("mlp")
     curvature = curvature_pass(kind, c.model, c.x, c.y, c.likelihood, batch_size=8).curvature
-    assert isinstance(curvature, BlockDiagonal) and c.prior_precision is not None
+    assert isinstance(curvature, BlockDiagonal)
+    assert c.prior_precision is not None
     gradient = log_joint(c).value_and_gradient(theta_of(c))[1]
     first = BlockInverse(curvature, c.prior_precision)
     for precision, scale in ((c.prior_precision, 1.0), (3 * c.prior_precision, 0.2)):
@@ -118,9 +121,13 @@ def test_conjugate_gradients_end_where_nothing_is_left() -> None:
     matrix = torch.diag(torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64))
     b = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
     found = solve(lambda v: matrix @ v, b, lambda v: v, max_products=9, tolerance=0.0)
-    assert found.complete and found.n_products <= 3
+    assert found.complete
+    assert found.n_products <= 3
     assert_close(found.x, torch.linalg.solve(matrix, b))
     zero = solve(lambda v: matrix @ v, 0 * b, lambda v: v, max_products=9)
-    assert zero.complete and zero.quadratic == 0 and zero.n_products == 0
+    assert zero.complete
+    assert zero.quadratic == 0
+    assert zero.n_products == 0
     broken = solve(lambda v: math.nan * v, b, lambda v: v, max_products=9)
-    assert not broken.complete and torch.equal(broken.x, 0 * b)
+    assert not broken.complete
+    assert torch.equal(broken.x, 0 * b)
