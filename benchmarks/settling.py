@@ -27,7 +27,8 @@ from nas_evidence.data.arrays import Array, ArrayData, moments
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import Training, likelihood_of
-from nas_evidence.training.settling import begin_settling, newton_decrement, settle_slice
+from nas_evidence.training.mode import newton_decrement
+from nas_evidence.training.settling import begin_settling, settle_slice
 from nas_evidence.trial import Trial
 
 EPOCHS = 40

@@ -15,7 +15,13 @@ from torch import Tensor
 from nas_evidence.data.tensors import TensorData, batches
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.spec import Assignment
-from nas_evidence.training.loop import Training, likelihood_of
+from nas_evidence.training.loop import Training
+from nas_evidence.training.mode import (
+    likelihood_now,
+    parameters_of,
+    precision_of_each,
+    write_parameters,
+)
 
 _LONGEST = 0.05  # nats per datum
 
@@ -41,12 +47,9 @@ def descend_by_batches(
     """
     plan, model, n_data = assignment.plan, training.model, len(data.x_train)
     parameters = list(model.parameters())
-    sizes = [p.numel() for p in parameters]
-    precision = training.prior_precision.to(parameters[0].device)
-    if len(precision) == len(sizes):
-        precision = precision.repeat_interleave(torch.tensor(sizes, device=precision.device))
-    likelihood = likelihood_of(plan, training.noise_std, training.temperature)
-    theta = torch.cat([p.detach().double().flatten() for p in parameters])
+    precision = precision_of_each(training)
+    likelihood = likelihood_now(training, plan)
+    theta = parameters_of(training)
     per_epoch = -(-n_data // plan.batch_size)
     count = per_epoch * (1 + first_epoch)
     model.eval()
@@ -62,9 +65,6 @@ def descend_by_batches(
             fall = float(gradient @ step) / count  # ρ² ĝᵀ (κ K + D)⁻¹ ĝ
             limit = _LONGEST * n_data
             theta = theta - step * min(1.0, (limit / fall) ** 0.5 if fall > 0 else 1.0)
-            with torch.no_grad():
-                pieces = torch.split(theta, sizes)
-                for parameter, piece in zip(parameters, pieces, strict=True):
-                    parameter.copy_(piece.view_as(parameter))
+            write_parameters(training, theta)
             count += 1
     return theta

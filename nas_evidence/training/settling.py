@@ -44,20 +44,27 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from nas_evidence.curvature import KINDS, CurvaturePass
-from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.curvature.products import PRODUCT_COST, LogJoint
+from nas_evidence.curvature import CurvaturePass
+from nas_evidence.curvature.products import PRODUCT_COST
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
-from nas_evidence.maths.block_inverse import BlockInverse
-from nas_evidence.maths.conjugate_gradients import solve
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.spec import Assignment, TrainingPlan
 from nas_evidence.training.batch_descent import descend_by_batches
-from nas_evidence.training.cost import forward_pass
 from nas_evidence.training.hyperparameters import LOG_PRECISION_RANGE
-from nas_evidence.training.loop import DivergedError, Training, begin, likelihood_of
-from nas_evidence.training.online import _Passes as Passes
+from nas_evidence.training.loop import DivergedError, Training, begin
+from nas_evidence.training.mode import (
+    FULL_BATCH,
+    MOST_PRODUCTS,
+    gradient_cost,
+    log_joint,
+    newton_decrement,
+    parameters_of,
+    pass_cost,
+    passes_of,
+    preconditioner,
+    write_parameters,
+)
 from nas_evidence.training.online import _update as update_hyperparameters
 from nas_evidence.training.quasi_newton import Pairs, descend
 
@@ -65,17 +72,12 @@ from nas_evidence.training.quasi_newton import Pairs, descend
 DECREMENT_TOLERANCE = 0.004
 #: Largest move of the logarithm of a hyperparameter that counts as none.
 MOVE_TOLERANCE = 0.02
-#: Data times parameters, up to which every step sees all data.
-FULL_BATCH = 10**9
 #: Nats per datum where the loss is convex, and no kink is in the way.
 _CONVEX_TOLERANCE = 1e-6
 #: Rounds in which every precision moves; after them, one factor on all.
 FREE_ROUNDS = 1
-#: Forward flops of one example that the calls for one parameter tensor in a step are worth.
-#: Measured on one CPU core: 0.7e6 for convolutions, 5e6 for linear layers.
-_FLOPS_OF_A_CALL = 1e6
-#: Products of a reported decrement and of a test, at most.
-_REPORT_PRODUCTS, _TEST_PRODUCTS = 100, 30
+#: Products of a test, at most.
+_TEST_PRODUCTS = 30
 #: Gradients of a round, at least, where the evaluation interval is short.
 _FEWEST_GRADIENTS = 12
 #: What is tried beyond the budget where the loss is convex, in gradients.
@@ -168,7 +170,7 @@ def begin_settling(
     working.prior_precision = training.prior_precision.clone()
     working.noise_std, working.temperature = training.noise_std, training.temperature
     working.epoch = training.epoch  # on which the random signs depend
-    theta = _flat(working)
+    theta = parameters_of(working)
     if budget > 0 and _is_convex(assignment):
         budget = max(budget, _CONVEX_GRADIENTS * gradient_cost(working, data, assignment.plan))
     return Settling(working, theta, Pairs.none(theta), budget)
@@ -187,7 +189,7 @@ def load_settling(
     working = settling.working
     working.prior_precision = state["prior_precision"]
     working.noise_std, working.temperature = state["noise_std"], state["temperature"]
-    _write(working, settling.theta)
+    write_parameters(working, settling.theta)
     return settling
 
 
@@ -217,48 +219,6 @@ def settle_slice(
     return settling.done
 
 
-def gradient_cost(training: Training, data: TensorData, plan: TrainingPlan) -> float:
-    """Return the cost of a gradient of all data, as a part of a scheduled epoch's.
-
-    Both are N F flops and the calls of their steps, of which an epoch has more. Float64, two to
-    three times slower on a CPU, is not counted.
-    """
-    model, n_data = training.model, len(data.x_train)
-    flops = n_data * forward_pass(copy.deepcopy(model).to("meta"), data.input_shape).flops
-    calls = _FLOPS_OF_A_CALL * sum(1 for _ in model.parameters())
-    passes = -(-n_data // rows_at_once(model, data.x_train))
-    return (flops + calls * passes) / (flops + calls * -(-n_data // plan.batch_size))
-
-
-def newton_decrement(
-    training: Training,
-    data: TensorData,
-    assignment: Assignment,
-    *,
-    max_products: int = _REPORT_PRODUCTS,
-    enough: float = math.inf,
-) -> tuple[float, int]:
-    """Return gᵀ (κ H + D)⁻¹ g in nats at the parameters of a training.
-
-    Args:
-        training: as it stands.
-        data: that it was trained on.
-        assignment: its plan and seeds.
-        max_products: with the exact Gauss-Newton matrix, at most.
-        enough: a value above which no more need be known.
-
-    Returns:
-        The decrement, from below, to about 1 % if `max_products` allows, and their number.
-    """
-    theta, inverse = _flat(training), _preconditioner(training, data, assignment)
-    small = len(theta) * len(data.x_train) <= FULL_BATCH
-    joint = _log_joint(training, data, assignment.plan, double=small)
-    _, gradient = joint.value_and_gradient(theta)
-    product = joint.gauss_newton(theta)
-    found = solve(product, gradient, inverse, max_products=max_products, enough=enough)
-    return found.quadratic, found.n_products
-
-
 def _round(settling: Settling, data: TensorData, assignment: Assignment) -> bool:
     """Move the parameters, then the hyperparameters; tell whether that was the last round."""
     working, plan = settling.working, assignment.plan
@@ -267,7 +227,7 @@ def _round(settling: Settling, data: TensorData, assignment: Assignment) -> bool
     before = _log_hyperparameters(working, plan)
     pass_ = _update(settling, data, assignment)
     temperatures = plan.likelihood == "categorical" and plan.online.learn_temperature
-    settling.work += (11 if temperatures else 1) * _pass_cost(plan, data) * cost
+    settling.work += (11 if temperatures else 1) * pass_cost(plan, data) * cost
     settling.evidence = _laplace_value(pass_, working, plan)
     settling.moved = float((_log_hyperparameters(working, plan) - before).abs().max())
     settling.rounds += 1
@@ -288,7 +248,7 @@ def _update(settling: Settling, data: TensorData, assignment: Assignment) -> Cur
     """Move the hyperparameters as the plan has it; return the pass at what results."""
     working, plan = settling.working, assignment.plan
     kind = plan.online.curvature
-    passes = Passes(working, data, assignment, _likelihood(working, plan))
+    passes = passes_of(working, data, assignment)
     if settling.held or not _learns(plan):
         return passes.of(kind)[0]
     held = working.prior_precision
@@ -303,8 +263,8 @@ def _descend(settling: Settling, data: TensorData, assignment: Assignment, cost:
     working, plan = settling.working, assignment.plan
     n_data, n_parameters = len(data.x_train), len(settling.theta)
     left = min(plan.online.every, settling.budget - settling.work)
-    inverse = _preconditioner(working, data, assignment)
-    settling.work += _pass_cost(plan, data) * cost
+    inverse = preconditioner(working, data, assignment)
+    settling.work += pass_cost(plan, data) * cost
     if n_data * n_parameters > FULL_BATCH:
         n_epochs = max(1, round(left))
         first = round(settling.work)
@@ -314,7 +274,7 @@ def _descend(settling: Settling, data: TensorData, assignment: Assignment, cost:
         settling.work += n_epochs
         stuck = False
     else:
-        joint = _log_joint(working, data, plan, double=settling.double)
+        joint = log_joint(working, data, plan, double=settling.double)
         gaussian = plan.likelihood == "gaussian"
         unit = working.noise_std if gaussian else working.temperature
         # Far enough below the tolerance, where a preconditioner stands for H.
@@ -334,7 +294,7 @@ def _descend(settling: Settling, data: TensorData, assignment: Assignment, cost:
         stuck = found.stuck and settling.double
         settling.double |= found.stuck
         settling.work += found.n_gradients * cost
-    _write(working, settling.theta)
+    write_parameters(working, settling.theta)
     return stuck
 
 
@@ -351,7 +311,7 @@ def _finish(
         training.temperature = settling.working.temperature
     else:
         settling.kept, settling.converged = "scheduled", False
-    products = _REPORT_PRODUCTS
+    products = MOST_PRODUCTS
     if len(settling.theta) * len(data.x_train) > FULL_BATCH:
         cost = gradient_cost(training, data, assignment.plan)
         products = min(products, _affordable(settling, cost))
@@ -371,16 +331,16 @@ def _restart(settling: Settling, training: Training) -> None:
     working = settling.working
     working.prior_precision = training.prior_precision.clone()
     working.noise_std, working.temperature = training.noise_std, training.temperature
-    settling.theta = _flat(training)
+    settling.theta = parameters_of(training)
     settling.pairs = Pairs.none(settling.theta)
     settling.work, settling.held, settling.converged = 0.0, True, False
-    _write(working, settling.theta)
+    write_parameters(working, settling.theta)
 
 
 def _evidence(training: Training, data: TensorData, assignment: Assignment) -> float | None:
     """Return the Laplace evidence of the online curvature in nats, or None if not finite."""
     plan = assignment.plan
-    passes = Passes(training, data, assignment, _likelihood(training, plan))
+    passes = passes_of(training, data, assignment)
     return _laplace_value(passes.of(plan.online.curvature)[0], training, plan)
 
 
@@ -410,20 +370,6 @@ def _affordable(settling: Settling, cost: float) -> int:
     return max(5, int(0.25 * settling.budget / (PRODUCT_COST * cost)))
 
 
-def _preconditioner(training: Training, data: TensorData, assignment: Assignment) -> BlockInverse:
-    """Return the inverse of a block Gauss-Newton matrix beside the prior."""
-    plan = assignment.plan
-    kind = plan.online.curvature
-    if KINDS[kind].columns == "residual":  # it vanishes where the data are fitted
-        kind = "diag_ggn_mc" if kind.startswith("diag") else "kfac_ggn_mc"
-    curvature = (
-        Passes(training, data, assignment, _likelihood(training, plan)).of(kind)[0].curvature
-    )
-    assert isinstance(curvature, BlockDiagonal)
-    device = next(training.model.parameters()).device
-    return BlockInverse(curvature, training.prior_precision.to(device), plan.likelihood_power)
-
-
 def _rescaled(
     held: Tensor, pass_: CurvaturePass, training: Training, plan: TrainingPlan
 ) -> Tensor:
@@ -437,7 +383,7 @@ def _rescaled(
     if len(held) == len(curvature.names):
         scatter = float((held * squared_norms(training.model)).sum())
     else:
-        scatter = float((held * _flat(training).square().cpu()).sum())
+        scatter = float((held * parameters_of(training).square().cpu()).sum())
 
     def slope(x: float) -> float:
         factor = math.exp(x)
@@ -451,56 +397,9 @@ def _rescaled(
     return held * math.exp(brentq(slope, low, high, xtol=1e-9))
 
 
-def _log_joint(
-    training: Training, data: TensorData, plan: TrainingPlan, *, double: bool
-) -> LogJoint:
-    model = copy.deepcopy(training.model)
-    return LogJoint(
-        model.double() if double else model,
-        data.x_train,
-        data.y_train,
-        _likelihood(training, plan),
-        _each(training),
-        plan.likelihood_power,
-        rows_at_once(training.model, data.x_train),
-    )
-
-
 def _log_hyperparameters(training: Training, plan: TrainingPlan) -> Tensor:
     """Return the logarithms of precisions and of noise or temperature, on the CPU."""
     gaussian = plan.likelihood == "gaussian"
     last = math.log(training.noise_std if gaussian else training.temperature)
     precision = training.prior_precision.detach().cpu().log()
     return torch.cat([precision, torch.tensor([last], dtype=torch.float64)])
-
-
-def _pass_cost(plan: TrainingPlan, data: TensorData) -> float:
-    """Return the cost of a pass of the online curvature, in gradients: a column is one."""
-    exact = KINDS[plan.online.curvature].columns == "exact"
-    return 1.0 + (max(1, data.n_outputs - 1) if exact else 1)
-
-
-def _likelihood(training: Training, plan: TrainingPlan) -> Any:
-    return likelihood_of(plan, training.noise_std, training.temperature)
-
-
-def _each(training: Training) -> Tensor:
-    """Return the prior precision of each parameter [P], on the device of the model."""
-    parameters = list(training.model.parameters())
-    precision = training.prior_precision.to(parameters[0].device)
-    if len(precision) != len(parameters):
-        return precision
-    sizes = torch.tensor([p.numel() for p in parameters], device=precision.device)
-    return precision.repeat_interleave(sizes)
-
-
-def _flat(training: Training) -> Tensor:
-    return torch.cat([p.detach().double().flatten() for p in training.model.parameters()])
-
-
-def _write(training: Training, theta: Tensor) -> None:
-    parameters = list(training.model.parameters())
-    parts = torch.split(theta, [p.numel() for p in parameters])
-    with torch.no_grad():
-        for parameter, part in zip(parameters, parts, strict=True):
-            parameter.copy_(part.view_as(parameter))

@@ -17,14 +17,13 @@ from nas_evidence.models import build
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training import settling as module
 from nas_evidence.training.loop import Training, begin, train_epoch
+from nas_evidence.training.mode import gradient_cost, newton_decrement
 from nas_evidence.training.online import evaluate
 from nas_evidence.training.quasi_newton import Pairs, descend
 from nas_evidence.training.settling import (
     Settling,
     begin_settling,
-    gradient_cost,
     load_settling,
-    newton_decrement,
     settle_slice,
 )
 
