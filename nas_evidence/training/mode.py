@@ -13,7 +13,6 @@ import math
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature import KINDS
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
@@ -21,10 +20,11 @@ from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.conjugate_gradients import solve
 from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.registry import CURVATURES
 from nas_evidence.spec import Assignment, TrainingPlan
 from nas_evidence.training.cost import forward_pass
 from nas_evidence.training.loop import Training, likelihood_of
-from nas_evidence.training.online import _Passes as Passes
+from nas_evidence.training.online import passes_of
 
 #: Data times parameters, up to which steps see all data, and decrements are in float64.
 FULL_BATCH = 10**9
@@ -81,8 +81,8 @@ def preconditioner(training: Training, data: TensorData, assignment: Assignment)
     """Return the inverse of a block Gauss-Newton matrix beside the prior."""
     plan = assignment.plan
     kind = plan.online.curvature
-    if KINDS[kind].columns == "residual":  # it vanishes where the data are fitted
-        kind = "diag_ggn_mc" if kind.startswith("diag") else "kfac_ggn_mc"
+    if CURVATURES[kind].columns == "residual":  # it vanishes where the data are fitted
+        kind = "diag_ggn_mc" if CURVATURES[kind].structure == "diagonal" else "kfac_ggn_mc"
     curvature = passes_of(training, data, assignment).of(kind)[0].curvature
     assert isinstance(curvature, BlockDiagonal)
     device = next(training.model.parameters()).device
@@ -114,13 +114,8 @@ def log_joint(
 
 def pass_cost(plan: TrainingPlan, data: TensorData) -> float:
     """Return the cost of a pass of the online curvature, in gradients: a column is one."""
-    exact = KINDS[plan.online.curvature].columns == "exact"
+    exact = CURVATURES[plan.online.curvature].columns == "exact"
     return 1.0 + (max(1, data.n_outputs - 1) if exact else 1)
-
-
-def passes_of(training: Training, data: TensorData, assignment: Assignment) -> Passes:
-    """Return the curvature passes of a training as it stands; the same random signs each time."""
-    return Passes(training, data, assignment, likelihood_now(training, assignment.plan))
 
 
 def likelihood_now(training: Training, plan: TrainingPlan) -> Likelihood:

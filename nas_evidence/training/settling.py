@@ -61,11 +61,10 @@ from nas_evidence.training.mode import (
     newton_decrement,
     parameters_of,
     pass_cost,
-    passes_of,
     preconditioner,
     write_parameters,
 )
-from nas_evidence.training.online import _update as update_hyperparameters
+from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.training.quasi_newton import Pairs, descend
 
 #: Newton decrement per datum, nats, below which parameters count as a mode.
@@ -209,7 +208,7 @@ def settle_slice(
         settling.scheduled_evidence = _evidence(settling.working, data, assignment)
     try:
         done = settling.work >= settling.budget or _round(settling, data, assignment)
-    except (DivergedError, torch.linalg.LinAlgError):
+    except (DivergedError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
         settling.evidence, settling.converged, done = None, False, True
     if done and _is_convex(assignment) and not settling.held and _lost(settling):
         _restart(settling, training)
