@@ -88,7 +88,7 @@ Kept = Literal["settled", "scheduled"]
 
 @dataclass
 class Settling:
-    """Where a settling stands; `result` of it once `done`.
+    """Where a settling stands; the last four are its results, once it is `done`.
 
     working   the training that settles, a copy; its model holds θ rounded to its dtype
     theta     θ [P], float64
@@ -212,7 +212,7 @@ def settle_slice(
         settling.scheduled_evidence = _evidence(settling.working, data, assignment)
     try:
         done = _round(settling, data, assignment)
-    except (DivergedError, torch.linalg.LinAlgError):
+    except (DivergedError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
         settling.evidence, settling.moved, done = None, math.inf, True
     if done:
         _finish(settling, training, data, assignment)
