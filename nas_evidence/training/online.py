@@ -221,10 +221,12 @@ def _update(state: Training, passes: _Passes) -> _Passes:
     s² = RSS / (N C − γ/κ), grows without bound where the effective parameters γ come near the
     number of targets; wide networks then seem to have learned nothing, for good.
 
-    Where the rule forbids it, noise or temperature and precisions go to the most evidence among
-    the priors nowhere narrower than now. Either way the evidence at θ does not fall, with "newton"
-    and "mackay"; except where values outside the clamps are brought inside, precisions that share
-    a group start untied and become tied, or new labels are drawn at another temperature (`_mc`).
+    Where the rule forbids it, all go to the most evidence among those nowhere above their present
+    values, noise or temperature included: δ s² or δ T² is what holds a network back.
+
+    Either way the evidence at θ does not fall, with "newton" and "mackay"; except where values
+    outside the clamps are brought inside, precisions that share a group start untied and become
+    tied, or new labels are drawn at another temperature (`_mc`).
 
     Returns the passes at the likelihood that results.
     """
@@ -249,14 +251,19 @@ class _Best(NamedTuple):
 
 
 def _most_evidence(passes: _Passes, highest: torch.Tensor | None = None) -> _Best:
-    """Return the hyperparameters of most evidence at fixed θ, no precision above `highest`."""
+    """Return the hyperparameters of most evidence at fixed θ.
+
+    With `highest` [G] or [P] no precision is above it, nor noise or temperature above the present.
+    """
     state, plan = passes.state, passes.assignment.plan
     online, scale = plan.online, plan.likelihood_power
     noise_std, temperature = state.noise_std, state.temperature
     if plan.likelihood == "categorical" and online.learn_temperature:
+        bound = math.inf if highest is None else temperature
         temperature = fit_temperature(
-            lambda at: _refitted_evidence(at, passes, highest), temperature
+            lambda at: _refitted_evidence(min(at, bound), passes, highest), temperature
         )
+        temperature = min(temperature, bound)
         passes = passes.at(likelihood_of(plan, noise_std, temperature))
     pass_ = passes.of(online.curvature)[0]
     curvature = pass_.curvature
@@ -357,7 +364,11 @@ def _fit_noise(
     plan: TrainingPlan,
     highest: torch.Tensor | None,
 ) -> float:
-    """Return the noise of most evidence, together with precisions of at most `highest`."""
+    """Return the noise of most evidence, together with precisions of at most `highest`.
+
+    With `highest` the noise does not rise either.
+    """
+    highest_std = math.inf if highest is None else noise.pass_std
     power, groups = plan.likelihood_power, plan.online.prior_groups
     if groups == "parameter":
         return fit_noise_and_each_precision(
@@ -367,6 +378,7 @@ def _fit_noise(
             noise=noise,
             likelihood_power=power,
             highest=highest,
+            highest_std=highest_std,
         )[1]
     shapes = [p.shape for p in state.model.parameters()]
     return fit_prior_and_noise(
@@ -377,6 +389,7 @@ def _fit_noise(
         noise=noise,
         likelihood_power=power,
         highest=highest,
+        highest_std=highest_std,
     )[1]
 
 
