@@ -206,9 +206,8 @@ def _update(state: Training, passes: _Passes) -> _Passes:
     """Move prior precisions, and noise or temperature, to the most evidence at fixed θ.
 
     A prior as narrow as the first weights would prune a network that has not learned yet: evidence
-    at fixed θ does not see that θ is no mode. Training descends, so it cannot end at a network of
-    zeros while the log joint is higher where it stands. Precisions therefore rise only if, with
-    the new ones,
+    at fixed θ does not see that θ is no mode. Descent cannot end at a network of zeros while the
+    log joint is higher where it stands. Precisions therefore rise only if, with the new ones,
 
         κ (l(θ) − l₀) > ½ θᵀΔθ          l₀ of the best constant prediction
 
