@@ -70,9 +70,10 @@ def newton_decrement(
     """
     theta, inverse = parameters_of(training), preconditioner(training, data, assignment)
     small = len(theta) * len(data.x_train) <= FULL_BATCH
+    # The gradient is a sum that cancels at a mode; products do not cancel, and float32 will do.
     joint = log_joint(training, data, assignment.plan, double=small)
     _, gradient = joint.value_and_gradient(theta)
-    product = joint.gauss_newton(theta)
+    product = log_joint(training, data, assignment.plan, double=False).gauss_newton(theta)
     found = solve(product, gradient, inverse, max_products=max_products, enough=enough)
     return found.quadratic, found.n_products
 

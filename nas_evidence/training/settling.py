@@ -28,8 +28,11 @@ at (γ_1 − γ_2)² / (γ_1 + γ_2). Held ratios have a fixed point for any net
 Three states are compared by the Laplace value of the online curvature with the same random signs,
 and that of most evidence is kept: the scheduled one, the mode at its hyperparameters, which comes
 first, and the last one of the alternation. Steps (b) at fixed θ raise the evidence, moving on to
-the mode need not, so none of the three is best everywhere. A linear network has a convex loss and
-always ends at one of the two modes.
+the mode need not, so none of the three is best everywhere. A settled state may replace the
+scheduled one only if it is near a mode, by `NEAR_MODE` or `CLOSER`: half-way there the evidence
+misjudges it, and on small images the log loss of such networks doubled and trebled. Where the
+first mode is not reached in half the budget, the settling ends. A linear network has a convex
+loss and always ends at one of the two modes.
 
 The work is counted, not timed, so that results depend on no machine and on no interruption. A
 slice is one round of (a) and (b). Nothing of the training changes before the settling ends.
@@ -71,12 +74,17 @@ from nas_evidence.training.quasi_newton import Pairs, descend
 DECREMENT_TOLERANCE = 0.004
 #: Largest move of the logarithm of a hyperparameter that counts as none.
 MOVE_TOLERANCE = 0.02
+#: Newton decrement per datum, nats, up to which a settled state may replace the scheduled one, or
+#: as a part of that of the scheduled state. Evidence far from a mode misjudges both.
+NEAR_MODE, CLOSER = 0.03, 0.1
 #: Nats per datum where the loss is convex, and no kink is in the way.
 _CONVEX_TOLERANCE = 1e-6
 #: Rounds in which every precision moves; after them, one factor on all.
 FREE_ROUNDS = 1
 #: Products of a test, at most.
 _TEST_PRODUCTS = 30
+#: Products of a reported decrement, at least: three quarters of it on small ResNets.
+_FEWEST_PRODUCTS = 12
 #: Gradients of a round, at least, where the evaluation interval is short.
 _FEWEST_GRADIENTS = 12
 #: What is tried beyond the budget where the loss is convex, in gradients.
@@ -96,9 +104,11 @@ class Settling:
     work      done so far, in the same unit
     rounds    of (a) and (b)
     double    float64 is needed
+    held      the hyperparameters stay those of the schedule
     first     θ of the mode at the scheduled hyperparameters [P], once it is found
     moved     largest move of a log hyperparameter in the last round
     scheduled_evidence, first_evidence, evidence  of the three states, nats; None if not finite
+    scheduled_decrement  of the scheduled state, nats, once it is asked for
     converged  the hyperparameters came to rest, and the state that is kept is at a mode
     kept      the state that the training has in the end
     decrement_per_datum  of that state, nats; None with no budget
@@ -112,10 +122,12 @@ class Settling:
     work: float = 0.0
     rounds: int = 0
     double: bool = False
+    held: bool = False
     first: Tensor | None = None
     moved: float = math.inf
     scheduled_evidence: float | None = None
     first_evidence: float | None = None
+    scheduled_decrement: float | None = None
     evidence: float | None = None
     done: bool = False
     converged: bool = False
@@ -142,9 +154,11 @@ _PLAIN = (
     "work",
     "rounds",
     "double",
+    "held",
     "moved",
     "scheduled_evidence",
     "first_evidence",
+    "scheduled_decrement",
     "evidence",
     "done",
     "converged",
@@ -164,8 +178,8 @@ def begin_settling(
         data: that it was trained on.
         assignment: its plan and seeds.
         budget: work in epochs of the scheduled training, `plan.settle` times the epochs; 0 for
-            none. The decrement that is reported in the end comes on top. A linear network, whose
-            loss is convex, always reaches its optimum, if it takes more.
+            none. The decrement that is reported in the end comes on top, for a quarter of it, or twelve products.
+            A linear network, whose loss is convex, reaches its optimum even if it takes more.
     """
     working = begin(copy.deepcopy(training.model), assignment.plan)
     working.prior_precision = training.prior_precision.clone()
@@ -210,7 +224,7 @@ def settle_slice(
     if settling.scheduled_evidence is None:
         settling.scheduled_evidence = _evidence(settling.working, data, assignment)
     try:
-        done = _round(settling, data, assignment)
+        done = _round(settling, training, data, assignment)
     except (DivergedError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
         settling.evidence, settling.moved, done = None, math.inf, True
     if done:
@@ -219,16 +233,23 @@ def settle_slice(
     return settling.done
 
 
-def _round(settling: Settling, data: TensorData, assignment: Assignment) -> bool:
+def _round(
+    settling: Settling, training: Training, data: TensorData, assignment: Assignment
+) -> bool:
     """Move the parameters, then the hyperparameters; tell whether that was the last round."""
     working, plan = settling.working, assignment.plan
     cost, n_data = gradient_cost(working, data, plan), len(data.x_train)
     at_rest, stuck = _descend(settling, data, assignment, cost)
     if settling.first is None:
-        if at_rest or stuck or settling.work >= 0.5 * settling.budget:
+        share = 1.0 if settling.held else 0.5  # of the budget
+        over = at_rest or stuck or settling.work >= share * settling.budget
+        if over:
             settling.evidence = _evidence(working, data, assignment)
             settling.first, settling.first_evidence = settling.theta, settling.evidence
             settling.work += pass_cost(plan, data) * cost
+            settling.moved = 0.0 if settling.held else math.inf
+            if settling.held or not _is_near_mode(settling, working, training, data, assignment):
+                return True  # where this is no mode, moving hyperparameters leads to none
         return settling.work >= settling.budget
     before = _log_hyperparameters(working, plan)
     pass_ = _update(settling, data, assignment)
@@ -311,25 +332,19 @@ def _descend(
 def _finish(
     settling: Settling, training: Training, data: TensorData, assignment: Assignment
 ) -> None:
-    """Put the state of more evidence into the training, and measure how far from a mode it is."""
+    """Put the state that is kept into the training, and say how far from a mode it is."""
     settling.done = True
-    working = settling.working
-    if settling.first is not None and _more(settling.first_evidence, settling.evidence):
-        settling.evidence, settling.theta = settling.first_evidence, settling.first
-        working.prior_precision = training.prior_precision.clone()
-        working.noise_std, working.temperature = training.noise_std, training.temperature
-        write_parameters(working, settling.theta)
-    always = _is_convex(assignment) and settling.evidence is not None
-    if always or not _more(settling.scheduled_evidence, settling.evidence):
-        settling.kept = "settled"
-        training.model.load_state_dict(working.model.state_dict())
-        training.prior_precision = working.prior_precision
-        training.noise_std, training.temperature = working.noise_std, working.temperature
-    products = MOST_PRODUCTS
-    if len(settling.theta) * len(data.x_train) > FULL_BATCH:
-        cost = gradient_cost(training, data, assignment.plan)
-        products = min(products, _affordable(settling, cost))
-    decrement, _ = newton_decrement(training, data, assignment, max_products=products)
+    any_mode = _is_convex(assignment) or settling.held
+    for candidate in _candidates(settling, training, any_mode=any_mode):
+        candidate.put_into(settling.working)
+        if any_mode or _is_near_mode(settling, settling.working, training, data, assignment):
+            settling.kept, settling.evidence = "settled", candidate.evidence
+            settling.theta = candidate.theta
+            candidate.put_into(training)
+            break
+    decrement = settling.scheduled_decrement
+    if settling.kept == "settled" or decrement is None:
+        decrement = _decrement(settling, training, data, assignment)
     if math.isfinite(decrement):
         settling.decrement_per_datum = decrement / len(data.x_train)
         at_mode = settling.decrement_per_datum < _tolerance(assignment)
@@ -337,9 +352,69 @@ def _finish(
         settling.converged = settling.kept == "settled" and at_rest and at_mode
 
 
-def _more(one: float | None, other: float | None) -> bool:
-    """Tell whether one evidence is more than another; none is less than any."""
-    return other is None or (one is not None and one > other)
+@dataclass(frozen=True)
+class _Candidate:
+    """A state that may be kept: parameters θ [P], hyperparameters, evidence in nats."""
+
+    theta: Tensor
+    prior_precision: Tensor
+    noise_std: float
+    temperature: float
+    evidence: float
+
+    def put_into(self, training: Training) -> None:
+        training.prior_precision = self.prior_precision.clone()
+        training.noise_std, training.temperature = self.noise_std, self.temperature
+        write_parameters(training, self.theta)
+
+
+def _candidates(settling: Settling, training: Training, *, any_mode: bool) -> list[_Candidate]:
+    """Return the settled states of more evidence than the scheduled one, the most first.
+
+    With `any_mode` those of less evidence too.
+    """
+    working, found = settling.working, []
+    if settling.first is not None and settling.first_evidence is not None:
+        found.append(_Candidate(
+            settling.first, training.prior_precision, training.noise_std, training.temperature,
+            settling.first_evidence,
+        ))  # fmt: skip
+    if settling.rounds and settling.evidence is not None:
+        found.append(_Candidate(
+            settling.theta, working.prior_precision, working.noise_std, working.temperature,
+            settling.evidence,
+        ))  # fmt: skip
+    least = settling.scheduled_evidence
+    if least is not None and not any_mode:
+        found = [candidate for candidate in found if candidate.evidence > least]
+    return sorted(found, key=lambda candidate: -candidate.evidence)
+
+
+def _is_near_mode(
+    settling: Settling,
+    candidate: Training,
+    training: Training,
+    data: TensorData,
+    assignment: Assignment,
+) -> bool:
+    """Tell whether a settled state is near enough to a mode to replace the scheduled one."""
+    if settling.scheduled_decrement is None:
+        settling.scheduled_decrement = _decrement(settling, training, data, assignment)
+    limit = max(NEAR_MODE * len(data.x_train), CLOSER * settling.scheduled_decrement)
+    return _decrement(settling, candidate, data, assignment, enough=limit) <= limit
+
+
+def _decrement(
+    settling: Settling,
+    training: Training,
+    data: TensorData,
+    assignment: Assignment,
+    *,
+    enough: float = math.inf,
+) -> float:
+    cost = gradient_cost(training, data, assignment.plan)
+    products = min(MOST_PRODUCTS, max(_FEWEST_PRODUCTS, _affordable(settling, cost)))
+    return newton_decrement(training, data, assignment, max_products=products, enough=enough)[0]
 
 
 def _evidence(training: Training, data: TensorData, assignment: Assignment) -> float | None:
