@@ -1,12 +1,13 @@
 """The block of one parameter tensor in a block-diagonal curvature matrix.
 
-    Diagonal   diag(h)                                        one number for each parameter
+    Diagonal   diag(h)                                        one number per parameter
     Rotated    (Q_B ⊗ Q_A) diag(h) (Q_B ⊗ Q_A)ᵀ               diagonal in a Kronecker eigenbasis
     Dense      any symmetric matrix
-    Kronecker  SB ⊗ SA / (N |T|), one pair for each convolution group
+    Kronecker  SB ⊗ SA / (N |T|), one pair per convolution group
 
-Everything here is float64 and a sum over data, so that blocks of disjoint data can be added. A
-Kronecker block keeps SA, SB and N apart: the product of sums is not the sum of products.
+Everything here is float64 and a sum over data, so blocks of disjoint data can be added. A
+Kronecker block stores SA, SB and N separately, because the product of sums is not the sum of
+products.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class Diagonal:
         return self.values.numel()
 
     def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], clamped at 0, and how many were below."""
+        """Return the eigenvalues [size], clamped at 0, and how many were negative."""
         return clamped(self.values.flatten())
 
     def trace(self) -> Tensor:
@@ -39,13 +40,13 @@ class Diagonal:
         return (vector.square() / (self.values.flatten().clamp(min=0) + precision)).sum()
 
     def plus(self, other: "Diagonal") -> "Diagonal":
-        """Return the block of the data of both."""
+        """Return the block of the combined data."""
         return Diagonal(self.values + other.values)
 
 
 @dataclass(frozen=True)
 class Rotated:
-    """Diagonal in the eigenbasis of a Kronecker block; not a sum over data, the basis is not.
+    """Diagonal in the eigenbasis of a Kronecker block; no sum over data, so it cannot be added.
 
     values  [groups, d_out, d_in]
     left    Q_B, columns [groups, d_out, d_out]
@@ -62,7 +63,7 @@ class Rotated:
         return self.values.numel()
 
     def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], clamped at 0, and how many were below."""
+        """Return the eigenvalues [size], clamped at 0, and how many were negative."""
         return clamped(self.values.flatten())
 
     def trace(self) -> Tensor:
@@ -87,7 +88,7 @@ class Dense:
         return len(self.matrix)
 
     def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], clamped at 0, and how many were below."""
+        """Return the eigenvalues [size], clamped at 0, and how many were negative."""
         return clamped(torch.linalg.eigvalsh(self.matrix))
 
     def trace(self) -> Tensor:
@@ -100,13 +101,13 @@ class Dense:
         return Diagonal(eigenvalues).inverse_quadratic(vectors.mT @ vector, precision)
 
     def plus(self, other: "Dense") -> "Dense":
-        """Return the block of the data of both."""
+        """Return the block of the combined data."""
         return Dense(self.matrix + other.matrix)
 
 
 @dataclass(frozen=True)
 class Kronecker:
-    """The block SB ⊗ SA / (N |T|) of a weight (out, in), one pair for each convolution group.
+    """The block SB ⊗ SA / (N |T|) of a weight (out, in), one pair per convolution group.
 
     inputs       SA = Σ_{n,t} a aᵀ    [groups, d_in, d_in]
     gradients    SB = Σ_{n,t,c} s sᵀ  [groups, d_out, d_out]
@@ -130,10 +131,10 @@ class Kronecker:
         return 1 / (self.n_data * self.n_positions)
 
     def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], clamped at 0, and how many factor eigenvalues were below.
+        """Return the eigenvalues [size], and how many factor eigenvalues were clamped at 0.
 
-        The factors are clamped, not the product: two rounding errors below zero would multiply
-        to a positive eigenvalue.
+        The factors are clamped, not the product: two eigenvalues that rounding made negative would
+        multiply to a positive one.
         """
         left, n_left = clamped(torch.linalg.eigvalsh(self.gradients))
         right, n_right = clamped(torch.linalg.eigvalsh(self.inputs))
@@ -153,7 +154,7 @@ class Kronecker:
         return Rotated(values, left, right).inverse_quadratic(vector, precision)
 
     def plus(self, other: "Kronecker") -> "Kronecker":
-        """Return the block of the data of both: the product of the sums.
+        """Return the block of the combined data: the product of the sums.
 
         Raises:
             ValueError: if the numbers of positions differ.
@@ -175,10 +176,10 @@ Block = Diagonal | Rotated | Dense | Kronecker
 
 
 def add_blocks(one: Block, other: Block) -> Block:
-    """Return the block of the data of both.
+    """Return the block of the combined data.
 
     Raises:
-        ValueError: if they are of different kinds, or of a kind that is not a sum over data.
+        ValueError: if their kinds differ, or the kind is not a sum over data.
     """
     match one, other:
         case Diagonal(), Diagonal():
@@ -190,10 +191,10 @@ def add_blocks(one: Block, other: Block) -> Block:
         case _:
             raise ValueError(
                 f"a {type(one).__name__} and a {type(other).__name__} block cannot be added; "
-                "merge passes of one kind, and not of ekfac_ggn, whose basis depends on all data"
+                "merge passes of one kind, except ekfac_ggn, whose basis depends on all data"
             )
 
 
 def clamped(eigenvalues: Tensor) -> tuple[Tensor, int]:
-    """Return the eigenvalues clamped at 0, and how many were below."""
+    """Return the eigenvalues clamped at 0, and how many were negative."""
     return eigenvalues.clamp(min=0), int((eigenvalues < 0).sum())
