@@ -5,6 +5,7 @@ One sign, one unit: every `value` is larger-is-better; evidence is in nats, summ
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Literal
 
 from nas_evidence.domains import Frozen
 from nas_evidence.estimates import EvidenceEstimate, Term
@@ -89,7 +90,11 @@ class TrialRecord(Frozen):
     test_accuracy: float | None = None  # fraction
     test_nll_per_datum: float | None = None  # nats; real targets are standardised
     test_rmse: float | None = None  # real targets only, in their own unit
+    converged: bool | None = None  # settling met its tolerance; None without settling
+    kept: Literal["settled", "scheduled"] | None = None  # the state of more evidence
+    decrement_per_datum: float | None = None  # Newton decrement of the kept state, nats
     train_seconds: float = 0.0
+    settle_seconds: float = 0.0
     evidence_seconds: float = 0.0
     total_seconds: float = 0.0
     versions: str = ""  # JSON object: package -> version

@@ -174,6 +174,9 @@ class TrainingPlan(Frozen):
     """Epochs after which the learning rate falls, in order; read with `schedule = "steps"`."""
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Multiplies the learning rate at each milestone."""
+    settle: Annotated[float, Field(ge=0), Unit("scheduled trainings")] = 1.0
+    """Most that settling may cost: after the last epoch the network goes to a mode, and its
+    hyperparameters to the most evidence there; 0 for none."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior of the weights, before the first update."""
     folds: Annotated[Literal[1, 2], Unit("folds")] = 2

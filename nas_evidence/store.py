@@ -49,7 +49,8 @@ _COLUMNS: Mapping[TableName, str] = {
         flops:int memory_bytes:int latency_seconds:float gpu_share:float epochs:int
         best_epoch:int best_evidence:float noise_std:float temperature:float
         test_accuracy:float test_nll_per_datum:float test_rmse:float
-        train_seconds:float evidence_seconds:float total_seconds:float versions:str error:str""",
+        converged:bool kept:str decrement_per_datum:float train_seconds:float
+        settle_seconds:float evidence_seconds:float total_seconds:float versions:str error:str""",
     "evidence": """
         trial_id:int attempt:int epoch:int estimator:str value:float per_datum:float relation:str
         standard_error:float valid:bool note:str seconds:float""",

@@ -119,6 +119,7 @@ likelihood = "categorical"        # classes
 likelihood_power = 0.5            # a tempered posterior
 temperature = 1.5                 # fixed, unless [plan.online] learns it
 mc_draws = 16                     # a steadier final value of kinds named _mc
+settle = 0                        # no settling after the last epoch
 folds = 1                         # half the cost, more seed noise
 """,
     ),

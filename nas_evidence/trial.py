@@ -45,6 +45,9 @@ from nas_evidence.training.loop import (
     likelihood_of,
     train_epoch,
 )
+from nas_evidence.training.online import Passes, passes_of, update_and_follow
+from nas_evidence.training.parts import settling_after
+from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINT_VERSION = 5
@@ -95,6 +98,7 @@ class Trial:
         self.context: Context | None = None
         self.scorers: dict[str, Scorer] = {}
         self.evaluations: list[Evaluation] = []
+        self.settling: Settling | None = None
 
     @classmethod
     def start(
@@ -156,7 +160,7 @@ class Trial:
         """Train up to `until_epoch`, evaluating on the way, and write a checkpoint.
 
         Scores that are taken before training do their slices first, one a call, and the report
-        says epoch 0.
+        says epoch 0. After the last epoch the network settles, a round a call.
 
         Raises:
             OSError: if the checkpoint cannot be written.
@@ -171,10 +175,12 @@ class Trial:
                 before = next((s for s in self.scorers.values() if s.due()), None)
                 if before is not None:
                     before.advance()
+                elif self.settling is not None:
+                    self._settle(training, self.settling)
                 while before is None and training.epoch < last and not training.ended:
                     self._train_epoch(training)
                     if training.epoch in due:
-                        self.evaluations += evaluate(self.context, self.scorers.values())
+                        self._update(training)
                 self._checkpoint()
                 self._complete_if_done()
         self.slice_seconds = time.perf_counter() - started
@@ -195,6 +201,30 @@ class Trial:
             return seconds
 
         train_epoch(training, self.data, self.assignment, show)
+
+    def _update(self, training: Training) -> None:
+        """Update the hyperparameters if it is time; then evaluate, or begin to settle."""
+        given = self.assignment
+        follow = any(declared(name).is_laplace for name in given.estimators)
+        passes = update_and_follow(training, self.data, given, follow=follow)
+        over = training.ended or training.epoch == given.plan.epochs
+        if over:
+            self.settling = settling_after(training, self.data, given)
+        if self.settling is None:
+            self._evaluate(passes, last=over)
+
+    def _settle(self, training: Training, settling: Settling) -> None:
+        """Settle for a round; after the last one, evaluate the state that is kept."""
+        if settle_slice(settling, training, self.data, self.assignment):
+            evidence, best = settling.evidence, training.best_evidence
+            more = evidence is not None and (best is None or evidence > best)
+            if settling.kept == "settled" and more:
+                training.best_epoch, training.best_evidence = training.epoch, evidence
+            self._evaluate(passes_of(training, self.data, self.assignment), last=True)
+
+    def _evaluate(self, passes: Passes, *, last: bool) -> None:
+        assert self.context is not None
+        self.evaluations += evaluate(self.context, self.scorers.values(), passes, last=last)
 
     def _known(self) -> list[Evaluation]:
         """Return every evaluation so far; before the first, what is known before training."""
@@ -264,6 +294,13 @@ class Trial:
                 "train_seconds": training.train_seconds,
                 "evidence_seconds": training.evidence_seconds,
             }
+        if (settling := self.settling) is not None:
+            found |= {
+                "converged": settling.converged,
+                "kept": settling.kept,
+                "decrement_per_datum": settling.decrement_per_datum,
+                "settle_seconds": settling.seconds,
+            }
         return TrialRecord.model_validate(
             {
                 "trial_id": given.trial_id,
@@ -288,6 +325,8 @@ class Trial:
     def _complete_if_done(self) -> None:
         training, plan = self.training, self.assignment.plan
         assert training is not None
+        if self.settling is not None and not self.settling.done:
+            return
         if training.ended:
             self.status = TrialStatus.COMPLETE
             self.cause = f"evidence has not risen for {plan.online.patience} updates"
@@ -306,6 +345,7 @@ class Trial:
             "training": state_of(training),
             "scores": {name: scorer.state_dict() for name, scorer in self.scorers.items()},
             "evaluations": [evaluation.model_dump_json() for evaluation in self.evaluations],
+            "settling": None if self.settling is None else self.settling.state_dict(),
             "latency_seconds": self.latency_seconds,
             "total_seconds": self._total_seconds(),
         }
@@ -327,6 +367,8 @@ class Trial:
         for name, scorer in self.scorers.items():
             scorer.load_state_dict(state["scores"][name])
         self.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
+        if state["settling"] is not None:
+            self.settling = load_settling(training, self.data, self.assignment, state["settling"])
         self.latency_seconds = state["latency_seconds"]
         self.earlier_seconds = state["total_seconds"]
         # A checkpoint of the last epoch leaves nothing to train, only the finish.

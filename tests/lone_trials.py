@@ -5,9 +5,11 @@ from pathlib import Path
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.record import Evaluation, SliceReport, TrialRecord, TrialStatus
+from nas_evidence.registry import declared
 from nas_evidence.scores.protocol import Context, evaluate, scorers_of
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.training.loop import Training
+from nas_evidence.training.online import update_and_follow
 from nas_evidence.trial import Trial
 
 
@@ -19,14 +21,17 @@ def mlp_assignment(
         trial_id=trial_id, attempt=1, replicate=replicate, seed=seed, estimators=estimators,
         architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": width}),
         dataset=DatasetSpec(name="digits"),
-        plan={"batch_size": 16, "online": {"every": 2}, **plan},
+        plan={"batch_size": 16, "settle": 0, "online": {"every": 2}, **plan},
     )  # fmt: skip
 
 
 def evaluated(state: Training, data: TensorData, given: Assignment) -> list[Evaluation]:
     """Evaluate a training outside a trial; all that was found is kept in `state.evaluations`."""
     context = Context(state, data, given)
-    found = evaluate(context, scorers_of(context).values())
+    follow = any(declared(name).is_laplace for name in given.estimators)
+    passes = update_and_follow(state, data, given, follow=follow)
+    last = state.ended or state.epoch == given.plan.epochs
+    found = evaluate(context, scorers_of(context).values(), passes, last=last)
     vars(state).setdefault("evaluations", []).extend(found)
     return found
 

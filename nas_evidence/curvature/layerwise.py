@@ -169,16 +169,16 @@ class KroneckerCollector:
                 if isinstance(layer, WeightLayer) and position == 0:
                     blocks.append(self._weight_block(layer, n_data))
                 elif isinstance(layer, WeightLayer) and self._bias_is_gradient_factor(layer):
-                    blocks.append(Dense(self.sums.total(f"{layer.path}:B")[0]))
+                    blocks.append(Dense(self.sums.total(f"{layer.path}:B")[0], _rounding(layer)))
                 else:
-                    blocks.append(Dense(self.sums.total(name)[0]))
+                    blocks.append(Dense(self.sums.total(name)[0], _rounding(layer)))
         return BlockDiagonal(tuple(names), tuple(blocks))
 
     def _weight_block(self, layer: Layer, n_data: int) -> Kronecker:
         inputs = self.sums.total(f"{layer.path}:A")
         gradients = self.sums.total(f"{layer.path}:B")
         n_positions = 1 if layer.path in self.reduced else self.n_positions[layer.path]
-        return Kronecker(inputs, gradients, n_data, n_positions)
+        return Kronecker(inputs, gradients, n_data, n_positions, _rounding(layer))
 
     def _bias_is_gradient_factor(self, layer: WeightLayer) -> bool:
         """Tell whether SB is of Σ_t s, and so the exact block of the bias."""
@@ -255,6 +255,11 @@ def kronecker(sweep: Sweep) -> BlockDiagonal:
     collector = KroneckerCollector(sweep.layers, sweep.reduced)
     sweep.run(collector)
     return collector.finish(len(sweep.inputs))
+
+
+def _rounding(layer: Layer) -> float:
+    """Return ε of the dtype that the sums of a layer are formed in."""
+    return float(torch.finfo(next(layer.module.parameters()).dtype).eps)
 
 
 def _sides(layer: Layer, parameter: Tensor) -> tuple[int, ...]:

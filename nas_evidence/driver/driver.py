@@ -264,7 +264,9 @@ class Driver:
             self._park(assignment)
             self._queue.appendleft(assignment)
         else:
-            due = next(e for e in assignment.plan.evaluation_epochs() if e > report.epoch)
+            plan = assignment.plan
+            # After the last epoch the network settles, and its reports say that epoch again.
+            due = next((e for e in plan.evaluation_epochs() if e > report.epoch), plan.epochs)
             least = self._study.resources.slice_timeout_seconds
             timeout = max(least, HUNG_FACTOR * self._longest_slice)
             self._executor.advance(trial_id, due, timeout=timeout)

@@ -64,8 +64,8 @@ def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData)
     shared = {(s.implementation, s.trainings) for s in map(declared, study.estimators)}
     trainings = sum(times for _, times in shared)
     updates = _ONE_COLUMN * len(plan.evaluation_epochs())
-    whole = plan.epochs + columns * len(plan.evaluation_epochs())
-    return epoch * (whole + trainings * (plan.epochs + updates))
+    whole = plan.epochs * (1 + plan.settle) + columns * len(plan.evaluation_epochs())
+    return epoch * (whole + trainings * (plan.epochs * (1 + plan.settle) + updates))
 
 
 def _step_seconds(

@@ -19,6 +19,7 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
 from nas_evidence.exporting.program import Exported, without_precision
 from nas_evidence.models import build
+from nas_evidence.record import TrialStatus
 from nas_evidence.registry import CURVATURES
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.training.loop import likelihood_of
@@ -128,7 +129,8 @@ def _train_again(study_folder: Path, study: StudySpec, arrays: ArrayData, row: p
     folder = study_folder / "checkpoints" / "retrained" / f"{assignment.trial_id:06d}"
     torch.set_num_threads(study.resources.cpus)
     trial = Trial.start(assignment, to_tensors(arrays, torch.device("cpu")), folder)
-    trial.advance(study.plan.epochs)
+    while trial.status is TrialStatus.RUNNING:
+        trial.advance(study.plan.epochs)
     trial.finish()
     return folder / "model.safetensors"
 

@@ -8,12 +8,19 @@
 Everything here is float64 and a sum over data, so blocks of disjoint data can be added. A
 Kronecker block stores SA, SB and N separately, because the product of sums is not the sum of
 products.
+
+Sums formed in float32 carry noise where an eigenvalue should be 0, of either sign and up to ε
+times the largest one (measured: 1.1 at sides from 36 to 785). A clamp at 0 would keep the positive
+half of that noise, which matters next to a precision of 1e-6. Eigenvalues up to ε √side times the
+largest, the size of a random symmetric error matrix, are therefore set to 0.
 """
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+_DOUBLE = torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True)
@@ -78,9 +85,10 @@ class Rotated:
 
 @dataclass(frozen=True)
 class Dense:
-    """A symmetric block: `matrix` [size, size]."""
+    """A symmetric block: `matrix` [size, size]; ε, `rounding`, of the dtype of its sums."""
 
     matrix: Tensor
+    rounding: float = _DOUBLE
 
     @property
     def size(self) -> int:
@@ -88,8 +96,8 @@ class Dense:
         return len(self.matrix)
 
     def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], clamped at 0, and how many were negative."""
-        return clamped(torch.linalg.eigvalsh(self.matrix))
+        """Return the eigenvalues [size], without noise, and how many were negative."""
+        return without_noise(torch.linalg.eigvalsh(self.matrix), self.rounding)
 
     def trace(self) -> Tensor:
         """Return the trace []."""
@@ -97,12 +105,17 @@ class Dense:
 
     def inverse_quadratic(self, vector: Tensor, precision: Tensor) -> Tensor:
         """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ []."""
-        eigenvalues, vectors = torch.linalg.eigh(self.matrix)
+        eigenvalues, vectors = self.decomposed()
         return Diagonal(eigenvalues).inverse_quadratic(vectors.mT @ vector, precision)
+
+    def decomposed(self) -> tuple[Tensor, Tensor]:
+        """Return the eigenvalues [size], without noise, and the eigenvectors, columns."""
+        eigenvalues, vectors = torch.linalg.eigh(self.matrix)
+        return without_noise(eigenvalues, self.rounding)[0], vectors
 
     def plus(self, other: "Dense") -> "Dense":
         """Return the block of the combined data."""
-        return Dense(self.matrix + other.matrix)
+        return Dense(self.matrix + other.matrix, max(self.rounding, other.rounding))
 
 
 @dataclass(frozen=True)
@@ -113,12 +126,14 @@ class Kronecker:
     gradients    SB = Σ_{n,t,c} s sᵀ  [groups, d_out, d_out]
     n_data       N
     n_positions  |T|
+    rounding     ε of the dtype that the sums were formed in
     """
 
     inputs: Tensor
     gradients: Tensor
     n_data: int
     n_positions: int
+    rounding: float = _DOUBLE
 
     @property
     def size(self) -> int:
@@ -131,13 +146,13 @@ class Kronecker:
         return 1 / (self.n_data * self.n_positions)
 
     def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], and how many factor eigenvalues were clamped at 0.
+        """Return the eigenvalues [size], and how many eigenvalues of the factors were negative.
 
-        The factors are clamped, not the product: two eigenvalues that rounding made negative would
-        multiply to a positive one.
+        Noise is removed from the factors, not the product: two eigenvalues that rounding made
+        negative would multiply to a positive one.
         """
-        left, n_left = clamped(torch.linalg.eigvalsh(self.gradients))
-        right, n_right = clamped(torch.linalg.eigvalsh(self.inputs))
+        left, n_left = without_noise(torch.linalg.eigvalsh(self.gradients), self.rounding)
+        right, n_right = without_noise(torch.linalg.eigvalsh(self.inputs), self.rounding)
         return (self.scale * left[:, :, None] * right[:, None, :]).flatten(), n_left + n_right
 
     def trace(self) -> Tensor:
@@ -148,10 +163,14 @@ class Kronecker:
 
     def inverse_quadratic(self, vector: Tensor, precision: Tensor) -> Tensor:
         """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ []."""
+        return self.decomposed().inverse_quadratic(vector, precision)
+
+    def decomposed(self) -> Rotated:
+        """Return the block as a diagonal in its eigenbasis, without noise."""
         b, left = torch.linalg.eigh(self.gradients)
         a, right = torch.linalg.eigh(self.inputs)
-        values = self.scale * b.clamp(min=0)[:, :, None] * a.clamp(min=0)[:, None, :]
-        return Rotated(values, left, right).inverse_quadratic(vector, precision)
+        b, a = without_noise(b, self.rounding)[0], without_noise(a, self.rounding)[0]
+        return Rotated(self.scale * b[:, :, None] * a[:, None, :], left, right)
 
     def plus(self, other: "Kronecker") -> "Kronecker":
         """Return the block of the combined data: the product of the sums.
@@ -169,6 +188,7 @@ class Kronecker:
             self.gradients + other.gradients,
             self.n_data + other.n_data,
             self.n_positions,
+            max(self.rounding, other.rounding),
         )
 
 
@@ -198,3 +218,16 @@ def add_blocks(one: Block, other: Block) -> Block:
 def clamped(eigenvalues: Tensor) -> tuple[Tensor, int]:
     """Return the eigenvalues clamped at 0, and how many were negative."""
     return eigenvalues.clamp(min=0), int((eigenvalues < 0).sum())
+
+
+def without_noise(eigenvalues: Tensor, rounding: float) -> tuple[Tensor, int]:
+    """Return eigenvalues with rounding noise set to 0, and how many were negative.
+
+    Args:
+        eigenvalues: of symmetric matrices that are positive but for rounding [..., side].
+        rounding: ε of the dtype that the matrices were formed in.
+    """
+    largest = eigenvalues.amax(-1, keepdim=True)
+    noise = rounding * eigenvalues.shape[-1] ** 0.5 * largest
+    kept = torch.where(eigenvalues > noise, eigenvalues, 0.0).clamp(min=0)
+    return kept, int((eigenvalues < 0).sum())

@@ -23,14 +23,16 @@ from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.registry import declared
 from nas_evidence.scores.laplace import laplace_estimates
 from nas_evidence.scores.protocol import Context, Scorer
-from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.loop import DivergedError, Training
 from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import (
     Part,
+    Run,
     begun,
     order_of_data,
     part_of,
+    restored,
+    run_state,
     seconds_of,
     train_slice,
 )
@@ -116,7 +118,7 @@ class Conditional(Scorer):
         self.kinds = [kind for kind in kinds if kind is not None]
         self.early: list[EvidenceEstimate] = []
         self.differences: list[EvidenceEstimate] = []
-        self.part: Training | None = None
+        self.run: Run | None = None
 
     def due(self) -> bool:
         """Tell whether the differences are not known yet."""
@@ -126,11 +128,11 @@ class Conditional(Scorer):
         """Train for a slice; after the second training, take the differences."""
         n_data, n_early = len(self.context.data.x_train), self._n_early()
         part = self._part()
-        self.part = self.part or begun(part)
+        self.run = self.run or begun(part)
         try:
-            if not train_slice(self.part, part):
+            if not train_slice(self.run, part):
                 return
-            passes = passes_of(self.part, part.data, part.assignment)
+            passes = passes_of(self.run.training, part.data, part.assignment)
             found = laplace_estimates(self.kinds, passes)
         except DivergedError as error:
             note = f"the training on {len(part.data.x_train)} data diverged: {error}"
@@ -140,8 +142,8 @@ class Conditional(Scorer):
             if not self.early:
                 first = self._ended()
                 self.early = found
-                self.part = begun(self._part())
-                hold_hyperparameters_of(first, self.part)
+                self.run = begun(self._part())
+                hold_hyperparameters_of(first.training, self.run.training)
                 return
             self.differences = [
                 conditional_estimate(
@@ -162,7 +164,7 @@ class Conditional(Scorer):
         return {
             "early": [e.model_dump_json() for e in self.early],
             "differences": [e.model_dump_json() for e in self.differences],
-            "part": None if self.part is None else state_of(self.part),
+            "run": None if self.run is None else run_state(self.run),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -170,9 +172,8 @@ class Conditional(Scorer):
         read = EvidenceEstimate.model_validate_json
         self.early = [read(text) for text in state["early"]]
         self.differences = [read(text) for text in state["differences"]]
-        if state["part"] is not None:
-            self.part = begun(self._part())
-            restore(self.part, state["part"])
+        if state["run"] is not None:
+            self.run = restored(self._part(), state["run"])
 
     def _part(self) -> Part:
         """Return the data that are trained on now: the early ones, or all."""
@@ -188,12 +189,12 @@ class Conditional(Scorer):
             raise ValueError(f"a conditional evidence needs at least 2 data, but got {n_data}")
         return n_data // 2
 
-    def _ended(self) -> Training:
-        """Take the training on a part out, and count its time."""
-        part, self.part = self.part, None
-        assert part is not None
-        self.context.training.evidence_seconds += seconds_of(part)
-        return part
+    def _ended(self) -> Run:
+        """Take the run on a part out, and count its time."""
+        run, self.run = self.run, None
+        assert run is not None
+        self.context.training.evidence_seconds += seconds_of(run)
+        return run
 
 
 def hold_hyperparameters_of(first: Training, second: Training) -> None:

@@ -37,13 +37,14 @@ from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.scores.protocol import Context, Scorer
 from nas_evidence.spec import EVIDENCE_BATCH, TrainingPlan
-from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
-    Part,
+    Run,
     begun,
     order_of_data,
     part_of,
+    restored,
+    run_state,
     seconds_of,
     train_slice,
 )
@@ -203,7 +204,7 @@ class Folds(Scorer):
         super().__init__(names, context)
         self.scores = [s for s in _N_FOLDS if s in names or f"{s}_accuracy" in names]
         self.done: dict[str, list[Fold]] = {score: [] for score in self.scores}
-        self.part: Training | None = None
+        self.run: Run | None = None
 
     def due(self) -> bool:
         """Tell whether a fold is not predicted yet."""
@@ -215,19 +216,19 @@ class Folds(Scorer):
         assert task is not None
         data, given = self.context.data, self.context.assignment
         part = part_of(task.trained, data, given, task.purpose)
-        self.part = self.part or begun(part)
+        self.run = self.run or begun(part)
         fold = Fold(number=task.number, n_data=len(task.predicted), n_trained=len(task.trained))
         try:
-            if not train_slice(self.part, part):
+            if not train_slice(self.run, part):
                 return
         except DivergedError:
             pass  # the fold stays without a prediction
         else:
-            fold = fold.model_copy(update=self._predict(self.part, data, task.predicted))
-        seconds = fold.seconds + seconds_of(self.part)
+            fold = fold.model_copy(update=self._predict(self.run.training, data, task.predicted))
+        seconds = fold.seconds + seconds_of(self.run)
         self.done[task.score].append(fold.model_copy(update={"seconds": seconds}))
         self.context.training.evidence_seconds += seconds
-        self.part = None
+        self.run = None
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
         """Return the estimates by the folds that are predicted."""
@@ -244,7 +245,7 @@ class Folds(Scorer):
         """Return the folds that are predicted, and the training under way."""
         return {
             "done": {s: [f.model_dump_json() for f in folds] for s, folds in self.done.items()},
-            "part": None if self.part is None else state_of(self.part),
+            "run": None if self.run is None else run_state(self.run),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -254,12 +255,9 @@ class Folds(Scorer):
             for score, texts in state["done"].items()
         }
         task = self._next()
-        if state["part"] is not None and task is not None:
-            part: Part = part_of(
-                task.trained, self.context.data, self.context.assignment, task.purpose
-            )
-            self.part = begun(part)
-            restore(self.part, state["part"])
+        if state["run"] is not None and task is not None:
+            data, given = self.context.data, self.context.assignment
+            self.run = restored(part_of(task.trained, data, given, task.purpose), state["run"])
 
     def _next(self) -> FoldTask | None:
         given = self.context.assignment

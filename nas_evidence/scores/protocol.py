@@ -23,7 +23,7 @@ from nas_evidence.record import Evaluation, EvidenceEstimate
 from nas_evidence.registry import SCORES, Score, declared, implementation_of
 from nas_evidence.spec import Assignment
 from nas_evidence.training.loop import Training
-from nas_evidence.training.online import Passes, update_and_follow
+from nas_evidence.training.online import Passes
 
 
 @dataclass
@@ -129,17 +129,22 @@ def scorers_of(context: Context) -> dict[str, Scorer]:
     return {key: _scorer(group, context) for key, group in groups.items()}
 
 
-def evaluate(context: Context, scorers: Iterable[Scorer]) -> list[Evaluation]:
-    """Update the hyperparameters if it is time, then return every score at this epoch.
+def evaluate(
+    context: Context, scorers: Iterable[Scorer], passes: Passes, *, last: bool
+) -> list[Evaluation]:
+    """Return every score at this epoch.
+
+    Args:
+        context: of the trial.
+        scorers: what computes them.
+        passes: curvature at the current parameters.
+        last: whether the training is over.
 
     Raises:
         DivergedError: if the log likelihood or a curvature is not finite.
     """
-    training, given = context.training, context.assignment
-    follow = any(declared(name).is_laplace for name in given.estimators)
-    context.passes = update_and_follow(training, context.data, given, follow=follow)
+    training, context.passes = context.training, passes
     started = time.perf_counter()
-    last = training.ended or training.epoch == given.plan.epochs
     found = [
         Evaluation(epoch=training.epoch, estimate=estimate)
         for scorer in scorers

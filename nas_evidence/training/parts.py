@@ -9,7 +9,9 @@ A slice goes up to the next evaluation, as those of the training proper do: a tr
 loses no more, and one that is slow is not taken for hung.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +19,10 @@ from torch import Tensor
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.models import build
 from nas_evidence.spec import Assignment, derive_seed
+from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.loop import Training, begin, train_epoch
 from nas_evidence.training.online import update_and_follow
+from nas_evidence.training.settling import Settling, begin_settling, load_settling, settle_slice
 
 
 @dataclass(frozen=True)
@@ -58,30 +62,69 @@ def part_of(
     return Part(data, alone, learn)
 
 
-def begun(part: Part) -> Training:
-    """Return the state before the first epoch on a part."""
+@dataclass
+class Run:
+    """A training of its own: its scheduled epochs, then its settling."""
+
+    training: Training
+    settling: Settling | None = None
+
+
+def begun(part: Part) -> Run:
+    """Return the run before the first epoch on a part."""
     data, given = part.data, part.assignment
     generator = torch.Generator().manual_seed(given.derived_seed("init"))
     model = build(given.architecture, data.input_shape, data.n_outputs, generator)
-    return begin(model.to(data.x_train.device), given.plan)
+    return Run(begin(model.to(data.x_train.device), given.plan))
 
 
-def train_slice(training: Training, part: Part) -> bool:
-    """Train on a part up to the next evaluation; tell if the training is over.
+def run_state(run: Run) -> dict[str, Any]:
+    """Return all of a run as tensors and plain values, for `restored`."""
+    settling = None if run.settling is None else run.settling.state_dict()
+    return {"training": state_of(run.training), "settling": settling}
+
+
+def restored(part: Part, state: Mapping[str, Any]) -> Run:
+    """Return the run on a part as it was at `run_state`."""
+    run = begun(part)
+    restore(run.training, state["training"])
+    if state["settling"] is not None:
+        run.settling = load_settling(run.training, part.data, part.assignment, state["settling"])
+    return run
+
+
+def train_slice(run: Run, part: Part) -> bool:
+    """Train on a part up to the next evaluation, or settle for a round; tell if the run is over.
 
     Raises:
         DivergedError: as the training proper does.
     """
-    plan = part.assignment.plan
+    training, plan = run.training, part.assignment.plan
+    if run.settling is not None:
+        return settle_slice(run.settling, training, part.data, part.assignment)
     due = next(epoch for epoch in plan.evaluation_epochs() if epoch > training.epoch)
     while training.epoch < due:
         train_epoch(training, part.data, part.assignment)
     # The last update of a classifier would change no parameter.
     if part.learn and (due < plan.epochs or plan.likelihood == "gaussian"):
         update_and_follow(training, part.data, part.assignment)
-    return training.ended or training.epoch == plan.epochs
+    if not (training.ended or training.epoch == plan.epochs):
+        return False
+    run.settling = settling_after(training, part.data, part.assignment)
+    if run.settling is not None:
+        run.settling.held = not part.learn
+    return run.settling is None
 
 
-def seconds_of(training: Training) -> float:
-    """Return what a training took, with its updates."""
-    return training.train_seconds + training.evidence_seconds
+def settling_after(
+    training: Training, data: TensorData, assignment: Assignment
+) -> Settling | None:
+    """Return the settling of a training whose epochs are over, None where the plan has none."""
+    budget = assignment.plan.settle * training.epoch
+    return begin_settling(training, data, assignment, budget) if budget else None
+
+
+def seconds_of(run: Run) -> float:
+    """Return what a run took, with its updates and its settling."""
+    settling = 0.0 if run.settling is None else run.settling.seconds
+    return run.training.train_seconds + run.training.evidence_seconds + settling

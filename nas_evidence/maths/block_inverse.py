@@ -1,0 +1,63 @@
+"""(c H + D)⁻¹ v for a block-diagonal curvature H: a preconditioner.
+
+    c  scale of the curvature      D = diag(δ), one δ per tensor [G] or per parameter [P]
+
+Each block is decomposed once, for all scales and precisions.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker, Rotated
+from nas_evidence.maths.structured import BlockDiagonal
+
+
+@dataclass(frozen=True)
+class BlockInverse:
+    """The inverse of a scaled curvature plus prior precision."""
+
+    curvature: BlockDiagonal
+    prior_precision: Tensor
+    scale: float = 1.0
+
+    def at(self, prior_precision: Tensor, scale: float) -> "BlockInverse":
+        """Return the inverse for another prior and scale, without a new decomposition."""
+        other = BlockInverse(self.curvature, prior_precision, scale)
+        other.__dict__["_decomposed"] = self._decomposed
+        return other
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        """Return (c H + D)⁻¹ v [P], float64, for v [P]."""
+        parts = torch.split(vector, list(self.curvature.sizes))
+        triples = zip(self._decomposed, parts, self._per_block, strict=True)
+        return torch.cat([_solved(b, v, delta, self.scale) for b, v, delta in triples])
+
+    @cached_property
+    def _decomposed(self) -> tuple[Diagonal | Rotated | tuple[Tensor, Tensor], ...]:
+        return tuple(
+            block.decomposed() if isinstance(block, Dense | Kronecker) else block
+            for block in self.curvature.blocks
+        )
+
+    @cached_property
+    def _per_block(self) -> tuple[Tensor, ...]:
+        """Return the precision [] or [size] of each block."""
+        if len(self.prior_precision) == len(self.curvature.blocks):
+            return self.prior_precision.unbind()
+        return torch.split(self.prior_precision, list(self.curvature.sizes))
+
+
+def _solved(
+    block: Diagonal | Rotated | tuple[Tensor, Tensor], v: Tensor, delta: Tensor, scale: float
+) -> Tensor:
+    if isinstance(block, Diagonal):
+        return v / (scale * block.values.flatten().clamp(min=0) + delta)
+    if isinstance(block, Rotated):
+        rotated = block.left.mT @ v.reshape(block.values.shape) @ block.right
+        rotated = rotated / (scale * block.values.clamp(min=0) + delta)
+        return (block.left @ rotated @ block.right.mT).flatten()
+    eigenvalues, vectors = block
+    return vectors @ ((vectors.mT @ v) / (scale * eigenvalues + delta))

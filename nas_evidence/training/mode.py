@@ -1,0 +1,147 @@
+"""The way to a mode at fixed hyperparameters: the loss, its curvature, the decrement, the costs.
+
+    loss(θ) = −κ log p(D|θ) + ½ θᵀ D θ        decrement = gᵀ (κ H + D)⁻¹ g,  g = ∇ loss(θ)
+
+    H  exact Gauss-Newton matrix, by its products      D  diagonal of prior precisions
+
+The decrement is twice the fall of the loss that a Newton step promises, in nats; 0 at a mode.
+"""
+
+import copy
+import math
+
+import torch
+from torch import Tensor
+
+from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.curvature.products import LogJoint
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihood import Likelihood
+from nas_evidence.maths.block_inverse import BlockInverse
+from nas_evidence.maths.conjugate_gradients import solve
+from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.registry import CURVATURES
+from nas_evidence.spec import Assignment, TrainingPlan
+from nas_evidence.training.cost import forward_pass
+from nas_evidence.training.loop import Training, likelihood_of
+from nas_evidence.training.online import passes_of
+
+#: Data times parameters, up to which steps see all data, and decrements are in float64.
+FULL_BATCH = 10**9
+#: Products of a reported decrement, at most.
+MOST_PRODUCTS = 100
+#: Forward flops of one example that the calls for one parameter tensor in a step are worth.
+#: Measured on one CPU core: 0.7e6 for convolutions, 5e6 for linear layers.
+_FLOPS_OF_A_CALL = 1e6
+
+
+def gradient_cost(training: Training, data: TensorData, plan: TrainingPlan) -> float:
+    """Return the cost of a gradient of all data, as a part of a scheduled epoch's.
+
+    Both are N F flops and the calls of their steps, of which an epoch has more. Float64, two to
+    three times slower on a CPU, is not counted.
+    """
+    model, n_data = training.model, len(data.x_train)
+    flops = n_data * forward_pass(copy.deepcopy(model).to("meta"), data.input_shape).flops
+    calls = _FLOPS_OF_A_CALL * sum(1 for _ in model.parameters())
+    passes = -(-n_data // rows_at_once(model, data.x_train))
+    return (flops + calls * passes) / (flops + calls * -(-n_data // plan.batch_size))
+
+
+def newton_decrement(
+    training: Training,
+    data: TensorData,
+    assignment: Assignment,
+    *,
+    max_products: int = MOST_PRODUCTS,
+    enough: float = math.inf,
+) -> tuple[float, int]:
+    """Return gᵀ (κ H + D)⁻¹ g in nats at the parameters of a training.
+
+    Args:
+        training: as it stands.
+        data: that it was trained on.
+        assignment: its plan and seeds.
+        max_products: with the exact Gauss-Newton matrix, at most.
+        enough: a value above which no more need be known.
+
+    Returns:
+        The decrement, from below, to about 1 % if `max_products` allows, and their number.
+    """
+    theta, inverse = parameters_of(training), preconditioner(training, data, assignment)
+    small = len(theta) * len(data.x_train) <= FULL_BATCH
+    joint = log_joint(training, data, assignment.plan, double=small)
+    _, gradient = joint.value_and_gradient(theta)
+    product = joint.gauss_newton(theta)
+    found = solve(product, gradient, inverse, max_products=max_products, enough=enough)
+    return found.quadratic, found.n_products
+
+
+def preconditioner(training: Training, data: TensorData, assignment: Assignment) -> BlockInverse:
+    """Return the inverse of a block Gauss-Newton matrix beside the prior."""
+    plan = assignment.plan
+    kind = plan.online.curvature
+    if CURVATURES[kind].columns == "residual":  # it vanishes where the data are fitted
+        kind = "diag_ggn_mc" if CURVATURES[kind].structure == "diagonal" else "kfac_ggn_mc"
+    curvature = passes_of(training, data, assignment).of(kind)[0].curvature
+    assert isinstance(curvature, BlockDiagonal)
+    device = next(training.model.parameters()).device
+    return BlockInverse(curvature, training.prior_precision.to(device), plan.likelihood_power)
+
+
+def log_joint(
+    training: Training, data: TensorData, plan: TrainingPlan, *, double: bool
+) -> LogJoint:
+    """Return the loss of a training as it stands, on a copy of its network.
+
+    Args:
+        training: network and hyperparameters.
+        data: that it was trained on.
+        plan: likelihood and its power.
+        double: whether passes are in float64, and not in the dtype of the network.
+    """
+    model = copy.deepcopy(training.model)
+    return LogJoint(
+        model.double() if double else model,
+        data.x_train,
+        data.y_train,
+        likelihood_now(training, plan),
+        precision_of_each(training),
+        plan.likelihood_power,
+        rows_at_once(training.model, data.x_train),
+    )
+
+
+def pass_cost(plan: TrainingPlan, data: TensorData) -> float:
+    """Return the cost of a pass of the online curvature, in gradients: a column is one."""
+    exact = CURVATURES[plan.online.curvature].columns == "exact"
+    return 1.0 + (max(1, data.n_outputs - 1) if exact else 1)
+
+
+def likelihood_now(training: Training, plan: TrainingPlan) -> Likelihood:
+    """Return the likelihood with the noise or temperature of a training."""
+    return likelihood_of(plan, training.noise_std, training.temperature)
+
+
+def precision_of_each(training: Training) -> Tensor:
+    """Return the prior precision of each parameter [P], on the device of the model."""
+    parameters = list(training.model.parameters())
+    precision = training.prior_precision.to(parameters[0].device)
+    if len(precision) != len(parameters):
+        return precision
+    sizes = torch.tensor([p.numel() for p in parameters], device=precision.device)
+    return precision.repeat_interleave(sizes)
+
+
+def parameters_of(training: Training) -> Tensor:
+    """Return θ [P], float64."""
+    return torch.cat([p.detach().double().flatten() for p in training.model.parameters()])
+
+
+def write_parameters(training: Training, theta: Tensor) -> None:
+    """Put θ [P], rounded to its dtype, into the network."""
+    parameters = list(training.model.parameters())
+    parts = torch.split(theta, [p.numel() for p in parameters])
+    with torch.no_grad():
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.copy_(part.view_as(parameter))

@@ -1,0 +1,404 @@
+"""Settling: to a mode after the scheduled epochs, with the hyperparameters of most evidence there.
+
+    (a)  θ  <- argmin  −κ log p(D|θ) + ½ θᵀ D θ                    at fixed hyperparameters
+    (b)  prior precisions, noise or temperature <- most evidence   at fixed θ, as in training
+    until   gᵀ (κ H + D)⁻¹ g < 0.004 N nats and no log of a hyperparameter moves by 0.02
+
+    g  gradient of the loss in (a) [P]      H  exact Gauss-Newton matrix, by its products
+    N  data                                 D  diagonal of prior precisions
+
+Laplace's approximation expands around a mode. Where a training ends after its scheduled epochs
+there is none: gᵀ (κ H + D)⁻¹ g, the Newton decrement, is 0.1 to 1 nats a datum, and every Laplace
+value is off by about half of that.
+
+(a) is full-batch L-BFGS, preconditioned by the online curvature, or, for more than `FULL_BATCH`
+data x parameters, minibatch steps preconditioned alike whose rate falls as one over the number of
+steps. Arithmetic is that of the model, float32, until a line search fails, and float64 from then
+on. Networks with ReLUs can have modes at kinks of the loss, where no gradient vanishes: then the
+tolerance is never met, and the budget ends the settling.
+
+(b) moves all hyperparameters once, and from then on noise or temperature and one factor on all
+precisions. With a precision for each tensor, (a) and (b) contradict each other. A ReLU network is
+the same function when the weights of one layer grow by a factor and those of the next one shrink
+by it, so a mode has equal δ_l ‖θ_l‖² in both, but the evidence is highest where it is γ_l, the
+number of effective parameters of each. Alternating then drifts along the symmetry, by 0.5 in the
+logarithms each round, until precisions reach their bounds at e⁻¹² and e¹⁸, and the decrement stays
+at (γ_1 − γ_2)² / (γ_1 + γ_2). Held ratios have a fixed point for any network.
+
+Of the states before and after, that of more evidence is kept, by the Laplace value of the online
+curvature with the same random signs. A linear network has a convex loss and always settles: where
+the fixed point of the hyperparameters has less evidence than they had before, at the mode for
+those. The work is counted, not timed, so that results depend on no
+machine and on no interruption. A slice is one round of (a) and (b). Nothing of the training
+changes before the settling ends.
+"""
+
+import copy
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from nas_evidence.curvature import CurvaturePass
+from nas_evidence.curvature.products import PRODUCT_COST
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
+from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.spec import Assignment, TrainingPlan
+from nas_evidence.training.batch_descent import descend_by_batches
+from nas_evidence.training.hyperparameters import LOG_PRECISION_RANGE
+from nas_evidence.training.loop import DivergedError, Training, begin
+from nas_evidence.training.mode import (
+    FULL_BATCH,
+    MOST_PRODUCTS,
+    gradient_cost,
+    log_joint,
+    newton_decrement,
+    parameters_of,
+    pass_cost,
+    preconditioner,
+    write_parameters,
+)
+from nas_evidence.training.online import passes_of, update_hyperparameters
+from nas_evidence.training.quasi_newton import Pairs, descend
+
+#: Newton decrement per datum, nats, below which parameters count as a mode.
+DECREMENT_TOLERANCE = 0.004
+#: Largest move of the logarithm of a hyperparameter that counts as none.
+MOVE_TOLERANCE = 0.02
+#: Nats per datum where the loss is convex, and no kink is in the way.
+_CONVEX_TOLERANCE = 1e-6
+#: Rounds in which every precision moves; after them, one factor on all.
+FREE_ROUNDS = 1
+#: Products of a test, at most.
+_TEST_PRODUCTS = 30
+#: Gradients of a round, at least, where the evaluation interval is short.
+_FEWEST_GRADIENTS = 12
+#: What is tried beyond the budget where the loss is convex, in gradients.
+_CONVEX_GRADIENTS = 2000
+
+Kept = Literal["settled", "scheduled"]
+
+
+@dataclass
+class Settling:
+    """Where a settling stands; `result` of it once `done`.
+
+    working   the training that settles, a copy; its model holds θ rounded to its dtype
+    theta     θ [P], float64
+    pairs     of the L-BFGS
+    budget    work that is allowed, in epochs of the scheduled training
+    work      done so far, in the same unit
+    rounds    of (a) and (b)
+    double    float64 is needed
+    held      the hyperparameters stay those of the schedule
+    moved     largest move of a log hyperparameter in the last round
+    scheduled_evidence, evidence  of the states before and after, nats; None if not finite
+    converged  the tolerances were met, by the state that is kept
+    kept      the state that the training has in the end
+    decrement_per_datum  of that state, nats; None with no budget
+    seconds   spent so far
+    """
+
+    working: Training
+    theta: Tensor
+    pairs: Pairs
+    budget: float
+    work: float = 0.0
+    rounds: int = 0
+    double: bool = False
+    held: bool = False
+    moved: float = math.inf
+    scheduled_evidence: float | None = None
+    evidence: float | None = None
+    done: bool = False
+    converged: bool = False
+    kept: Kept = "scheduled"
+    decrement_per_datum: float | None = None
+    seconds: float = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all of it as tensors and plain values, for `load_settling`."""
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return plain | {
+            "theta": self.theta,
+            "steps": self.pairs.steps,
+            "changes": self.pairs.changes,
+            "prior_precision": self.working.prior_precision,
+            "noise_std": self.working.noise_std,
+            "temperature": self.working.temperature,
+        }
+
+
+_PLAIN = (
+    "budget",
+    "work",
+    "rounds",
+    "double",
+    "held",
+    "moved",
+    "scheduled_evidence",
+    "evidence",
+    "done",
+    "converged",
+    "kept",
+    "decrement_per_datum",
+    "seconds",
+)
+
+
+def begin_settling(
+    training: Training, data: TensorData, assignment: Assignment, budget: float
+) -> Settling:
+    """Return the settling of a training before its first slice.
+
+    Args:
+        training: after its last epoch; not changed here.
+        data: that it was trained on.
+        assignment: its plan and seeds.
+        budget: work in epochs of the scheduled training, `plan.settle` times the epochs; 0 for
+            none. The decrement that is reported in the end comes on top. A linear network, whose
+            loss is convex, always reaches its optimum, if it takes more.
+    """
+    working = begin(copy.deepcopy(training.model), assignment.plan)
+    working.prior_precision = training.prior_precision.clone()
+    working.noise_std, working.temperature = training.noise_std, training.temperature
+    working.epoch = training.epoch  # on which the random signs depend
+    theta = parameters_of(working)
+    if budget > 0 and _is_convex(assignment):
+        budget = max(budget, _CONVEX_GRADIENTS * gradient_cost(working, data, assignment.plan))
+    return Settling(working, theta, Pairs.none(theta), budget)
+
+
+def load_settling(
+    training: Training, data: TensorData, assignment: Assignment, state: Mapping[str, Any]
+) -> Settling:
+    """Return the settling of a training as it was at `state_dict`."""
+    settling = begin_settling(training, data, assignment, 0.0)
+    for name in _PLAIN:
+        setattr(settling, name, state[name])
+    device = settling.theta.device
+    settling.theta = state["theta"].to(device)
+    settling.pairs = Pairs(state["steps"].to(device), state["changes"].to(device))
+    working = settling.working
+    working.prior_precision = state["prior_precision"]
+    working.noise_std, working.temperature = state["noise_std"], state["temperature"]
+    write_parameters(working, settling.theta)
+    return settling
+
+
+def settle_slice(
+    settling: Settling, training: Training, data: TensorData, assignment: Assignment
+) -> bool:
+    """Do one round, and tell whether the settling is done; the training then has the kept state.
+
+    A round takes about as long as the epochs between two evaluations. A state that is not finite
+    ends the settling, and the scheduled one is kept.
+    """
+    if settling.done or settling.budget <= 0:
+        settling.done = True
+        return True
+    started = time.perf_counter()
+    if settling.scheduled_evidence is None:
+        settling.scheduled_evidence = _evidence(settling.working, data, assignment)
+    try:
+        done = settling.work >= settling.budget or _round(settling, data, assignment)
+    except (DivergedError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
+        settling.evidence, settling.converged, done = None, False, True
+    if done and _is_convex(assignment) and not settling.held and _lost(settling):
+        _restart(settling, training)
+    elif done:
+        _finish(settling, training, data, assignment)
+    settling.seconds += time.perf_counter() - started
+    return settling.done
+
+
+def _round(settling: Settling, data: TensorData, assignment: Assignment) -> bool:
+    """Move the parameters, then the hyperparameters; tell whether that was the last round."""
+    working, plan = settling.working, assignment.plan
+    cost, n_data = gradient_cost(working, data, plan), len(data.x_train)
+    stuck = _descend(settling, data, assignment, cost)
+    before = _log_hyperparameters(working, plan)
+    pass_ = _update(settling, data, assignment)
+    temperatures = plan.likelihood == "categorical" and plan.online.learn_temperature
+    settling.work += (11 if temperatures else 1) * pass_cost(plan, data) * cost
+    settling.evidence = _laplace_value(pass_, working, plan)
+    settling.moved = float((_log_hyperparameters(working, plan) - before).abs().max())
+    settling.rounds += 1
+    if settling.moved < MOVE_TOLERANCE:
+        limit = n_data * (_CONVEX_TOLERANCE if _is_convex(assignment) else DECREMENT_TOLERANCE)
+        products = min(_TEST_PRODUCTS, _affordable(settling, cost))
+        decrement, n_products = newton_decrement(
+            working, data, assignment, max_products=products, enough=limit
+        )
+        settling.work += PRODUCT_COST * n_products * cost
+        settling.converged = decrement < limit
+        if stuck:  # nothing more to be had
+            return True
+    return settling.converged or settling.work >= settling.budget
+
+
+def _update(settling: Settling, data: TensorData, assignment: Assignment) -> CurvaturePass:
+    """Move the hyperparameters as the plan has it; return the pass at what results."""
+    working, plan = settling.working, assignment.plan
+    kind = plan.online.curvature
+    passes = passes_of(working, data, assignment)
+    if settling.held or not _learns(plan):
+        return passes.of(kind)[0]
+    held = working.prior_precision
+    pass_ = update_hyperparameters(working, passes).of(kind)[0]
+    if settling.rounds >= FREE_ROUNDS:
+        working.prior_precision = _rescaled(held, pass_, working, plan)
+    return pass_
+
+
+def _descend(settling: Settling, data: TensorData, assignment: Assignment, cost: float) -> bool:
+    """Lower the loss at fixed hyperparameters for about an evaluation interval; tell if stuck."""
+    working, plan = settling.working, assignment.plan
+    n_data, n_parameters = len(data.x_train), len(settling.theta)
+    left = min(plan.online.every, settling.budget - settling.work)
+    inverse = preconditioner(working, data, assignment)
+    settling.work += pass_cost(plan, data) * cost
+    if n_data * n_parameters > FULL_BATCH:
+        n_epochs = max(1, round(left))
+        first = round(settling.work)
+        settling.theta = descend_by_batches(
+            working, data, assignment, inverse, first_epoch=first, n_epochs=n_epochs
+        )
+        settling.work += n_epochs
+        stuck = False
+    else:
+        joint = log_joint(working, data, plan, double=settling.double)
+        gaussian = plan.likelihood == "gaussian"
+        unit = working.noise_std if gaussian else working.temperature
+        # Far enough below the tolerance, where a preconditioner stands for H.
+        convex = _is_convex(assignment)
+        small = 0.1 * n_data * (_CONVEX_TOLERANCE if convex else DECREMENT_TOLERANCE)
+        found = descend(
+            joint,
+            settling.theta,
+            settling.pairs,
+            inverse,
+            precision=joint.precision,
+            likelihood_scale=plan.likelihood_power / unit**2,
+            n_gradients=max(_FEWEST_GRADIENTS, round(left / cost)),
+            small_slope=small,
+        )
+        settling.theta, settling.pairs = found.theta, found.pairs
+        stuck = found.stuck and settling.double
+        settling.double |= found.stuck
+        settling.work += found.n_gradients * cost
+    write_parameters(working, settling.theta)
+    return stuck
+
+
+def _finish(
+    settling: Settling, training: Training, data: TensorData, assignment: Assignment
+) -> None:
+    """Put the state of more evidence into the training, and measure how far from a mode it is."""
+    settling.done = True
+    if settling.evidence is not None and (settling.held or not _lost(settling)):
+        settling.kept = "settled"
+        training.model.load_state_dict(settling.working.model.state_dict())
+        training.prior_precision = settling.working.prior_precision
+        training.noise_std = settling.working.noise_std
+        training.temperature = settling.working.temperature
+    else:
+        settling.kept, settling.converged = "scheduled", False
+    products = MOST_PRODUCTS
+    if len(settling.theta) * len(data.x_train) > FULL_BATCH:
+        cost = gradient_cost(training, data, assignment.plan)
+        products = min(products, _affordable(settling, cost))
+    decrement, _ = newton_decrement(training, data, assignment, max_products=products)
+    if math.isfinite(decrement):
+        settling.decrement_per_datum = decrement / len(data.x_train)
+
+
+def _lost(settling: Settling) -> bool:
+    """Tell whether the state before has more evidence."""
+    before, after = settling.scheduled_evidence, settling.evidence
+    return after is None or (before is not None and before > after)
+
+
+def _restart(settling: Settling, training: Training) -> None:
+    """Go back to the scheduled state, to settle there at its hyperparameters."""
+    working = settling.working
+    working.prior_precision = training.prior_precision.clone()
+    working.noise_std, working.temperature = training.noise_std, training.temperature
+    settling.theta = parameters_of(training)
+    settling.pairs = Pairs.none(settling.theta)
+    settling.work, settling.held, settling.converged = 0.0, True, False
+    write_parameters(working, settling.theta)
+
+
+def _evidence(training: Training, data: TensorData, assignment: Assignment) -> float | None:
+    """Return the Laplace evidence of the online curvature in nats, or None if not finite."""
+    plan = assignment.plan
+    passes = passes_of(training, data, assignment)
+    return _laplace_value(passes.of(plan.online.curvature)[0], training, plan)
+
+
+def _laplace_value(pass_: CurvaturePass, training: Training, plan: TrainingPlan) -> float | None:
+    value = laplace_estimate(
+        plan.online.curvature,
+        pass_,
+        training.model,
+        training.prior_precision,
+        likelihood_power=plan.likelihood_power,
+    ).value
+    return value if math.isfinite(value) else None
+
+
+def _learns(plan: TrainingPlan) -> bool:
+    """Tell whether the training updates its hyperparameters at all."""
+    every, burn_in = plan.online.every, plan.online.burn_in
+    return any(e > burn_in for e in range(every, plan.epochs + 1, every))
+
+
+def _is_convex(assignment: Assignment) -> bool:
+    return assignment.architecture.family == "linear"
+
+
+def _affordable(settling: Settling, cost: float) -> int:
+    """Return the number of products that a quarter of the budget pays, five at least."""
+    return max(5, int(0.25 * settling.budget / (PRODUCT_COST * cost)))
+
+
+def _rescaled(
+    held: Tensor, pass_: CurvaturePass, training: Training, plan: TrainingPlan
+) -> Tensor:
+    """Return the precisions `held` times the one factor of most evidence.
+
+    The slope of the evidence in the logarithm x of the factor, ½ Σ (γ(eˣ δ) − eˣ δ θ²), falls.
+    """
+    curvature = pass_.curvature
+    assert isinstance(curvature, BlockDiagonal)
+    power = plan.likelihood_power
+    if len(held) == len(curvature.names):
+        scatter = float((held * squared_norms(training.model)).sum())
+    else:
+        scatter = float((held * parameters_of(training).square().cpu()).sum())
+
+    def slope(x: float) -> float:
+        factor = math.exp(x)
+        return (
+            float(curvature.effective_parameters(factor * held / power).sum()) - factor * scatter
+        )
+
+    low, high = (bound - float(held.log().mean()) for bound in LOG_PRECISION_RANGE)
+    if slope(high) > 0 or slope(low) < 0:
+        return held
+    return held * math.exp(brentq(slope, low, high, xtol=1e-9))
+
+
+def _log_hyperparameters(training: Training, plan: TrainingPlan) -> Tensor:
+    """Return the logarithms of precisions and of noise or temperature, on the CPU."""
+    gaussian = plan.likelihood == "gaussian"
+    last = math.log(training.noise_std if gaussian else training.temperature)
+    precision = training.prior_precision.detach().cpu().log()
+    return torch.cat([precision, torch.tensor([last], dtype=torch.float64)])

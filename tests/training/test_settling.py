@@ -1,0 +1,360 @@
+"""Settling: closed forms, brute force, what is kept, and resumption after every slice."""
+
+import copy
+import io
+import math
+
+import numpy as np
+import pytest
+import reference
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.models import build
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.training import settling as module
+from nas_evidence.training.loop import Training, begin, train_epoch
+from nas_evidence.training.mode import gradient_cost, newton_decrement
+from nas_evidence.training.online import evaluate
+from nas_evidence.training.quasi_newton import Pairs, descend
+from nas_evidence.training.settling import (
+    Settling,
+    begin_settling,
+    load_settling,
+    settle_slice,
+)
+
+EPOCHS = 6
+FAMILIES = {
+    "linear": {},
+    "mlp": {"depth": 1, "width": 8},
+    "cnn": {"depth": 1, "width": 2},
+    "resnet": {"depth": 8, "width": 4},
+}
+
+
+def labels(images: bool = False) -> TensorData:
+    random = torch.Generator().manual_seed(5)
+    x = torch.randn(150, 36, generator=random)
+    logits = x[:, :4] @ torch.randn(4, 3, generator=random) * 1.5
+    y = (logits + torch.randn(150, 3, generator=random)).argmax(1)
+    x = x.view(-1, 1, 6, 6) if images else x[:, :6]
+    zero, one = torch.zeros(3).double(), torch.ones(3).double()
+    return TensorData(
+        x[:100], y[:100], x[100:], y[100:], "labels", 3, tuple(x.shape[1:]), zero, one
+    )
+
+
+def real() -> TensorData:
+    random = torch.Generator().manual_seed(6)
+    x = torch.randn(120, 5, generator=random)
+    y = torch.sin(x) @ torch.randn(5, 2, generator=random)
+    y += 0.3 * torch.randn(120, 2, generator=random)
+    y = (y - y[:80].mean(0)) / y[:80].std(0)
+    zero, one = torch.zeros(2).double(), torch.ones(2).double()
+    return TensorData(x[:80], y[:80], x[80:], y[80:], "real", 2, (5,), zero, one)
+
+
+def scheduled(
+    data: TensorData, family: str = "mlp", **plan: object
+) -> tuple[Training, Assignment]:
+    """A training after its last epoch."""
+    given = {
+        "likelihood": "gaussian" if data.task == "real" else "categorical",
+        "epochs": EPOCHS, "batch_size": 16, "learning_rate": 0.02, "online": {"every": 2},
+    } | plan  # fmt: skip
+    assignment = Assignment(
+        trial_id=0, attempt=1, replicate=0, seed=3, estimators=(),
+        architecture=ArchitectureSpec(family=family, values=FAMILIES[family]),
+        dataset=DatasetSpec(name="digits"), plan=TrainingPlan.model_validate(given),
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(assignment.derived_seed("init"))
+    model = build(assignment.architecture, data.input_shape, data.n_outputs, generator)
+    training = begin(model, assignment.plan)
+    for _ in range(EPOCHS):
+        train_epoch(training, data, assignment)
+        if training.epoch in assignment.plan.evaluation_epochs():
+            evaluate(training, data, assignment)
+    return training, assignment
+
+
+def settled(
+    training: Training, data: TensorData, assignment: Assignment, budget: float = EPOCHS
+) -> Settling:
+    settling = begin_settling(training, data, assignment, budget)
+    for _ in range(500):
+        if settle_slice(settling, training, data, assignment):
+            return settling
+    raise AssertionError("the settling does not end")
+
+
+def each(training: Training) -> Tensor:
+    sizes = torch.tensor([p.numel() for p in training.model.parameters()])
+    return training.prior_precision.repeat_interleave(sizes)
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().double().flatten() for p in model.parameters()])
+
+
+def dense_decrement(training: Training, data: TensorData, plan: TrainingPlan) -> float:
+    """By the slow definition, in float64."""
+    model = copy.deepcopy(training.model).double().eval()
+    x = data.x_train.double()
+    noise = training.noise_std if data.task == "real" else None
+    y = data.y_train.double() if data.task == "real" else data.y_train
+    power, precision = plan.likelihood_power, each(training)
+    residual = reference.output_residual(model(x).detach(), y, noise)
+    slope = torch.einsum("ncp,nc->p", reference.jacobian(model, x), residual)
+    gradient = precision * flat(model) - power * slope
+    matrix = power * reference.full_ggn(model, x, noise) + torch.diag(precision)
+    return float(gradient @ torch.linalg.solve(matrix, gradient))
+
+
+@pytest.mark.parametrize("task", ["labels", "real"])
+@pytest.mark.parametrize("power", [1.0, 0.4])
+def test_the_decrement_matches_the_dense_one(task: str, power: float) -> None:
+    data = labels() if task == "labels" else real()
+    training, assignment = scheduled(data, likelihood_power=power)
+    expected = dense_decrement(training, data, assignment.plan)
+    found, n_products = newton_decrement(training, data, assignment)
+    # From below, and complete to about 1 % where the iteration ends by its own rule.
+    assert 0.97 * expected < found <= expected * (1 + 1e-6)
+    assert 0 < n_products < 100
+
+
+def test_settling_lowers_the_decrement_and_keeps_the_better_state() -> None:
+    for data in (labels(), real()):
+        training, assignment = scheduled(data)
+        before = dense_decrement(training, data, assignment.plan)
+        settling = settled(training, data, assignment)
+        assert settling.kept == "settled"
+        assert settling.evidence is not None
+        assert settling.scheduled_evidence is not None
+        assert settling.evidence > settling.scheduled_evidence
+        after = dense_decrement(training, data, assignment.plan)
+        assert after < 0.5 * before
+        assert settling.decrement_per_datum == pytest.approx(after / len(data.x_train), rel=0.03)
+        assert settling.seconds > 0
+
+
+@pytest.mark.parametrize("family", ["cnn", "resnet"])
+def test_images_settle_with_fixup_scalars_and_convolutions(family: str) -> None:
+    data = labels(images=True)
+    training, assignment = scheduled(data, family)
+    before, _ = newton_decrement(training, data, assignment)
+    settling = settled(training, data, assignment, 2 * EPOCHS)
+    after, _ = newton_decrement(settling.working, data, assignment)
+    assert after < before
+    assert settling.rounds >= 1
+
+
+def test_a_linear_network_settles_at_ridge_regression() -> None:
+    data = real()
+    training, assignment = scheduled(data, "linear")
+    settling = settled(training, data, assignment)
+    assert settling.converged
+    assert settling.kept == "settled"
+    model = copy.deepcopy(training.model).double()
+    x = torch.cat([data.x_train.double(), torch.ones(80, 1)], 1)
+    weight, bias = training.prior_precision * training.noise_std**2
+    prior = torch.diag(torch.cat([weight.expand(5), bias[None]]))
+    ridge = torch.linalg.solve(x.mT @ x + prior, x.mT @ data.y_train.double())
+    found = torch.cat([model.head.weight, model.head.bias[:, None]], 1).mT
+    # The tolerance of 1e-6 nats per datum, by the curvature of 80 data.
+    assert_close(found.detach(), ridge, atol=2e-3, rtol=0)
+    assert dense_decrement(training, data, assignment.plan) < 80e-6
+
+
+def test_a_linear_network_settles_at_logistic_regression() -> None:
+    data = labels()
+    training, assignment = scheduled(data, "linear", online={"every": 2, "burn_in": EPOCHS})
+    settling = settled(training, data, assignment, 0.5)  # epochs: too few but for convexity
+    assert settling.converged
+    assert torch.equal(training.prior_precision, torch.ones(2).double())
+    # sklearn leaves the intercept free: take it for a feature of its own.
+    x = np.hstack([data.x_train.numpy(), np.ones((100, 1), np.float32)])
+    fit = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10, max_iter=5000)
+    fit.fit(x, data.y_train.numpy())
+    found = torch.cat([training.model.head.weight, training.model.head.bias[:, None]], 1)
+    assert_close(found.detach().double(), torch.from_numpy(fit.coef_).double(), atol=5e-3, rtol=0)
+
+
+def test_a_linear_network_settles_also_where_that_has_less_evidence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = labels()
+    training, assignment = scheduled(data, "linear")
+    precision = training.prior_precision.clone()
+    monkeypatch.setattr(module, "_laplace_value", _falling())
+    settling = settled(training, data, assignment)
+    assert (settling.kept, settling.converged, settling.held) == ("settled", True, True)
+    assert torch.equal(training.prior_precision, precision)
+    assert dense_decrement(training, data, assignment.plan) < 1e-6 * 100 * 1.1
+
+
+def test_nothing_moves_at_a_mode() -> None:
+    data = real()
+    training, assignment = scheduled(data, "linear")
+    settled(training, data, assignment)
+    mode = flat(training.model)
+    again = settled(training, data, assignment)
+    assert again.converged
+    # Half the tolerance in the hyperparameters still moves the mode a little.
+    assert_close(flat(training.model), mode, atol=3e-3, rtol=0)
+
+
+@pytest.mark.parametrize("task", ["labels", "real"])
+def test_a_settling_that_resumes_after_every_slice_ends_bit_by_bit_the_same(task: str) -> None:
+    data = labels() if task == "labels" else real()
+    training, assignment = scheduled(data)
+    other = copy.deepcopy(training)
+    undisturbed = settled(training, data, assignment, 2 * EPOCHS)
+    settling = begin_settling(other, data, assignment, 2 * EPOCHS)
+    slices, done = 0, False
+    while not done:
+        done = settle_slice(settling, other, data, assignment)
+        file = io.BytesIO()
+        torch.save(settling.state_dict(), file)
+        file.seek(0)
+        state = torch.load(file, weights_only=True)
+        settling = load_settling(other, data, assignment, state)
+        slices += 1
+    assert slices > 2
+    assert slices == undisturbed.rounds
+    for name, value in undisturbed.state_dict().items():
+        found = settling.state_dict()[name]
+        if isinstance(value, Tensor):
+            assert torch.equal(found, value), name
+        elif name != "seconds":
+            assert found == value, name
+    assert torch.equal(flat(other.model), flat(training.model))
+    assert torch.equal(other.prior_precision, training.prior_precision)
+    assert other.noise_std == training.noise_std
+
+
+def test_the_training_does_not_change_before_the_settling_ends() -> None:
+    data = labels()
+    training, assignment = scheduled(data)
+    before, precision = flat(training.model), training.prior_precision.clone()
+    settling = begin_settling(training, data, assignment, EPOCHS)
+    while not settle_slice(settling, training, data, assignment):
+        assert torch.equal(flat(training.model), before)
+        assert torch.equal(training.prior_precision, precision)
+        assert training.model.training or not training.model.training
+    assert not torch.equal(flat(training.model), before)
+
+
+def test_a_state_of_less_evidence_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = labels()
+    training, assignment = scheduled(data)
+    before, precision = flat(training.model), training.prior_precision.clone()
+    expected = dense_decrement(training, data, assignment.plan) / len(data.x_train)
+    monkeypatch.setattr(module, "_laplace_value", _falling())
+    settling = settled(training, data, assignment)
+    assert settling.kept == "scheduled"
+    assert not settling.converged
+    assert torch.equal(flat(training.model), before)
+    assert torch.equal(training.prior_precision, precision)
+    assert settling.decrement_per_datum == pytest.approx(expected, rel=0.03)
+
+
+def _falling():
+    values = iter(range(0, -1000, -1))
+    return lambda *_: float(next(values))
+
+
+def test_a_state_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = labels()
+    training, assignment = scheduled(data)
+    before = flat(training.model)
+
+    def broken(loss, theta, pairs, inverse, **_):
+        found = descend(
+            loss, theta, pairs, inverse, precision=torch.ones_like(theta),
+            likelihood_scale=1.0, n_gradients=1, small_slope=0.0,
+        )  # fmt: skip
+        return type(found)(theta * math.nan, pairs, 1, False, 0.0)
+
+    monkeypatch.setattr(module, "descend", broken)
+    settling = settled(training, data, assignment)
+    assert settling.kept == "scheduled"
+    assert settling.evidence is None
+    assert torch.equal(flat(training.model), before)
+
+
+def test_no_budget_changes_nothing() -> None:
+    data = labels()
+    training, assignment = scheduled(data)
+    before = flat(training.model)
+    settling = begin_settling(training, data, assignment, 0.0)
+    assert settle_slice(settling, training, data, assignment)
+    assert (settling.kept, settling.converged) == ("scheduled", False)
+    assert settling.decrement_per_datum is None
+    assert torch.equal(flat(training.model), before)
+
+
+def test_the_work_stays_within_the_budget_but_for_one_round() -> None:
+    data = labels()
+    training, assignment = scheduled(data)
+    cost = gradient_cost(training, data, assignment.plan)
+    assert 0 < cost <= 1
+    settling = settled(training, data, assignment, 3.0)
+    # A round may end a line search and test a decrement beyond it.
+    assert settling.work < 3.0 + assignment.plan.online.every + 100 * cost
+
+
+def test_the_ratios_of_precisions_come_to_rest_where_free_ones_drift() -> None:
+    data = labels()
+    training, assignment = scheduled(data)
+    settling = begin_settling(training, data, assignment, 60.0)
+    last = settling.working.prior_precision
+    while not settle_slice(settling, training, data, assignment):
+        if settling.rounds > 1:
+            ratio = settling.working.prior_precision / last
+            assert_close(ratio, ratio[:1].expand_as(ratio))
+        last = settling.working.prior_precision
+    assert settling.moved < module.MOVE_TOLERANCE
+
+
+def test_minibatch_steps_settle_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FULL_BATCH", 0)
+    data = labels()
+    training, assignment = scheduled(data)
+    before = dense_decrement(training, data, assignment.plan)
+    settling = settled(training, data, assignment, 4 * EPOCHS)
+    after = dense_decrement(settling.working, data, assignment.plan)
+    assert after < 0.5 * before
+
+
+def test_descent_finds_the_minimum_of_a_quadratic_and_survives_new_hyperparameters() -> None:
+    random = torch.Generator().manual_seed(0)
+    root = torch.randn(12, 12, generator=random).double()
+    matrix, target = root @ root.mT, torch.randn(12, generator=random).double()
+
+    class Quadratic:
+        def __init__(self, scale: float, precision: Tensor) -> None:
+            self.matrix = scale * matrix + torch.diag(precision)
+            self.slope = scale * target
+
+        def value_and_gradient(self, theta: Tensor) -> tuple[float, Tensor]:
+            gradient = self.matrix @ theta - self.slope
+            return float(0.5 * theta @ (gradient - self.slope)), gradient
+
+    theta, pairs = torch.zeros(12).double(), Pairs.none(torch.zeros(12).double())
+    used = []
+    for scale, delta in ((1.0, 0.1), (1.3, 0.2)):
+        precision = torch.full((12,), delta).double()
+        loss = Quadratic(scale, precision)
+        found = descend(
+            loss, theta, pairs, lambda v: v / 10, precision=precision,
+            likelihood_scale=scale, n_gradients=200, small_slope=1e-14,
+        )  # fmt: skip
+        theta, pairs = found.theta, found.pairs
+        used.append(found.n_gradients)
+        assert_close(theta, torch.linalg.solve(loss.matrix, loss.slope), atol=1e-6, rtol=0)
+    # Pairs of other hyperparameters still tell the curvature.
+    assert used[1] < used[0]
