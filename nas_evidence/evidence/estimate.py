@@ -123,15 +123,15 @@ def estimate_evidence(
         )
         estimate = with_trace_ratios(estimate, trace_ratios(passes[0], exact))
     if kfac_reduce:
-        estimate = _noted(estimate, f"kfac_reduce on {', '.join(sorted(kfac_reduce))}")
+        estimate = _with_note(estimate, f"kfac_reduce on {', '.join(sorted(kfac_reduce))}")
     if not estimate.valid:
-        odd = [n for n, p in model.named_parameters() if not bool(p.isfinite().all())]
-        return _noted(estimate, f"not finite: {', '.join(odd)}") if odd else estimate
+        bad = [n for n, p in model.named_parameters() if not bool(p.isfinite().all())]
+        return _with_note(estimate, f"not finite: {', '.join(bad)}") if bad else estimate
     if temperature == 1:
         return estimate
     term = Term(term="temperature", group="all", value=temperature)
     estimate = estimate.model_copy(update={"terms": (*estimate.terms, term)})
-    return _noted(estimate, f"softmax temperature {temperature:g}")
+    return _with_note(estimate, f"softmax temperature {temperature:g}")
 
 
 def _exact_diagonal(kind: str) -> str:
@@ -149,7 +149,7 @@ def _targets(targets: Tensor, likelihood: str) -> Tensor:
     return real[:, None] if real.ndim == 1 else real
 
 
-def _noted(estimate: EvidenceEstimate, note: str) -> EvidenceEstimate:
+def _with_note(estimate: EvidenceEstimate, note: str) -> EvidenceEstimate:
     return estimate.model_copy(update={"note": "; ".join(filter(None, (estimate.note, note)))})
 
 
@@ -199,15 +199,15 @@ def _check_data(model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
             )
         # The sum is fast, and is finite only if all values are.
         if given.is_floating_point() and not bool(given.detach().sum().isfinite()):
-            odd = (
+            bad = (
                 (~given.detach().flatten(1).isfinite()).any(1)
                 if given.ndim > 1
                 else ~given.isfinite()
             )
-            if bool(odd.any()):
+            if bool(bad.any()):
                 raise ValueError(
-                    f"`{name}` must be finite, but {int(odd.sum())} rows are not, the first at "
-                    f"row {int(odd.nonzero()[0])}; remove or fix them"
+                    f"`{name}` must be finite, but {int(bad.sum())} rows are not, the first at "
+                    f"row {int(bad.nonzero()[0])}; remove or fix them"
                 )
 
     if len(inputs) != len(targets) or len(inputs) == 0:

@@ -221,10 +221,10 @@ def checked_precision(
     """
     if isinstance(given, Mapping):
         if set(given) != set(names):
-            odd = sorted(set(given) ^ set(names))
+            bad = sorted(set(given) ^ set(names))
             raise ValueError(
                 "`prior_precision` must name each parameter tensor once, but these are missing "
-                f"or unknown: {', '.join(odd)}"
+                f"or unknown: {', '.join(bad)}"
             )
         given = torch.tensor([given[name] for name in names], dtype=torch.float64)
     precision = given.detach().double().cpu()

@@ -184,7 +184,7 @@ def sgd_entropy_bound(
     )
     runs, best = curve.best()
     column = curve.steps.index(best)
-    steep = not plan.exact and curve.largest > LARGEST_EIGENVALUE
+    too_steep = not plan.exact and curve.largest > LARGEST_EIGENVALUE
     slower = plan.learning_rate * 0.9 * LARGEST_EIGENVALUE / max(curve.largest, 1e-300)
     return estimate_of_runs(
         "sgd_entropy",
@@ -198,9 +198,9 @@ def sgd_entropy_bound(
         },
         n_data=len(inputs),
         seconds=time.perf_counter() - started,
-        valid=not steep,
+        valid=not too_steep,
         note=f"learning rate times curvature reaches {curve.largest:.3g}, above "
-        f"{LARGEST_EIGENVALUE}: no bound; use learning_rate = {slower:.2g}" if steep else "",
+        f"{LARGEST_EIGENVALUE}: no bound; use learning_rate = {slower:.2g}" if too_steep else "",
     )  # fmt: skip
 
 

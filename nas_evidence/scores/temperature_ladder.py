@@ -200,7 +200,7 @@ def temperature_ladder_evidence(
         terms,
         n_data=len(inputs),
         seconds=time.perf_counter() - started,
-        note=_doubt(samples),
+        note=_unreliable(samples),
     )
 
 
@@ -209,7 +209,7 @@ def score(context: Context) -> EvidenceEstimate:
     return sampled_score("temperature_ladder", temperature_ladder_evidence, context)
 
 
-def _doubt(samples: LadderSamples) -> str:
+def _unreliable(samples: LadderSamples) -> str:
     """Return why the samples are not reliable, or an empty string."""
     if samples.swap_probability < _FEW_SWAPS:
         return f"neighbours exchange with probability {samples.swap_probability:.2g}: more nodes"
