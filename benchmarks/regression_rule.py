@@ -8,7 +8,8 @@ change of the rule and once with the code after it, with the same options.
 
 Regression follows `search_spaces/diabetes.toml`: 200 epochs of SGD 0.01, an update every 10 epochs
 with `kfac_ggn`. Banana is trained with Adam 0.003 for 300 epochs and `diag_ef`, for which the rule
-was made. Digits and Satellite have 60 epochs of SGD 0.01 and the default online curvature.
+was made, also with a learned temperature. Digits and Satellite have 60 epochs of SGD 0.01 and the
+default online curvature.
 
 DATA_ROOT holds `uci/`, `uci-classification/` and `banana/`. RMSE is in units of the standard
 deviation of the training targets. Evidence: `kfac_ggn` at the end, nats, all training data.
@@ -35,8 +36,10 @@ from nas_evidence.trial import Trial
 
 REGRESSION = {"likelihood": "gaussian", "epochs": 200, "batch_size": 32, "learning_rate": 0.01,
               "online": {"every": 10, "curvature": "kfac_ggn"}}  # fmt: skip
-RINGS = {"epochs": 300, "optimiser": "adam", "learning_rate": 0.003, "schedule": "constant",
-         "online": {"every": 10, "curvature": "diag_ef"}}  # fmt: skip
+RINGS: dict[str, Any] = {"epochs": 300, "optimiser": "adam", "learning_rate": 0.003,
+                         "schedule": "constant",
+                         "online": {"every": 10, "curvature": "diag_ef"}}  # fmt: skip
+RINGS_TEMPERATURE = {**RINGS, "online": {**RINGS["online"], "learn_temperature": True}}
 CLASSES = {"epochs": 60, "batch_size": 32, "learning_rate": 0.01}
 #: Depth and width of the hidden layers; 1x256 is outside the shipped search space.
 SHAPES = ((1, 4), (1, 16), (1, 64), (2, 16), (2, 64), (3, 64), (4, 32), (1, 256))
@@ -81,6 +84,7 @@ SETS: dict[str, Row] = {
     "kin8nm": (uci("kin8nm", 500), REGRESSION, WIDE_SHAPES),
     "power_plant": (uci("power-plant", 150), REGRESSION, WIDE_SHAPES),
     "banana": (banana, RINGS, ((1, 50), (2, 50))),
+    "banana_temperature": (banana, RINGS_TEMPERATURE, ((1, 50), (2, 50))),
     "digits": (DatasetSpec(name="digits", max_train=300), CLASSES, FEW_SHAPES),
     "satellite": (satellite, CLASSES, FEW_SHAPES),
 }
@@ -100,11 +104,9 @@ def data_of(name: str, root: Path) -> TensorData:
         return to_tensors(load(DatasetSpec(name="npz", path=str(path)), seed=0), "cpu")
 
 
-def train(
-    name: str, depth: int, width: int, seed: int, data: TensorData, extra: dict[str, Any]
-) -> TrialRecord:
+def train(name: str, depth: int, width: int, seed: int, data: TensorData) -> TrialRecord:
     """Return the record of one training."""
-    plan = TrainingPlan.model_validate({**SETS[name][1], **extra})
+    plan = TrainingPlan.model_validate(SETS[name][1])
     assignment = Assignment(
         trial_id=0, attempt=1, replicate=seed, seed=seed, plan=plan, estimators=("kfac_ggn",),
         architecture=ArchitectureSpec(family="mlp", values={"depth": depth, "width": width}),
@@ -149,7 +151,7 @@ def main() -> None:
         for depth, width in SETS[name][2]:
             started = time.perf_counter()
             runs = [
-                figures(train(name, depth, width, seed, data, {}), data)
+                figures(train(name, depth, width, seed, data), data)
                 for seed in range(options.seeds)
             ]
             row: dict[str, Any] = {"rule": options.label, "data": name, "depth": depth,
@@ -163,9 +165,13 @@ def main() -> None:
             shown = "  ".join(f"{key} {row[key]:9.4f}" for key in runs[0])
             print(f"{name:12} {depth}x{width:<4} {shown}  ({time.perf_counter() - started:.0f} s)",
                   flush=True)  # fmt: skip
-    if not options.out:
-        return
-    kept = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
+        if options.out:
+            write(rows, options.out)
+
+
+def write(rows: list[dict[str, Any]], path: Path) -> None:
+    """Put rows into the table, in place of those of the same label and data."""
+    kept = json.loads(path.read_text())["rows"] if path.exists() else []
     done = {(row["rule"], row["data"]) for row in rows}
     result = {
         "what": "MLPs trained with the online updates before and after a change of their rule",
@@ -173,7 +179,7 @@ def main() -> None:
         "torch": torch.__version__,
         "rows": [row for row in kept if (row["rule"], row["data"]) not in done] + rows,
     }
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

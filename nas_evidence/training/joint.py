@@ -14,8 +14,8 @@ Kronecker curvature with more parameters than targets. With several groups coupl
 matrix γ_l = P_l − δ_l tr[(H + D)⁻¹]_ll; see `Slopes`. γ depends on x + a v only, which gives every
 second derivative.
 
-Upper bounds on the precisions leave one maximum too. Coordinates at a bound that F pushes against
-stand still, and the Newton step is that of the others.
+Upper bounds on precisions and noise leave one maximum too. Coordinates at a bound that F pushes
+against stand still, and the Newton step is that of the others.
 
 Dead groups are settled first: θ = 0 and H > 0 goes to the upper bound, θ ≠ 0 and H = 0 to the
 lower, and a group with neither keeps its precision.
@@ -140,6 +140,7 @@ def fit_prior_and_noise(
     noise: Noise,
     likelihood_power: float = 1.0,
     highest: Tensor | None = None,
+    highest_std: float = math.inf,
 ) -> tuple[Tensor, float]:
     """Return prior precisions [G] and standard deviation of the noise of most evidence.
 
@@ -151,11 +152,13 @@ def fit_prior_and_noise(
         noise: of the pass, from `noise_of`.
         likelihood_power: κ.
         highest: bounds on the precisions [G], the tied ones of a group in proportion; or None.
+        highest_std: bound on the standard deviation of the noise.
     """
     objective = Objective(curvature, squared_norms, ties, noise, likelihood_power)
     x = log_precision_of_groups(prior_precision, ties)
-    bound = None if highest is None else log_precision_of_groups(highest, ties)
-    z = _maximum(objective, np.append(x, 2 * math.log(noise.pass_std)), bound)
+    bounds = np.full_like(x, np.inf) if highest is None else log_precision_of_groups(highest, ties)
+    bounds = np.append(bounds, 2 * math.log(highest_std))
+    z = _maximum(objective, np.append(x, 2 * math.log(noise.pass_std)), bounds)
     return objective.precision(z), math.exp(0.5 * z[-1])
 
 
@@ -167,6 +170,7 @@ def fit_noise_and_each_precision(
     noise: Noise,
     likelihood_power: float = 1.0,
     highest: Tensor | None = None,
+    highest_std: float = math.inf,
 ) -> tuple[Tensor, float]:
     """Return the precision of each parameter [P] and the noise of most evidence.
 
@@ -180,6 +184,7 @@ def fit_noise_and_each_precision(
         noise: of the pass, from `noise_of`.
         likelihood_power: κ.
         highest: bounds on the precisions [P], or None.
+        highest_std: bound on the standard deviation of the noise.
     """
     start = 2 * math.log(noise.pass_std)
 
@@ -195,6 +200,7 @@ def fit_noise_and_each_precision(
         return precision, fit + noise.exponent * gamma
 
     low, high = LOG_VARIANCE_RANGE
+    high = max(low, min(high, 2 * math.log(highest_std)))
     if best(low)[1] <= 0:
         v = low
     elif best(high)[1] >= 0:
@@ -204,13 +210,12 @@ def fit_noise_and_each_precision(
     return best(v)[0], math.exp(0.5 * v)
 
 
-def _maximum(objective: Objective, z: Array, highest: Array | None) -> Array:
-    """Return the maximum from z on, within the ranges and with no log δ above `highest`."""
+def _maximum(objective: Objective, z: Array, highest: Array) -> Array:
+    """Return the maximum from z on, within the ranges and with none of z above `highest`."""
     n_groups = objective.membership.shape[1]
     low, high = np.full_like(z, LOG_PRECISION_RANGE[0]), np.full_like(z, LOG_PRECISION_RANGE[1])
     low[n_groups:], high[n_groups:] = LOG_VARIANCE_RANGE
-    if highest is not None:
-        high[:n_groups] = np.clip(highest, low[:n_groups], high[:n_groups])
+    high = np.clip(highest, low, high)
     z = np.clip(z, low, high)
     norms = objective.membership.T @ objective.squared_norms.cpu().double().numpy()
     traces = objective.membership.T @ objective.curvature.trace().cpu().numpy()

@@ -24,26 +24,21 @@ import torch
 from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
+from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.fixed_keys import EVIDENCE_SMOOTHING
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.spec import Assignment, TrainingPlan
-from nas_evidence.training.hyperparameters import (
-    Method,
-    precision_of_each_parameter,
-    tied_precision,
-    update_prior_precision,
-)
-from nas_evidence.training.joint import (
-    Noise,
-    fit_noise_and_each_precision,
-    fit_prior_and_noise,
-    noise_of,
-)
+from nas_evidence.training.joint import noise_of
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
-from nas_evidence.training.prior_groups import ties_of
+from nas_evidence.training.refit import (
+    fit_noise,
+    gain_over_a_constant,
+    refit_precision,
+    squares_of_groups,
+    tied_precision_of,
+)
 from nas_evidence.training.temperature import fit_temperature
 
 
@@ -162,9 +157,8 @@ def update_hyperparameters(state: Training, passes: Passes) -> Passes:
     """Move prior precisions, and noise or temperature, to the most evidence at fixed θ.
 
     A prior as narrow as the first weights would prune a network that has not learned yet: evidence
-    at fixed θ does not see that θ is no mode. Training descends, so it cannot end at a network of
-    zeros while the log joint is higher where it stands. Precisions therefore rise only if, with
-    the new ones,
+    at fixed θ does not see that θ is no mode. Descent cannot end at a network of zeros while the
+    log joint is higher where it stands. Precisions therefore rise only if, with the new ones,
 
         κ (l(θ) − l₀) > ½ θᵀΔθ          l₀ of the best constant prediction
 
@@ -177,18 +171,20 @@ def update_hyperparameters(state: Training, passes: Passes) -> Passes:
     s² = RSS / (N C − γ/κ), grows without bound where the effective parameters γ come near the
     number of targets; wide networks then seem to have learned nothing, for good.
 
-    Where the rule forbids it, noise or temperature and precisions go to the most evidence among
-    the priors nowhere narrower than now. Either way the evidence at θ does not fall, with "newton"
-    and "mackay"; except where values outside the clamps are brought inside, precisions that share
-    a group start untied and become tied, or new labels are drawn at another temperature (`_mc`).
+    Where the rule forbids it, all go to the most evidence among those nowhere above their present
+    values, noise or temperature included: δ s² or δ T² is what holds a network back.
+
+    Either way the evidence at θ does not fall, with "newton" and "mackay"; except where values
+    outside the clamps are brought inside, precisions that share a group start untied and become
+    tied, or new labels are drawn at another temperature (`_mc`).
 
     Returns the passes at the likelihood that results.
     """
     plan = passes.assignment.plan
     best = _most_evidence(passes)
-    gain = plan.likelihood_power * _gain_over_a_constant(best.pass_, passes.data.y_train, plan)
-    if gain <= 0.5 * float((best.prior_precision * _squares_of_groups(state, plan)).sum()):
-        best = _most_evidence(passes, highest=_tied_precision(state, plan))
+    gain = plan.likelihood_power * gain_over_a_constant(best.pass_, passes.data.y_train, plan)
+    if gain <= 0.5 * float((best.prior_precision * squares_of_groups(state, plan)).sum()):
+        best = _most_evidence(passes, highest=tied_precision_of(state, plan))
     state.prior_precision = best.prior_precision
     state.noise_std, state.temperature = best.noise_std, best.temperature
     return best.passes.at(_likelihood(state, plan))
@@ -205,54 +201,29 @@ class _Best(NamedTuple):
 
 
 def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best:
-    """Return the hyperparameters of most evidence at fixed θ, no precision above `highest`."""
+    """Return the hyperparameters of most evidence at fixed θ.
+
+    With `highest` [G] or [P] no precision is above it, nor noise or temperature above the present.
+    """
     state, plan = passes.state, passes.assignment.plan
     online, scale = plan.online, plan.likelihood_power
     noise_std, temperature = state.noise_std, state.temperature
     if plan.likelihood == "categorical" and online.learn_temperature:
+        bound = math.inf if highest is None else temperature
         temperature = fit_temperature(
-            lambda at: _refitted_evidence(at, passes, highest), temperature
+            lambda at: _refitted_evidence(min(at, bound), passes, highest), temperature
         )
+        temperature = min(temperature, bound)
         passes = passes.at(likelihood_of(plan, noise_std, temperature))
     pass_ = passes.of(online.curvature)[0]
     curvature = pass_.curvature
     assert isinstance(curvature, BlockDiagonal), online.curvature
     if plan.likelihood == "gaussian" and online.learn_noise:
         noise = noise_of(online.curvature, pass_, noise_std)
-        noise_std = _fit_noise(state, curvature, noise, plan, highest)
+        noise_std = fit_noise(state, curvature, noise, plan, highest)
         scale *= (noise.pass_std / noise_std) ** (2 * noise.exponent)
-    precision = _refit(state, curvature, scale, plan, online.hyper_step, highest)
+    precision = refit_precision(state, curvature, scale, plan, online.hyper_step, highest)
     return _Best(precision, noise_std, temperature, passes, pass_)
-
-
-def _tied_precision(state: Training, plan: TrainingPlan) -> torch.Tensor:
-    """Return the prior precisions of the state, those of a group at their geometric mean."""
-    groups = plan.online.prior_groups
-    if groups == "parameter":
-        return state.prior_precision
-    named = dict(state.model.named_parameters())
-    ties = ties_of(groups, tuple(named), [p.shape for p in named.values()])
-    return tied_precision(state.prior_precision, ties)
-
-
-def _gain_over_a_constant(
-    pass_: CurvaturePass, targets: torch.Tensor, plan: TrainingPlan
-) -> float:
-    """Return by how many nats the network explains the data better than the best constant.
-
-    Of real targets with the noise of the plan, or, where it is learned, with the best for each.
-    """
-    if pass_.squared_error is None:
-        counts = torch.bincount(targets).double()
-        return pass_.log_likelihood - float(torch.xlogy(counts, counts / counts.sum()).sum())
-    squares = float((targets.double() - targets.double().mean(0)).square().sum())
-    if not plan.online.learn_noise:
-        return (squares - pass_.squared_error) / (2 * plan.noise_std**2)
-    if squares == 0:
-        return -math.inf  # the constant is perfect
-    if pass_.squared_error == 0:
-        return math.inf
-    return 0.5 * targets.numel() * math.log(squares / pass_.squared_error)
 
 
 def _refitted_evidence(
@@ -265,83 +236,7 @@ def _refitted_evidence(
     pass_ = there.of(plan.online.curvature)[0]
     assert isinstance(pass_.curvature, BlockDiagonal)
     power = plan.likelihood_power
-    precision = _refit(state, pass_.curvature, power, plan, "newton", highest)
+    precision = refit_precision(state, pass_.curvature, power, plan, "newton", highest)
     return laplace_estimate(
         plan.online.curvature, pass_, state.model, precision, likelihood_power=power
     ).value
-
-
-def _refit(
-    state: Training,
-    curvature: BlockDiagonal,
-    scale: float,
-    plan: TrainingPlan,
-    method: Method,
-    highest: torch.Tensor | None,
-) -> torch.Tensor:
-    """Return prior precisions of more evidence beside `scale` times the curvature.
-
-    None is above `highest` [G] or [P]: each group has a concave term of its own, whose maximum
-    below a bound is the smaller of bound and maximum.
-    """
-    online = plan.online
-    if online.prior_groups == "parameter":
-        best = precision_of_each_parameter(
-            curvature, _squares(state), state.prior_precision, curvature_scale=scale
-        )
-    else:
-        best = update_prior_precision(
-            curvature.spectra(),
-            squared_norms(state.model),
-            curvature.sizes,
-            state.prior_precision,
-            method=method,
-            steps=online.hyper_steps,
-            learning_rate=online.hyper_learning_rate,
-            groups=online.prior_groups,
-            names=curvature.names,
-            shapes=[p.shape for p in state.model.parameters()],
-            curvature_scale=scale,
-        )
-    return best if highest is None else torch.minimum(best, highest)
-
-
-def _fit_noise(
-    state: Training,
-    curvature: BlockDiagonal,
-    noise: Noise,
-    plan: TrainingPlan,
-    highest: torch.Tensor | None,
-) -> float:
-    """Return the noise of most evidence, together with precisions of at most `highest`."""
-    power, groups = plan.likelihood_power, plan.online.prior_groups
-    if groups == "parameter":
-        return fit_noise_and_each_precision(
-            curvature,
-            _squares(state),
-            state.prior_precision,
-            noise=noise,
-            likelihood_power=power,
-            highest=highest,
-        )[1]
-    shapes = [p.shape for p in state.model.parameters()]
-    return fit_prior_and_noise(
-        curvature,
-        squared_norms(state.model),
-        state.prior_precision,
-        ties=ties_of(groups, curvature.names, shapes),
-        noise=noise,
-        likelihood_power=power,
-        highest=highest,
-    )[1]
-
-
-def _squares_of_groups(state: Training, plan: TrainingPlan) -> torch.Tensor:
-    """Return the squared norms that go with the prior precisions [G] or [P], on the CPU."""
-    one_each = plan.online.prior_groups == "parameter"
-    return (_squares(state) if one_each else squared_norms(state.model)).cpu()
-
-
-def _squares(state: Training) -> torch.Tensor:
-    """Return θ² [P], float64."""
-    return torch.cat([p.detach().double().flatten() for p in state.model.parameters()]).square()

@@ -25,12 +25,14 @@ number of effective parameters of each. Alternating then drifts along the symmet
 logarithms each round, until precisions reach their bounds at e⁻¹² and e¹⁸, and the decrement stays
 at (γ_1 − γ_2)² / (γ_1 + γ_2). Held ratios have a fixed point for any network.
 
-Of the states before and after, that of more evidence is kept, by the Laplace value of the online
-curvature with the same random signs. A linear network has a convex loss and always settles: where
-the fixed point of the hyperparameters has less evidence than they had before, at the mode for
-those. The work is counted, not timed, so that results depend on no
-machine and on no interruption. A slice is one round of (a) and (b). Nothing of the training
-changes before the settling ends.
+Three states are compared by the Laplace value of the online curvature with the same random signs,
+and that of most evidence is kept: the scheduled one, the mode at its hyperparameters, which comes
+first, and the last one of the alternation. Steps (b) at fixed θ raise the evidence, moving on to
+the mode need not, so none of the three is best everywhere. A linear network has a convex loss and
+always ends at one of the two modes.
+
+The work is counted, not timed, so that results depend on no machine and on no interruption. A
+slice is one round of (a) and (b). Nothing of the training changes before the settling ends.
 """
 
 import copy
@@ -41,17 +43,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.curvature.products import PRODUCT_COST
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
-from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.spec import Assignment, TrainingPlan
 from nas_evidence.training.batch_descent import descend_by_batches
-from nas_evidence.training.hyperparameters import LOG_PRECISION_RANGE
 from nas_evidence.training.loop import DivergedError, Training, begin
 from nas_evidence.training.mode import (
     FULL_BATCH,
@@ -64,6 +63,7 @@ from nas_evidence.training.mode import (
     preconditioner,
     write_parameters,
 )
+from nas_evidence.training.one_factor import rescaled_precision
 from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.training.quasi_newton import Pairs, descend
 
@@ -87,7 +87,7 @@ Kept = Literal["settled", "scheduled"]
 
 @dataclass
 class Settling:
-    """Where a settling stands; `result` of it once `done`.
+    """Where a settling stands; the last four are its results, once it is `done`.
 
     working   the training that settles, a copy; its model holds θ rounded to its dtype
     theta     θ [P], float64
@@ -96,10 +96,10 @@ class Settling:
     work      done so far, in the same unit
     rounds    of (a) and (b)
     double    float64 is needed
-    held      the hyperparameters stay those of the schedule
+    first     θ of the mode at the scheduled hyperparameters [P], once it is found
     moved     largest move of a log hyperparameter in the last round
-    scheduled_evidence, evidence  of the states before and after, nats; None if not finite
-    converged  the tolerances were met, by the state that is kept
+    scheduled_evidence, first_evidence, evidence  of the three states, nats; None if not finite
+    converged  the hyperparameters came to rest, and the state that is kept is at a mode
     kept      the state that the training has in the end
     decrement_per_datum  of that state, nats; None with no budget
     seconds   spent so far
@@ -112,9 +112,10 @@ class Settling:
     work: float = 0.0
     rounds: int = 0
     double: bool = False
-    held: bool = False
+    first: Tensor | None = None
     moved: float = math.inf
     scheduled_evidence: float | None = None
+    first_evidence: float | None = None
     evidence: float | None = None
     done: bool = False
     converged: bool = False
@@ -127,6 +128,7 @@ class Settling:
         plain = {name: getattr(self, name) for name in _PLAIN}
         return plain | {
             "theta": self.theta,
+            "first": self.first,
             "steps": self.pairs.steps,
             "changes": self.pairs.changes,
             "prior_precision": self.working.prior_precision,
@@ -140,9 +142,9 @@ _PLAIN = (
     "work",
     "rounds",
     "double",
-    "held",
     "moved",
     "scheduled_evidence",
+    "first_evidence",
     "evidence",
     "done",
     "converged",
@@ -184,6 +186,7 @@ def load_settling(
         setattr(settling, name, state[name])
     device = settling.theta.device
     settling.theta = state["theta"].to(device)
+    settling.first = None if state["first"] is None else state["first"].to(device)
     settling.pairs = Pairs(state["steps"].to(device), state["changes"].to(device))
     working = settling.working
     working.prior_precision = state["prior_precision"]
@@ -207,12 +210,10 @@ def settle_slice(
     if settling.scheduled_evidence is None:
         settling.scheduled_evidence = _evidence(settling.working, data, assignment)
     try:
-        done = settling.work >= settling.budget or _round(settling, data, assignment)
+        done = _round(settling, data, assignment)
     except (DivergedError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
-        settling.evidence, settling.converged, done = None, False, True
-    if done and _is_convex(assignment) and not settling.held and _lost(settling):
-        _restart(settling, training)
-    elif done:
+        settling.evidence, settling.moved, done = None, math.inf, True
+    if done:
         _finish(settling, training, data, assignment)
     settling.seconds += time.perf_counter() - started
     return settling.done
@@ -222,7 +223,13 @@ def _round(settling: Settling, data: TensorData, assignment: Assignment) -> bool
     """Move the parameters, then the hyperparameters; tell whether that was the last round."""
     working, plan = settling.working, assignment.plan
     cost, n_data = gradient_cost(working, data, plan), len(data.x_train)
-    stuck = _descend(settling, data, assignment, cost)
+    at_rest, stuck = _descend(settling, data, assignment, cost)
+    if settling.first is None:
+        if at_rest or stuck or settling.work >= 0.5 * settling.budget:
+            settling.evidence = _evidence(working, data, assignment)
+            settling.first, settling.first_evidence = settling.theta, settling.evidence
+            settling.work += pass_cost(plan, data) * cost
+        return settling.work >= settling.budget
     before = _log_hyperparameters(working, plan)
     pass_ = _update(settling, data, assignment)
     temperatures = plan.likelihood == "categorical" and plan.online.learn_temperature
@@ -231,16 +238,15 @@ def _round(settling: Settling, data: TensorData, assignment: Assignment) -> bool
     settling.moved = float((_log_hyperparameters(working, plan) - before).abs().max())
     settling.rounds += 1
     if settling.moved < MOVE_TOLERANCE:
-        limit = n_data * (_CONVEX_TOLERANCE if _is_convex(assignment) else DECREMENT_TOLERANCE)
+        limit = _tolerance(assignment) * n_data
         products = min(_TEST_PRODUCTS, _affordable(settling, cost))
         decrement, n_products = newton_decrement(
             working, data, assignment, max_products=products, enough=limit
         )
         settling.work += PRODUCT_COST * n_products * cost
-        settling.converged = decrement < limit
-        if stuck:  # nothing more to be had
+        if stuck or decrement < limit:  # nothing more to be had
             return True
-    return settling.converged or settling.work >= settling.budget
+    return settling.work >= settling.budget
 
 
 def _update(settling: Settling, data: TensorData, assignment: Assignment) -> CurvaturePass:
@@ -248,17 +254,23 @@ def _update(settling: Settling, data: TensorData, assignment: Assignment) -> Cur
     working, plan = settling.working, assignment.plan
     kind = plan.online.curvature
     passes = passes_of(working, data, assignment)
-    if settling.held or not _learns(plan):
+    if not _learns(plan):
         return passes.of(kind)[0]
     held = working.prior_precision
     pass_ = update_hyperparameters(working, passes).of(kind)[0]
     if settling.rounds >= FREE_ROUNDS:
-        working.prior_precision = _rescaled(held, pass_, working, plan)
+        working.prior_precision = rescaled_precision(held, pass_, working, plan)
     return pass_
 
 
-def _descend(settling: Settling, data: TensorData, assignment: Assignment, cost: float) -> bool:
-    """Lower the loss at fixed hyperparameters for about an evaluation interval; tell if stuck."""
+def _descend(
+    settling: Settling, data: TensorData, assignment: Assignment, cost: float
+) -> tuple[bool, bool]:
+    """Lower the loss at fixed hyperparameters for about an evaluation interval.
+
+    Returns:
+        Whether the slope became small, and whether no step lowers the loss any more.
+    """
     working, plan = settling.working, assignment.plan
     n_data, n_parameters = len(data.x_train), len(settling.theta)
     left = min(plan.online.every, settling.budget - settling.work)
@@ -271,14 +283,13 @@ def _descend(settling: Settling, data: TensorData, assignment: Assignment, cost:
             working, data, assignment, inverse, first_epoch=first, n_epochs=n_epochs
         )
         settling.work += n_epochs
-        stuck = False
+        at_rest, stuck = False, False
     else:
         joint = log_joint(working, data, plan, double=settling.double)
         gaussian = plan.likelihood == "gaussian"
         unit = working.noise_std if gaussian else working.temperature
         # Far enough below the tolerance, where a preconditioner stands for H.
-        convex = _is_convex(assignment)
-        small = 0.1 * n_data * (_CONVEX_TOLERANCE if convex else DECREMENT_TOLERANCE)
+        small = 0.1 * n_data * _tolerance(assignment)
         found = descend(
             joint,
             settling.theta,
@@ -290,11 +301,11 @@ def _descend(settling: Settling, data: TensorData, assignment: Assignment, cost:
             small_slope=small,
         )
         settling.theta, settling.pairs = found.theta, found.pairs
-        stuck = found.stuck and settling.double
+        at_rest, stuck = found.slope <= small, found.stuck and settling.double
         settling.double |= found.stuck
         settling.work += found.n_gradients * cost
     write_parameters(working, settling.theta)
-    return stuck
+    return at_rest, stuck
 
 
 def _finish(
@@ -302,14 +313,18 @@ def _finish(
 ) -> None:
     """Put the state of more evidence into the training, and measure how far from a mode it is."""
     settling.done = True
-    if settling.evidence is not None and (settling.held or not _lost(settling)):
+    working = settling.working
+    if settling.first is not None and _more(settling.first_evidence, settling.evidence):
+        settling.evidence, settling.theta = settling.first_evidence, settling.first
+        working.prior_precision = training.prior_precision.clone()
+        working.noise_std, working.temperature = training.noise_std, training.temperature
+        write_parameters(working, settling.theta)
+    always = _is_convex(assignment) and settling.evidence is not None
+    if always or not _more(settling.scheduled_evidence, settling.evidence):
         settling.kept = "settled"
-        training.model.load_state_dict(settling.working.model.state_dict())
-        training.prior_precision = settling.working.prior_precision
-        training.noise_std = settling.working.noise_std
-        training.temperature = settling.working.temperature
-    else:
-        settling.kept, settling.converged = "scheduled", False
+        training.model.load_state_dict(working.model.state_dict())
+        training.prior_precision = working.prior_precision
+        training.noise_std, training.temperature = working.noise_std, working.temperature
     products = MOST_PRODUCTS
     if len(settling.theta) * len(data.x_train) > FULL_BATCH:
         cost = gradient_cost(training, data, assignment.plan)
@@ -317,23 +332,14 @@ def _finish(
     decrement, _ = newton_decrement(training, data, assignment, max_products=products)
     if math.isfinite(decrement):
         settling.decrement_per_datum = decrement / len(data.x_train)
+        at_mode = settling.decrement_per_datum < _tolerance(assignment)
+        at_rest = settling.moved < MOVE_TOLERANCE
+        settling.converged = settling.kept == "settled" and at_rest and at_mode
 
 
-def _lost(settling: Settling) -> bool:
-    """Tell whether the state before has more evidence."""
-    before, after = settling.scheduled_evidence, settling.evidence
-    return after is None or (before is not None and before > after)
-
-
-def _restart(settling: Settling, training: Training) -> None:
-    """Go back to the scheduled state, to settle there at its hyperparameters."""
-    working = settling.working
-    working.prior_precision = training.prior_precision.clone()
-    working.noise_std, working.temperature = training.noise_std, training.temperature
-    settling.theta = parameters_of(training)
-    settling.pairs = Pairs.none(settling.theta)
-    settling.work, settling.held, settling.converged = 0.0, True, False
-    write_parameters(working, settling.theta)
+def _more(one: float | None, other: float | None) -> bool:
+    """Tell whether one evidence is more than another; none is less than any."""
+    return other is None or (one is not None and one > other)
 
 
 def _evidence(training: Training, data: TensorData, assignment: Assignment) -> float | None:
@@ -360,6 +366,11 @@ def _learns(plan: TrainingPlan) -> bool:
     return any(e > burn_in for e in range(every, plan.epochs + 1, every))
 
 
+def _tolerance(assignment: Assignment) -> float:
+    """Return the Newton decrement per datum, nats, of what counts as a mode."""
+    return _CONVEX_TOLERANCE if _is_convex(assignment) else DECREMENT_TOLERANCE
+
+
 def _is_convex(assignment: Assignment) -> bool:
     return assignment.architecture.family == "linear"
 
@@ -367,33 +378,6 @@ def _is_convex(assignment: Assignment) -> bool:
 def _affordable(settling: Settling, cost: float) -> int:
     """Return the number of products that a quarter of the budget pays, five at least."""
     return max(5, int(0.25 * settling.budget / (PRODUCT_COST * cost)))
-
-
-def _rescaled(
-    held: Tensor, pass_: CurvaturePass, training: Training, plan: TrainingPlan
-) -> Tensor:
-    """Return the precisions `held` times the one factor of most evidence.
-
-    The slope of the evidence in the logarithm x of the factor, ½ Σ (γ(eˣ δ) − eˣ δ θ²), falls.
-    """
-    curvature = pass_.curvature
-    assert isinstance(curvature, BlockDiagonal)
-    power = plan.likelihood_power
-    if len(held) == len(curvature.names):
-        scatter = float((held * squared_norms(training.model)).sum())
-    else:
-        scatter = float((held * parameters_of(training).square().cpu()).sum())
-
-    def slope(x: float) -> float:
-        factor = math.exp(x)
-        return (
-            float(curvature.effective_parameters(factor * held / power).sum()) - factor * scatter
-        )
-
-    low, high = (bound - float(held.log().mean()) for bound in LOG_PRECISION_RANGE)
-    if slope(high) > 0 or slope(low) < 0:
-        return held
-    return held * math.exp(brentq(slope, low, high, xtol=1e-9))
 
 
 def _log_hyperparameters(training: Training, plan: TrainingPlan) -> Tensor:

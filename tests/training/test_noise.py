@@ -269,9 +269,10 @@ def test_joint_newton_agrees_with_the_one_for_spectra() -> None:
 
 
 @pytest.mark.parametrize("kind", ["diag_ggn", "diag_ef", "kfac_ggn", "full_ggn"])
+@pytest.mark.parametrize("highest_std", [0.5, math.inf])
 @pytest.mark.parametrize("highest", [1e-3, 0.3, 3.0])
-def test_with_bounds_on_the_precisions_newton_finds_the_maximum_below_them(
-    kind: str, highest: float
+def test_with_upper_bounds_newton_finds_the_maximum_below_them(
+    kind: str, highest: float, highest_std: float
 ) -> None:
     """Against a general optimiser with bounds, from the bounds and from below."""
     c = case("regression")
@@ -279,18 +280,21 @@ def test_with_bounds_on_the_precisions_newton_finds_the_maximum_below_them(
     ties, noise = ties_of("tensor", passed.curvature.names), noise_of(kind, passed, 1.0)
     objective = Objective(passed.curvature, norms, ties, noise)
     bounds = torch.tensor([1.0, 10.0, 0.1, 1.0], dtype=torch.float64) * highest
+    variance = min(30.0, 2 * math.log(highest_std))
     expected = minimize(
         lambda z: -objective.at(z).value,
-        np.append(bounds.log().numpy(), 0.0),
+        np.append(bounds.log().numpy(), min(0.0, variance)),
         jac=lambda z: -objective.at(z).gradient,
-        bounds=[(-12.0, bound) for bound in bounds.log().tolist()] + [(-30.0, 30.0)],
+        bounds=[(-12.0, bound) for bound in bounds.log().tolist()] + [(-30.0, variance)],
         method="L-BFGS-B",
         options={"ftol": 1e-14, "gtol": 1e-9},
     )
     for start in (bounds, 1e-3 * bounds):
         delta, std = fit_prior_and_noise(
-            passed.curvature, norms, start, ties=ties, noise=noise, highest=bounds
-        )
+            passed.curvature, norms, start, ties=ties, noise=noise, highest=bounds,
+            highest_std=highest_std,
+        )  # fmt: skip
+        assert std <= highest_std
         assert bool((delta <= bounds * (1 + 1e-12)).all())
         value = objective.at(np.append(delta.log().numpy(), 2 * math.log(std))).value
         assert_close(value, -float(expected.fun), rtol=0, atol=1e-6)
