@@ -1,4 +1,4 @@
-"""Every registered estimator against what it should say, where that is known.
+"""Every registered estimator, compared with the right value where that is known.
 
     linear-*     linear regression          evidence and every curvature in closed form, and the
                                             density of one half of the data given the other
@@ -7,11 +7,11 @@
     tanh-22      a network, many modes      the same
     trial        a short trial on digits    scores of the training curve from the curve itself
 
-A row holds a value, the true log evidence where there is one, and the interval that the value must
-be in. A Laplace evidence must be what its definition says, by dense algebra that shares nothing
-with `curvature`, a Monte-Carlo one that of its exact kind; a bound at most the truth, in the mean;
-what is sampled within four standard errors of the truth. Bias and spread are what one wants to
-read: how far from the evidence is a right implementation of each definition?
+A row has a value, the true log evidence if there is one, and the interval that must contain the
+value. A Laplace evidence must equal its definition, computed by dense algebra that shares nothing
+with `curvature`, and a Monte-Carlo one that of its exact kind; a bound must be at most the truth,
+in expectation; a sampled value must be within four standard errors of the truth. Bias and spread
+show how far a correct implementation of each definition is from the evidence.
 """
 
 import contextlib
@@ -62,8 +62,8 @@ from nas_evidence.spec import (
 from nas_evidence.trial import Trial
 
 SAMPLED = ("stochastic_ggn", "sgd_entropy", "thermodynamic", "temperature_ladder")
-#: A sampled value within so many is right. Errors from six runs are themselves unsure: with other
-#: seeds about one such row in a hundred would miss by chance.
+#: A sampled value must be within this many. Errors from six runs are themselves uncertain: with
+#: other seeds about one such row in a hundred would fail by chance.
 STANDARD_ERRORS = 4.0
 _ROUNDING = 1e-8  # relative
 _QUADRATURE = 0.1  # nats, of a ladder with 20 temperatures
@@ -75,12 +75,12 @@ _N_DRAWS = 8
 class AuditRow(Frozen):
     """One estimator on one problem.
 
-    value            as the estimator gives it; nats for evidences
-    truth            log evidence in nats, None where the problem has none
+    value            of the estimator; nats for evidences
+    truth            log evidence in nats, None if the problem has none
     bias, spread     value − truth, and the standard error of the value, nats
-    low, high        what the value must lie between, None for no such claim
-    claim            where low and high come from
-    seconds          of processor time    memory_bytes  most it had resident, None where unknown
+    low, high        limits of the value, None for no limit
+    claim            the reason for low and high
+    seconds          of processor time    memory_bytes  peak resident, None if unknown
     """
 
     problem: str
@@ -102,7 +102,7 @@ class AuditRow(Frozen):
 
 @dataclass(frozen=True)
 class Claim:
-    """What a value must lie between, and why."""
+    """The limits of a value, and the reason for them."""
 
     text: str = "none: the bias is shown"
     low: float | None = None
@@ -110,11 +110,11 @@ class Claim:
 
 
 def run_audit(problems: Collection[str] | None = None, *, seed: int = 0) -> list[AuditRow]:
-    """Return the rows of the audit; it holds if all of them do.
+    """Return the rows of the audit; it passes if all of them hold.
 
     Args:
         problems: names in `PROBLEMS`; None for all.
-        seed: of data, draws and chains.
+        seed: for data, draws and chains.
 
     Raises:
         ValueError: for an unknown problem.
@@ -134,7 +134,7 @@ def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
 
 
 def conditional_rows(problem: Problem, seed: int) -> list[AuditRow]:
-    """Return the rows of the differences of evidences on linear regression, half after half.
+    """Return the rows of conditional evidences on linear regression, late half given early half.
 
     The truth is the log density of the late half given the early one.
     """
@@ -172,7 +172,7 @@ def _difference(problem: Problem, half: Problem, name: str, seed: int) -> Eviden
 def _laplace_claim(problem: Problem, rows: Mapping[str, AuditRow], kind: str) -> Claim:
     exact = CURVATURES[kind].approximates
     if exact is not None:
-        # Noise in the curvature raises the evidence (Jensen), here by less than P / n.
+        # Noise in the curvature increases the evidence (Jensen), here by less than P / n.
         slack = STANDARD_ERRORS * (rows[kind].spread or 0.0)
         slack += problem.n_parameters / len(problem.x)
         return _around(
@@ -229,7 +229,7 @@ def _sampled_calls(
         "likelihood": problem.likelihood,
         "prior_precision": problem.precision,
     }
-    # A step of 0.3 over the largest curvature, that of the inputs with a bias.
+    # A step of 0.3 divided by the largest curvature, that of the inputs with a bias.
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
     steepest = float(torch.linalg.eigvalsh(phi.mT @ phi / len(phi))[-1])
     scale = NOISE_STD**2 if isinstance(problem.likelihood, Gaussian) else 1.0
@@ -249,7 +249,7 @@ def _sampled_calls(
 
 
 def trial_rows(seed: int) -> list[AuditRow]:
-    """Return the rows of the scores that only training gives, from a short trial on digits."""
+    """Return the rows of the scores that need training, from a short trial on digits."""
     names = [name for name in SCORES if name not in (*CURVATURES, *SAMPLED)]
     assignment = Assignment(
         trial_id=0,
@@ -307,7 +307,7 @@ def _around(centre: float, tolerance: float, text: str) -> Claim:
 
 
 def _row(problem: Problem, name: str, call: Callable[[], EvidenceEstimate]) -> AuditRow:
-    """Return the row of one estimate, measured, not yet judged."""
+    """Return the row of one estimate, measured but not yet checked."""
     with _peak_memory() as peak:
         started = time.process_time()
         estimate = call()
@@ -329,7 +329,7 @@ def _row(problem: Problem, name: str, call: Callable[[], EvidenceEstimate]) -> A
 
 
 def _judged(row: AuditRow, claim: Claim) -> AuditRow:
-    """Return the row with its claim; a value that is not finite never holds."""
+    """Return the row with its claim; a row whose value is not finite never holds."""
     holds = math.isfinite(row.value)
     holds = holds and (claim.low is None or row.value >= claim.low)
     holds = holds and (claim.high is None or row.value <= claim.high)
@@ -340,10 +340,10 @@ def _judged(row: AuditRow, claim: Claim) -> AuditRow:
 
 @contextlib.contextmanager
 def _peak_memory() -> Iterator[list[int]]:
-    """Give a list that afterwards holds the growth of the resident set in bytes, on Linux."""
+    """Yield a list that on exit holds the growth of the resident set in bytes, on Linux."""
     peak: list[int] = []
     try:
-        # What was freed goes back, and the highest so far is forgotten.
+        # Return freed memory to the system, and reset the peak.
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         before = _status_bytes("VmRSS")
@@ -371,7 +371,7 @@ def _softmax(seed: int) -> list[AuditRow]:
 
 
 def _tanh(seed: int) -> list[AuditRow]:
-    """Modes come in 2⁴ 4! copies: units change sign and place."""
+    """Modes come in 2⁴ 4! copies: units can change signs and places."""
     model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     problem = ladder_problem("tanh-22", seed, model, n_data=40, n_features=2, symmetries=384)
     return rows_of(problem, seed)

@@ -4,8 +4,8 @@
     two-parameter softmax   by a sum over a grid
     small classifiers       by a long temperature ladder, with its error
 
-Models are at a mode of the log joint, in float64. `definition` has what the Laplace evidences
-of them are to be.
+Models are at a mode of the log joint, in float64. `definition` computes the Laplace evidences that
+they must have.
 """
 
 import math
@@ -62,7 +62,7 @@ def linear_problem(
 
 
 def early_half(problem: Problem) -> Problem:
-    """Return linear regression on the first half of the data, at its own mode."""
+    """Return the linear regression on the first half of the data, at its own mode."""
     n = len(problem.x) // 2
     return _regression(problem.name, problem.x[:n], problem.y[:n])
 
@@ -81,10 +81,10 @@ def _regression(name: str, x: Tensor, y: Tensor) -> Problem:
 
 
 def definition(problem: Problem, kind: str) -> float | None:
-    """Return the Laplace evidence in nats by dense algebra, None where that takes layer rules.
+    """Return the Laplace evidence in nats by dense algebra, None if that needs layer rules.
 
-    Jacobians, gradients and Hessians of the outputs are autograd's; nothing is shared with
-    `nas_evidence.curvature`. Kronecker kinds are written out for a single linear layer.
+    Jacobians, gradients and Hessians of the outputs come from autograd, without
+    `nas_evidence.curvature`. Kronecker kinds are supported for a single linear layer only.
     """
     model, x, y = problem.model, problem.x, problem.y
     sizes = [p.numel() for p in model.parameters()]
@@ -134,7 +134,7 @@ def _kronecker(kind: str, outer: Tensor, inner: Tensor, block: Tensor) -> Tensor
 
 
 def logistic_problem(name: str, seed: int) -> Problem:
-    """Return a classifier of two parameters, whose evidence is an integral over a grid."""
+    """Return a classifier with two parameters, whose evidence is integrated on a grid."""
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
     x = torch.randn(12, 1, dtype=torch.float64, generator=generator)
     y = (x[:, 0] + 0.5 * torch.randn(12, generator=generator) > 0).long()
@@ -155,7 +155,7 @@ def logistic_problem(name: str, seed: int) -> Problem:
 def ladder_problem(
     name: str, seed: int, model: nn.Module, *, n_data: int, n_features: int, symmetries: int = 1
 ) -> Problem:
-    """Return a classifier at a mode, its truth from a long ladder."""
+    """Return a classifier at a mode, with its truth from a long ladder."""
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
     x = torch.randn(n_data, n_features, dtype=torch.float64, generator=generator)
     with torch.no_grad():
@@ -174,7 +174,7 @@ def ladder_problem(
 
 
 def put_at_mode(problem: Problem) -> None:
-    """Put the parameters of the model at a maximum of the log joint."""
+    """Move the parameters of the model to a maximum of the log joint."""
     parameters = list(problem.model.parameters())
     optimiser = torch.optim.LBFGS(
         parameters, max_iter=500, tolerance_grad=1e-10, tolerance_change=1e-14,

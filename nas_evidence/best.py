@@ -1,8 +1,8 @@
-"""Which trial of a study is best, for all who ask: status, report, export and kept weights.
+"""Which trial of a study is best, for status, report, export and kept weights alike.
 
-Architectures are ranked, not trials: by the mean objective over their complete replicates that
-have a valid value. A single trial may be first by luck of its seed. The trial that stands for an
-architecture is its replicate with the best objective.
+Architectures are ranked, not trials, by the mean objective over complete replicates with a valid
+value: a single trial may come first because of seed noise. An architecture is represented by its
+replicate with the best objective.
 
     mean_a = 1/|R_a| sum_{i in R_a} v_i      trial_a = argmax_{i in R_a} v_i
 
@@ -19,7 +19,7 @@ from nas_evidence.record import TrialStatus
 
 
 class FinishedTrial(Protocol):
-    """What the ranking must know of a trial; a `TrialRow` has it."""
+    """What the ranking needs from a trial; a `TrialRow` has it."""
 
     @property
     def trial_id(self) -> int:
@@ -27,7 +27,7 @@ class FinishedTrial(Protocol):
 
     @property
     def architecture_key(self) -> str:
-        """Return what its replicates have in common."""
+        """Return the key that its replicates share."""
 
     @property
     def status(self) -> TrialStatus:
@@ -35,14 +35,14 @@ class FinishedTrial(Protocol):
 
     @property
     def values(self) -> Mapping[str, float]:
-        """Return the last value of each score where that is valid, larger is better."""
+        """Return the last value of each score if valid, larger is better."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where an architecture stands: its replicates by trial id, and their objectives.
+    """The replicates of an architecture by trial id, and their objectives.
 
-    The objectives are in nats summed over the data, or in the unit of the score that ranks.
+    The objectives are in the unit of the score that ranks, for evidence nats summed over the data.
     """
 
     key: str
@@ -50,19 +50,19 @@ class Standing:
 
     @property
     def mean(self) -> float:
-        """Return the mean objective, which ranks."""
+        """Return the mean objective, by which architectures are ranked."""
         return fmean(self.objectives.values())
 
     @property
     def trial_id(self) -> int:
-        """Return the trial that stands for the architecture; of equals the first."""
+        """Return the trial that represents the architecture; among ties the first."""
         return min(self.objectives, key=lambda trial_id: (-self.objectives[trial_id], trial_id))
 
 
 class Standings:
     """The architectures of a study, best first; trials may be added in any order.
 
-    Of equal means the architecture that was tried first comes first.
+    Among equal means the architecture tried first comes first.
     """
 
     def __init__(self, objective: str, trials: Iterable[FinishedTrial] = ()) -> None:
@@ -73,7 +73,7 @@ class Standings:
             self.add(trial)
 
     def add(self, trial: FinishedTrial) -> Standing | None:
-        """Rank a trial; return where its architecture stands, None if the trial does not count."""
+        """Add a trial; return its architecture's standing, None if the trial does not count."""
         value = trial.values.get(self._objective)
         if value is None or trial.status is not TrialStatus.COMPLETE:
             return None
@@ -92,7 +92,7 @@ class Standings:
         return [self._by_key[key] for _, _, key in self._order[:n]]
 
     def of(self, key: str) -> Standing:
-        """Return where one architecture stands; KeyError if none of its trials counts."""
+        """Return the standing of one architecture; KeyError if none of its trials counts."""
         return self._by_key[key]
 
     @property

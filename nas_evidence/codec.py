@@ -1,7 +1,7 @@
 """Text to types: read, check and write study files.
 
-A study file is TOML with one key a line. `load_study` reports all its mistakes at once, one
-message for each: place, offending value, what is allowed, and the nearest known key.
+A study file is TOML with one key per line. `load_study` reports all mistakes at once, one message
+each: place, offending value, what is allowed, and the closest known key.
 """
 
 import difflib
@@ -33,7 +33,7 @@ from nas_evidence.spec import (
     TrainingPlan,
 )
 
-#: The tables of a study file beside [family.NAME]; "" is its head.
+#: The tables of a study file other than [family.NAME]; "" is its head.
 TABLES: Mapping[str, type[Frozen]] = {
     "": StudySpec,
     "dataset": DatasetSpec,
@@ -48,11 +48,11 @@ TABLES: Mapping[str, type[Frozen]] = {
 }
 
 
-#: How much of an unknown name must be shared by the one that is suggested for it.
+#: Smallest similarity between an unknown name and a suggestion for it.
 _SIMILAR = 0.6
-#: At most so many options are listed beside a suggestion.
+#: Largest number of options listed next to a suggestion.
 _MOST_OPTIONS = 12
-#: What pydantic calls a wrong type -> what a person who writes TOML calls the right one.
+#: Pydantic's name for a type error -> the right type in the words of someone who writes TOML.
 _TYPES = {
     "bool_type": "true or false",
     "dict_type": "a table",
@@ -71,11 +71,11 @@ _TYPES = {
 
 
 class StudyError(ValueError):
-    """A study file with mistakes; `messages` holds one line for each."""
+    """A study file with mistakes; `messages` has one line each."""
 
     def __init__(self, messages: Sequence[str]) -> None:
         one_line = (" ".join(message.splitlines()) for message in messages)
-        self.messages = tuple(map(masked, one_line))  # they quote what was given
+        self.messages = tuple(map(masked, one_line))  # they quote the input
         super().__init__("\n".join(self.messages))
 
 
@@ -83,7 +83,7 @@ def find_study(name: str) -> Path:
     """Return the path of a study file given by path or by the name of a shipped study.
 
     Raises:
-        StudyError: if there is neither such a file nor such a shipped study.
+        StudyError: if there is no such file and no such shipped study.
     """
     path = Path(name)
     if path.is_file():
@@ -102,7 +102,7 @@ def find_study(name: str) -> Path:
 
 
 def shipped_studies() -> dict[str, Path]:
-    """Return the shipped study files by name: inside a wheel, or beside a checkout's package."""
+    """Return the shipped study files by name: in a wheel, or next to the package in a checkout."""
     here = Path(__file__).resolve().parent
     for folder in (here / "search_spaces", here.parent / "search_spaces"):
         if folder.is_dir():
@@ -111,7 +111,7 @@ def shipped_studies() -> dict[str, Path]:
 
 
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
-    """Read a study file, apply `table.key=value` overrides, and check it whole.
+    """Read a study file, apply `table.key=value` overrides, and check the result.
 
     Raises:
         StudyError: with one message for each mistake in the file or the overrides.
@@ -143,7 +143,7 @@ def dump_study(study: StudySpec) -> str:
 
 
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
-    """Return what differs beyond `n_trials` and what may change between runs, a line each."""
+    """Return one line per difference, except `n_trials` and keys that may change between runs."""
     left, right = (_flatten(_without_none(s.model_dump(mode="json"))) for s in (old, new))
     free = ("n_trials", "budget", "resources", "database")
     names = [n for n in {**left, **right} if n.partition(".")[0] not in free]
@@ -158,7 +158,7 @@ def differences(old: StudySpec, new: StudySpec) -> list[str]:
 
 
 class _Places:
-    """Where a key stands: file and line, or the override that set it."""
+    """The place of a key: file and line, or the override that set it."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
@@ -174,7 +174,7 @@ class _Places:
                 self.lines.setdefault(f"{table}.{name}" if table else name, number)
 
     def of(self, name: str) -> str:
-        """Return `file:line` of a dotted name, or of the nearest table around it."""
+        """Return `file:line` of a dotted name, or of the innermost table around it."""
         while name and name not in self.lines.keys() | self.overridden.keys():
             name = name.rpartition(".")[0]
         if name in self.overridden:
@@ -219,7 +219,7 @@ def _check(raw: Mapping[str, Any], places: _Places, messages: list[str]) -> Stud
             found = _messages(error, places)
             messages.extend(dict.fromkeys(found + _check_objective(raw, places)))
             return None
-    # Families are wrong already: look for the other mistakes with a family that is right.
+    # The families are wrong already: use a valid one to find the other mistakes.
     try:
         _validated({**data, "family": {"linear": {}}})
     except ValidationError as error:
@@ -229,7 +229,7 @@ def _check(raw: Mapping[str, Any], places: _Places, messages: list[str]) -> Stud
 
 
 def _check_objective(raw: Mapping[str, Any], places: _Places) -> list[str]:
-    """Check objective against estimators apart: other mistakes would keep it from running."""
+    """Check the objective against the estimators, even if there are other mistakes."""
     asked = {key: raw[key] for key in ("objective", "estimators") if key in raw}
     try:
         _validated({"name": "x", "dataset": {"name": "digits"}, "family": {"linear": {}}, **asked})
@@ -243,7 +243,7 @@ def _validated(data: Mapping[str, Any]) -> StudySpec:
         family: {key: domain.model_dump() for key, domain in table.items()}
         for family, table in data["family"].items()
     }
-    # Strict, so that "10" is no number and true no count; as JSON, so that lists become tuples.
+    # Strict, so that "10" is not a number and true not a count; as JSON, so lists become tuples.
     text = json.dumps({**data, "family": families}, default=str)
     return StudySpec.model_validate_json(text, strict=True)
 
@@ -286,7 +286,7 @@ def _check_families(
 
 
 def _domain(value: Any, widest: Domain) -> Domain | str:
-    """Parse one domain; a string says what is wrong with it."""
+    """Return the parsed domain, or a string that says what is wrong with it."""
     allowed = described(widest)
     if isinstance(value, list):
         value = {"options": value}
@@ -334,10 +334,10 @@ def _table_name(table: str) -> str:
 
 
 def _messages(error: ValidationError, places: _Places) -> list[str]:
-    # The default of one key is made of others: where those are wrong it is no mistake of its own.
+    # The default of one key depends on others: if those are wrong, it is not a separate mistake.
     details = [d for d in error.errors() if d["type"] != "default_factory_not_called"]
     texts = [_message(detail, places) for detail in details]
-    # A misspelt key is one mistake: it is unknown, and the key that was meant is not missing too.
+    # A misspelt key is one mistake: report it as unknown, but not the intended key as missing.
     meant = {m.group(1) for text in texts if (m := re.search(r"did you mean '(\w+)'", text))}
     return [
         text

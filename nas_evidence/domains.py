@@ -1,4 +1,4 @@
-"""What a parameter of an architecture may be: a range or a choice; and the base of all values."""
+"""Domains of architecture parameters, a range or a choice; and the base class of all values."""
 
 import math
 import re
@@ -11,14 +11,14 @@ ParameterValue = bool | int | float | str
 
 
 class Frozen(BaseModel):
-    """A value: immutable, and refusing keys it does not know."""
+    """An immutable value that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What a number counts or is measured in; stands in `Annotated`, for people to read."""
+    """The unit of a number, or what it counts; used in `Annotated`, for documentation."""
 
     name: str
 
@@ -136,7 +136,7 @@ Domain = IntRange | FloatRange | Choice
 
 
 def described(domain: Domain) -> str:
-    """Return the members of a domain as a person writes them.
+    """Return the members of a domain in readable form.
 
     >>> described(IntRange(low=8, high=20, step=6)), described(Choice(options=("a", "b")))
     ('8, 14, ..., 20', "{'a', 'b'}")
@@ -149,7 +149,7 @@ def described(domain: Domain) -> str:
 
 
 def masked(text: str) -> str:
-    """Return a text with the passwords in its URLs replaced by stars.
+    """Return a text with the passwords in its URLs replaced by asterisks.
 
     >>> masked("cannot open postgresql://me:secret@host/db")
     'cannot open postgresql://me:***@host/db'

@@ -1,6 +1,6 @@
 """One score of one model, with its parts.
 
-One sign, one unit: every `value` is larger-is-better; evidence is in nats, summed over the data.
+Every `value` is larger-is-better; evidence is in nats, summed over the data.
 """
 
 from nas_evidence.domains import Frozen
@@ -19,11 +19,11 @@ class EvidenceEstimate(Frozen):
     """One score of one model.
 
     value           larger is better; nats summed over the data where `per_datum` is given
-    per_datum       value / n_data in nats, or None where the unit is another
+    per_datum       value / n_data in nats, or None for other units
     standard_error  of `value`, None where the estimator is deterministic
     relation        what holds on linear-Gaussian models: exact, lower bound, or score only
     terms           the parts of the value, some by parameter group
-    valid, note     False with the condition that was not met; never a silent NaN
+    valid, note     False, with the condition that was not met; never a silent NaN
     """
 
     estimator: str

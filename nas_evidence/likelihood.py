@@ -5,9 +5,9 @@
     f_n  outputs of the network  [C]    categorical  Λ = (diag(p) − p pᵀ) / T²,  p = softmax(f / T)
     y_n  target                         Gaussian     Λ = I / s²
 
-One sign, one unit: natural logs with every constant, larger is better. Probabilities, sums over
-data and roots are computed in float64; gradients and roots are handed back in the dtype of the
-outputs, ready for a backward pass.
+Logs are natural and include all constants; larger is better. Probabilities, sums over data and
+roots are computed in float64; gradients and roots are returned in the dtype of the outputs, ready
+for a backward pass.
 """
 
 import math
@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 class Likelihood(Protocol):
-    """What the curvature pass and the training loop ask of a likelihood."""
+    """What the curvature pass and the training loop need from a likelihood."""
 
     def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return Σ_n log p(y_n|f_n) in nats, float64 []."""
@@ -64,8 +64,8 @@ class Categorical:
         """Return the C − 1 columns of the triangular root of (diag(p) − p pᵀ) / T² [C-1, n, C].
 
         With tail sums Q_j = Σ_{i≥j} p_i the root is V_jj = √(p_j Q_{j+1} / Q_j) and
-        V_ij = −(p_i / Q_{j+1}) V_jj below the diagonal. Nothing is subtracted, so saturated
-        probabilities keep full relative accuracy; Λ has rank C − 1, so no column is missing.
+        V_ij = −(p_i / Q_{j+1}) V_jj below the diagonal. There is no subtraction, so saturated
+        probabilities keep full relative accuracy; Λ has rank C − 1, so C − 1 columns suffice.
         """
         p = self._log_probability(outputs.detach()).exp()
         tail = p.flip(1).cumsum(1).flip(1)
@@ -81,10 +81,10 @@ class Categorical:
     def sampled_roots(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
         """Return Σ_k ε_k r_k, signs ε_k = ±1 at random, r_k the exact roots [1, n, C].
 
-        Differs from the usual onehot(ŷ) − p, ŷ ~ Cat(p), which is as unbiased: there a confident
-        datum gives almost nothing or, rarely, very much; here every draw is of typical size. On
-        a trained digits MLP (the golden case) the error of one KFAC log evidence, of exactly
-        −759 nats, falls from +44 ± 36 to +2 ± 7 nats; see docs/reference/differences.md.
+        Differs from the usual onehot(ŷ) − p, ŷ ~ Cat(p), which is unbiased too: there a confident
+        datum contributes almost nothing or, rarely, a lot; here every draw has typical size. On a
+        trained digits MLP (the golden case) the error of one KFAC log evidence, whose exact value
+        is −759 nats, falls from +44 ± 36 to +2 ± 7 nats; see docs/reference/differences.md.
         """
         return _signed_sum(self.hessian_roots(outputs), generator)
 
@@ -147,7 +147,7 @@ def _onehot_minus(p: Tensor, labels: Tensor) -> Tensor:
 
 
 def _signed_sum(roots: Tensor, generator: torch.Generator) -> Tensor:
-    # Drawn on the generator's device, so that a draw does not depend on where the model is.
+    # Drawn on the generator's device, so that draws do not depend on the device of the model.
     signs = torch.randint(0, 2, roots.shape[:2], generator=generator, device=generator.device)
     return torch.einsum("kn,knc->nc", (2 * signs - 1).to(roots), roots)[None]
 
@@ -155,7 +155,7 @@ def _signed_sum(roots: Tensor, generator: torch.Generator) -> Tensor:
 def _check_labels(outputs: Tensor, targets: Tensor) -> None:
     if outputs.ndim != 2 or outputs.shape[1] < 2:
         raise ValueError(
-            "categorical outputs must have shape [n, C] with C >= 2, one for each class, "
+            "categorical outputs must have shape [n, C] with C >= 2, one per class, "
             f"but got {list(outputs.shape)}"
         )
     if targets.dtype != torch.int64 or targets.shape != outputs.shape[:1]:
@@ -167,7 +167,7 @@ def _check_labels(outputs: Tensor, targets: Tensor) -> None:
 
 
 def _check_real(outputs: Tensor, targets: Tensor) -> None:
-    # Equal shapes are demanded: broadcasting [n] against [n, 1] would give n² residuals.
+    # Shapes must be equal: broadcasting [n] against [n, 1] would give n² residuals.
     if outputs.ndim != 2 or targets.shape != outputs.shape:
         raise ValueError(
             "Gaussian targets must have the shape [n, C] of the outputs, "

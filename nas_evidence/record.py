@@ -1,6 +1,6 @@
-"""What is found: estimates, curves and the record of a trial.
+"""The results of a trial: estimates, curves and the record.
 
-One sign, one unit: every `value` is larger-is-better; evidence is in nats, summed over the data.
+Every `value` is larger-is-better; evidence is in nats, summed over the data.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class TrialStatus(StrEnum):
-    """The status words; `RUNNING` and `LOST` are not final."""
+    """The states of a trial; `RUNNING` and `LOST` are not final."""
 
     COMPLETE = "complete"
     PRUNED = "pruned"
@@ -55,7 +55,7 @@ class CurvePoint(Frozen):
     train_nll_per_datum: float  # mean over the data of one epoch, nats
     learning_rate: float
     seconds: float
-    # The sums up to this epoch, filled in when the trial is over (scores/sotl.py).
+    # The sums up to this epoch, filled in when the trial has ended (scores/sotl.py).
     sotl: float | None = None  # sum of train_nll_per_datum over epochs 1..epoch
     sotl_e: float | None = None  # the same over the last E epochs
     sotl_ema: float | None = None  # sum_t gamma^(epoch - t) train_nll_per_datum_t
@@ -65,7 +65,7 @@ class CurvePoint(Frozen):
 
 
 class TrialRecord(Frozen):
-    """All that is known of one attempt at one trial, when it is over."""
+    """The result of one finished attempt at one trial."""
 
     trial_id: int
     attempt: int
@@ -109,7 +109,7 @@ class TrialRecord(Frozen):
 
 
 class SliceReport(Frozen):
-    """What a slice of training says to the driver; `done` once `finish` may be called."""
+    """What a slice of training reports to the driver; `done` once `finish` may be called."""
 
     trial_id: int
     attempt: int

@@ -1,14 +1,13 @@
-"""Every score, and every kind of curvature, declared once; no torch is needed to read it.
+"""Declarations of all scores and curvature kinds; reading them needs no torch.
 
 A declaration says what a score is: its unit, when it is taken, what it needs and how it relates to
-the log evidence. What computes it is named as `module:name` and imported on first use, so that
-study files, reports and the terminal can look a score up without torch. Nobody takes a score's
-name apart: ask its declaration.
+the log evidence. Its implementation is named as `module:name` and imported on first use, so study
+files, reports and the terminal can look up a score without torch. Nothing parses a score's name:
+use its declaration.
 
-A score from outside the package is called by its reference, `module:NAME`, where NAME is a `Score`
-in that module. It is read only after `import_outside`, which the command line calls for
-`--allow-code`; until then `declared` knows no more than the reference. See
-docs/how-to/add-a-score.md.
+The name of a score from outside the package is its reference `module:NAME`, where NAME is a
+`Score` in that module. It is imported by `import_outside`, which the command line calls for
+`--allow-code`; before that, `declared` knows only the reference. See docs/how-to/add-a-score.md.
 """
 
 import difflib
@@ -17,21 +16,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-#: What holds on linear-Gaussian models at the mode: equal, a lower bound, or nothing: it ranks.
+#: What holds on linear-Gaussian models at the mode: equal, a lower bound, or neither (score only).
 Relation = Literal["EXACT_ON_LINEAR", "LOWER_BOUND", "SCORE"]
-#: "python": in Python and the audit, not in studies.
+#: "python": only in Python and the audit, not in studies.
 Taken = Literal["before", "first_pass", "evaluation", "end", "python"]
 
 
 @dataclass(frozen=True)
 class Curvature:
-    """A kind of curvature: what is kept of which columns.
+    """A kind of curvature: the structure of the matrix, and the columns it is built from.
 
-    structure     of the matrix; all but "full" split over the parameter tensors
+    structure     of the matrix; all but "full" have one block per parameter tensor
     columns       sent back through the network: the residual of each datum (empirical Fisher),
-                  all roots of the output Hessian, or one sampled root a datum
+                  all roots of the output Hessian, or one sampled root per datum
     approximates  the exact kind that a sampled one estimates
-    trace         the exact diagonal with the trace that this Kronecker kind should have
+    trace         the exact diagonal kind whose trace this Kronecker kind should match
     """
 
     structure: Literal["diagonal", "kronecker", "eigen_corrected", "block", "full"]
@@ -41,12 +40,12 @@ class Curvature:
 
     @property
     def is_online(self) -> bool:
-        """Tell whether the prior precisions can be updated with it during training."""
+        """Tell whether it can be used to update the prior precisions during training."""
         return self.structure != "full"
 
     @property
     def any_layer(self) -> bool:
-        """Tell whether layers without rules have it too, one datum at a time."""
+        """Tell whether it supports layers without rules, one datum at a time."""
         return self.structure in ("block", "full")
 
 
@@ -68,21 +67,21 @@ DIAGONAL_CURVATURES = tuple(n for n, kind in CURVATURES.items() if kind.structur
 
 @dataclass(frozen=True)
 class Score:
-    """What there is to know of a score without computing it.
+    """The declaration of a score.
 
-    name            in study files and in the column `estimator`; of a score from outside the
-                    package its reference, whatever is given here
+    name            in study files and in the column `estimator`; for a score from outside the
+                    package its reference replaces it
     summary         what it is, in one line
     implementation  a `Scorer` or a function (see scores/protocol.py), or its place "module:name"
     taken           before training, during the first epoch, at every evaluation, or at the end
     unit            of `value`; nats are summed over the data that are scored
     relation        to the log evidence, on linear-Gaussian models at the mode
-    on_request      computed where `estimators` names it; the others are free and always there
-    baseline        what evidence has to beat
+    on_request      computed only if `estimators` names it; the others are free and always computed
+    baseline        a baseline that evidence has to beat
     curvature       the kind whose Laplace evidence it needs
     approximates    the exact score that a random one estimates
     labels_only     not defined for real targets
-    trainings       on parts of the data, as a multiple of the training proper
+    trainings       cost of trainings on parts of the data, as a multiple of the main training
     """
 
     name: str
@@ -100,12 +99,12 @@ class Score:
 
     @property
     def is_random(self) -> bool:
-        """Tell whether another seed gives another value for the same trained network."""
+        """Tell whether its value for the same trained network depends on a seed."""
         return self.approximates is not None or self.taken == "end"
 
     @property
     def is_laplace(self) -> bool:
-        """Tell whether it is the Laplace evidence of the trained network, named as its kind."""
+        """Tell whether it is the Laplace evidence of the trained network, named after its kind."""
         return self.name in CURVATURES
 
 
@@ -149,7 +148,7 @@ _CONDITIONAL = [
         implementation="nas_evidence.scores.conditional:Conditional",
         taken="before",
         unit="nats",
-        # A difference of bounds is none.
+        # A difference of bounds is not a bound.
         relation="EXACT_ON_LINEAR" if laplace.relation == "EXACT_ON_LINEAR" else "SCORE",
         curvature=laplace.name,
         approximates=laplace.approximates and f"conditional_{laplace.approximates}",
@@ -244,14 +243,14 @@ _ALL = [
 ]  # fmt: skip
 #: Every score of the package by name.
 SCORES: Mapping[str, Score] = {score.name: score for score in _ALL}
-#: Those that cost nothing and are there for every trial.
+#: Those that cost nothing and are computed for every trial.
 FREE_SCORES = tuple(name for name, score in SCORES.items() if not score.on_request)
-#: Earlier names, for study files and tables that have them.
+#: Earlier names, for old study files and tables.
 ALIASES: Mapping[str, str] = {
     "prequential": "two_fold",
     "prequential_accuracy": "two_fold_accuracy",
 }
-#: What ranks where a study names no objective: the first that its `estimators` name.
+#: The objective if a study names none: the first of these in its `estimators`.
 PREFERRED = ("two_fold", "kfac_ggn")
 #: Scores from outside the package that have been imported, by reference.
 _OUTSIDE: dict[str, Score] = {}
@@ -263,10 +262,10 @@ def is_outside(name: str) -> bool:
 
 
 def declared(name: str) -> Score:
-    """Return the declaration of a score; of one from outside, what is known of it so far.
+    """Return the declaration of a score; for one not yet imported, only its reference.
 
     Raises:
-        ValueError: for an unknown name; names it, and a near one.
+        ValueError: for an unknown name; suggests a close one.
     """
     name = ALIASES.get(name, name)
     if name in SCORES:
@@ -287,7 +286,7 @@ def study_scores() -> tuple[str, ...]:
 
 
 def curvatures_of(names: Iterable[str]) -> set[str]:
-    """Return the curvature kinds whose evidence is needed for some scores.
+    """Return the curvature kinds that the named scores need.
 
     >>> sorted(curvatures_of(["kfac_ggn", "conditional_diag_ef", "sotl"]))
     ['diag_ef', 'kfac_ggn']
@@ -296,10 +295,10 @@ def curvatures_of(names: Iterable[str]) -> set[str]:
 
 
 def import_outside(names: Iterable[str]) -> None:
-    """Import the scores among `names` that are from outside the package: runs their code.
+    """Import the scores among `names` from outside the package, which runs their code.
 
     Raises:
-        ValueError: where there is no such module, or no `Score` of that name in it.
+        ValueError: if there is no such module, or no `Score` of that name in it.
     """
     for name in filter(is_outside, names):
         module, _, attribute = name.partition(":")
@@ -308,7 +307,7 @@ def import_outside(names: Iterable[str]) -> None:
         except (ImportError, AttributeError) as error:
             raise ValueError(
                 f"{name} cannot be imported: {error}; it must name a `Score` in a module that "
-                "lies beside the study file or is installed."
+                "is installed or is in the folder of the study file."
             ) from error
         if not isinstance(found, Score):
             raise ValueError(
@@ -318,7 +317,7 @@ def import_outside(names: Iterable[str]) -> None:
 
 
 def implementation_of(score: Score) -> Any:
-    """Return what computes a score; imports it."""
+    """Import and return the implementation of a score."""
     if not isinstance(score.implementation, str):
         return score.implementation
     module, _, name = score.implementation.partition(":")

@@ -1,7 +1,7 @@
-"""What is asked of the estimators that sample; the defaults of all of them.
+"""Plans of the sampling estimators, with their defaults.
 
-They are for tiny networks, where they say what the others should; a study may ask for them with
-these defaults (training/sampled.py).
+These estimators are for tiny networks, where they provide reference values for the others; a study
+may request them with these defaults (scores/sampling.py).
 """
 
 from typing import Annotated
@@ -12,7 +12,7 @@ from nas_evidence.domains import Frozen
 
 
 class LadderPlan(Frozen):
-    """How `temperature_ladder_evidence` samples; every trajectory is of all replicas at once."""
+    """How `temperature_ladder_evidence` samples; a trajectory moves all replicas at once."""
 
     n_ladders: Annotated[int, Field(ge=2)] = 6  # independent; their spread is the error
     n_nodes: Annotated[int, Field(ge=3)] = 20  # inverse temperatures of one ladder
@@ -27,13 +27,13 @@ class SweepPlan(Frozen):
     n_chains: Annotated[int, Field(ge=2)] = 6  # in each direction, independent
     n_nodes: Annotated[int, Field(ge=2)] = 16  # of Gauss-Legendre quadrature
     n_burn_in: Annotated[int, Field(ge=1)] = 200  # trajectories in the posterior, before
-    n_settle: Annotated[int, Field(ge=1)] = 10  # trajectories at each node, thrown away
+    n_settle: Annotated[int, Field(ge=1)] = 10  # trajectories at each node, discarded
     n_samples: Annotated[int, Field(ge=2)] = 30  # trajectories at each node
     n_leapfrog: Annotated[int, Field(ge=1)] = 8  # gradients of one trajectory
 
 
 class EntropyPlan(Frozen):
-    """The descent whose entropy `sgd_entropy_bound` follows."""
+    """The descent whose entropy `sgd_entropy_bound` tracks."""
 
     learning_rate: Annotated[float, Field(gt=0)] = 0.05  # of the mean nll per datum
     n_steps: Annotated[int, Field(ge=1)] = 200

@@ -1,16 +1,16 @@
-"""The results of a study as Parquet: four tables, one file for each attempt at a trial.
+"""The results of a study as Parquet: four tables, one file per attempt at a trial.
 
-    trials/    one row an attempt: what ran, how it ended, what it cost
-    evidence/  one row an (epoch, estimator), long form: a new estimator needs no new column
+    trials/    one row per attempt: what ran, how it ended, what it cost
+    evidence/  one row per (epoch, estimator), long form: a new estimator needs no new column
     terms/     the named parts of each estimate
-    curves/    one row an epoch of training
+    curves/    one row per training epoch
 
 `evidence`, `terms` and `curves` are written before `trials`, whose file is the commit marker:
-without it the attempt does not exist. A file appears whole or not at all (temporary name, fsync,
-rename). `compact` joins files of finished attempts into `part-*.parquet`, so that long studies
-read fast; `*.parquet` still finds every row. Missing is null, never NaN. Columns are only ever
-added, so that files of every version read together; what cannot be read is skipped and reported,
-never guessed.
+without it the attempt does not exist. Writes are atomic (temporary name, fsync, rename). `compact`
+merges files of finished attempts into `part-*.parquet`, so that long studies load fast;
+`*.parquet` still finds every row. Missing values are null, never NaN. Columns are only ever added,
+so files of all versions can be read together; unreadable files are skipped and reported, never
+guessed.
 """
 
 import errno
@@ -66,14 +66,14 @@ _SCHEMAS: Mapping[TableName, pa.Schema] = {
     )
     for table, columns in _COLUMNS.items()
 }
-#: Commit order: the marker last.
+#: Commit order, with the marker last.
 TABLES: tuple[TableName, ...] = ("evidence", "terms", "curves", "trials")
 _FILE_NAME = re.compile(r"(\d{6,})-a(\d+)\.parquet")
 _PART_NAME = re.compile(r"part-[0-9a-f]{32}\.parquet")
-#: Files of single attempts in a table after which `compact` joins them.
+#: Number of single-attempt files in a table from which `compact` merges them.
 COMPACT_AT = 256
 _ARROW_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
-#: pandas columns that can hold a missing integer or truth value without turning into floats.
+#: pandas types that hold missing integers and booleans without conversion to float.
 _PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 
 
@@ -87,10 +87,10 @@ class UnreadableFile:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """What the driver must know of a finished trial.
+    """What the driver needs from a finished trial.
 
-    `values` maps each estimator to its last value (larger is better) where that one is valid,
-    `costs` each of n_parameters, flops, memory_bytes and latency_seconds that is known.
+    `values` maps each estimator to its last value (larger is better), if valid; `costs` has those
+    of n_parameters, flops, memory_bytes and latency_seconds that are known.
     """
 
     trial_id: int
@@ -116,7 +116,7 @@ class TrialRow:
 
     @classmethod
     def of(cls, record: TrialRecord) -> "TrialRow":
-        """Return the row that `finished` would read back after `record` is written."""
+        """Return the row that `finished` reads back once `record` is written."""
         last = {e.estimate.estimator: e.estimate for e in record.evaluations}
         costs = {name: getattr(record, name) for name in ALL_COSTS}
         return cls(
@@ -136,17 +136,17 @@ class TrialRow:
 def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> None:
     """Write the four files of one finished attempt, the commit marker last.
 
-    Writing the same record again changes no file. Files of an attempt that has no commit marker
+    Writing the same record again changes nothing. Files of an attempt without a commit marker
     (the writer was killed between two files) are replaced.
 
     Raises:
-        ValueError: the status is not final, or this attempt is already committed with other
-            content.
+        ValueError: if the status is not final, or this attempt is already committed with
+            different content.
     """
     if not record.status.is_final:
         raise ValueError(
             f"only finished trials are stored, but trial {record.trial_id} is "
-            f'"{record.status}"; write it when it is over.'
+            f'"{record.status}"; write it when it has ended.'
         )
     tables = _tables(record, spec)
     name = f"{record.trial_id:06d}-a{record.attempt}.parquet"
@@ -160,15 +160,15 @@ def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> None:
             raise ValueError(
                 f"a committed attempt is never changed, but {path} holds another {table} table "
                 f"of trial {record.trial_id}, attempt {record.attempt}; "
-                "count up the attempt to store a new run."
+                "store a new run under the next attempt number."
             )
 
 
 def read_table(folder: Path, table: TableName) -> pd.DataFrame:
-    """Return one table of a study, holding the first finished attempt of each trial.
+    """Return one table of a study, with the first finished attempt of each trial.
 
-    Integers and truth values are nullable columns; a missing float is NaN in pandas and null in
-    the file. Torn and foreign files are skipped with a warning; `read_tables` names them.
+    Integer and boolean columns are nullable; a missing float is NaN in pandas and null in the
+    file. Damaged and foreign files are skipped with a warning; `read_tables` lists them.
     """
     return read_tables(folder, [table])[0][table]
 
@@ -176,7 +176,7 @@ def read_table(folder: Path, table: TableName) -> pd.DataFrame:
 def read_tables(
     folder: Path, tables: Sequence[TableName] = TABLES
 ) -> tuple[dict[TableName, pd.DataFrame], tuple[UnreadableFile, ...]]:
-    """Return several tables as `read_table` does, and the files that were skipped."""
+    """Return several tables as `read_table` does, and the skipped files."""
     trials, unreadable = _read(folder, "trials")
     final = trials["status"].isin([status.value for status in TrialStatus if status.is_final])
     trials = trials[final].sort_values(["trial_id", "attempt"])
@@ -196,13 +196,13 @@ def read_tables(
 
 
 def finished(folder: Path) -> dict[int, TrialRow]:
-    """Return what the driver must know of every finished trial, by trial id."""
+    """Return the row of every finished trial, by trial id."""
     tables, _ = read_tables(folder, ["trials", "evidence"])
     return {row.trial_id: row for row in rows_of(tables["trials"], tables["evidence"])}
 
 
 def rows_of(trials: pd.DataFrame, evidence: pd.DataFrame) -> list[TrialRow]:
-    """Return what the driver must know of the trials of two tables, in order of trial id."""
+    """Return the rows of the trials in two tables, in order of trial id."""
     last = evidence.drop_duplicates(["trial_id", "estimator"], keep="last")
     last = last[last["valid"].fillna(False) & last["value"].notna()]
     values: dict[int, dict[str, float]] = {}
@@ -214,10 +214,10 @@ def rows_of(trials: pd.DataFrame, evidence: pd.DataFrame) -> list[TrialRow]:
 
 
 def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
-    """Join the files of finished attempts, one a table, once there are `at_least` of them.
+    """Merge the files of finished attempts, table by table, once there are `at_least` of them.
 
-    A part is written and read back before the files in it are removed. Killed in between, some
-    rows stand in two files; `read_tables` takes those of the part, and the next call tidies up.
+    A part is written and read back before its source files are removed. After a crash in between,
+    some rows are in two files; `read_tables` uses those of the part, and the next call cleans up.
     """
     markers = [p for p in (folder / "trials").glob("[0-9]*.parquet") if _key_of(p)]
     if len(markers) < at_least:
@@ -234,7 +234,7 @@ def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
             written = _stored(part)
             if written is None or not written.equals(joined, check_metadata=False):
                 part.unlink()
-                raise OSError(errno.EIO, "what was written does not read back", str(part))
+                raise OSError(errno.EIO, "the written file cannot be read back", str(part))
         for path in paths:
             if path in used or _key_of(path) in inside:
                 path.unlink()
@@ -319,7 +319,7 @@ def _write_table(path: Path, table: pa.Table) -> None:
 
 
 def _stored(path: Path) -> pa.Table | None:
-    """Return the table at `path`, or None if there is no readable one."""
+    """Return the table at `path`, or None if there is none or it is unreadable."""
     loaded = _load(path) if path.exists() else None
     return loaded if isinstance(loaded, pa.Table) else None
 
@@ -329,7 +329,7 @@ def _load(path: Path) -> pa.Table | UnreadableFile:
         with pq.ParquetFile(path) as file:
             table = file.read(use_threads=False)
     except (OSError, pa.ArrowException) as error:
-        return UnreadableFile(path, f"torn or not Parquet: {str(error).splitlines()[0]}")
+        return UnreadableFile(path, f"damaged or not Parquet: {str(error).splitlines()[0]}")
     if b"nas_evidence.schema_version" not in (table.schema.metadata or {}):
         return UnreadableFile(path, "foreign: no nas_evidence.schema_version in its metadata")
     return table
@@ -349,7 +349,7 @@ def _read(folder: Path, table: TableName) -> tuple[pd.DataFrame, list[Unreadable
     single, _, torn_too = _concat(table, [p for p in others if _key_of(p) not in {None, *inside}])
     both = pa.concat_tables([joined, single], promote_options="permissive")
     frame = both.to_pandas(types_mapper=_PANDAS_TYPES.get)
-    if "estimator" in frame:  # tables of earlier versions have earlier names
+    if "estimator" in frame:  # tables of earlier versions use earlier names
         frame["estimator"] = frame["estimator"].replace(ALIASES)
     return frame, unreadable + torn + torn_too
 
@@ -357,10 +357,10 @@ def _read(folder: Path, table: TableName) -> tuple[pd.DataFrame, list[Unreadable
 def _concat(
     table: TableName, paths: Sequence[Path]
 ) -> tuple[pa.Table, list[Path], list[UnreadableFile]]:
-    """Return the rows of several files, the files they are from, and those skipped.
+    """Return the rows of several files, the files they are from, and the skipped files.
 
-    Arrow's own discovery is not used: it takes the schema of the first file for all, and gives
-    up on the first torn one. Nor are threads: they made small files slower.
+    Arrow's dataset discovery is not used: it applies the schema of the first file to all files and
+    fails at the first damaged one. Threads are not used either: they are slower for small files.
     """
     schema, tables, used = _SCHEMAS[table], [], []
     unreadable: list[UnreadableFile] = []

@@ -1,11 +1,11 @@
 """Run one assignment in slices; failures become rows.
 
-The seam of the service: an `Assignment` goes in, a `TrialRecord` comes out. Inside there is no
-Ray, no Optuna and no Parquet; outside there are no tensors. `Trial.start`, `advance`, `finish` is
-the only path through a trial. It writes into its attempt folder and nowhere else.
+The interface to the service: an `Assignment` goes in, a `TrialRecord` comes out. Inside there is
+no Ray, no Optuna and no Parquet; outside there are no tensors. `Trial.start`, `advance`, `finish`
+is the only path through a trial. It writes only into its attempt folder.
 
-What the network does is a status of the trial. What the machine does is not: an `OSError`, such as
-a full disk, leaves `advance` and `finish` as it is, and the attempt is lost.
+Failures of the network become a status of the trial. Failures of the machine do not: an `OSError`,
+such as a full disk, propagates from `advance` and `finish`, and the attempt is lost.
 """
 
 import json
@@ -51,27 +51,27 @@ from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINT_VERSION = 5
-#: Name of the precisions of a tensor's parameters in a file of weights, before the tensor's.
+#: Prefix of the names of per-parameter precisions in a weights file, before the tensor's name.
 PRECISION_PREFIX = "prior_precision/"
 
 
 def device_for(gpu_share: str | float) -> torch.device:
-    """Return the training device: a GPU when one is there and a share of it is wanted."""
+    """Return the training device: a GPU if there is one and a share of it is requested."""
     wanted = gpu_share == "auto" or float(gpu_share) > 0
     return torch.device("cuda" if wanted and torch.cuda.is_available() else "cpu")
 
 
 def check_task(plan: TrainingPlan, data: ArrayData | TensorData) -> None:
-    """Check that the likelihood of the plan is one of such targets.
+    """Check that the likelihood of the plan fits the targets.
 
     Raises:
-        ValueError: if it is not; names both, and the remedy.
+        ValueError: if it does not; names both, and the remedy.
     """
     needed = {"labels": "categorical", "real": "gaussian"}[data.task]
     if plan.likelihood != needed:
         what = "labels" if data.task == "labels" else "real numbers"
         raise ValueError(
-            f'`likelihood` must be "{needed}" where the targets are {what}, but got '
+            f'`likelihood` must be "{needed}" if the targets are {what}, but got '
             f'"{plan.likelihood}"; set likelihood = "{needed}" in [plan]'
         )
 
@@ -110,14 +110,14 @@ class Trial:
         resume_from: Path | None = None,
         gpu_share: float = 0.0,
     ) -> "Trial":
-        """Build the model, or restore it from an earlier attempt's folder; never raises for it.
+        """Build the model, or restore it from an earlier attempt; failures become the status.
 
         Args:
             assignment: what to run.
-            data: on the device to run on.
-            folder: where checkpoints and weights go.
+            data: on the training device.
+            folder: for checkpoints and weights.
             resume_from: the folder of an earlier attempt.
-            gpu_share: of one GPU that this trial has; recorded.
+            gpu_share: share of one GPU that this trial has; recorded.
         """
         trial = cls(assignment, data, folder, gpu_share=gpu_share)
         with _Failures(trial):
@@ -132,7 +132,7 @@ class Trial:
         reason = infeasible(architecture, shape, width)
         if not reason:
             self.cost = cost_of(architecture, shape, width, plan, given.estimators)
-            reason = self._excess()
+            reason = self._exceeded_limit()
         if reason:
             self.status, self.cause = TrialStatus.INFEASIBLE, reason
             return
@@ -142,14 +142,14 @@ class Trial:
         self.context = Context(self.training, data, given)
         self.scorers = scorers_of(self.context)
         if resume_from is not None and self._restore(resume_from):
-            return  # whether it is fast enough was settled by the first attempt
+            return  # the first attempt already checked the latency
         self.latency_seconds = measured_latency(model, data.x_train[:1])
-        reason = self._excess()
+        reason = self._exceeded_limit()
         if reason:
             self.status, self.cause = TrialStatus.INFEASIBLE, reason
 
-    def _excess(self) -> str:
-        """Return the first limit that is exceeded by what is known so far, or nothing."""
+    def _exceeded_limit(self) -> str:
+        """Return the first limit that the known costs exceed, or an empty string."""
         for name, limit in self.assignment.limits.model_dump(exclude_none=True).items():
             found = getattr(self if name == "latency_seconds" else self.cost, name)
             if found is not None and found > limit:
@@ -159,8 +159,8 @@ class Trial:
     def advance(self, until_epoch: int) -> SliceReport:
         """Train up to `until_epoch`, evaluating on the way, and write a checkpoint.
 
-        Scores that are taken before training do their slices first, one a call, and the report
-        says epoch 0. After the last epoch the network settles, a round a call.
+        Scores taken before training run their slices first, one per call, and the report says
+        epoch 0. After the last epoch the network settles, one round per call.
 
         Raises:
             OSError: if the checkpoint cannot be written.
@@ -187,7 +187,7 @@ class Trial:
         return self.report()
 
     def _train_epoch(self, training: Training) -> None:
-        """Run an epoch; during the first one scores may look at each minibatch."""
+        """Run an epoch; scores may read each minibatch of the first one."""
         if training.epoch > 0:
             train_epoch(training, self.data, self.assignment)
             return
@@ -203,7 +203,7 @@ class Trial:
         train_epoch(training, self.data, self.assignment, show)
 
     def _update(self, training: Training) -> None:
-        """Update the hyperparameters if it is time; then evaluate, or begin to settle."""
+        """Update the hyperparameters if due; then evaluate, or start to settle."""
         given = self.assignment
         follow = any(declared(name).is_laplace for name in given.estimators)
         passes = update_and_follow(training, self.data, given, follow=follow)
@@ -227,7 +227,7 @@ class Trial:
         self.evaluations += evaluate(self.context, self.scorers.values(), passes, last=last)
 
     def _known(self) -> list[Evaluation]:
-        """Return every evaluation so far; before the first, what is known before training."""
+        """Return every evaluation so far; before the first, the scores taken before training."""
         if self.evaluations or self.training is None:
             return self.evaluations
         return [
@@ -238,7 +238,7 @@ class Trial:
         ]
 
     def report(self) -> SliceReport:
-        """Return where the trial stands."""
+        """Return the current state of the trial."""
         training = self.training
         scores: dict[str, float] = {}
         for evaluation in self._known():
@@ -263,11 +263,11 @@ class Trial:
         )
 
     def finish(self, status: TrialStatus | None = None, cause: str = "") -> TrialRecord:
-        """Return the record; of a complete trial, test it and write its weights first.
+        """Return the record; first test a complete trial and write its weights.
 
         Args:
-            status: ends a trial that is still running, before its time.
-            cause: why.
+            status: of a trial that is still running, to end it early.
+            cause: the reason for that.
 
         Raises:
             OSError: if the weights cannot be written.
@@ -352,7 +352,7 @@ class Trial:
         save_checkpoint(self.folder, training.epoch, state)
 
     def _restore(self, folder: Path) -> bool:
-        """Take up the newest checkpoint in `folder`; tell whether there was one of this trial."""
+        """Restore the newest checkpoint in `folder`; tell whether there was one of this trial."""
         state = load_checkpoint(folder)
         training = self.training
         assert training is not None
@@ -371,7 +371,7 @@ class Trial:
             self.settling = load_settling(training, self.data, self.assignment, state["settling"])
         self.latency_seconds = state["latency_seconds"]
         self.earlier_seconds = state["total_seconds"]
-        # A checkpoint of the last epoch leaves nothing to train, only the finish.
+        # After a checkpoint of the last epoch there is nothing to train, only `finish`.
         self._complete_if_done()
         return True
 
@@ -400,7 +400,7 @@ class Trial:
 
 
 class _Failures:
-    """Turn an exception into the trial's status, so that it becomes a row and not a loss."""
+    """Turn an exception into the trial's status, so that it becomes a row."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -409,7 +409,7 @@ class _Failures:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, tb: object) -> bool:
-        # A network cannot raise an OSError; the machine does, and another may do better.
+        # An OSError comes from the machine, not the network; another machine may succeed.
         if not isinstance(error, Exception) or isinstance(error, OSError):
             return False
         trial = self.trial
@@ -433,7 +433,7 @@ class _Failures:
 
 
 def versions(device: torch.device) -> dict[str, str]:
-    """Return the versions that a result depends on."""
+    """Return the versions of the packages and hardware that a result depends on."""
     packages = ("nas-evidence", "torch", "numpy")
     found = {name: metadata.version(name) for name in packages}
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
@@ -445,7 +445,7 @@ def _identity(assignment: Assignment) -> str:
 
 
 def _is_of(identity: str, assignment: Assignment) -> bool:
-    """Tell whether an identity is of this assignment; older versions wrote keys since fixed."""
+    """Tell whether an identity is of this assignment, allowing keys that are now constants."""
     kept, mistakes = without_fixed(json.loads(identity))
     return not mistakes and kept == json.loads(_identity(assignment))
 
@@ -459,10 +459,10 @@ def _known(cost: Cost | None) -> dict[str, int]:
 
 @torch.no_grad()
 def _test(training: Training, data: TensorData, plan: TrainingPlan) -> dict[str, float]:
-    """Return the measures on the test data, for reports only.
+    """Return the metrics on the test data, for reports only.
 
-    nll per datum in nats, of standardised targets where they are real; accuracy as a fraction, or
-    the root of the squared error's mean over data and outputs, in the unit of the targets.
+    The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
+    fraction, or the root mean squared error over data and outputs, in the unit of the targets.
     """
     likelihood = likelihood_of(plan, training.noise_std, training.temperature)
     model: nn.Module = training.model

@@ -2,11 +2,12 @@
 
     H ≈ Σ_n J_nᵀ Λ_n J_n      (GGN)        Σ_n g_n g_nᵀ,  g_n = ∇ log p(y_n|f_n)      (EF)
 
-A kind is a choice of vectors sent back through the network and of what is kept of them. A bare
-name is exact (all roots of Λ), `_mc` draws one root for each datum, `ef` sends the residual.
+A kind chooses the vectors that are sent back through the network, and the structure of the matrix
+built from them. A bare name is exact (all roots of Λ), `_mc` draws one root per datum, `ef` sends
+the residual.
 
-Everything kept is a sum over data, so passes over the shards of a data set, made anywhere, add up
-to the pass over all of it (`merge`).
+Everything is a sum over data, so passes over the shards of a data set, made anywhere, add up to
+the pass over all of it (`merge`).
 """
 
 import difflib
@@ -28,7 +29,7 @@ from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.structured import BlockDiagonal, Structured, add_curvatures
 from nas_evidence.registry import CURVATURES
 
-#: What is made of the columns that go back through the network.
+#: Builds the structure of a kind from the columns sent back through the network.
 STRUCTURES: dict[str, Callable[[Sweep], Structured]] = {
     "diagonal": diagonal,
     "kronecker": kronecker,
@@ -42,15 +43,15 @@ KINDS = tuple(CURVATURES)
 
 @dataclass(frozen=True)
 class CurvaturePass:
-    """What one pass over the data gives.
+    """The result of one pass over the data.
 
     curvature       of the summed negative log likelihood at the model's parameters
     log_likelihood  nats, summed over the data
-    n_data          points visited
+    n_data          number of data points
     n_outputs       of the model
     n_correct       points whose class has the largest output; None for real targets
     squared_error   Σ_n ‖y_n − f_n‖²; None for labels
-    gradient        of the log likelihood [P], float64; None where nobody asked
+    gradient        of the log likelihood [P], float64; None unless requested
     """
 
     curvature: Structured
@@ -63,10 +64,10 @@ class CurvaturePass:
     gradient: Tensor | None = None
 
     def __add__(self, other: "CurvaturePass") -> "CurvaturePass":
-        """Return the pass over the data of both, to rounding; seconds add up too.
+        """Return the pass over the combined data, up to rounding; seconds are added too.
 
         Raises:
-            ValueError: if they are of different models or kinds, or of a kind that is not a sum.
+            ValueError: if models or kinds differ, or the kind is not a sum over data.
         """
         return CurvaturePass(
             curvature=add_curvatures(self.curvature, other.curvature),
@@ -88,13 +89,13 @@ def _sum(one: T | None, other: T | None) -> T | None:
 
 
 def merge(passes: Sequence[CurvaturePass]) -> CurvaturePass:
-    """Return the pass over the data of all, from passes of one kind over disjoint shards.
+    """Return the pass over all data, from passes of one kind over disjoint shards.
 
-    All kinds but ekfac_ggn, whose basis depends on all data. The full kinds choose their form by
-    the size of what they see; shards of either form add up to the form that all data have.
+    Works for all kinds except ekfac_ggn, whose basis depends on all data. The full kinds choose
+    their form by the size of their data; shards of either form add up to the form of all data.
 
     Raises:
-        ValueError: if there are none, or they cannot be added.
+        ValueError: if `passes` is empty, or they cannot be added.
     """
     if not passes:
         raise ValueError("`passes` must hold at least one pass, but is empty")
@@ -118,23 +119,23 @@ def curvature_pass(
     Args:
         kind: a name in `KINDS`.
         model: any module whose parameters are in supported layers, see `capture`; for
-            block_ggn, full_ggn and full_ef any module at all, at the cost of going one datum at
-            a time where a layer is not supported.
+            block_ggn, full_ggn and full_ef any module, at the cost of processing one datum at a
+                time if a layer is not supported.
         inputs: [n, ...], on the device of the model.
         targets: int64 [n] or float [n, C].
         likelihood: of the targets given the outputs.
-        batch_size: rows at a time; the result does not depend on it beyond rounding, that of
-            Monte-Carlo kinds not beyond the draws.
-        generator: random numbers of the Monte-Carlo kinds, which refuse to go without.
-        diagnose: also compute the gradient of the log likelihood, at the cost of a further
-            forward and backward pass.
-        kfac_reduce: paths of weight layers whose Kronecker factors are of sums over positions
-            ("reduce") and not of single positions ("expand"); see `layerwise`. Layers before a
-            global average pooling need it; `trace_ratios` tells.
+        batch_size: rows at a time; affects the result by rounding only, and in Monte-Carlo kinds
+            by the draws.
+        generator: random numbers, required by the Monte-Carlo kinds.
+        diagnose: also compute the gradient of the log likelihood, at the cost of another forward
+            and backward pass.
+        kfac_reduce: paths of weight layers whose Kronecker factors use sums over positions
+            ("reduce") instead of single positions ("expand"); see `layerwise`. Layers before a
+            global average pooling need it; `trace_ratios` shows whether they do.
 
     Raises:
-        ValueError: for an unknown kind, data of unequal length, or a model with a layer that is
-            not supported; names the culprit, and the kinds that would work.
+        ValueError: for an unknown kind, data of unequal length, or an unsupported layer; names
+            the layer, and the kinds that support it.
     """
     started = time.perf_counter()
     check_kind(kind)
@@ -161,9 +162,9 @@ def curvature_pass(
         try:
             sweep.prepare(any_layer=CURVATURES[kind].any_layer)
         except UnsupportedLayerError as error:
-            able = ", ".join(name for name, other in CURVATURES.items() if other.any_layer)
+            general = ", ".join(name for name, other in CURVATURES.items() if other.any_layer)
             raise UnsupportedLayerError(
-                f"{kind} does not support the model: {error}. Kinds that take any layer: {able}"
+                f"{kind} does not support the model: {error}. Kinds that take any layer: {general}"
             ) from None
         curvature = STRUCTURES[CURVATURES[kind].structure](sweep)
     gradient = None
@@ -187,7 +188,7 @@ def check_kind(kind: str) -> None:
     """Do nothing for a name in `KINDS`.
 
     Raises:
-        ValueError: with all names, and the one that may be meant.
+        ValueError: for any other name; lists all names and suggests a close one.
     """
     if kind not in KINDS:
         near = difflib.get_close_matches(str(kind), KINDS, n=1)
@@ -208,7 +209,7 @@ def _check_reduced(model: nn.Module, paths: Collection[str]) -> None:
 def trace_ratios(kfac: CurvaturePass, diagonal: CurvaturePass) -> dict[str, float]:
     """Return tr(KFAC) / tr(exact diagonal) by parameter tensor, NaN where the latter is zero.
 
-    A ratio far from 1 says that Kronecker factors misjudge the layer: 0.01 to 0.2 for "expand"
+    A ratio far from 1 means that Kronecker factors fit the layer badly: 0.01 to 0.2 for "expand"
     before a global average pooling, where "reduce" is about right.
 
     Args:
@@ -216,14 +217,14 @@ def trace_ratios(kfac: CurvaturePass, diagonal: CurvaturePass) -> dict[str, floa
         diagonal: of diag_ggn, or diag_ef beside kfac_ef, on the same data.
 
     Raises:
-        ValueError: if a pass has no block for each tensor, or the models differ.
+        ValueError: if a pass has no block per tensor, or the models differ.
     """
     one, other = kfac.curvature, diagonal.curvature
     if not (isinstance(one, BlockDiagonal) and isinstance(other, BlockDiagonal)) or (
         one.names != other.names
     ):
         raise ValueError(
-            "trace ratios need two passes over one model with a block for each tensor, but got "
+            "trace ratios need two passes over one model with a block per tensor, but got "
             f"a {type(one).__name__} and a {type(other).__name__}"
         )
     ratios = torch.where(other.trace() > 0, one.trace() / other.trace(), torch.nan)

@@ -1,9 +1,9 @@
-"""How many rows a curvature pass takes at a time; the result does not depend on it.
+"""How many rows a curvature pass processes at a time; the result does not depend on it.
 
-The inputs that a pass keeps should stay in the cache, but every batch also costs one addition
-into sums of the size of the parameters. So nets with small activations take more rows: a
+The stored inputs of a batch should fit in the cache, but every batch also costs one addition into
+sums of the size of the parameters. So nets with small activations use more rows: a
 784-1024-512-256-128-10 net is 1.3 times faster with 512 than with 128, a small convolutional one
-1.2 times slower (one CPU core, float32). One rule for every device, so that sums have one order.
+1.2 times slower (one CPU core, float32). One rule for every device keeps one order of sums.
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import UnsupportedLayerError, layers_of, undisturbed
 
-#: Elements of all layer inputs together that a batch should not exceed.
+#: Largest number of elements that all layer inputs of a batch should have together.
 _ELEMENTS = 3 << 19
 FEWEST_ROWS, MOST_ROWS = 128, 512
 
@@ -26,7 +26,7 @@ def rows_at_once(model: nn.Module, inputs: Tensor) -> int:
 
     try:
         layers = layers_of(model)
-    except UnsupportedLayerError:  # then it goes one datum at a time anyway
+    except UnsupportedLayerError:  # then data are processed one at a time anyway
         return FEWEST_ROWS
     handles = [layer.module.register_forward_pre_hook(count) for layer in layers]
     try:

@@ -1,14 +1,14 @@
-"""One pass over the data that shows every layer its input and its output gradients.
+"""One pass over the data that gives each layer's input and output gradients to a collector.
 
-The parameters are frozen during the pass, so that autograd computes gradients with respect to
-activations only; a hook on each parameter-carrying module hands its input `a` and the gradients
-`s` of r·f at its output to a `Collector`, once for each vector r of the batch. Nothing is guessed:
+The parameters are frozen during the pass, so autograd computes gradients with respect to
+activations only. A hook on each module with parameters passes its input `a` and the gradients `s`
+of r·f at its output to a `Collector`, once per vector r of the batch. Nothing is guessed:
 
-- a module that is shared, unknown, unused or holds frozen parameters is refused by name; the
-  dense kinds then go one datum at a time, which needs no rules (`per_datum`);
-- two data points go through ordinary autograd first, and every gradient that the layer rules
-  give must agree with it. This catches weights used outside their module, overridden forwards
-  and anything else that the hooks cannot see.
+- a module that is shared, unknown, unused or has frozen parameters is refused by name; the dense
+  kinds then process one datum at a time, which needs no layer rules (`per_datum`);
+- every gradient that the layer rules give for two data points is first compared with ordinary
+  autograd. This catches weights used outside their module, overridden forwards and anything else
+  that the hooks cannot see.
 
 The model is left exactly as it was, also after an exception: mode of each module, requires_grad,
 .grad, hooks, buffers, and the state of the global random generators.
@@ -28,11 +28,11 @@ SUPPORTED = "Linear, Conv2d (zero padding), GroupNorm, LayerNorm, Fixup scale an
 
 
 class UnsupportedLayerError(ValueError):
-    """A layer without rules here; kinds that need none go on without."""
+    """A layer without a rule; the dense kinds work without one."""
 
 
 class Collector(Protocol):
-    """What a curvature kind does with what the layers see; keeps nothing but sums."""
+    """What a curvature kind does with layer inputs and gradients; it stores only sums."""
 
     def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
         """Take the input of a batch; return it if `receive` needs it."""
@@ -41,17 +41,17 @@ class Collector(Protocol):
         """Take one output gradient of the layer; `last` for the last column of the batch."""
 
     def end_column(self) -> None:
-        """Learn that every layer has received the column."""
+        """End a column: every layer has received it."""
 
 
 def refuse_frozen(model: nn.Module) -> None:
-    """Do nothing if all parameters of a model, one at least, are free.
+    """Check that the model has parameters and that none is frozen.
 
     Raises:
-        ValueError: naming a parameter that is frozen, or if there is none.
+        ValueError: if one is frozen, with its name, or if there is none.
     """
     if next(model.parameters(), None) is None:
-        raise ValueError("the model has no parameters, and so no evidence but its likelihood")
+        raise ValueError("the model has no parameters, so its evidence is just its likelihood")
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             raise ValueError(
@@ -64,7 +64,7 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
     """Return the layers of a model in the order of its parameters.
 
     Raises:
-        UnsupportedLayerError: naming a parameter that is shared, or a module that is not known.
+        UnsupportedLayerError: for a shared parameter or an unknown module; names it.
     """
     seen: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -83,7 +83,7 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
         if layer is None:
             raise UnsupportedLayerError(
                 f"module `{path or '(model)'}` of type {type(module).__name__} holds "
-                f"{', '.join(f'`{n}`' for n in names)}, and has no rules here; "
+                f"{', '.join(f'`{n}`' for n in names)}, and is not supported; "
                 f"supported modules with parameters: {SUPPORTED}"
             )
         layers.append(layer)
@@ -92,7 +92,7 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Put the model into evaluation mode with frozen parameters; put everything back after."""
+    """Put the model into evaluation mode with frozen parameters; restore everything afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     parameters = [(p, p.requires_grad) for p in model.parameters()]
     buffers = [
@@ -138,7 +138,7 @@ class Capture:
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        """Hold the forward hooks on the layers."""
+        """Keep forward hooks on the layers."""
         handles = [
             layer.module.register_forward_hook(self._forward_hook(index), with_kwargs=True)
             for index, layer in enumerate(self.layers)
@@ -169,7 +169,7 @@ class Capture:
         for k, column in enumerate(columns):
             self.received.clear()
             self.last = k == len(columns) - 1
-            # Gradients with respect to the anchor are zero; asking for them runs the hooks.
+            # Gradients with respect to the anchor are zero; requesting them runs the hooks.
             torch.autograd.grad(outputs, self.anchor, column, retain_graph=not self.last)
             self.check_received()
             self.collector.end_column()
@@ -206,7 +206,7 @@ class Capture:
         if a is not None and a._version != version:
             raise ValueError(
                 f"the input of `{layer.path}` is modified in place after the module has read it; "
-                "use the operation that makes a new tensor"
+                "use the out-of-place operation"
             )
         if index in self.received:
             raise UnsupportedLayerError(
@@ -241,10 +241,10 @@ def checked_outputs(outputs: object, n_rows: int) -> Tensor:
 
 
 class _Anchor(torch.autograd.Function):
-    """Identity, in place, that makes an activation part of a graph without a copy.
+    """In-place identity that makes an activation part of a graph without a copy.
 
-    In place, because a leaf that requires grad must not be modified by the next layer, say an
-    in-place ReLU, and a view of it neither.
+    It works in place because the next layer, say an in-place ReLU, may modify neither a leaf that
+    requires grad nor a view of it.
     """
 
     @staticmethod
@@ -281,8 +281,7 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
     Returns the outputs [n, C] at these points.
 
     Raises:
-        UnsupportedLayerError: naming the first parameter whose gradient the hooks do not see in
-            full.
+        UnsupportedLayerError: if the hooks miss part of a gradient; names the first parameter.
     """
     collector = _GradientSums()
     capture = Capture(model, layers, collector)
@@ -291,7 +290,7 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
         for _, parameter in named:
             parameter.requires_grad_(True)
         outputs = capture.forward(inputs)
-        # Any fixed direction without special structure does.
+        # Any fixed direction without special structure will do.
         column = torch.arange(outputs.numel(), device=outputs.device).add(1.0).cos()
         column = column.reshape(outputs.shape).to(outputs.dtype)
         expected = torch.autograd.grad(outputs, [p for _, p in named], column, allow_unused=True)
@@ -300,7 +299,7 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
     capture.check_received()
     gradients = [(n, g.flatten()) for (n, _), g in zip(named, expected, strict=True)]
     scale = max(float(g.norm()) for _, g in gradients)
-    # Far above rounding, far below any real disagreement.
+    # Far above rounding errors, far below any real disagreement.
     tolerance = 1e-2 if outputs.dtype in (torch.float32, torch.float64) else 1e-1
     for name, gradient in gradients:
         found = collector.sums[name].flatten()

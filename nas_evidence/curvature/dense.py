@@ -4,7 +4,7 @@
                                                N for the empirical Fisher
     P <= M   the P x P matrix                  M < P   the rows, for M x M Gram matrices
 
-The memory is estimated first, and refused with the estimate where it is not there.
+The memory is estimated first; if there is too little, an error states the estimate.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nas_evidence.curvature.layers import Layer
 from nas_evidence.curvature.layerwise import Sums
-from nas_evidence.curvature.memory import COPIES, demand, squares
+from nas_evidence.curvature.memory import COPIES, require_memory, squares
 from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.maths.blocks import Dense
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
@@ -40,12 +40,12 @@ class BlockCollector:
             self.sums.add(name, rows.mT @ rows)
 
     def end_column(self) -> None:
-        """Do nothing: layers add on arrival."""
+        """Do nothing: `receive` adds at once."""
 
 
 @dataclass
 class RowCollector:
-    """The rows g of each column; summed to the P x P matrix, or all of them stored."""
+    """The rows g of each column, summed to the P x P matrix or stored."""
 
     names: tuple[str, ...]
     matrix: Tensor | None  # [P, P], or None to store
@@ -72,15 +72,15 @@ class RowCollector:
         self.column.clear()
 
     def rows(self, name: str) -> Tensor:
-        """Hand over the rows of one tensor [M, size]."""
+        """Return the rows of one tensor [M, size], and free them."""
         return torch.cat(self.stored.pop(name))
 
 
 def tensor_blocks(sweep: Sweep) -> BlockDiagonal:
     """Return the exact block of each parameter tensor."""
     sizes = _sizes(sweep)
-    what = f"a block for each of {len(sizes)} tensors, the largest of {max(sizes)} parameters,"
-    demand(what, squares(sizes), sweep.inputs.device, instead=_INSTEAD)
+    what = f"a block for each of {len(sizes)} tensors, the largest with {max(sizes)} parameters,"
+    require_memory(what, squares(sizes), sweep.inputs.device, instead=_INSTEAD)
     collector = BlockCollector()
     sweep.run(collector)
     names = _names(sweep)
@@ -88,7 +88,7 @@ def tensor_blocks(sweep: Sweep) -> BlockDiagonal:
 
 
 def full(sweep: Sweep) -> FullMatrix | FullKernel:
-    """Return the full curvature in the form that is smaller."""
+    """Return the full curvature in its smaller form."""
     n_parameters, n_rows = sum(_sizes(sweep)), len(sweep.inputs) * sweep.n_columns
     return full_matrix(sweep) if n_parameters <= n_rows else full_kernel(sweep)
 
@@ -98,7 +98,7 @@ def full_matrix(sweep: Sweep) -> FullMatrix:
     sizes, names = _sizes(sweep), _names(sweep)
     total, device = sum(sizes), sweep.inputs.device
     n_bytes = 8 * total * (COPIES * total + 2 * sweep.batch_size)
-    demand(f"the full curvature of {total} parameters", n_bytes, device, instead=_INSTEAD)
+    require_memory(f"the full curvature of {total} parameters", n_bytes, device, instead=_INSTEAD)
     matrix = torch.zeros(total, total, dtype=torch.float64, device=device)
     sweep.run(RowCollector(names, matrix))
     return FullMatrix(names, sizes, matrix)
@@ -111,7 +111,7 @@ def full_kernel(sweep: Sweep) -> FullKernel:
     stored = rows * (sum(sizes) * next(sweep.model.parameters()).element_size() + 8 * max(sizes))
     n_bytes = stored + 8 * rows**2 * (2 * len(sizes) + COPIES)
     what = f"the kernel of {rows} rows for {sum(sizes)} parameters"
-    demand(what, n_bytes, sweep.inputs.device, instead=_INSTEAD)
+    require_memory(what, n_bytes, sweep.inputs.device, instead=_INSTEAD)
     collector = RowCollector(names, None)
     sweep.run(collector)
     return FullKernel(names, tuple(collector.rows(name) for name in names))

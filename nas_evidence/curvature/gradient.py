@@ -2,8 +2,8 @@
 
     ∇ log p(D|θ) = Σ_n J_nᵀ ∂ log p(y_n|f_n) / ∂f_n      [P], zero for no prior at a mode
 
-It tells how far from a mode a model is, see `evidence.laplace`. The cost is a training epoch
-without the steps.
+It measures how far a model is from a mode, see `evidence.laplace`. It costs as much as a training
+epoch without the steps.
 """
 
 import torch
@@ -23,7 +23,7 @@ def log_likelihood_gradient(
 ) -> Tensor:
     """Return the gradient in the order of `model.parameters()`, float64 [P].
 
-    The model is in evaluation mode meanwhile and left exactly as it was.
+    The model is evaluated in evaluation mode and left exactly as it was.
     """
     parameters = list(model.parameters())
     size = sum(p.numel() for p in parameters)

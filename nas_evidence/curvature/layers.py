@@ -1,8 +1,8 @@
-"""What curvature needs to know of a layer: gradients for each datum, Kronecker factors.
+"""What curvature needs from a layer: per-datum gradients and Kronecker factors.
 
-Every weight layer is brought to one layout, after which Linear and Conv2d are the same thing:
+Every weight layer is converted to one layout, in which Linear and Conv2d are the same:
 
-    a  input, one column a position      [n, groups, d_in, T]     z = W a + b
+    a  input, one column per position    [n, groups, d_in, T]     z = W a + b
     s  gradient of r·f at the output z   [n, groups, d_out, T]    r  a vector of outputs
 
 For Linear on [n, d] T = 1, on [n, T, d] the middle axis is T; for Conv2d a holds the patches
@@ -10,8 +10,8 @@ For Linear on [n, d] T = 1, on [n, T, d] the middle axis is T; for Conv2d a hold
 of output positions (Grosse & Martens 2016; "expand" of Eschenhagen et al. 2023). The gradient of
 one datum is Σ_t s_t a_tᵀ; only its square or its sum over the data is ever kept.
 
-Layers with small parameters (Fixup scalars, GroupNorm, LayerNorm) give it directly, and where a
-model has layers without rules it is one layer itself, whose gradients come from autograd.
+Layers with few parameters (Fixup scalars, GroupNorm, LayerNorm) compute it directly. A model with
+layers without rules is treated as one layer, whose gradients come from autograd.
 """
 
 from collections.abc import Iterator
@@ -31,33 +31,33 @@ _FEW_CHANNELS = 16
 
 @dataclass(frozen=True)
 class SmallLayer:
-    """A layer whose gradients for each datum are small enough to be formed."""
+    """A layer whose per-datum gradients are small enough to be formed."""
 
     path: str
     module: nn.Module
     names: tuple[str, ...]
 
     def gradients(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
-        """Return for each parameter the gradient of each datum [n, size]."""
+        """Return the gradient of each datum [n, size], for each parameter tensor."""
         if isinstance(self.module, nn.GroupNorm):
             groups = self.module.num_groups
             normed = functional.group_norm(a, groups, eps=self.module.eps)
-            return self._present((s * normed).flatten(2).sum(2), s.flatten(2).sum(2))
+            return self._existing((s * normed).flatten(2).sum(2), s.flatten(2).sum(2))
         if isinstance(self.module, nn.LayerNorm):
             shape = self.module.normalized_shape
             normed = functional.layer_norm(a, shape, eps=self.module.eps)
             flat = (len(s), -1, self.module.weight.numel())
-            return self._present((s * normed).reshape(flat).sum(1), s.reshape(flat).sum(1))
+            return self._existing((s * normed).reshape(flat).sum(1), s.reshape(flat).sum(1))
         product = s * a if self.module.elementwise_affine_scalar == "scale" else s
         return (product.reshape(len(s), -1).sum(1, keepdim=True),)
 
-    def _present(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    def _existing(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         return (weight, bias)[: len(self.names)]
 
 
 @dataclass(frozen=True)
 class WeightLayer:
-    """Linear or Conv2d: a weight and perhaps a bias."""
+    """Linear or Conv2d: a weight and an optional bias."""
 
     path: str
     module: nn.Linear | nn.Conv2d
@@ -82,7 +82,7 @@ class WeightLayer:
         return s.reshape(len(s), self.groups, -1, s.shape[2] * s.shape[3])
 
     def chunks(self, a: Tensor, s: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield columns of a and s for some data at a time, small enough to form gradients."""
+        """Yield columns of a and s in chunks of data small enough to form gradients."""
         weight = self.module.weight
         patch = self.groups * weight[0].numel() * self.n_positions(s)
         step = max(1, CHUNK_ELEMENTS // max(patch, weight.numel(), 1))
@@ -91,12 +91,12 @@ class WeightLayer:
             yield self.positions(a[rows]), self.at_positions(s[rows])
 
     def gradients(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
-        """Return for each parameter the gradient of each datum [n, size]."""
+        """Return the gradient of each datum [n, size], for each parameter tensor."""
         weight = (self.at_positions(s) @ self.positions(a).mT).flatten(1)
         return (weight, self.gradient_totals(s))[: len(self.names)]
 
     def _weight_gradients(self, a: Tensor, s: Tensor) -> Iterator[Tensor]:
-        """Yield weight gradients [some data, ...] in a layout that flattens to the weight's."""
+        """Yield weight gradients [chunk, ...] in a layout that flattens to that of the weight."""
         if isinstance(self.module, nn.Conv2d) and _grouped_is_faster(self.module, a):
             step = max(1, min(128, CHUNK_ELEMENTS // self.module.weight.numel()))
             for start in range(0, len(a), step):
@@ -107,11 +107,11 @@ class WeightLayer:
                 yield s_columns @ columns.mT
 
     def outer_squares(self, a: Tensor, s_squared: Tensor) -> tuple[Tensor, ...]:
-        """Return the same as `squares` for one position, where (s aᵀ)² = s² (a²)ᵀ."""
+        """Return `squares` for a single position, where (s aᵀ)² = s² (a²)ᵀ."""
         return (s_squared.mT @ a.square(), s_squared.sum(0))[: len(self.names)]
 
     def squares(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
-        """Return for each parameter the sum over the data of squared gradients [size]."""
+        """Return the sum over data of squared gradients [size], for each parameter tensor."""
         parts = [g.square_().sum(0) for g in self._weight_gradients(a, s)]
         weight = torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
         if len(self.names) == 1:
@@ -119,20 +119,20 @@ class WeightLayer:
         return weight.flatten(), self.gradient_totals(s).square().sum(0)
 
     def input_gram(self, a: Tensor) -> Tensor | None:
-        """Return SA [groups, d_in, d_in] where there is a way around `input_rows`."""
+        """Return SA [groups, d_in, d_in] if there is a faster way than `input_rows`."""
         if isinstance(self.module, nn.Linear) or not rows_apply(self.module, a):
             return None
         return input_gram(self.module, functional.pad(a, _padding(self.module)))
 
     def input_rows(self, a: Tensor) -> Iterator[Tensor]:
-        """Yield rows [groups, m, d_in], one for each datum and position, whose Gram is SA."""
+        """Yield rows [groups, m, d_in], one per datum and position, whose Gram matrix is SA."""
         if isinstance(self.module, nn.Linear):
             yield a.reshape(1, -1, a.shape[-1])
             return
         width = self.module.weight[0].numel()
         step = max(1, CHUNK_ELEMENTS // max(1, a[0].numel() * self.module.weight[0, 0].numel()))
         for start in range(0, len(a), step):
-            # Data to the end, so that one large product sums over data and positions at once.
+            # Data go last, so that one large product sums over data and positions at once.
             patches = _patches(self.module, a[start : start + step]).permute(1, 2, 3, 0, 4, 5)
             yield patches.reshape(self.groups, width, -1).mT
 
@@ -147,19 +147,19 @@ class WeightLayer:
         return self.at_positions(s).sum(3).transpose(0, 1)
 
     def gradient_rows(self, s: Tensor) -> Tensor:
-        """Return rows [groups, m, d_out] whose Gram is SB."""
+        """Return rows [groups, m, d_out] whose Gram matrix is SB."""
         if isinstance(self.module, nn.Linear):
             return s.reshape(1, -1, s.shape[-1])
-        # One row a position: up to twice as fast a product as of one row a channel.
+        # One row per position: the product is up to twice as fast as with one row per channel.
         by_position = self.at_positions(s).permute(1, 0, 3, 2)
         return by_position.reshape(self.groups, -1, by_position.shape[3])
 
     def gradient_gram(self, s: Tensor) -> Tensor | None:
-        """Return SB [groups, d_out, d_out] where there is a way around `gradient_rows`."""
+        """Return SB [groups, d_out, d_out] if there is a faster way than `gradient_rows`."""
         few = self.module.weight.shape[0] // self.groups < _FEW_CHANNELS
         if isinstance(self.module, nn.Linear) or not few or s.device.type != "cpu":
             return None
-        columns = self.at_positions(s)  # as they lie in memory: nothing is copied
+        columns = self.at_positions(s)  # as laid out in memory, without a copy
         return (columns @ columns.mT).sum(0)
 
     def gradient_totals(self, s: Tensor) -> Tensor:
@@ -217,7 +217,7 @@ def _grouped_gradients(module: nn.Conv2d, a: Tensor, s: Tensor) -> Tensor:
 
 
 def _padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
-    """Return zero padding (left, right, top, bottom); "same" puts the odd one behind."""
+    """Return zero padding (left, right, top, bottom); "same" puts an odd one right or bottom."""
     if module.padding == "valid":
         return (0, 0, 0, 0)
     if module.padding == "same":
@@ -231,14 +231,14 @@ def _padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
 
 @dataclass(frozen=True)
 class WholeModel:
-    """A model as one layer; `per_datum` hands it the gradients for what others see as s."""
+    """A model as one layer; for s, `per_datum` passes it the gradients of each datum."""
 
     path: str
     module: nn.Module
     names: tuple[str, ...]
 
     def gradients(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
-        """Return for each parameter the gradient of each datum [n, size], parts of s [n, P]."""
+        """Return the parts of s [n, P]: per-datum gradients [n, size] of each parameter tensor."""
         return torch.split(s, [p.numel() for p in self.module.parameters()], dim=1)
 
 
@@ -246,7 +246,7 @@ Layer = WeightLayer | SmallLayer | WholeModel
 
 
 def layer_of(path: str, module: nn.Module, names: tuple[str, ...]) -> Layer | None:
-    """Return the layer of a module that carries the parameters `names`, or None if unknown."""
+    """Return the layer of a module with the parameters `names`, or None if unknown."""
     if isinstance(module, nn.Linear):
         return WeightLayer(path, module, names)
     if isinstance(module, nn.Conv2d) and module.padding_mode == "zeros":

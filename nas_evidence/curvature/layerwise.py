@@ -1,4 +1,4 @@
-"""Collectors for curvature with one block for each parameter tensor.
+"""Collectors for curvature with one block per parameter tensor.
 
     diagonal   h_p = Σ_{n,k} (∂ r_k·f_n / ∂θ_p)²
     Kronecker  SA = Σ_{n,t} a aᵀ,  SB = Σ_{n,t,k} s sᵀ;  weight block SB ⊗ SA / (N |T|), bias
@@ -6,13 +6,13 @@
     reduce     SA = Σ_n ā āᵀ with ā the mean over t, SB the bias block; weight block SB ⊗ SA / N,
                for layers whose output is averaged over positions (Eschenhagen et al. 2023)
     EKFAC      the diagonal in the eigenbasis of the Kronecker block   (George et al. 2018)
-    dense      Σ_{n,k} g gᵀ with g the gradient of one datum; also the small parameters of
-               normalisation layers and Fixup scalars in the Kronecker kinds
+    dense      Σ_{n,k} g gᵀ with g the gradient of one datum; the Kronecker kinds use it for
+               the parameters of normalisation layers and Fixup scalars
 
     r_k  the vectors of a batch: K = C − 1 roots of the output Hessian, one Monte-Carlo root, or
          the residual (empirical Fisher); s, a as in `layers`.
 
-Sums of up to `FLUSH_EVERY` terms are in the dtype of the model, sums of these in float64.
+Up to `FLUSH_EVERY` terms are summed in the dtype of the model, these partial sums in float64.
 """
 
 from dataclasses import dataclass, field
@@ -21,25 +21,26 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature.layers import Layer, WeightLayer
-from nas_evidence.curvature.memory import demand, squares
+from nas_evidence.curvature.memory import require_memory, squares
 from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.maths.blocks import Block, Dense, Diagonal, Kronecker, Rotated
 from nas_evidence.maths.structured import BlockDiagonal
 
-#: Terms added up in the model's dtype before they go to float64. Adding a large matrix there for
-#: each batch would cost a third of the pass; 16 terms lose no more than a 16 times larger batch.
+#: Terms summed in the model's dtype before they are added in float64. Adding a large matrix in
+#: float64 for each batch would cost a third of the pass; 16 terms lose no more accuracy than a
+#: 16 times larger batch.
 FLUSH_EVERY = 16
 
 
 @dataclass
 class Sums:
-    """Named sums, created on first use; float64 except for the latest few terms."""
+    """Named sums, created on first use; float64 except for the last few terms."""
 
     totals: dict[str, Tensor] = field(default_factory=dict)
     latest: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
 
     def add(self, name: str, term: Tensor) -> None:
-        """Add a term of any dtype, which the sum may keep and change."""
+        """Add a term of any dtype; the sum may take it over and modify it."""
         if name in self.latest:
             partial, count = self.latest[name]
             partial += term
@@ -88,7 +89,7 @@ class DiagonalCollector:
         return a
 
     def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
-        """Add the squares of one column; with one position only s² until the last column."""
+        """Add the squares of one column; with a single position sum s² until the last column."""
         assert a is not None
         if not isinstance(layer, WeightLayer):
             self._add(layer, tuple(g.square().sum(0) for g in layer.gradients(a, s)))
@@ -104,7 +105,7 @@ class DiagonalCollector:
             self._add(layer, layer.outer_squares(a, self.squared.pop(layer.path)))
 
     def end_column(self) -> None:
-        """Do nothing: layers add on arrival."""
+        """Do nothing: `receive` adds at once."""
 
     def _add(self, layer: Layer, squares: tuple[Tensor, ...]) -> None:
         for name, square in zip(layer.names, squares, strict=True):
@@ -157,10 +158,10 @@ class KroneckerCollector:
             self.sums.add_gram(name, gradients[None])
 
     def end_column(self) -> None:
-        """Do nothing: layers add on arrival."""
+        """Do nothing: `receive` adds at once."""
 
     def finish(self, n_data: int) -> BlockDiagonal:
-        """Return the blocks: Kronecker for weights, dense for all others."""
+        """Return the blocks: Kronecker for weights, dense for all other parameters."""
         names: list[str] = []
         blocks: list[Block] = []
         for layer in self.layers:
@@ -181,7 +182,7 @@ class KroneckerCollector:
         return Kronecker(inputs, gradients, n_data, n_positions, _rounding(layer))
 
     def _bias_is_gradient_factor(self, layer: WeightLayer) -> bool:
-        """Tell whether SB is of Σ_t s, and so the exact block of the bias."""
+        """Tell whether SB is built from Σ_t s, which makes it the exact block of the bias."""
         single = self.n_positions[layer.path] == 1 or layer.path in self.reduced
         return layer.groups == 1 and single
 
@@ -196,7 +197,7 @@ class KroneckerCollector:
 
 @dataclass
 class EigenCollector:
-    """The diagonal of weights in given eigenbases; all else comes from the first pass."""
+    """The diagonal of weights in given eigenbases; other blocks come from the first pass."""
 
     layers: tuple[Layer, ...]
     first: BlockDiagonal
@@ -224,10 +225,10 @@ class EigenCollector:
             self.sums.add(layer.names[0], rotated.square_().sum(0))
 
     def end_column(self) -> None:
-        """Do nothing: layers add on arrival."""
+        """Do nothing: `receive` adds at once."""
 
     def finish(self) -> BlockDiagonal:
-        """Return the corrected eigenvalues of weights and the exact blocks of all others."""
+        """Return the corrected eigenvalues of weights and the exact blocks of other parameters."""
         blocks = tuple(
             Rotated(self.sums.total(name), *self.bases[name]) if name in self.bases else block
             for name, block in zip(self.first.names, self.first.blocks, strict=True)
@@ -251,7 +252,7 @@ def kronecker(sweep: Sweep) -> BlockDiagonal:
         for side in _sides(layer, parameter)
     ]
     what = f"Kronecker curvature with a factor of side {max(sides)}"
-    demand(what, squares(sides), sweep.inputs.device, instead="a diagonal kind")
+    require_memory(what, squares(sides), sweep.inputs.device, instead="a diagonal kind")
     collector = KroneckerCollector(sweep.layers, sweep.reduced)
     sweep.run(collector)
     return collector.finish(len(sweep.inputs))
@@ -273,7 +274,7 @@ def eigen_corrected(sweep: Sweep) -> BlockDiagonal:
     """Return the Kronecker curvature with exact diagonals in its eigenbases; two sweeps."""
     first = kronecker(sweep)
     if not bool(first.trace().isfinite().all()):
-        return first  # a diverged model has no eigenbasis; its trace says so to the caller
+        return first  # a diverged model has no eigenbasis; the caller sees its non-finite trace
     collector = EigenCollector(sweep.layers, first)
     sweep.run(collector)
     return collector.finish()

@@ -1,23 +1,23 @@
-"""Memory, asked for before it is used: a refusal with a number instead of a killed process."""
+"""Memory checks before use: an error with an estimate instead of a killed process."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-#: Square matrices alive at once: the sum, its scaled copy, and the work space of eigenvalues.
+#: Square matrices in memory at once: the sum, its scaled copy, and the eigenvalue work space.
 COPIES = 3
 
 
 class DoesNotFitError(ValueError, MemoryError):
-    """A curvature needs more memory than there is."""
+    """A curvature needs more memory than is free."""
 
 
-def demand(what: str, n_bytes: int, device: torch.device, *, instead: str) -> None:
-    """Do nothing if the memory is there.
+def require_memory(what: str, n_bytes: int, device: torch.device, *, instead: str) -> None:
+    """Check that the memory is free.
 
     Raises:
-        DoesNotFitError: with the estimate, what is free, and which kinds to use instead.
+        DoesNotFitError: if it is not; with the estimate, the free memory, and alternatives.
     """
     free = available_bytes(device)
     if n_bytes > free:
@@ -28,12 +28,12 @@ def demand(what: str, n_bytes: int, device: torch.device, *, instead: str) -> No
 
 
 def squares(sizes: Sequence[int]) -> int:
-    """Return the bytes of float64 square matrices and of the work on the largest."""
+    """Return the bytes of float64 square matrices and of the work space for the largest."""
     return 8 * (sum(size**2 for size in sizes) + COPIES * max(sizes) ** 2)
 
 
 def available_bytes(device: torch.device) -> int:
-    """Return the free memory of a device: of the GPU, or of this machine or its container."""
+    """Return the free bytes of a device: of the GPU, or of this machine or its container."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     candidates = [1 << 62]

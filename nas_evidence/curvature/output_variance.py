@@ -2,8 +2,8 @@
 
     v_nc = Σ_p J_ncp² Σ_pp        J_n = ∂f_n / ∂θ  [C, P]
 
-One column back through the network for each output. Where a layer has one position, the gradient
-is s aᵀ and its square (s²)(a²)ᵀ, so that no gradient of a datum is formed.
+Each output sends one column back through the network. If a layer has a single position, the
+gradient is s aᵀ and its square (s²)(a²)ᵀ, so no gradient of a datum is formed.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ from nas_evidence.likelihood import Gaussian
 
 @dataclass
 class _Variances:
-    """A collector: the variance of one output after another."""
+    """A collector of variances, one output after another."""
 
     covariance: Mapping[str, Tensor]
-    column: Tensor | None = None  # of the output on its way [n]
+    column: Tensor | None = None  # of the current output [n]
     columns: list[Tensor] = field(default_factory=list)
 
     def keep(self, layer: Layer, a: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ class _Variances:
         return a
 
     def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
-        """Add what the parameters of one layer contribute."""
+        """Add the contribution of one layer's parameters."""
         assert a is not None
         parts = [self.covariance[name].to(s) for name in layer.names]
         if isinstance(layer, WeightLayer) and s.ndim == 2:
@@ -44,7 +44,7 @@ class _Variances:
         self.column = found if self.column is None else self.column + found
 
     def end_column(self) -> None:
-        """Begin with the next output."""
+        """Start the next output."""
         assert self.column is not None
         self.columns.append(self.column)
         self.column = None

@@ -1,11 +1,11 @@
-"""Gradients of one datum at a time, for models with layers that have no rules of their own.
+"""Gradients of one datum at a time, for models with layers without rules.
 
     g_nk = J_nᵀ r_k     [P], one backward pass through the model for each datum n and column k
 
-Autograd knows every layer, a weight that is used twice and a parameter without a module. No datum
-sees another here; that the model gives a datum in a batch what it gives it alone is checked on
-two of them, which refuses normalisation by the batch. The cost is that of N K small passes, and
-only the dense kinds, for small problems anyway, pay it.
+Autograd handles every layer, a weight that is used twice and a parameter without a module. Data
+are processed separately. A check on two data points ensures that the output for a datum does not
+depend on its batch, which rules out batch normalisation. This costs N K small passes; only the
+dense kinds, which are for small problems anyway, use it.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from nas_evidence.curvature.layers import WholeModel
 
 @dataclass
 class PerDatum:
-    """In place of `capture.Capture`, for the length of one pass; parameters get gradients."""
+    """Replaces `capture.Capture` for one pass; parameters get gradients."""
 
     model: nn.Module
     layer: WholeModel
@@ -31,9 +31,9 @@ class PerDatum:
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        """Let the parameters have gradients; afterwards refuse those that had none.
+        """Enable gradients of the parameters; afterwards refuse any parameter that had none.
 
-        Whoever calls has `undisturbed` put requires_grad back.
+        The caller restores requires_grad with `undisturbed`.
         """
         self.model.requires_grad_(True)
         yield
@@ -42,11 +42,11 @@ class PerDatum:
             if name not in self.reached:
                 raise ValueError(
                     f"the outputs do not depend on the parameter `{name}`; remove it, or do not "
-                    "detach what is made of it"
+                    "detach what is computed from it"
                 )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the outputs [n, C] for a batch, made one by one."""
+        """Return the outputs [n, C] for a batch, computed one by one."""
         self.rows = [checked_outputs(self.model(datum[None]), 1) for datum in inputs]
         return torch.cat(self.rows)
 
@@ -71,20 +71,20 @@ class PerDatum:
         return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in filled])
 
 
-def check_alone(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the outputs [n, C] for a few data, if each alone has the same.
+def check_independent(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return the outputs [n, C] for a few data, checked to be the same one at a time.
 
     Raises:
-        ValueError: if the output for a datum depends on the others of its batch.
+        ValueError: if the output for a datum depends on the others in its batch.
     """
     refusal = ValueError(
         "the output for a datum depends on the other data of its batch, in evaluation mode too; "
-        "no curvature kind is defined then. Use fixed statistics in place of the batch's"
+        "no curvature kind is defined then. Use fixed statistics instead of those of the batch"
     )
     together = checked_outputs(model(inputs), len(inputs)).detach()
     try:
         alone = torch.cat([checked_outputs(model(datum[None]), 1).detach() for datum in inputs])
-    except ValueError as error:  # normalisation by the batch cannot do with one
+    except ValueError as error:  # batch normalisation fails on a single datum
         raise refusal from error
     if float((together - alone).abs().max()) > 1e-3 * float(together.abs().max()) + 1e-6:
         raise refusal

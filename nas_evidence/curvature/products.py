@@ -2,12 +2,12 @@
 
     loss(θ) = −κ log p(D|θ) + ½ θᵀ D θ          (κ H + D) v = κ Σ_n J_nᵀ Λ_n J_n v + D v
 
-    θ  all parameters, one after the other [P]     D  diagonal of prior precisions [P]
+    θ  all parameters, concatenated [P]            D  diagonal of prior precisions [P]
     J_n  Jacobian of the outputs f_n [C, P]        Λ_n  Hessian of −log p(y_n|f_n) in them [C, C]
 
 J v is the derivative of Jᵀ u in u, taken through the graph of a backward pass (Pearlmutter 1994,
-with the roles of the two passes exchanged): any module that autograd can differentiate twice will
-do. Forward and backward passes run in the dtype of the model; sums over data are in float64.
+with the roles of the two passes exchanged). It works for any module that autograd can
+differentiate twice. Passes run in the dtype of the model; sums over data are in float64.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from nas_evidence.likelihood import Likelihood
 PRODUCT_COST = 2.0
 #: A forward pass alone.
 VALUE_COST = 1 / 3
-#: Graphs of so many batches are kept from product to product; of more data they are made anew.
+#: Graphs of at most this many batches are reused between products; with more they are rebuilt.
 _KEPT_BATCHES = 8
 
 
@@ -74,7 +74,7 @@ class LogJoint:
     def gauss_newton(self, theta: Tensor) -> Callable[[Tensor], Tensor]:
         """Return v -> (κ H + D) v, float64 [P] -> [P], at θ [P].
 
-        The product holds for as long as no other method of this log joint is called.
+        The product is valid until another method of this log joint is called.
         """
         self._load(theta)
         kept = list(self._graphs()) if len(self.inputs) <= _KEPT_BATCHES * self.rows else None

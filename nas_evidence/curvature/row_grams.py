@@ -2,26 +2,27 @@
 
     SA[(i,u), (i',u')] = Σ_n Σ_{h,w} a[h + i, w] a[h + i', w]ᵀ        u = (channel, kernel column)
 
-Here a is unfolded along the width only. The sum over h of the pair (i, i') runs over a window of
+Here a is unfolded along the width only. For the pair (i, i') the sum over h runs over a window of
 the row products
 
     G_δ[r] = Σ_{n,w} a[r, w] a[r + δ, w]ᵀ,    δ = i' − i ≥ 0
 
-so k of these serve all k² pairs, and copy k times less than all patches do (stride 1 downwards).
-On one CPU core in float32 this takes 0.25 to 0.95 of the time of the product of patches, for the
-convolutions of a ResNet-20, of the 3c3d network and of small nets, batches of 128 and 512; a
-whole Monte-Carlo KFAC pass over a ResNet-20 0.7 (256 images, median of 5; no gain on small nets).
+so k of these serve all k² pairs, and copy k times less than all patches do (vertical stride 1). On
+one CPU core in float32 this takes 0.25 to 0.95 times as long as the product of patches, for the
+convolutions of a ResNet-20, of the 3c3d network and of small nets, batches of 128 and 512. A whole
+Monte-Carlo KFAC pass over a ResNet-20 takes 0.7 times as long (256 images, median of 5; no gain on
+small nets).
 """
 
 from torch import Tensor, nn
 
-#: Largest number of elements of the unfolded rows; larger ones leave the cache, as timed.
+#: Largest number of elements of the unfolded rows; larger ones do not fit in the cache (timed).
 _ELEMENTS = 1 << 20
 _SHORT = 24
 
 
 def rows_apply(module: nn.Conv2d, a: Tensor) -> bool:
-    """Tell whether rows of the image are shared between patches, where that was timed."""
+    """Tell whether patches share rows of the image, on devices where this was timed."""
     return module.stride[0] == 1 and module.kernel_size[0] > 1 and a.device.type == "cpu"
 
 
@@ -53,7 +54,7 @@ def _row_products(module: nn.Conv2d, padded: Tensor) -> list[Tensor]:
     for start in range(0, n, chunk):
         part = padded[start : start + chunk]
         by_n, by_c, by_h, by_w = part.stride()
-        # One row a position is the faster product, but slow to copy where the rows are short.
+        # One row per position gives the faster product, but short rows are slow to copy.
         if size >= _SHORT:
             unfolded = part.as_strided(
                 (height, groups, len(part), w_out, channels // groups, kw),

@@ -1,4 +1,4 @@
-"""One sweep over the data: forward, then each column back; what is summed on the way.
+"""One sweep over the data: forward, then each column backward, with sums along the way.
 
 The columns of a batch are one of
 
@@ -21,7 +21,7 @@ from nas_evidence.curvature.capture import (
     layers_of,
 )
 from nas_evidence.curvature.layers import Layer, WholeModel
-from nas_evidence.curvature.per_datum import PerDatum, check_alone
+from nas_evidence.curvature.per_datum import PerDatum, check_independent
 from nas_evidence.likelihood import Likelihood
 
 Columns = Literal["exact", "sampled", "residual"]
@@ -50,34 +50,34 @@ class Sweep:
         """Find the layers, check the gradients of the model and count the columns of a batch.
 
         Args:
-            any_layer: go one datum at a time where a layer has no rules.
+            any_layer: process one datum at a time if a layer has no rules.
 
         Raises:
-            ValueError: naming what the model or the labels have that cannot be.
+            ValueError: for an unsupported model or impossible labels; names the cause.
         """
         few = self.inputs[:2].detach()
         try:
-            outputs = self._first_look(few, any_layer)
+            outputs = self._checked_layers(few, any_layer)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             parameter = next(self.model.parameters())
             raise ValueError(
-                f"the model, {parameter.dtype} on {parameter.device}, cannot read inputs "
+                f"the model, {parameter.dtype} on {parameter.device}, cannot process inputs "
                 f"{list(few.shape)} of {few.dtype} on {few.device}: {error}"
             ) from error
         if not self.targets.is_floating_point():
             low, high = (int(t) for t in self.targets.aminmax())
             if low < 0 or high >= outputs.shape[1]:
                 raise ValueError(
-                    f"labels must be from 0 to {outputs.shape[1] - 1}, one less than the outputs "
-                    f"of the model, but range from {low} to {high}"
+                    f"labels must be from 0 to {outputs.shape[1] - 1}, one fewer than the "
+                    f"outputs of the model, but range from {low} to {high}"
                 )
         self.n_outputs = outputs.shape[1]
         exact = self.columns == "exact"
         self.n_columns = len(self.likelihood.hessian_roots(outputs)) if exact else 1
 
-    def _first_look(self, few: Tensor, any_layer: bool) -> Tensor:
+    def _checked_layers(self, few: Tensor, any_layer: bool) -> Tensor:
         """Set the layers; return the outputs [n, C] for a few data."""
         try:
             self.layers = layers_of(self.model)
@@ -85,10 +85,10 @@ class Sweep:
         except UnsupportedLayerError:
             if not any_layer:
                 raise
-            self.model.requires_grad_(False)  # as the check may have been cut short
+            self.model.requires_grad_(False)  # the check may have stopped halfway
             names = tuple(name for name, _ in self.model.named_parameters())
             self.layers = (WholeModel("(model)", self.model, names),)
-            return check_alone(self.model, few)
+            return check_independent(self.model, few)
 
     def _capture(self, collector: Collector) -> Capture | PerDatum:
         first = self.layers[0]
@@ -97,7 +97,7 @@ class Sweep:
         return Capture(self.model, self.layers, collector)
 
     def run(self, collector: Collector) -> None:
-        """Show the collector all data; sets `log_likelihood` and the measures of fit."""
+        """Pass all data to the collector; sets `log_likelihood` and the measures of fit."""
         capture = self._capture(collector)
         log_likelihood = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
         n_correct = torch.zeros((), dtype=torch.int64, device=self.inputs.device)

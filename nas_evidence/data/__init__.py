@@ -1,7 +1,7 @@
-"""Data sets, as numpy arrays: read, subsampled, with the scaling of the training part.
+"""Data sets as numpy arrays: reading, subsampling, and the scaling of the training set.
 
-No module here but `tensors` needs torch. No worker processes: the sets fit in memory, or are
-files whose rows are read as needed (`mapped`).
+Only `tensors` needs torch. There are no worker processes: data sets fit in memory, or are files
+whose rows are read as needed (`mapped`).
 """
 
 from collections.abc import Callable
@@ -45,10 +45,10 @@ def load(
         spec: Which data, and how much of it.
         seed: Seed of the study; decides the rows of `test_size`, `max_train` and `max_test`.
         data_root: Folder of the named data sets, in torchvision's layout.
-        download: Whether missing files may be fetched into `data_root`.
+        download: Whether missing files may be downloaded into `data_root`.
 
     Raises:
-        ValueError: When files are missing or damaged, or fewer examples exist than asked for.
+        ValueError: If files are missing or damaged, or there are fewer examples than requested.
     """
     raw = DATASETS[spec.name](spec, seed=seed, data_root=data_root, download=download)
     x_train, y_train = _subset(raw.x_train, raw.y_train, spec, "train", seed)
@@ -80,7 +80,7 @@ def load(
 
 
 def _subset(x: Inputs, y: Array, spec: DatasetSpec, part: str, seed: int) -> tuple[Inputs, Array]:
-    """Return at most `max_<part>` examples; each part draws from a stream of its own."""
+    """Return at most `max_<part>` examples; each part has its own random stream."""
     wanted = spec.max_train if part == "train" else spec.max_test
     if wanted is None:
         return x, y

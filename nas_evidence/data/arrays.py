@@ -1,7 +1,7 @@
-"""Data as numpy arrays: what a source returns, stratified subsets, and scaling.
+"""Data as numpy arrays: the result of a reader, stratified subsets, and scaling.
 
-Integer targets are labels, floating-point targets are real numbers. Labels of the test part have
-one use here: `max_test` picks its rows in proportion to them.
+Integer targets are labels, floating-point targets are real numbers. Test labels are used only to
+stratify the rows that `max_test` selects.
 """
 
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from nas_evidence.data.mapped import MappedRows
 
 Array = NDArray[Any]
-#: Inputs: in memory, or rows of a file that are read when they are indexed.
+#: Inputs: in memory, or rows of a file that are read when indexed.
 Inputs = Array | MappedRows
 Task = Literal["labels", "real"]
 
-#: Rows and elements of a slice that is looked at in one go, so that no copy of all data is made.
+#: Most rows and elements of a slice processed at once, so that no copy of all data is made.
 SLICE_ROWS = 4096
 SLICE_ELEMENTS = 1 << 22
 
@@ -37,13 +37,13 @@ class RawArrays(NamedTuple):
 
 @dataclass(frozen=True)
 class ArrayData:
-    """A data set as asked for, not yet normalised.
+    """A data set as requested, not yet normalised.
 
     y_train, y_test  labels: int64 [n]; real targets: float64 [n, n_outputs], in their own unit
     n_outputs        classes, or columns of real targets: the width of a network's head
-    mean, std        float32, of the training part only: per channel [C, 1, 1] for images, per
-                     feature [d] for vectors; std is 1 where the training part is constant
-    y_mean, y_std    the same of real targets, float64 [n_outputs]; 0 and 1 for labels
+    mean, std        float32, of the training set only: per channel [C, 1, 1] for images, per
+                     feature [d] for vectors; std is 1 where the training set is constant
+    y_mean, y_std    the same for real targets, float64 [n_outputs]; 0 and 1 for labels
     """
 
     name: str
@@ -66,17 +66,17 @@ class ArrayData:
 
     @property
     def n_classes(self) -> int:
-        """Another name of `n_outputs`."""
+        """Alias of `n_outputs`."""
         return self.n_outputs
 
 
 def stratified_rows(
     y: NDArray[np.int64], n_rows: int, generator: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return `n_rows` row numbers, increasing, with the classes in their proportions in `y`.
+    """Return `n_rows` row numbers, increasing, with the class proportions of `y`.
 
-    Class c gets n_rows * n_c / n, rounded down; what remains goes to the largest remainders, the
-    lower class first. Which rows of a class is random.
+    Class c gets n_rows * n_c / n rows, rounded down; the rest go to the largest remainders, ties
+    to the lower class. Rows are drawn at random within a class.
 
     >>> y = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1])
     >>> rows = stratified_rows(y, 3, np.random.default_rng(0))
@@ -100,7 +100,7 @@ def random_rows(n_data: int, n_rows: int, generator: np.random.Generator) -> NDA
 
 
 def slices(x: Inputs) -> Iterator[Array]:
-    """Yield all rows in order, some at a time."""
+    """Yield all rows in order, in slices."""
     n_elements = int(np.prod(x.shape[1:]))
     step = min(SLICE_ROWS, max(1, SLICE_ELEMENTS // n_elements))
     return (x[start : start + step] for start in range(0, len(x), step))
@@ -115,7 +115,7 @@ def moments(x: Inputs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return mean and standard deviation over the examples, and over the pixels of images.
 
     Both broadcast to one example. The standard deviation is 1 where all values are equal. Sums
-    are in float64, by slices, so that no float64 copy of the data is made.
+    are in float64, slice by slice, so that no float64 copy of the data is made.
     """
     axes = (0, 2, 3) if len(x.shape) == 4 else (0,)
     n_values = int(np.prod([x.shape[axis] for axis in axes]))

@@ -1,8 +1,8 @@
 """Scikit-learn's bundled diabetes data: 442 patients, ten features, one real target.
 
 The target measures the progression of the disease a year later, from 25 to 346 (Efron et al.,
-2004). The features are in their own units. The set has no test part of its own; a seeded, random
-one is split off.
+2004). The features are in their own units. The data have no test set; a seeded, random one is
+split off.
 """
 
 import numpy as np
@@ -14,12 +14,12 @@ from nas_evidence.spec import DIABETES_TEST_SIZE, DatasetSpec, derive_seed
 def read(
     spec: DatasetSpec, *, seed: int, data_root: str | None = None, download: bool = False
 ) -> RawArrays:
-    """Return the patients, split; nothing is read from `data_root`, nothing downloaded.
+    """Return the patients, split; nothing is read from `data_root` or downloaded.
 
     Raises:
-        ValueError: When the test part would leave fewer than two to train on.
+        ValueError: If the test set would leave fewer than two patients for training.
     """
-    from sklearn.datasets import load_diabetes  # late: a second that other data need not wait for
+    from sklearn.datasets import load_diabetes  # late: importing takes a second
 
     x, y = load_diabetes(return_X_y=True, scaled=False)
     n_test = DIABETES_TEST_SIZE if spec.test_size is None else spec.test_size

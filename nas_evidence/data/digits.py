@@ -1,6 +1,6 @@
 """Scikit-learn's bundled digits: 1,797 real 8x8 images of ten classes, grey values 0 to 16.
 
-The set has no test part of its own; a seeded, stratified one is split off.
+The data have no test set; a seeded, stratified one is split off.
 """
 
 import numpy as np
@@ -12,12 +12,12 @@ from nas_evidence.spec import DIGITS_TEST_SIZE, DatasetSpec, derive_seed
 def read(
     spec: DatasetSpec, *, seed: int, data_root: str | None = None, download: bool = False
 ) -> RawArrays:
-    """Return the digits, split; nothing is read from `data_root`, nothing downloaded.
+    """Return the digits, split; nothing is read from `data_root` or downloaded.
 
     Raises:
-        ValueError: When the test part would leave nothing to train on.
+        ValueError: If the test set would leave no training data.
     """
-    from sklearn.datasets import load_digits  # late: a second that other data need not wait for
+    from sklearn.datasets import load_digits  # late: importing takes a second
 
     x, y = load_digits(return_X_y=True)
     x = x.reshape(-1, 1, 8, 8).astype(np.float32)

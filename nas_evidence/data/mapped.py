@@ -1,7 +1,7 @@
-"""Inputs that stay on disk: rows of a .npy file, read when they are indexed.
+"""Inputs that stay on disk: rows of a .npy file, read when indexed.
 
-In another process they are the same file, not a copy of it: only the path travels, so every
-machine of a study needs the file at the same place.
+Only the path is sent to other processes, not the data, so every machine of a study needs the file
+at the same path.
 """
 
 from pathlib import Path
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 
 def arranged(x: NDArray[Any]) -> NDArray[Any]:
-    """Return inputs as [n, d] or [n, C, H, W], uint8 or float32; copied only if need be.
+    """Return inputs as [n, d] or [n, C, H, W], uint8 or float32; copied only if necessary.
 
-    Of four axes the last is the channels if it is 1 or 3 long, else the second.
+    With four axes, the last holds the channels if its length is 1 or 3, otherwise the second.
     """
     if x.dtype != np.uint8:
         with np.errstate(over="ignore"):  # becomes inf, which the reader reports
@@ -27,7 +27,7 @@ def arranged(x: NDArray[Any]) -> NDArray[Any]:
 
 
 class MappedRows:
-    """Some or all rows of inputs in a file; indexing by a slice or by row numbers copies them."""
+    """Some or all rows of a file; indexing by a slice or by row numbers copies them."""
 
     def __init__(self, path: Path, rows: NDArray[np.int64] | None = None) -> None:
         self.path = path.resolve()
@@ -49,5 +49,5 @@ class MappedRows:
         return MappedRows, (self.path, self.rows)
 
     def subset(self, rows: NDArray[np.int64]) -> "MappedRows":
-        """Return these rows of all those here."""
+        """Return a selection of these rows."""
         return MappedRows(self.path, rows if self.rows is None else self.rows[rows])

@@ -1,4 +1,4 @@
-"""A data set of one's own: x_train, y_train, x_test and y_test, in one file or in a folder.
+"""The user's own data: x_train, y_train, x_test and y_test, in one file or in a folder.
 
     own.npz           read into memory
     own/x_train.npy   a folder of four .npy files: inputs stay on disk and are read as needed
@@ -6,7 +6,7 @@
     x  [n, d], [n, H, W], [n, C, H, W] or [n, H, W, C]; unsigned bytes or floating point
     y  [n], the integers 0..C-1: labels; [n] or [n, C] floating point: real targets
 
-Of four axes the last is the channels if it is 1 or 3 long, else the second.
+With four axes, the last holds the channels if its length is 1 or 3, otherwise the second.
 """
 
 import zipfile
@@ -24,12 +24,12 @@ KEYS = ("x_train", "y_train", "x_test", "y_test")
 def read(
     spec: DatasetSpec, *, seed: int, data_root: str | None = None, download: bool = False
 ) -> RawArrays:
-    """Return the arrays of the file; a relative `path` starts at `data_root` where one is given.
+    """Return the arrays of the file; a relative `path` is relative to `data_root` if given.
 
     Raises:
-        ValueError: When the file or a key is missing, or an array breaks a rule above.
+        ValueError: If the file or a key is missing, or an array breaks a rule above.
     """
-    assert spec.path is not None  # DatasetSpec sees to it
+    assert spec.path is not None  # DatasetSpec checks it
     path = Path(data_root or ".").expanduser() / Path(spec.path).expanduser()
     arrays = _read_folder(path) if path.is_dir() else _read_keys(path)
     x_train, x_test = (_inputs(arrays[key], key, path) for key in ("x_train", "x_test"))
@@ -37,7 +37,7 @@ def read(
     for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
         if len(x) != len(y):
             raise ValueError(
-                f"x_{part} and y_{part} must be equally long, but are {len(x)} and {len(y)} "
+                f"x_{part} and y_{part} must have equal lengths, but have {len(x)} and {len(y)} "
                 f"in {path}"
             )
     if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
@@ -90,7 +90,7 @@ def _read_folder(folder: Path) -> dict[str, Array]:
         path = folder / f"{key}.npy"
         if not path.is_file():
             raise ValueError(
-                f"data set 'npz' needs the file {path.name} in {folder}, but it is not there; "
+                f"data set 'npz' needs the file {path.name} in {folder}, but it does not exist; "
                 "correct path in [dataset] or --data-root"
             )
         try:
@@ -136,7 +136,7 @@ def _targets(y: Array, key: str, path: Path) -> Array:
 
 
 def _check_finite(values: Inputs, key: str, path: Path) -> None:
-    """Refuse NaN and infinity, also those that come of float64 numbers too large for float32."""
+    """Refuse NaN and infinity, including float64 values too large for float32."""
     finite = np.concatenate([np.isfinite(p).reshape(len(p), -1).all(1) for p in slices(values)])
     bad = np.flatnonzero(~finite)
     if len(bad):
@@ -147,19 +147,19 @@ def _check_finite(values: Inputs, key: str, path: Path) -> None:
 
 
 def _check_classes(y_train: Array, y_test: Array, path: Path) -> None:
-    """Check that training labels are 0..C-1, each used, and test labels among them."""
+    """Check that training labels are 0..C-1, all used, and that test labels are among them."""
     classes = np.unique(y_train)
     if len(classes) < 2:
         raise ValueError(f"y_train must have at least 2 classes, but has {len(classes)} in {path}")
     if classes[0] != 0 or classes[-1] != len(classes) - 1:
         shown = ", ".join(str(label) for label in classes[:5])
         raise ValueError(
-            f"y_train must be the integers 0..C-1, each used, but has {len(classes)} different "
+            f"y_train must be the integers 0..C-1, all used, but has {len(classes)} different "
             f"labels from {classes[0]} to {classes[-1]} ({shown}, ...) in {path}; "
             "renumber with np.unique(y, return_inverse=True)"
         )
     if y_test.min() < 0 or y_test.max() >= len(classes):
         raise ValueError(
-            f"y_test must be among the training labels 0..{len(classes) - 1}, but goes from "
+            f"y_test must be among the training labels 0..{len(classes) - 1}, but ranges from "
             f"{y_test.min()} to {y_test.max()} in {path}"
         )

@@ -1,4 +1,4 @@
-"""Data on the training device, normalised, and the order in which batches visit it."""
+"""Data on the training device, normalised, and the order of the batches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from nas_evidence.data.mapped import MappedRows
 class TensorData:
     """Inputs (x - mean) / std in float32 and targets, all on one device.
 
-    Inputs that are rows of a file stay there: `NormalisedRows` in place of a tensor.
+    Inputs that are rows of a file stay there, as `NormalisedRows` instead of a tensor.
     """
 
     x_train: Tensor  # [n, *input_shape]
@@ -30,15 +30,15 @@ class TensorData:
 
     @property
     def n_classes(self) -> int:
-        """Another name of `n_outputs`."""
+        """Alias of `n_outputs`."""
         return self.n_outputs
 
 
 class NormalisedRows:
     """Rows of a file as float32 tensors on a device, read and normalised when indexed.
 
-    Stands in for a tensor where no more is asked of it than length, shape, device, dtype, and
-    rows by a slice or an index tensor.
+    Replaces a tensor where only length, shape, device, dtype, and indexing by a slice or an index
+    tensor are needed.
     """
 
     dtype = torch.float32
@@ -58,7 +58,7 @@ class NormalisedRows:
 
 
 class _Rows:
-    """Some of `NormalisedRows`, as such."""
+    """A selection of `NormalisedRows`."""
 
     dtype = torch.float32
 
@@ -76,7 +76,7 @@ class _Rows:
 
 
 def select(x: Tensor, index: Tensor) -> Tensor:
-    """Return the rows `index` of inputs; those of a file stay in the file."""
+    """Return the rows `index` of inputs; rows of a file stay in the file."""
     if isinstance(x, NormalisedRows):
         return cast(Tensor, _Rows(x, index))
     return x[index.to(x.device)]
@@ -89,7 +89,7 @@ def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
     def inputs(x: Inputs) -> Tensor:
         if isinstance(x, MappedRows):
             return cast(Tensor, NormalisedRows(x, mean, std))
-        # Bytes travel to the device as bytes; the subtraction makes the float32 copy.
+        # Bytes are copied to the device as bytes; the subtraction makes the float32 copy.
         return (torch.tensor(x, device=device) - mean).div_(std)
 
     def targets(y: Array) -> Tensor:

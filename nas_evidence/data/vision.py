@@ -1,11 +1,11 @@
 """MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 in torchvision's folder layout.
 
-    MNIST/raw/  FashionMNIST/raw/    IDX files, plain or .gz; read here, nothing is unpacked
-    cifar-10-batches-py/  cifar-100-python/    pickles; read by torchvision, which first compares
+    MNIST/raw/  FashionMNIST/raw/    IDX files, plain or .gz; read here without unpacking
+    cifar-10-batches-py/  cifar-100-python/    pickles; read by torchvision, which first checks
                                                their MD5 sums, since a pickle can run code
 
 IDX: big-endian int32 magic 0x0800 + number of axes, one int32 per axis, then unsigned bytes.
-torchvision is imported for CIFAR and for downloads only.
+torchvision is imported only for CIFAR and for downloads.
 """
 
 import gzip
@@ -51,7 +51,7 @@ def read_mnist_like(
     """Return MNIST or Fashion-MNIST: uint8 [60000, 1, 28, 28] and [10000, 1, 28, 28].
 
     Raises:
-        ValueError: When a file is missing, damaged, or does not match its labels.
+        ValueError: If a file is missing, damaged, or does not match its labels.
     """
     folder = _folder_with_files(spec.name, data_root, download)
     parts = []
@@ -59,8 +59,8 @@ def read_mnist_like(
         x, y = read_idx(folder / images, n_axes=3), read_idx(folder / labels, n_axes=1)
         if len(x) != len(y):
             raise ValueError(
-                f"images and labels must be as many, but {images} has {len(x)} and {labels} "
-                f"{len(y)} in {folder}; fetch both files again"
+                f"images and labels must match in number, but {images} has {len(x)} and {labels} "
+                f"{len(y)} in {folder}; download both files again"
             )
         parts += [x[:, None], y.astype(np.int64)]
     return RawArrays(*parts)
@@ -72,7 +72,7 @@ def read_cifar(
     """Return CIFAR-10 or CIFAR-100: uint8 [50000, 3, 32, 32] and [10000, 3, 32, 32].
 
     Raises:
-        ValueError: When a file is missing or its MD5 sum is not the published one.
+        ValueError: If a file is missing or its MD5 sum is not the published one.
     """
     folder = _folder_with_files(spec.name, data_root, download)
     parts = []
@@ -95,7 +95,7 @@ def read_idx(path: Path, *, n_axes: int) -> Array:
     """Return the uint8 array in an IDX file, or in the file with ".gz" added.
 
     Raises:
-        ValueError: When the file is no IDX file of bytes with `n_axes` axes, or is cut short.
+        ValueError: If the file is not an IDX file of bytes with `n_axes` axes, or is truncated.
     """
     if path.exists():
         content = bytearray(path.read_bytes())
@@ -111,7 +111,7 @@ def read_idx(path: Path, *, n_axes: int) -> Array:
     header = [int.from_bytes(content[at : at + 4], "big") for at in range(0, start, 4)]
     shape = tuple(header[1:])
     if header[0] != 0x0800 + n_axes or min(shape) < 1:
-        raise ValueError(f"{path} is no IDX file of bytes with {n_axes} axes; fetch it again")
+        raise ValueError(f"{path} is not an IDX file of bytes with {n_axes} axes; fetch it again")
     if len(content) - start != math.prod(shape):
         raise ValueError(
             f"{path} must hold {math.prod(shape)} bytes after its header, but has "
@@ -121,7 +121,7 @@ def read_idx(path: Path, *, n_axes: int) -> Array:
 
 
 def _folder_with_files(name: str, data_root: str | None, download: bool) -> Path:
-    """Return the folder of the data set, every file in place, after a download if asked for."""
+    """Return the folder of the data set with every file in place, downloaded if requested."""
     if data_root is None:
         raise ValueError(
             f"data set '{name}' is read from a folder, but none is given; name the folder that "
@@ -129,7 +129,7 @@ def _folder_with_files(name: str, data_root: str | None, download: bool) -> Path
         )
     root = Path(data_root).expanduser()
     folder = root / FOLDERS[name]
-    # torchvision compares the sums of CIFAR files itself, and keeps those that are right.
+    # torchvision checks the MD5 sums of CIFAR files itself, and keeps correct files.
     if download and (_missing(name, folder) or name.startswith("cifar")):
         try:
             _torchvision_class(name)(root, download=True)
@@ -140,7 +140,7 @@ def _folder_with_files(name: str, data_root: str | None, download: bool) -> Path
     missing = _missing(name, folder)
     if missing:
         raise ValueError(
-            f"data set '{name}' needs the file {missing[0]} in {folder}, but it is not there; "
+            f"data set '{name}' needs the file {missing[0]} in {folder}, but it does not exist; "
             "correct --data-root, or add --download to fetch the files"
         )
     return folder
@@ -156,6 +156,6 @@ def _missing(name: str, folder: Path) -> list[str]:
 
 
 def _torchvision_class(name: str) -> Any:
-    import torchvision.datasets  # late: it brings torch with it
+    import torchvision.datasets  # late: it imports torch
 
     return getattr(torchvision.datasets, TORCHVISION_CLASSES[name])

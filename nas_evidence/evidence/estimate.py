@@ -44,38 +44,37 @@ def estimate_evidence(
 ) -> EvidenceEstimate:
     """Return the Laplace log evidence of a trained model, `.value` in nats, larger is better.
 
-    The parameters of the model are taken for the mode. The model is left exactly as it was.
+    The parameters of the model are assumed to be the mode. The model is left exactly as it was.
 
     Args:
         model: any module whose parameters are in Linear, Conv2d, GroupNorm, LayerNorm or Fixup
-            scale and bias modules, each called once; everything else in `forward` is free. With
-            block_ggn, full_ggn and full_ef any other module too, one datum at a time.
+            scale and bias modules, each called once; `forward` may do anything else. block_ggn,
+                full_ggn and full_ef also take any other module, one datum at a time.
         inputs: training inputs [n, ...], on the device of the model.
-        targets: integer labels [n] ("categorical") or real values [n, C] ("gaussian"), [n] where
-            the model has one output.
+        targets: integer labels [n] ("categorical") or real values [n, C] ("gaussian"); [n] if the
+            model has one output.
         likelihood: "categorical" (softmax) or "gaussian".
         curvature: a name in `nas_evidence.curvature.KINDS`.
-        prior_precision: > 0; one number, or one for each tensor of `model.parameters()` in their
-            order or by name; with diagonal kinds also one for each parameter [P].
+        prior_precision: > 0; one number, or one per tensor of `model.parameters()`, in their order
+            or by name; with diagonal kinds also one per parameter [P].
         noise_std: standard deviation of the noise; "gaussian" needs it.
         temperature: divisor of the logits; "categorical" only.
-        likelihood_power: κ on the likelihood; other than 1, the value compares with the same κ
-            only.
+        likelihood_power: κ on the likelihood; values with different κ cannot be compared.
         at_mode_correction: add ½ gᵀ(H + D)⁻¹g with g the gradient of the negative log joint.
-        diagnose: report gᵀ(H + D)⁻¹g, for one more forward and backward pass.
-        trace_ratio: report tr(KFAC) / tr(exact diagonal) of each tensor, Kronecker kinds only;
-            for one pass of that diagonal more.
+        diagnose: report gᵀ(H + D)⁻¹g, at the cost of one forward and backward pass.
+        trace_ratio: report tr(KFAC) / tr(exact diagonal) of each tensor, Kronecker kinds only,
+            at the cost of one pass for that diagonal.
         kfac_reduce: paths of weight layers before a global pooling, Kronecker kinds only; see
             `nas_evidence.curvature.curvature_pass`.
         batch_size: rows at a time; the result does not depend on it beyond rounding.
-        generator: random numbers of the Monte-Carlo kinds; wins over `seed`.
-        seed: of the Monte-Carlo kinds.
-        n_draws: of the Monte-Carlo kinds: every number is the mean over so many passes, and from
-            two on the estimate has a standard error.
+        generator: random numbers for the Monte-Carlo kinds; overrides `seed`.
+        seed: for the Monte-Carlo kinds.
+        n_draws: for the Monte-Carlo kinds: passes to average over; with two or more the estimate
+            has a standard error.
 
     Raises:
-        ValueError: for an unknown name, a missing or impossible number, or a layer that is not
-            supported; says what and where.
+        ValueError: for an unknown name, a missing or impossible number, or an unsupported layer;
+            says what and where.
     """
     check_kind(curvature)
     exact_diagonal = _exact_diagonal(curvature) if trace_ratio else None
@@ -124,15 +123,15 @@ def estimate_evidence(
         )
         estimate = with_trace_ratios(estimate, trace_ratios(passes[0], exact))
     if kfac_reduce:
-        estimate = _noted(estimate, f"kfac_reduce on {', '.join(sorted(kfac_reduce))}")
+        estimate = _with_note(estimate, f"kfac_reduce on {', '.join(sorted(kfac_reduce))}")
     if not estimate.valid:
-        odd = [n for n, p in model.named_parameters() if not bool(p.isfinite().all())]
-        return _noted(estimate, f"not finite: {', '.join(odd)}") if odd else estimate
+        bad = [n for n, p in model.named_parameters() if not bool(p.isfinite().all())]
+        return _with_note(estimate, f"not finite: {', '.join(bad)}") if bad else estimate
     if temperature == 1:
         return estimate
     term = Term(term="temperature", group="all", value=temperature)
     estimate = estimate.model_copy(update={"terms": (*estimate.terms, term)})
-    return _noted(estimate, f"softmax temperature {temperature:g}")
+    return _with_note(estimate, f"softmax temperature {temperature:g}")
 
 
 def _exact_diagonal(kind: str) -> str:
@@ -150,7 +149,7 @@ def _targets(targets: Tensor, likelihood: str) -> Tensor:
     return real[:, None] if real.ndim == 1 else real
 
 
-def _noted(estimate: EvidenceEstimate, note: str) -> EvidenceEstimate:
+def _with_note(estimate: EvidenceEstimate, note: str) -> EvidenceEstimate:
     return estimate.model_copy(update={"note": "; ".join(filter(None, (estimate.note, note)))})
 
 
@@ -178,8 +177,8 @@ def _per_tensor(
         values = torch.as_tensor(numbers, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            "`prior_precision` must be a number, one for each parameter tensor in their order, or "
-            f"a mapping of their names to numbers, but got {given!r}"
+            "`prior_precision` must be a number, one number per parameter tensor in their order, "
+            f"or a mapping of their names to numbers, but got {given!r}"
         ) from error
     if isinstance(given, Mapping):
         return checked_precision(names, sizes, dict(zip(given, values.tolist(), strict=True)))
@@ -194,27 +193,27 @@ def _check_data(model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
     for name, given in (("inputs", inputs), ("targets", targets)):
         if not isinstance(given, Tensor) or given.ndim == 0:
             raise ValueError(
-                f"`{name}` must be a tensor with one row for each datum, but got "
+                f"`{name}` must be a tensor with one row per datum, but got "
                 f"{'a single number' if isinstance(given, Tensor) else type(given).__name__}; "
-                "torch.as_tensor makes one of an array or a list"
+                "torch.as_tensor converts an array or a list"
             )
-        # The sum is quick, and finite only if all values are.
+        # The sum is fast, and is finite only if all values are.
         if given.is_floating_point() and not bool(given.detach().sum().isfinite()):
-            odd = (
+            bad = (
                 (~given.detach().flatten(1).isfinite()).any(1)
                 if given.ndim > 1
                 else ~given.isfinite()
             )
-            if bool(odd.any()):
+            if bool(bad.any()):
                 raise ValueError(
-                    f"`{name}` must be finite, but {int(odd.sum())} rows are not, the first of "
-                    f"them row {int(odd.nonzero()[0])}; remove them, or repair the values"
+                    f"`{name}` must be finite, but {int(bad.sum())} rows are not, the first at "
+                    f"row {int(bad.nonzero()[0])}; remove or fix them"
                 )
 
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise ValueError(
-            f"`inputs` and `targets` must have as many rows, one at least, but have {len(inputs)} "
-            f"and {len(targets)}"
+            f"`inputs` and `targets` must have the same number of rows, at least one, but have "
+            f"{len(inputs)} and {len(targets)}"
         )
 
 

@@ -1,19 +1,19 @@
-"""Evidence as the sum of predictions, one datum after another (Lyle et al. 2020, section 3).
+"""Evidence as the sum of log predictive densities, datum by datum (Lyle et al. 2020, section 3).
 
     log p(D) = Σ_i log p(y_i | D_<i)                     θ_ij ~ p(θ | D_<i),  j = 1..k
     L        = Σ_i mean_j log p(y_i | θ_ij)              log p(D) − Σ_i KL_i, in the mean
     L_k      = Σ_i log mean_j p(y_i | θ_ij)              nearer with k, in the mean
     L_S      = Σ_i log N(y_i; mean_j Y_ij, var_j Y_ij)   Y_ij = f(x_i; θ_ij) + s ε
 
-Here for models that are linear in their parameters with Gaussian noise, where the posterior before
-each datum, N(m, Σ), is known and f(x_i; θ) is normal with mean φ_iᵀ m_i and variance v_i:
+Here the models are linear in their parameters with Gaussian noise. The posterior before each
+datum, N(m, Σ), is then known and f(x_i; θ) is normal with mean φ_iᵀ m_i and variance v_i:
 
     KL_i  divergence of p(θ | D_<=i) from p(θ | D_<i): KL(p(θ | D_<i) ‖ p(θ | D_<=i)), nats
     φ_i   features of datum i [d]    z² = (y_i − φ_iᵀ m_i)² / (v_i + s²)
 
-All three are lower bounds in the mean. log p(D) does not depend on the order of the data, the
-bounds do. Differs from the paper: the draws Y of L_S contain the noise, without which it is no
-bound; its variance has k − 1 below, and its mean is finite for k >= 4 only.
+All three are lower bounds in expectation. log p(D) does not depend on the order of the data, the
+bounds do. Differs from the paper: the draws Y of L_S contain the noise, without which L_S is no
+bound; its variance is divided by k − 1, and its mean is finite only for k >= 4.
 """
 
 import math
@@ -25,7 +25,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Predictions:
-    """What is known of each datum before it is seen, float64 [n] each.
+    """The predictive distribution of each datum given those before it, float64 [n] each.
 
     mean, variance  of the noiseless output; the target has variance + noise_std²
     """
@@ -74,7 +74,7 @@ class Bounds:
 def predictions(
     features: Tensor, targets: Tensor, *, prior_precision: Tensor, noise_std: float
 ) -> Predictions:
-    """Return the prediction of each datum from those before it, in the order given.
+    """Return the prediction of each datum from those before it, in the given order.
 
     Args:
         features: Φ [n, d].
@@ -86,21 +86,21 @@ def predictions(
     mean, covariance = phi.new_zeros(phi.shape[1]), torch.diag(1 / prior_precision.double())
     means, variances = [], []
     for row, target in zip(phi, y, strict=True):
-        reach = covariance @ row
+        projected = covariance @ row
         means.append(row @ mean)
-        variances.append(row @ reach)
-        gain = reach / (variances[-1] + noise_std**2)
+        variances.append(row @ projected)
+        gain = projected / (variances[-1] + noise_std**2)
         mean = mean + gain * (target - means[-1])
-        covariance = covariance - torch.outer(gain, reach)
+        covariance = covariance - torch.outer(gain, projected)
     return Predictions(y, torch.stack(means), torch.stack(variances), noise_std)
 
 
-def sampled_bounds(known: Predictions, *, n_draws: int, generator: torch.Generator) -> Bounds:
+def sampled_bounds(predicted: Predictions, *, n_draws: int, generator: torch.Generator) -> Bounds:
     """Return L, L_k and L_S from k independent posterior draws before each datum.
 
     Args:
-        known: from `predictions`.
-        n_draws: k >= 2; the moments of one draw have no variance.
+        predicted: from `predictions`.
+        n_draws: k >= 2; a single draw has no variance.
         generator: on the CPU.
 
     Raises:
@@ -108,16 +108,16 @@ def sampled_bounds(known: Predictions, *, n_draws: int, generator: torch.Generat
     """
     if n_draws < 2:
         raise ValueError(f"`n_draws >= 2` must hold for the variance of L_S, but got {n_draws}")
-    shape = (n_draws, len(known.targets))
+    shape = (n_draws, len(predicted.targets))
     normal = torch.randn(2, *shape, dtype=torch.float64, generator=generator)
-    outputs = known.mean + known.variance.clamp(min=0).sqrt() * normal[0]
-    noise_std = torch.full_like(known.mean, known.noise_std)
-    logs = _log_normal(known.targets, outputs, noise_std)
+    outputs = predicted.mean + predicted.variance.clamp(min=0).sqrt() * normal[0]
+    noise_std = torch.full_like(predicted.mean, predicted.noise_std)
+    logs = _log_normal(predicted.targets, outputs, noise_std)
     draws = outputs + noise_std * normal[1]
     return Bounds(
         mean_log=float(logs.mean(0).sum()),
         log_mean=float((logs.logsumexp(0) - math.log(n_draws)).sum()),
-        moments=float(_log_normal(known.targets, draws.mean(0), draws.std(0)).sum()),
+        moments=float(_log_normal(predicted.targets, draws.mean(0), draws.std(0)).sum()),
     )
 
 

@@ -4,19 +4,19 @@
 
     θ*  mode [P]      H  curvature of the summed nll [P, P]      D = diag(δ), δ_l for tensor l
 
-The factors 2π of prior and Gaussian integral cancel exactly. All logs natural, values in nats,
-summed over the data, larger is better. Differs from laplace-torch: log determinants are sums of
-log1p in float64, and gradients with respect to the prior pass through every structure.
+The factors 2π of the prior and the Gaussian integral cancel exactly. Logs are natural, values in
+nats, summed over the data, larger is better. Differs from laplace-torch: log determinants are sums
+of log1p in float64, and every structure is differentiable with respect to the prior.
 
-At parameters that are not a mode, expanding the log joint to second order adds (Immer et al.
-2021, A.1, whose sign of the shift is wrong)
+Away from a mode, the second-order expansion of the log joint adds (Immer et al. 2021, A.1, with
+the sign of the shift corrected)
 
     + ½ gᵀ (H + D)⁻¹ g,      g = −∇ log p(D|θ) + D θ
 
-after which the value is exact on linear-Gaussian models at any θ. gᵀ (H + D)⁻¹ g is reported
-where the pass has the gradient; above 1 nat the parameters are not a mode. A likelihood power κ
-multiplies log likelihood, its gradient and H; the result is the evidence of no model, and
-comparable only at the same κ.
+With it the value is exact on linear-Gaussian models at any θ. gᵀ (H + D)⁻¹ g is reported if the
+pass has the gradient; above 1 nat the parameters are not a mode. A likelihood power κ multiplies
+the log likelihood, its gradient and H; the result is not the evidence of any model, and values
+with different κ cannot be compared.
 """
 
 import math
@@ -47,8 +47,8 @@ def log_evidence(
         curvature: of the summed negative log likelihood at the mode.
         squared_norms: θ_lᵀθ_l of each parameter tensor [G].
         prior_precision: δ_l > 0 of each parameter tensor [G].
-        curvature_scale: factor on the curvature; for curvature of unit noise 1/s² (Gauss-Newton)
-            or 1/s⁴ (empirical Fisher), so that one pass serves every noise.
+        curvature_scale: factor on the curvature; for curvature at unit noise 1/s² (Gauss-Newton)
+            or 1/s⁴ (empirical Fisher), so that one pass serves every noise level.
     """
     precision = prior_precision.double()
     scatter = (precision * squared_norms.to(prior_precision.device)).sum()
@@ -70,9 +70,9 @@ def laplace_estimate(
     Args:
         kind: the curvature kind that `pass_` was made with.
         pass_: curvature and log likelihood at the parameters of `model`.
-        model: whose parameters are taken for the mode.
-        prior_precision: one value > 0 for each tensor of `model.parameters()`: by name, or [G];
-            or one for each parameter [P], with diagonal kinds and full_ggn as a matrix.
+        model: its parameters are assumed to be the mode.
+        prior_precision: > 0; one value per tensor of `model.parameters()`, by name or [G]; with
+            diagonal kinds and full_ggn as a matrix also one per parameter [P].
         likelihood_power: κ > 0, on log likelihood and curvature.
         at_mode_correction: add ½ gᵀ (H + D)⁻¹ g; needs a pass with its gradient.
 
@@ -97,11 +97,11 @@ def laplace_estimate(
         )
     scatter = _scatter(model, precision, sizes)
     log_likelihood = likelihood_power * pass_.log_likelihood
-    beside = precision / likelihood_power  # κ H beside δ is H beside δ / κ
-    log_det_ratio = pass_.curvature.log_det_ratio(beside).cpu()
+    scaled = precision / likelihood_power  # κ H with precision δ equals H with δ / κ
+    log_det_ratio = pass_.curvature.log_det_ratio(scaled).cpu()
     value = log_likelihood - 0.5 * float(scatter.sum() + log_det_ratio.sum())
     log_det_groups = names if len(log_det_ratio) == len(names) else ("all",)
-    effective = pass_.curvature.effective_parameters(beside).cpu()
+    effective = pass_.curvature.effective_parameters(scaled).cpu()
     notes = [f"likelihood power {likelihood_power:g}"] if likelihood_power != 1 else []
     terms = [
         Term(term="log_likelihood", group="all", value=log_likelihood),
@@ -147,11 +147,11 @@ def with_trace_ratios(estimate: EvidenceEstimate, ratios: Mapping[str, float]) -
 
 
 def mean_estimate(draws: Sequence[EvidenceEstimate]) -> EvidenceEstimate:
-    """Return the mean of independent estimates, from two on with its standard error.
+    """Return the mean of independent estimates, with its standard error if there are two or more.
 
     Args:
-        draws: of one Monte-Carlo kind at the same parameters; the first invalid one is returned
-            as it is.
+        draws: of one Monte-Carlo kind at the same parameters; if one is invalid, the first
+            invalid one is returned unchanged.
     """
     invalid = [draw for draw in draws if not draw.valid]
     if invalid or len(draws) == 1:
@@ -221,10 +221,10 @@ def checked_precision(
     """
     if isinstance(given, Mapping):
         if set(given) != set(names):
-            odd = sorted(set(given) ^ set(names))
+            bad = sorted(set(given) ^ set(names))
             raise ValueError(
                 "`prior_precision` must name each parameter tensor once, but these are missing "
-                f"or unknown: {', '.join(odd)}"
+                f"or unknown: {', '.join(bad)}"
             )
         given = torch.tensor([given[name] for name in names], dtype=torch.float64)
     precision = given.detach().double().cpu()
@@ -239,7 +239,7 @@ def checked_precision(
 
 
 def _not_finite(pass_: CurvaturePass, norms: Tensor) -> str:
-    """Return the condition that fails, or an empty text."""
+    """Return the condition that fails, or an empty string."""
     if not math.isfinite(pass_.log_likelihood):
         return f"the log likelihood is {pass_.log_likelihood}"
     if not bool(norms.isfinite().all()):

@@ -5,8 +5,8 @@
     Φ  features [n, d]      y  targets [n, C], each column with parameters of its own
     D  prior precision, diagonal [d]      s  standard deviation of the noise
 
-With the last-layer activations of a network for features it is the evidence of that layer. Here
-it is the truth that the audit and the tests hold every estimator against.
+With the last-layer activations of a network as features it is the evidence of that layer. The
+audit and the tests use it as the truth for every estimator.
 """
 
 import math
@@ -40,7 +40,7 @@ def log_evidence_of_linear(
 def mode_of_linear(
     features: Tensor, targets: Tensor, *, prior_precision: Tensor, noise_std: float
 ) -> Tensor:
-    """Return the parameters of most posterior probability [d, C]."""
+    """Return the posterior mode of the parameters [d, C]."""
     phi, y = features.double(), targets.double()
     hessian = phi.mT @ phi / noise_std**2 + torch.diag(prior_precision.double())
     mode: Tensor = torch.linalg.solve(hessian, phi.mT @ y / noise_std**2)

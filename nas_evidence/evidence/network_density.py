@@ -1,9 +1,9 @@
-"""A network and its prior as densities of its parameters, for estimators that sample.
+"""A network and its prior as densities of its parameters, for sampling estimators.
 
     U(w) = Σ_n log p(y_n|f(x_n; w))        w  all parameters, flat, in their order  [R, P]
     V(w) = log p(w), normalised            for R replicas at a time
 
-The network is a float64 copy in evaluation mode; the replicas go through it in one program.
+The network is a float64 copy in evaluation mode that evaluates all replicas at once.
 """
 
 import copy
@@ -37,12 +37,12 @@ def flat_log_likelihood(
     """Return the log likelihood as a pure function of its parameters, and the data in float64.
 
     Raises:
-        ValueError: if the likelihood refuses the outputs with these targets, or there are none.
+        ValueError: if the likelihood refuses these outputs and targets, or there are no data.
     """
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise ValueError(
-            f"`inputs` and `targets` must have as many rows, one at least, but have {len(inputs)} "
-            f"and {len(targets)}"
+            f"`inputs` and `targets` must have the same number of rows, at least one, but "
+            f"have {len(inputs)} and {len(targets)}"
         )
     network = copy.deepcopy(model).double().eval().requires_grad_(False)
     names, shapes, sizes = zip(
@@ -70,7 +70,7 @@ def network_density(
     """
     log_likelihood, x, y = flat_log_likelihood(model, inputs, targets, likelihood)
     batched = vmap(grad_and_value(lambda flat: log_likelihood(flat, x, y)))
-    # Traced once for each number of replicas: half the time of tiny networks is Python otherwise.
+    # Traced once per number of replicas: otherwise Python takes half the time of tiny networks.
     traced: dict[torch.Size, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
 
     def density(positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,8 +97,8 @@ def spread_precision(model: nn.Module, given: float | Tensor | Mapping[str, floa
     """Return the prior precision of each parameter, float64 [P], on the device of the model.
 
     Args:
-        model: whose parameters the prior is of.
-        given: one number; one for each tensor in their order [G], or by name; or [P].
+        model: the network that the prior is for.
+        given: one number; one per tensor, in their order [G] or by name; or one per parameter [P].
 
     Raises:
         ValueError: for a wrong name or number of values, or one that is not finite or not > 0.
@@ -128,11 +128,11 @@ def estimate_of_runs(
 
     Args:
         estimator: a name in `nas_evidence.registry.SCORES`.
-        values: nats, of independent runs, two at least.
+        values: nats, of at least two independent runs.
         terms: parts and diagnostics.
-        n_data: points of the data.
+        n_data: number of data points.
         seconds: of all runs.
-        note: on a condition that was not met, or on the result.
+        note: a condition that was not met, or a remark on the result.
         valid: whether all conditions were met.
     """
     value = fmean(values)

@@ -5,13 +5,13 @@
 
     H_B  Gauss-Newton curvature of block B, all layers together  [P, P]     D  prior precision
 
-In kernel form the determinant of all data is of a matrix with blocks K_BB' = J_B D⁻¹ J_B'ᵀ, and
-leaving out those off the diagonal only raises it (Fischer). So each partition gives a lower bound
-on the evidence of the full Gauss-Newton, equal to it for one block, at the cost of n_blocks small
-kernels in place of a large one; a random part of the blocks gives an unbiased estimate of that
-bound. Unlike Kronecker and diagonal structures it keeps every correlation between layers.
+In kernel form the determinant for all data is that of a matrix with blocks K_BB' = J_B D⁻¹ J_B'ᵀ,
+and dropping the off-diagonal blocks can only raise it (Fischer). So each partition gives a lower
+bound on the full Gauss-Newton evidence, equal to it for one block, at the cost of n_blocks small
+kernels instead of a large one; a random subset of the blocks gives an unbiased estimate of that
+bound. Unlike Kronecker and diagonal structures it keeps all correlations between layers.
 
-The factor n_blocks / n_seen is outside of the determinant: inside it would reverse the bound.
+The factor n_blocks / n_seen is outside the determinant: inside, it would reverse the bound.
 """
 
 import math
@@ -44,21 +44,21 @@ def stochastic_lower_bound(
 ) -> EvidenceEstimate:
     """Return a lower bound on the full_ggn evidence of a trained model, nats.
 
-    The parameters of the model are taken for the mode. With blocks left out the value has a
-    standard error and is a bound in the mean.
+    The parameters of the model are assumed to be the mode. If blocks are left out, the value has
+    a standard error and is a bound in expectation.
 
     Args:
-        model: as `estimate_evidence` takes with full_ggn.
+        model: any that `estimate_evidence` accepts with full_ggn.
         inputs: [n, ...].
         targets: int64 [n] or real [n, C].
         likelihood: `Categorical()` or `Gaussian(noise_std)`.
-        prior_precision: > 0; one number, or one for each parameter tensor.
-        block_size: data of a block, the last may have fewer.
-        generator: on the CPU; puts the data into blocks.
-        n_blocks_seen: so many random blocks, 2 at least; None for all.
+        prior_precision: > 0; one number, or one per parameter tensor.
+        block_size: data per block; the last may have fewer.
+        generator: on the CPU; assigns the data to blocks.
+        n_blocks_seen: number of random blocks to use, at least 2; None for all.
 
     Raises:
-        ValueError: for impossible numbers, or what `curvature_pass` refuses.
+        ValueError: for impossible numbers, or for what `curvature_pass` refuses.
     """
     started = time.perf_counter()
     blocks = _blocks(len(inputs), block_size, n_blocks_seen, generator)
@@ -104,7 +104,7 @@ def stochastic_lower_bound(
 def _blocks(
     n_data: int, block_size: int, n_seen: int | None, generator: torch.Generator
 ) -> list[Tensor]:
-    """Return the rows of the blocks to be seen, of a random partition."""
+    """Return the rows of each block to use, from a random partition."""
     if block_size < 1:
         raise ValueError(f"`block_size >= 1` must hold, but got {block_size}")
     blocks = list(torch.split(torch.randperm(n_data, generator=generator), block_size))
@@ -112,21 +112,21 @@ def _blocks(
         return blocks
     if not 2 <= n_seen <= len(blocks):
         raise ValueError(
-            f"`n_blocks_seen` must be from 2 to the {len(blocks)} blocks of {block_size} that "
-            f"{n_data} data have, or None for all, but is {n_seen}"
+            f"`n_blocks_seen` must be from 2 to {len(blocks)}, the blocks of {block_size} in "
+            f"{n_data} data, or None for all, but is {n_seen}"
         )
     order = torch.randperm(len(blocks), generator=generator)[:n_seen]
     return [blocks[i] for i in order]
 
 
 def _by_tensor(model: nn.Module, given: float | Tensor | Mapping[str, float]) -> Tensor:
-    """Return one precision for each parameter tensor, float64 [G], on the CPU."""
+    """Return one precision per parameter tensor, float64 [G], on the CPU."""
     spread = spread_precision(model, given).cpu()
     parts = torch.split(spread, [p.numel() for p in model.parameters()])
     if any(bool((part != part[0]).any()) for part in parts):
         raise ValueError(
-            "`prior_precision` must be one number for each parameter tensor, but differs within "
-            "one; the kernel of a block has one factor for each tensor"
+            "`prior_precision` must be one number per parameter tensor, but differs within one; "
+            "the kernel of a block has one factor per tensor"
         )
     return torch.stack([part[0] for part in parts])
 
@@ -134,7 +134,7 @@ def _by_tensor(model: nn.Module, given: float | Tensor | Mapping[str, float]) ->
 def _log_likelihood(
     model: nn.Module, inputs: Tensor, targets: Tensor, likelihood: Likelihood, *, batch_size: int
 ) -> float:
-    """Return log p(D|θ) in nats, of all data; the model is left as it was."""
+    """Return log p(D|θ) of all data in nats; the model is left as it was."""
     pairs = zip(torch.split(inputs, batch_size), torch.split(targets, batch_size), strict=True)
     with undisturbed(model), torch.no_grad():
         return sum(float(likelihood.log_likelihood(model(x), y)) for x, y in pairs)

@@ -1,8 +1,8 @@
 """(c H + D)⁻¹ v for a block-diagonal curvature H: a preconditioner.
 
-    c  scale of the curvature      D = diag(δ), one δ a tensor [G] or each parameter [P]
+    c  scale of the curvature      D = diag(δ), one δ per tensor [G] or per parameter [P]
 
-Each block is decomposed once, whatever scales and precisions follow.
+Each block is decomposed once, for all scales and precisions.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from nas_evidence.maths.structured import BlockDiagonal
 
 @dataclass(frozen=True)
 class BlockInverse:
-    """The inverse of a scaled curvature beside a prior."""
+    """The inverse of a scaled curvature plus prior precision."""
 
     curvature: BlockDiagonal
     prior_precision: Tensor
     scale: float = 1.0
 
     def at(self, prior_precision: Tensor, scale: float) -> "BlockInverse":
-        """Return the inverse beside another prior, without a new decomposition."""
+        """Return the inverse for another prior and scale, without a new decomposition."""
         other = BlockInverse(self.curvature, prior_precision, scale)
         other.__dict__["_decomposed"] = self._decomposed
         return other
@@ -32,7 +32,7 @@ class BlockInverse:
     def __call__(self, vector: Tensor) -> Tensor:
         """Return (c H + D)⁻¹ v [P], float64, for v [P]."""
         parts = torch.split(vector, list(self.curvature.sizes))
-        triples = zip(self._decomposed, parts, self._beside, strict=True)
+        triples = zip(self._decomposed, parts, self._per_block, strict=True)
         return torch.cat([_solved(b, v, delta, self.scale) for b, v, delta in triples])
 
     @cached_property
@@ -43,7 +43,7 @@ class BlockInverse:
         )
 
     @cached_property
-    def _beside(self) -> tuple[Tensor, ...]:
+    def _per_block(self) -> tuple[Tensor, ...]:
         """Return the precision [] or [size] of each block."""
         if len(self.prior_precision) == len(self.curvature.blocks):
             return self.prior_precision.unbind()

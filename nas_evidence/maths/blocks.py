@@ -1,17 +1,18 @@
 """The block of one parameter tensor in a block-diagonal curvature matrix.
 
-    Diagonal   diag(h)                                        one number for each parameter
+    Diagonal   diag(h)                                        one number per parameter
     Rotated    (Q_B ⊗ Q_A) diag(h) (Q_B ⊗ Q_A)ᵀ               diagonal in a Kronecker eigenbasis
     Dense      any symmetric matrix
-    Kronecker  SB ⊗ SA / (N |T|), one pair for each convolution group
+    Kronecker  SB ⊗ SA / (N |T|), one pair per convolution group
 
-Everything here is float64 and a sum over data, so that blocks of disjoint data can be added. A
-Kronecker block keeps SA, SB and N apart: the product of sums is not the sum of products.
+Everything here is float64 and a sum over data, so blocks of disjoint data can be added. A
+Kronecker block stores SA, SB and N separately, because the product of sums is not the sum of
+products.
 
-Sums that were formed in float32 have noise where an eigenvalue should be 0, of either sign and of
-up to ε times the largest one (measured: 1.1 at sides from 36 to 785). Half of that noise would
-survive a clamp at 0, and count for much beside a precision of 1e-6. Eigenvalues of up to ε √side
-times the largest, the size of a random symmetric error matrix, are therefore taken for 0.
+Sums formed in float32 carry noise where an eigenvalue should be 0, of either sign and up to ε
+times the largest one (measured: 1.1 at sides from 36 to 785). A clamp at 0 would keep the positive
+half of that noise, which matters next to a precision of 1e-6. Eigenvalues up to ε √side times the
+largest, the size of a random symmetric error matrix, are therefore set to 0.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Diagonal:
         return self.values.numel()
 
     def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], clamped at 0, and how many were below."""
+        """Return the eigenvalues [size], clamped at 0, and how many were negative."""
         return clamped(self.values.flatten())
 
     def trace(self) -> Tensor:
@@ -46,13 +47,13 @@ class Diagonal:
         return (vector.square() / (self.values.flatten().clamp(min=0) + precision)).sum()
 
     def plus(self, other: "Diagonal") -> "Diagonal":
-        """Return the block of the data of both."""
+        """Return the block of the combined data."""
         return Diagonal(self.values + other.values)
 
 
 @dataclass(frozen=True)
 class Rotated:
-    """Diagonal in the eigenbasis of a Kronecker block; not a sum over data, the basis is not.
+    """Diagonal in the eigenbasis of a Kronecker block; no sum over data, so it cannot be added.
 
     values  [groups, d_out, d_in]
     left    Q_B, columns [groups, d_out, d_out]
@@ -69,7 +70,7 @@ class Rotated:
         return self.values.numel()
 
     def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], clamped at 0, and how many were below."""
+        """Return the eigenvalues [size], clamped at 0, and how many were negative."""
         return clamped(self.values.flatten())
 
     def trace(self) -> Tensor:
@@ -95,7 +96,7 @@ class Dense:
         return len(self.matrix)
 
     def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], without noise, and how many were below 0."""
+        """Return the eigenvalues [size], without noise, and how many were negative."""
         return without_noise(torch.linalg.eigvalsh(self.matrix), self.rounding)
 
     def trace(self) -> Tensor:
@@ -113,13 +114,13 @@ class Dense:
         return without_noise(eigenvalues, self.rounding)[0], vectors
 
     def plus(self, other: "Dense") -> "Dense":
-        """Return the block of the data of both."""
+        """Return the block of the combined data."""
         return Dense(self.matrix + other.matrix, max(self.rounding, other.rounding))
 
 
 @dataclass(frozen=True)
 class Kronecker:
-    """The block SB ⊗ SA / (N |T|) of a weight (out, in), one pair for each convolution group.
+    """The block SB ⊗ SA / (N |T|) of a weight (out, in), one pair per convolution group.
 
     inputs       SA = Σ_{n,t} a aᵀ    [groups, d_in, d_in]
     gradients    SB = Σ_{n,t,c} s sᵀ  [groups, d_out, d_out]
@@ -145,10 +146,10 @@ class Kronecker:
         return 1 / (self.n_data * self.n_positions)
 
     def spectrum(self) -> tuple[Tensor, int]:
-        """Return the eigenvalues [size], and how many eigenvalues of the factors were below 0.
+        """Return the eigenvalues [size], and how many eigenvalues of the factors were negative.
 
-        The factors are freed of noise, not the product: two rounding errors below zero would
-        multiply to a positive eigenvalue.
+        Noise is removed from the factors, not the product: two eigenvalues that rounding made
+        negative would multiply to a positive one.
         """
         left, n_left = without_noise(torch.linalg.eigvalsh(self.gradients), self.rounding)
         right, n_right = without_noise(torch.linalg.eigvalsh(self.inputs), self.rounding)
@@ -172,7 +173,7 @@ class Kronecker:
         return Rotated(self.scale * b[:, :, None] * a[:, None, :], left, right)
 
     def plus(self, other: "Kronecker") -> "Kronecker":
-        """Return the block of the data of both: the product of the sums.
+        """Return the block of the combined data: the product of the sums.
 
         Raises:
             ValueError: if the numbers of positions differ.
@@ -195,10 +196,10 @@ Block = Diagonal | Rotated | Dense | Kronecker
 
 
 def add_blocks(one: Block, other: Block) -> Block:
-    """Return the block of the data of both.
+    """Return the block of the combined data.
 
     Raises:
-        ValueError: if they are of different kinds, or of a kind that is not a sum over data.
+        ValueError: if their kinds differ, or the kind is not a sum over data.
     """
     match one, other:
         case Diagonal(), Diagonal():
@@ -210,17 +211,17 @@ def add_blocks(one: Block, other: Block) -> Block:
         case _:
             raise ValueError(
                 f"a {type(one).__name__} and a {type(other).__name__} block cannot be added; "
-                "merge passes of one kind, and not of ekfac_ggn, whose basis depends on all data"
+                "merge passes of one kind, except ekfac_ggn, whose basis depends on all data"
             )
 
 
 def clamped(eigenvalues: Tensor) -> tuple[Tensor, int]:
-    """Return the eigenvalues clamped at 0, and how many were below."""
+    """Return the eigenvalues clamped at 0, and how many were negative."""
     return eigenvalues.clamp(min=0), int((eigenvalues < 0).sum())
 
 
 def without_noise(eigenvalues: Tensor, rounding: float) -> tuple[Tensor, int]:
-    """Return eigenvalues with 0 for those that rounding explains, and how many were below 0.
+    """Return eigenvalues with rounding noise set to 0, and how many were negative.
 
     Args:
         eigenvalues: of symmetric matrices that are positive but for rounding [..., side].

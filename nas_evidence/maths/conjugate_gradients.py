@@ -1,10 +1,10 @@
 """bᵀ A⁻¹ b and A⁻¹ b by preconditioned conjugate gradients (Hestenes & Stiefel 1952).
 
-    A  symmetric and positive [P, P], known by its products      M ≈ A  preconditioner
+    A  symmetric positive definite [P, P], given by products      M ≈ A  preconditioner
 
-With x_0 = 0 each step adds α_k r_kᵀ M⁻¹ r_k to bᵀ x_k, which so rises to bᵀ A⁻¹ b: every value on
-the way is a lower bound. The sum of the last few increments estimates what is missing (Golub &
-Meurant 1997); the iteration ends when they are a small part of the value.
+With x_0 = 0 each step adds α_k r_kᵀ M⁻¹ r_k to bᵀ x_k, which increases to bᵀ A⁻¹ b, so every
+iterate is a lower bound. The sum of the last few increments estimates the remainder (Golub &
+Meurant 1997); the iteration stops when it is a small fraction of the value.
 """
 
 import math
@@ -15,16 +15,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-#: Increments that stand for the remainder.
+#: Number of increments that estimate the remainder.
 _DELAY = 3
 
 
 class Solution(NamedTuple):
-    """What the iteration found.
+    """The result of the iteration.
 
     x            A⁻¹ b [P]
     quadratic    bᵀ x, at most bᵀ A⁻¹ b
-    n_products   with A
+    n_products   number of products with A
     complete     whether the last increments were small enough
     """
 
@@ -49,9 +49,9 @@ def solve(
         product: A v of v [P].
         b: right side [P], float64.
         precondition: M⁻¹ v of v [P].
-        max_products: with A, at most.
-        tolerance: the last increments as a part of bᵀ x, at which the iteration ends.
-        enough: a value of bᵀ x above which no more need be known.
+        max_products: largest number of products with A.
+        tolerance: the iteration stops when the last increments are this fraction of bᵀ x.
+        enough: the iteration also stops once bᵀ x exceeds this value.
     """
     x, residual = torch.zeros_like(b), b.clone()
     z = precondition(residual)
@@ -61,10 +61,10 @@ def solve(
         if not (square > 0 and math.isfinite(square)):
             return Solution(x, quadratic, done, square == 0)
         image = product(direction)
-        bend = float(direction @ image)
-        if not (bend > 0 and math.isfinite(bend)):
+        curvature = float(direction @ image)
+        if not (curvature > 0 and math.isfinite(curvature)):
             return Solution(x, quadratic, done + 1, False)
-        step = square / bend
+        step = square / curvature
         x += step * direction
         residual -= step * image
         quadratic += step * square

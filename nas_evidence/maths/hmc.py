@@ -1,19 +1,18 @@
-"""Hamiltonian Monte Carlo on a path of densities, all replicas in one program (P002).
+"""Hamiltonian Monte Carlo on a path of densities, all replicas at once (P002).
 
     log π_β(w) = V(w) + β U(w) + const        β in [0, 1], or an inverse temperature
     H(w, p)    = −V(w) − β U(w) + ½ pᵀp
 
-    w  positions [R, P]    V  base log density [R]    β  one for each replica [R]
+    w  positions [R, P]    V  base log density [R]    β  one per replica [R]
     p  momenta   [R, P]    U  tilt [R]                ε, σ  step size [R] and scale [R, P]
 
-V is what the path starts from (a prior, a Gaussian) and U what is added along it, so that
-d log Z / dβ = ⟨U⟩_β. A leapfrog step moves w by ε σ p; σ is an inverse mass, and affects speed
-only. A hard box enters the accept step and not the force. Replicas j and j + 1 of one ladder
-exchange their positions with probability min(1, exp((β_j − β_{j+1}) (U_{j+1} − U_j))), even and
-odd pairs in turn.
+The path starts at V (a prior, a Gaussian) and adds U along the way, so d log Z / dβ = ⟨U⟩_β. A
+leapfrog step moves w by ε σ p; σ is an inverse mass and affects speed only. A hard box enters the
+accept step, not the force. Replicas j and j + 1 of one ladder swap positions with probability
+min(1, exp((β_j − β_{j+1}) (U_{j+1} − U_j))), alternating between even and odd pairs.
 
-Step sizes and scales are tuned by `warm_up` and held fixed afterwards, without which detailed
-balance would be lost (Baldock and Marzari 2019 tune while they sample; we do not).
+`warm_up` tunes step sizes and scales, which then stay fixed: tuning while sampling would break
+detailed balance (Baldock and Marzari 2019 do so; we do not).
 """
 
 from collections.abc import Callable
@@ -26,14 +25,14 @@ from torch import Tensor
 Density = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 TARGET_ACCEPTANCE = 0.8
-_JITTER = 0.2  # relative, of the step size: no orbit is a whole number of periods for ever
+_JITTER = 0.2  # relative, on the step size, so that trajectories do not lock into periodic orbits
 
 
 @dataclass(frozen=True)
 class Path:
     """Densities from `base` (β = 0) to `base` + `tilt` (β = 1).
 
-    half_width  of a box around 0 outside which every density is zero [P]; None for no box
+    half_width  [P] of a box around 0, outside which every density is zero; None for no box
     """
 
     base: Density
@@ -81,7 +80,7 @@ class Replicas:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What `warm_up` finds: step size [R], scale [R, P]; and the length of a trajectory."""
+    """Step size [R] and scale [R, P], set by `warm_up`, and the length of a trajectory."""
 
     step_size: Tensor
     scale: Tensor
@@ -89,7 +88,7 @@ class Tuning:
 
 
 def differentiable(log_density: Callable[[Tensor], Tensor]) -> Density:
-    """Return a density with gradients from one that gives values [R] for positions [R, P]."""
+    """Return a density with gradients, given a function from positions [R, P] to values [R]."""
 
     def with_gradient(positions: Tensor) -> tuple[Tensor, Tensor]:
         leaves = positions.detach().requires_grad_(True)
@@ -113,19 +112,19 @@ def leapfrog(
     """Return replicas and momenta [R, P] after `n_steps` reversible steps.
 
     Args:
-        path: of the densities.
+        path: the densities.
         start: the replicas.
         momenta: [R, P].
         betas: [R].
         move: ε σ [R, P], of either sign.
-        n_steps: one evaluation of the path each.
+        n_steps: each evaluates the path once.
     """
-    now = start
+    here = start
     for _ in range(n_steps):
-        momenta = momenta + 0.5 * move * (now.base_gradient + betas[:, None] * now.tilt_gradient)
-        now = replicas_at(path, now.positions + move * momenta)
-        momenta = momenta + 0.5 * move * (now.base_gradient + betas[:, None] * now.tilt_gradient)
-    return now, momenta
+        momenta = momenta + 0.5 * move * (here.base_gradient + betas[:, None] * here.tilt_gradient)
+        here = replicas_at(path, here.positions + move * momenta)
+        momenta = momenta + 0.5 * move * (here.base_gradient + betas[:, None] * here.tilt_gradient)
+    return here, momenta
 
 
 def hmc_step(
@@ -133,7 +132,7 @@ def hmc_step(
 ) -> tuple[Replicas, Tensor]:
     """Return the replicas after one trajectory, and the acceptance probability of each [R].
 
-    A trajectory that ends outside the box, or at a density that is not a number, is refused.
+    A trajectory that ends outside the box, or where a density is NaN, is rejected.
     """
     momenta = _normal(state.positions, generator)
     factor = 1 + _JITTER * (2 * _uniform(state.base, generator) - 1)
@@ -156,8 +155,8 @@ def exchange(
     Args:
         state: R replicas, ladder after ladder, each of `n_nodes`.
         betas: [R].
-        n_nodes: of one ladder; replicas of different ladders never meet.
-        odd: try the pairs (1, 2), (3, 4), ... and not (0, 1), (2, 3), ...
+        n_nodes: replicas per ladder; replicas of different ladders never swap.
+        odd: try the pairs (1, 2), (3, 4), ... instead of (0, 1), (2, 3), ...
         generator: of random numbers.
     """
     order = torch.arange(len(betas), device=betas.device)
@@ -181,28 +180,28 @@ def warm_up(
     fixed_scale: bool = False,
     between: Callable[[Replicas, int], Replicas] = lambda state, _: state,
 ) -> tuple[Replicas, Tuning]:
-    """Return replicas and tuning after burn-in; every acceptance is near TARGET_ACCEPTANCE.
+    """Return replicas and tuning after burn-in, with acceptance near TARGET_ACCEPTANCE.
 
-    The step size follows the acceptance of each trajectory, with a gain that falls. At a third
-    and at two thirds of the way the scale becomes the spread seen since the last change.
+    The step size follows the acceptance of each trajectory, with decreasing gain. One third and
+    two thirds of the way through, the scale is reset to the spread seen since the last reset.
 
     Args:
-        path: of the densities.
+        path: the densities.
         state: where to start.
         betas: [R].
-        tuning: to start from.
-        n_trajectories: of the burn-in.
+        tuning: the initial values.
+        n_trajectories: length of the burn-in.
         generator: of random numbers.
         pools: replica r is tuned together with r + pools, r + 2 pools, ...
         fixed_scale: tune the step size only.
-        between: done to the replicas after each trajectory, given its number: swaps, new draws.
+        between: applied to the replicas after each trajectory, given its number: swaps, new draws.
     """
     log_step = tuning.step_size.log()
     changes = () if fixed_scale else (n_trajectories // 3, 2 * n_trajectories // 3)
     seen: list[Tensor] = []
     for n in range(n_trajectories):
         if n in changes and len(seen) > 4:
-            scale = _spread(torch.stack(seen[len(seen) // 4 :]), pools)
+            scale = _standard_deviation(torch.stack(seen[len(seen) // 4 :]), pools)
             log_step = log_step + (tuning.scale.log() - scale.log()).mean(1)
             tuning, seen = replace(tuning, scale=scale), []
         tuning = replace(tuning, step_size=log_step.exp())
@@ -214,12 +213,12 @@ def warm_up(
     return state, replace(tuning, step_size=log_step.exp())
 
 
-def _spread(positions: Tensor, pools: int) -> Tensor:
+def _standard_deviation(positions: Tensor, pools: int) -> Tensor:
     """Return the standard deviation [R, P] of positions [n, R, P], over replicas of one pool."""
     n_seen, n_replicas, n_parameters = positions.shape
     pooled = positions.view(n_seen, n_replicas // pools, pools, n_parameters).flatten(0, 1)
     scale = pooled.std(0)
-    # A replica that never moved says nothing about its scale.
+    # A replica that never moved has no spread: keep its scale above zero.
     floor = 1e-3 * scale.mean(1, keepdim=True) + torch.finfo(scale.dtype).tiny
     return scale.maximum(floor).repeat(n_replicas // pools, 1)
 

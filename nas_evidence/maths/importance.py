@@ -1,18 +1,18 @@
 """Which parameters of an architecture matter: PED-ANOVA (Watanabe, Bansal and Hutter, 2023).
 
-How differently is parameter d distributed among the best trials than among all? The Pearson
-divergence of their densities, on a grid of k = 1..m,
+How does the distribution of parameter d among the best trials differ from that among all trials?
+The Pearson divergence of the two densities, on a grid of k = 1..m,
 
     D_d = sum_k q_k (p_k / q_k - 1)^2         p among the best [m], q among all [m]
 
-is up to a factor the variance that a functional analysis of variance gives to parameter d, for
-the function "is among the best" (their equation 12). Densities are mixtures of one kernel for
-each trial and one broad kernel, so that no p_k / q_k explodes where nobody looked. Kernels of
-ordered values are normal, cut off at the ends of the grid, their width by Scott's rule; those of
-categories are points.
+is, up to a factor, the variance that a functional ANOVA assigns to parameter d for the function
+"is among the best" (their equation 12). Densities are mixtures of one kernel per trial and one
+broad kernel, so that p_k / q_k stays bounded where there are no trials. Kernels of ordered values
+are normal, truncated at the ends of the grid, with Scott's rule for the width; those of categories
+are point masses.
 
-D is never negative, so that a parameter without influence gets some. `chance` says how often so
-many trials chosen at random look as different.
+D is never negative, so a parameter without influence still has D > 0. `chance` says how often the
+same number of randomly chosen trials differs as much.
 """
 
 import math
@@ -26,10 +26,10 @@ from scipy.special import ndtr
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-#: Share of the trials that counts as the best, and how many it is at least.
+#: Share of the trials that counts as the best, and the smallest number that does.
 BEST_SHARE = 0.25
 MIN_BEST = 4
-#: Fewer trials than this say nothing.
+#: With fewer trials than this there is no result.
 MIN_TRIALS = 10
 N_SHUFFLES = 200
 _NARROWEST = 0.5 / 1.64  # of a normal kernel: 90 % of it lies in its own cell
@@ -37,7 +37,7 @@ _NARROWEST = 0.5 / 1.64  # of a normal kernel: 90 % of it lies in its own cell
 
 @dataclass(frozen=True)
 class Axis:
-    """The grid of one parameter: m cells, in an order or as categories."""
+    """The grid of one parameter: m cells, ordered or categorical."""
 
     cells: int
     ordered: bool
@@ -45,9 +45,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Importance:
-    """What one parameter matters.
+    """How much one parameter matters.
 
-    divergence  D above, 0 where the best are spread as all are
+    divergence  D above, 0 if the best are distributed like all trials
     share       of the sum over all parameters
     chance      share of random choices with at least this divergence
     """
@@ -65,15 +65,15 @@ def ped_anova(
     seed: int,
     n_best: int | None = None,
 ) -> dict[str, Importance]:
-    """Return how much each parameter decides who is among the best by `score` [n].
+    """Return how much each parameter decides which trials are among the best by `score` [n].
 
-    Empty where fewer than MIN_TRIALS have a score.
+    Empty if fewer than MIN_TRIALS trials have a score.
 
     Args:
         positions: the cell 0..m-1 of each trial [n], by parameter.
         score: larger is better; trials without one (NaN) are left out.
         axes: the grid of each parameter.
-        seed: of the random choices behind `chance`.
+        seed: for the random choices behind `chance`.
         n_best: how many count as the best; by default a quarter.
     """
     values = np.asarray(score, np.float64)
@@ -113,7 +113,7 @@ def density(cells: Integers, axis: Axis) -> Floats:
     if not axis.ordered:
         return (counts + 1 / axis.cells) / (len(cells) + 1)
     grid = np.arange(axis.cells, dtype=np.float64)
-    kernels = _normal_kernels(grid, _width(cells), axis.cells)  # one for each cell [m, m]
+    kernels = _normal_kernels(grid, _width(cells), axis.cells)  # one per cell [m, m]
     broad = _normal_kernels(np.array([(axis.cells - 1) / 2]), float(axis.cells), axis.cells)
     mixture: Floats = (counts @ kernels + broad[0]) / (len(cells) + 1)
     return mixture
@@ -128,7 +128,7 @@ def _width(cells: Integers) -> float:
 
 
 def _normal_kernels(centres: Floats, width: float, m: int) -> Floats:
-    """Return the mass of normals at `centres` [c] in each cell [c, m], cut off at the ends."""
+    """Return the mass of normals at `centres` [c] in each cell [c, m], truncated at the ends."""
     edges = np.arange(m + 1) - 0.5
     below = ndtr((edges - centres[:, None]) / width)
     mass: Floats = np.diff(below, axis=1)
@@ -139,7 +139,7 @@ def _normal_kernels(centres: Floats, width: float, m: int) -> Floats:
 def ordered_cells(
     values: Sequence[float], *, low: float, high: float, log: bool, m: int
 ) -> Integers:
-    """Return the cell 0..m-1 of each value on a grid from `low` to `high`, in logarithm if `log`.
+    """Return the cell 0..m-1 of each value on a grid from `low` to `high`, logarithmic if `log`.
 
     >>> ordered_cells([1, 4, 16], low=1, high=16, log=True, m=5).tolist()
     [0, 2, 4]
@@ -150,5 +150,5 @@ def ordered_cells(
     if high <= low or m < 2:
         return np.zeros(len(at), np.int64)
     step = (high - low) / (m - 1)
-    # a hair below the middle, so that rounding errors do not decide; ties go to the lower cell
+    # just below the middle, so that ties go to the lower cell whatever the rounding
     return np.clip(np.ceil((at - low) / step - 0.5 - 1e-9), 0, m - 1).astype(np.int64)

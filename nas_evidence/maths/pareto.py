@@ -1,9 +1,10 @@
-"""Pareto fronts: points that no other matches in every objective and beats in one.
+"""Pareto fronts: points that no other point dominates.
 
-    points  [n, k]   larger is better in each of k objectives; equal points are on a front together
+    points  [n, k]   larger is better in each of k objectives; equal points share a front
 
-Front 0 is that of all points, front 1 that of those not on front 0, and so on (non-dominated
-sorting, Deb et al. 2002).
+A point dominates another if it is at least as good in every objective and better in one. Front 0
+is that of all points, front 1 that of the points not on front 0, and so on (non-dominated sorting,
+Deb et al. 2002).
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,7 @@ def on_front(points: Sequence[Point]) -> list[bool]:
     [True, True, False]
     """
     front: list[Point] = []
-    for point in sorted(set(points), reverse=True):  # those that follow dominate none before them
+    for point in sorted(set(points), reverse=True):  # later points dominate no earlier one
         if not is_matched(point, front):
             front.append(point)
     found = set(front)
@@ -33,8 +34,8 @@ def on_front(points: Sequence[Point]) -> list[bool]:
 def fronts(points: Sequence[Point]) -> list[int]:
     """Return the front of each point [n], 0 for those that no other dominates.
 
-    Taken from the largest first coordinate down, a point is dominated by earlier ones only, and
-    belongs to the first front that holds none of them; by transitivity that is a bisection.
+    In descending order a point can be dominated by earlier points only. It belongs to the first
+    front with no point that dominates it, found by bisection because dominance is transitive.
 
     >>> fronts([(2.0, 0.0), (1.0, 1.0), (0.0, 1.0)])
     [0, 0, 1]

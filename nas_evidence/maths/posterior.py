@@ -3,9 +3,9 @@
     w_i = exp(e_i / T) / sum_j exp(e_j / T)       e log evidence [n], nats summed over the data
 
 T = 1 is Bayes' rule with equal prior probabilities. Log evidences of networks differ by tens to
-thousands of nats, mostly more than any approximation of them is good for, so that these weights
-are nearly one-hot. T = N, the number of data, tempers them: the ratio of two weights is then that
-of the typical (geometric mean) probability which the models give to one label, whatever N.
+thousands of nats, so these weights are nearly one-hot, mostly with more confidence than the
+approximations justify. T = N, the number of data, tempers them: the ratio of two weights is then
+the ratio of the geometric mean probabilities that the two models give to one label, whatever N.
 
     2 ln B    0 to 2            2 to 6      6 to 10    above 10      (Kass and Raftery 1995, 3.2)
               hardly worth      positive    strong     very strong
@@ -31,7 +31,7 @@ def posterior_weights(log_evidence: ArrayLike, *, temperature: float = 1.0) -> F
 
 
 def bayes_factor_words(log_bayes_factor: float) -> str:
-    """Return what evidence for the first model a log Bayes factor >= 0 is.
+    """Return in words how strong the evidence of a log Bayes factor >= 0 is.
 
     >>> [bayes_factor_words(b) for b in (0.5, 2.0, 4.0, 40.0)]
     ['hardly worth a mention', 'positive', 'strong', 'very strong']

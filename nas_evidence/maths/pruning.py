@@ -1,11 +1,11 @@
-"""The rule by which a trial is pruned among those at its rung; larger scores are better.
+"""The rule that decides which trials at a rung are pruned; larger scores are better.
 
     halving   go on if rank <= max(1, floor(n / eta)), eta = reduction (Li et al. 2020)
     median    go on if score >= median of the others' scores (Golovin et al. 2017)
 
-n counts the trial itself. Rank 1 is best and equals share a rank, so that the order in which
-trials come decides nothing. The scheduler asks here when a trial arrives at a rung, and the report
-when it replays what pruning would have done.
+n counts the trial itself. Rank 1 is best and ties share a rank, so the order in which tied trials
+arrive does not matter. The scheduler applies the rule when a trial reaches a rung, the report when
+it replays what pruning would have done.
 """
 
 import math
@@ -24,8 +24,8 @@ class Judgement:
     """Where a score stands among the others at its rung.
 
     rank    1 + number of others that are better
-    n       scores compared, its own included
-    middle  median of the others, -inf without any
+    n       scores compared, including its own
+    middle  median of the others, -inf if there are none
     """
 
     rank: int
@@ -52,5 +52,5 @@ def judge(
 
 
 def n_kept(n: int, reduction: int) -> int:
-    """Return how many of `n` trials go on by halving: one in `reduction`, and always one."""
+    """Return how many of `n` trials go on by halving: one in `reduction`, at least one."""
     return max(1, n // reduction)

@@ -1,25 +1,25 @@
-"""How well a score ranks: Spearman, Kendall, regret, each with what resampling says of it.
+"""How well a score ranks: Spearman, Kendall and regret, with bootstrap intervals.
 
     rho      Spearman's: correlation of the ranks (ties share their mean rank)
-    partial  the same once what a third quantity z explains is taken out of both:
+    partial  Spearman's, given a third quantity z:
              (rho_xy - rho_xz rho_yz) / sqrt((1 - rho_xz^2) (1 - rho_yz^2))
     tau      Kendall's tau-b: concordant minus discordant pairs, corrected for ties
-    regret_k max_i y_i - max of y_i over the k best by score: the target lost by trusting it;
-             ties in the score count against it: among equals the worst target comes first
+    regret_k max_i y_i - max of y_i over the k best by score: the loss in the target from
+             trusting the score; among ties in the score the worst target comes first
 
     x score [n]    y target [n]    both larger is better, so the sign of rho means what it says
-    c counts [B, n]: how often resample b holds datum i; inside, [n, B] with a datum's counts
-      side by side in memory, since sorting data then moves whole rows
+    c counts [B, n]: how often resample b contains datum i; internally [n, B], so that sorting
+      the data moves whole rows of memory
 
-Intervals are bootstrap percentiles over ONE resampling plan for all scores of a group, so that two
-scores can be compared resample by resample. With s_ij = sign(x_i - x_j) the centred ranks in a
-resample are sum_j c_j s_ij / 2, so that no resample is ever sorted:
+Intervals are bootstrap percentiles. All scores of a group use ONE resampling plan, so two scores
+can be compared resample by resample. With s_ij = sign(x_i - x_j) the centred ranks in a resample
+are sum_j c_j s_ij / 2, so no resample needs sorting:
 
     rho = sum_i c_i X_i Y_i / sqrt(sum_i c_i X_i^2 sum_i c_i Y_i^2)    X = s^x c,  Y = s^y c
     tau = c' (s^x * s^y) c  / sqrt(c' |s^x| c   c' |s^y| c)            * elementwise
 
-In a resample the regret is that of the distinct data it holds. A resample in which a value is
-undefined does not count. (Spearman 1904; Kendall 1945; Efron 1979.)
+The regret in a resample is over its distinct data. Resamples with an undefined value are ignored.
+(Spearman 1904; Kendall 1945; Efron 1979.)
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from scipy.special import comb
 
 Floats = NDArray[np.float64]
 
-#: Below this many pairs a correlation says nothing and is undefined.
+#: A correlation of fewer pairs is undefined.
 MIN_PAIRS = 5
 MAX_RESAMPLES = 2000
 MIN_RESAMPLES = 500
@@ -52,10 +52,11 @@ class Interval:
 class RankStatistics:
     """How one score ranks one target.
 
-    rho, tau, regret are None, or empty, where undefined; `reason` then says why in words.
-    `regret` and its intervals are by the number of first choices. `partial` is None without a
-    quantity to take out, and where that explains score or target completely.
-    n pairs were used; n_missing were dropped, one of their values missing.
+    rho, tau, regret are None, or empty, where undefined; `reason` then says why.
+
+    `regret` and its intervals are keyed by k. `partial` is None without a third quantity, or
+    where that quantity determines score or target completely.
+    n pairs were used; n_missing were dropped because a value was missing.
     """
 
     n: int
@@ -74,8 +75,8 @@ class RankStatistics:
 def resampling_plan(n: int, *, seed: int, n_resamples: int | None = None) -> Floats:
     """Return counts [B, n]: how often each of n data is drawn, with replacement.
 
-    B is `n_resamples`, by default MAX_RESAMPLES for few data and less for many, whose intervals
-    are narrow anyway.
+    B is `n_resamples`, by default MAX_RESAMPLES for few data and less for many, where intervals
+    are narrow.
     """
     if n_resamples is None:
         n_resamples = min(MAX_RESAMPLES, max(MIN_RESAMPLES, RESAMPLED_CELLS // max(n, 1)))
@@ -96,8 +97,8 @@ def rank_statistics(
 ) -> RankStatistics:
     """Return how `score` [n] ranks `target` [n], with intervals from `plan` [B, n].
 
-    Missing values (NaN) are dropped pairwise and counted. Undefined for fewer than five pairs and
-    where score or target is constant. `given` [n] is taken out for the partial correlation.
+    Pairs with a missing value (NaN) are dropped and counted. Undefined for fewer than five pairs
+    or a constant score or target. The partial correlation is given `given` [n].
     """
     x, y, kept = _complete_pairs(score, target)
     n, n_missing = len(x), int((~kept).sum())
@@ -133,9 +134,9 @@ def rank_statistics(
 def random_statistics(
     target: ArrayLike, *, regret_at: Sequence[int] = (1, 3, 10)
 ) -> RankStatistics:
-    """Return what an order drawn at random gives for `target` [n]: mean and central 95 %.
+    """Return the statistics of a random order of `target` [n]: mean and central 95 %.
 
-    The spread of rho and tau is that of the normal limit. The best of k drawn of n is the i-th
+    rho and tau use the spread of their normal limit. The best of k drawn from n is the i-th
     smallest with probability C(i-1, k-1) / C(n, k).
     """
     y = np.asarray(target, np.float64)
@@ -188,7 +189,7 @@ def undefined_reason(score: Floats, target: Floats) -> str:
 
 
 def regret(score: ArrayLike, target: ArrayLike, k: int) -> float:
-    """Return the target lost by trusting the k best by score, in units of the target.
+    """Return the loss from picking the k best by score, in units of the target.
 
     Ties in the score count against it.
 
@@ -205,7 +206,7 @@ def share_at_least_as_good(
 ) -> float | None:
     """Return the share of resamples in which `rival` has at least the rho of `score`.
 
-    None where either rho is undefined on the data for which all three values are known.
+    None if either rho is undefined on the data where all three values are known.
     """
     x, z, y = (np.asarray(values, np.float64) for values in (score, rival, target))
     kept = np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
@@ -226,7 +227,7 @@ def _complete_pairs(
 
 
 def _centred_ranks(values: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Return twice the centred ranks in each resample [n, B], and its ordered pairs untied [B]."""
+    """Return twice the centred ranks in each resample [n, B], and its untied pairs [B]."""
     _, level = np.unique(values, return_inverse=True)
     order = np.argsort(level, kind="stable")
     starts = np.flatnonzero(np.diff(level[order], prepend=-1))
@@ -237,7 +238,7 @@ def _centred_ranks(values: Floats, counts: Floats) -> tuple[Floats, Floats]:
     total = ranks[-1].copy()
     ranks *= 2
     ranks -= mass
-    ranks -= total  # what lies below a level minus what lies above it
+    ranks -= total  # number below a level minus number above it
     return ranks[level], total**2 - np.einsum("nb,nb->b", mass, mass)
 
 
@@ -264,7 +265,7 @@ def _partial(x: Floats, y: Floats, z: Floats) -> float | None:
 def _without(xy: Floats, xz: Floats, yz: Floats) -> Floats:
     """Return the partial correlations of x and y given z from the three correlations [B]."""
     left = (1 - xz**2) * (1 - yz**2)
-    return _ratio(xy - xz * yz, np.where(left < 1e-12, 0.0, left))  # z says all: undefined
+    return _ratio(xy - xz * yz, np.where(left < 1e-12, 0.0, left))  # z determines x or y
 
 
 def _concordant(x: Floats, y: Floats, counts: Floats) -> Floats:
@@ -283,7 +284,7 @@ def _resampled_regret(x: Floats, y: Floats, k: int, counts: Floats) -> Floats:
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
-    """Return above / sqrt(below), NaN for a resample in which one side is constant."""
+    """Return above / sqrt(below), NaN for a resample in which x or y is constant."""
     ratio = np.full_like(above, np.nan)
     np.divide(above, np.sqrt(below), out=ratio, where=below > 0)
     return ratio.clip(-1, 1)

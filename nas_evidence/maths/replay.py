@@ -1,10 +1,9 @@
-"""What pruning would have done, replayed on trials that ran to their end.
+"""What pruning would have done, replayed on trials that ran to completion.
 
-    scores [R, n]  larger is better, NaN where unknown: trial i at rung r, rungs in order of time
+    scores [R, n]  trial i at rung r, larger is better, NaN if unknown; rungs in order of time
 
-The rule is that of the scheduler, in `maths/pruning.py`. A trial of unknown score goes on: nothing
-speaks against it. In the `cohort` all trials stand at the rung together, so that the order in
-which they came does not matter.
+The rule is the scheduler's, in `maths/pruning.py`. A trial without a score goes on. `cohort`
+compares all trials at a rung at once, so their order does not matter.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from nas_evidence.maths.pruning import Rule, judge, n_kept
 
 @dataclass(frozen=True)
 class Cut:
-    """One cohort at one rung; `place` counts from 1 among the known scores [n], 0 for unknown."""
+    """One cohort at one rung; `place` [n] ranks known scores from 1, unknown ones are 0."""
 
     n: int
     n_kept: int
@@ -30,7 +29,7 @@ class Cut:
 
 
 def cohort(scores: ArrayLike, *, rule: Rule, reduction: int) -> Cut:
-    """Return who of all trials with `scores` [n] at one rung goes on; ties share a place.
+    """Return which trials with `scores` [n] at one rung go on; ties share a place.
 
     >>> cohort([3.0, 1.0, 2.0, 0.0, 4.0, -1.0], rule="halving", reduction=3).kept.tolist()
     [True, False, False, False, True, False]
@@ -53,8 +52,8 @@ def stopping_rungs(
 ) -> NDArray[np.int64]:
     """Return the rung [n] at which each trial is stopped, R for those that run to the end.
 
-    Trials come one after another, in the order of the columns, as one worker would run them; no
-    trial is stopped at a rung before `startup_trials`, itself included, were seen there.
+    Trials arrive in the order of the columns, as a single worker would run them. No trial is
+    stopped at a rung before `startup_trials` trials, including itself, have reached it.
     """
     table = np.asarray(scores, np.float64)  # [R, n]
     seen: list[list[float]] = [[] for _ in table]

@@ -1,15 +1,15 @@
-"""How sure a ranking is, given how much a score varies when only the seed changes.
+"""How certain a ranking is, given the seed noise of its score.
 
     v_ij = mu_i + sigma e_ij     replicate j of architecture i, e_ij standard normal
 
-The spread sigma is taken for the same in all architectures, so that those with one replicate
+All architectures are assumed to have the same spread sigma, so those with a single replicate
 borrow it from the others. With the usual flat prior on (mu, log sigma), draws of the means are
 
     sigma^2 = S / chi^2_nu,   mu_i = m_i + sigma z_i / sqrt(r_i)
 
     m_i mean of r_i values [n]     S sum of squares within architectures     nu = sum_i (r_i - 1)
 
-and what one wants to know is counted over the draws. (Box and Tiao 1973, section 2.4.)
+and probabilities are frequencies over these draws. (Box and Tiao 1973, section 2.4.)
 """
 
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ from numpy.typing import ArrayLike
 from nas_evidence.maths.ranking import Floats
 
 N_DRAWS = 4000
-#: Of the rank intervals, and of the set that contains the best.
+#: Probability of the rank intervals, and of the set of candidates for the best.
 CONFIDENCE = 0.9
 
 
 @dataclass(frozen=True)
 class Certainty:
-    """How sure a ranking is; positions are those of the values that went in.
+    """How certain a ranking is; positions refer to the order of the input.
 
-    spread       standard deviation over seeds of one value
-    degrees_of_freedom  replicates that the spread was learned from, less one an architecture
+    spread       standard deviation of one value over seeds
+    degrees_of_freedom  of the spread: number of replicates minus number of architectures
     rank_low, rank_high  interval of each rank [n], 1 is best
     beats_second probability that the first has a larger mean than the second
     best         probability of each to have the largest mean [n]
-    candidates   the likeliest best, together at least as probable as CONFIDENCE, likeliest first
+    candidates   smallest set that contains the best with probability CONFIDENCE, likeliest first
     """
 
     spread: float
@@ -47,14 +47,14 @@ class Certainty:
 
 
 def certainty(replicates: Sequence[ArrayLike], *, seed: int) -> Certainty | None:
-    """Return how sure the order of the means is, larger is better.
+    """Return how certain the order of the means is, larger is better.
 
-    None where nothing can be said: fewer than two architectures, or no replicate to learn the
-    spread from.
+    None with fewer than two architectures, or if none has two replicates to estimate the spread
+    from.
 
     Args:
-        replicates: the values of each architecture, one a seed, at least one.
-        seed: of the draws.
+        replicates: the values of each architecture, one per seed, at least one.
+        seed: for the draws.
     """
     values = [np.asarray(one, np.float64) for one in replicates]
     degrees_of_freedom = sum(len(one) - 1 for one in values)

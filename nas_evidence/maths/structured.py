@@ -3,7 +3,7 @@
     log|H + D| − log|D| = Σ log1p(λ / δ)      H  curvature of the summed nll  P x P
                                               D  prior precision, δ_l for tensor l of the G
 
-`BlockDiagonal` has one block for each parameter tensor and therefore a spectrum for each.
+`BlockDiagonal` has one block, and so one spectrum, per parameter tensor.
 `FullMatrix` and `FullKernel` couple the tensors: the P x P matrix H itself, or the M x M Gram
 matrices of the rows J with H = Jᵀ J, used when there are fewer rows than parameters (Immer et al.
 2021, Eq. 8, in its symmetric form):
@@ -15,10 +15,10 @@ of logs, and are differentiable in the prior precision. With S = D^{-1/2} H D^{-
 number of parameters of tensor l is γ_l = tr_l[S (I + S)⁻¹] = Σ λ / (λ + δ_l) for a block.
 
 A factor c on the curvature (likelihood power, noise) needs no new object: all of these depend on
-H and D through H D⁻¹ alone, so c H beside δ is H beside δ / c, gradients in c included.
+H D⁻¹ alone, so c H with precision δ equals H with δ / c, including gradients in c.
 
-`prior_precision` is [G], one for each tensor, or [P], one for each parameter, where the structure
-allows it: `FullMatrix`, and `BlockDiagonal` of `Diagonal` blocks.
+`prior_precision` is [G], one per tensor, or, for `FullMatrix` and for `BlockDiagonal` with
+`Diagonal` blocks only, [P], one per parameter.
 """
 
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ class Slopes(NamedTuple):
 
     log_det_ratio: Tensor  # log|H + D| − log|D| []
     effective: Tensor  # γ = −∂(log|H + D| − log|D|)/∂x  [G]
-    bend: Tensor  # ∂γ_l/∂x_m  [G, G]
+    hessian: Tensor  # ∂γ_l/∂x_m  [G, G]
 
 
 @dataclass(frozen=True)
 class BlockDiagonal:
-    """One block for each parameter tensor, in the order of `named_parameters()`."""
+    """One block per parameter tensor, in the order of `named_parameters()`."""
 
     names: tuple[str, ...]
     blocks: tuple[Block, ...]
@@ -58,7 +58,7 @@ class BlockDiagonal:
 
     @property
     def n_clamped(self) -> int:
-        """Number of eigenvalues that rounding had put below zero."""
+        """Number of eigenvalues that rounding made negative."""
         return sum(n for _, n in self._spectra)
 
     def spectra(self) -> tuple[Tensor, ...]:
@@ -71,36 +71,36 @@ class BlockDiagonal:
 
     def log_det_ratio(self, prior_precision: Tensor) -> Tensor:
         """Return Σ log1p(λ / δ_l) for each tensor [G], differentiable in δ."""
-        pairs = zip(self.spectra(), self._beside(prior_precision), strict=True)
+        pairs = zip(self.spectra(), self._per_block(prior_precision), strict=True)
         return torch.stack([torch.log1p(values / delta).sum() for values, delta in pairs])
 
     def effective_parameters(self, prior_precision: Tensor) -> Tensor:
         """Return γ_l = Σ λ / (λ + δ_l) for each tensor [G]."""
-        pairs = zip(self.spectra(), self._beside(prior_precision), strict=True)
+        pairs = zip(self.spectra(), self._per_block(prior_precision), strict=True)
         return torch.stack([(values / (values + delta)).sum() for values, delta in pairs])
 
     def slopes(self, prior_precision: Tensor) -> Slopes:
-        """Return the log determinant with its derivatives, for δ [G]; the bend is diagonal."""
-        pairs = zip(self.spectra(), self._beside(prior_precision), strict=True)
-        bends = [-(v * delta / (v + delta).square()).sum() for v, delta in pairs]
+        """Return the log determinant with its derivatives, for δ [G]; the Hessian is diagonal."""
+        pairs = zip(self.spectra(), self._per_block(prior_precision), strict=True)
+        hessian_diagonal = [-(v * delta / (v + delta).square()).sum() for v, delta in pairs]
         return Slopes(
             self.log_det_ratio(prior_precision).sum(),
             self.effective_parameters(prior_precision),
-            torch.diag(torch.stack(bends)),
+            torch.diag(torch.stack(hessian_diagonal)),
         )
 
     def inverse_quadratic(self, vector: Tensor, prior_precision: Tensor) -> Tensor:
         """Return vᵀ (H + D)⁻¹ v [] for v [P]."""
         parts = torch.split(vector.to(self.spectra()[0]), list(self.sizes))
-        triples = zip(self.blocks, parts, self._beside(prior_precision), strict=True)
+        triples = zip(self.blocks, parts, self._per_block(prior_precision), strict=True)
         return torch.stack([b.inverse_quadratic(v, delta) for b, v, delta in triples]).sum()
 
     def plus(self, other: "BlockDiagonal") -> "BlockDiagonal":
-        """Return the curvature of the data of both."""
+        """Return the curvature of the combined data."""
         pairs = zip(self.blocks, other.blocks, strict=True)
         return BlockDiagonal(self.names, tuple(add_blocks(a, b) for a, b in pairs))
 
-    def _beside(self, prior_precision: Tensor) -> tuple[Tensor, ...]:
+    def _per_block(self, prior_precision: Tensor) -> tuple[Tensor, ...]:
         precision = prior_precision.to(self.spectra()[0])
         if len(precision) == len(self.names):
             return precision.unbind()
@@ -134,7 +134,7 @@ class FullMatrix:
 
     @cached_property
     def n_clamped(self) -> int:
-        """Number of eigenvalues of H that rounding had put below zero."""
+        """Number of eigenvalues of H that rounding made negative."""
         return clamped(torch.linalg.eigvalsh(self.matrix))[1]
 
     def trace(self) -> Tensor:
@@ -155,18 +155,18 @@ class FullMatrix:
     def slopes(self, prior_precision: Tensor) -> Slopes:
         """Return the log determinant with its derivatives, for δ [G].
 
-        With W = (I + S)⁻¹ the bend is ‖W_lm‖² − [l = m] tr W_ll; there S W replaces I − W, which
-        would cancel, through ‖W_ll‖² − tr W_ll = −Σ_{m≠l} ‖W_lm‖² − tr[S W²]_ll.
+        With W = (I + S)⁻¹ the Hessian is ‖W_lm‖² − [l = m] tr W_ll. To avoid cancellation its
+        diagonal is computed as ‖W_ll‖² − tr W_ll = −Σ_{m≠l} ‖W_lm‖² − tr[S W²]_ll.
         """
         eigenvalues, vectors = self._decomposed(self._root(prior_precision))
         kept = 1 / (1 + eigenvalues)
         weights = torch.stack([eigenvalues * kept, eigenvalues * kept.square()], 1)
         effective, damped = (_sums(v, self.sizes) for v in (vectors.square() @ weights).unbind(1))
         squares = ((vectors * kept) @ vectors.mT).square()
-        bend = torch.stack([_sums(part.sum(0), self.sizes) for part in self._split(squares)])
-        bend.fill_diagonal_(0)
-        bend -= torch.diag(bend.sum(1) + damped)
-        return Slopes(torch.log1p(eigenvalues).sum(), effective, bend)
+        hessian = torch.stack([_sums(part.sum(0), self.sizes) for part in self._split(squares)])
+        hessian.fill_diagonal_(0)
+        hessian -= torch.diag(hessian.sum(1) + damped)
+        return Slopes(torch.log1p(eigenvalues).sum(), effective, hessian)
 
     def inverse_quadratic(self, vector: Tensor, prior_precision: Tensor) -> Tensor:
         """Return vᵀ (H + D)⁻¹ v [] for v [P]."""
@@ -176,7 +176,7 @@ class FullMatrix:
         return (coordinates.square() / (1 + eigenvalues)).sum()
 
     def plus(self, other: "FullMatrix") -> "FullMatrix":
-        """Return the curvature of the data of both."""
+        """Return the curvature of the combined data."""
         return FullMatrix(self.names, self.sizes, self.matrix + other.matrix)
 
     def _root(self, prior_precision: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ class FullMatrix:
 
 @dataclass(frozen=True)
 class FullKernel:
-    """The rows of J [M, P], H = Jᵀ J, tensor by tensor in the dtype of the model."""
+    """The rows of J [M, P], H = Jᵀ J, stored per tensor in the dtype of the model."""
 
     names: tuple[str, ...]
     rows: tuple[Tensor, ...]  # [M, size] each
@@ -221,7 +221,7 @@ class FullKernel:
 
     @cached_property
     def n_clamped(self) -> int:
-        """Number of eigenvalues of J Jᵀ that rounding had put below zero."""
+        """Number of eigenvalues of J Jᵀ that rounding made negative."""
         return clamped(torch.linalg.eigvalsh(self.grams.sum(0)))[1]
 
     def trace(self) -> Tensor:
@@ -243,14 +243,14 @@ class FullKernel:
     def slopes(self, prior_precision: Tensor) -> Slopes:
         """Return the log determinant with its derivatives, for δ [G].
 
-        The bend is tr[V_l V_m] − [l = m] γ_l with V_l = (I + K)⁻¹ K_l / δ_l.
+        The Hessian is tr[V_l V_m] − [l = m] γ_l with V_l = (I + K)⁻¹ K_l / δ_l.
         """
         eigenvalues, vectors = self._decomposed(prior_precision)
         inverse = (vectors / (1 + eigenvalues)) @ vectors.mT
         parts = inverse @ (self.grams / prior_precision.to(self.grams)[:, None, None])
         effective = parts.diagonal(dim1=1, dim2=2).sum(1)
-        bend = torch.einsum("lij,mji->lm", parts, parts) - torch.diag(effective)
-        return Slopes(torch.log1p(eigenvalues).sum(), effective, bend)
+        hessian = torch.einsum("lij,mji->lm", parts, parts) - torch.diag(effective)
+        return Slopes(torch.log1p(eigenvalues).sum(), effective, hessian)
 
     def inverse_quadratic(self, vector: Tensor, prior_precision: Tensor) -> Tensor:
         """Return vᵀ (H + D)⁻¹ v [] for v [P], by Woodbury's identity."""
@@ -263,7 +263,7 @@ class FullKernel:
         return plain - ((vectors.mT @ projected).square() / (1 + eigenvalues)).sum()
 
     def plus(self, other: "FullKernel") -> "FullKernel | FullMatrix":
-        """Return the curvature of the data of both: all their rows, or the matrix if smaller."""
+        """Return the curvature of the combined data: all rows, or the matrix if smaller."""
         if len(self.rows[0]) + len(other.rows[0]) >= self.n_parameters:
             return self.as_matrix().plus(other.as_matrix())
         pairs = zip(self.rows, other.rows, strict=True)
@@ -293,10 +293,10 @@ Structured = BlockDiagonal | FullMatrix | FullKernel
 
 
 def add_curvatures(one: Structured, other: Structured) -> Structured:
-    """Return the curvature of the data of both.
+    """Return the curvature of the combined data.
 
     Raises:
-        ValueError: if they are of different kinds or models.
+        ValueError: if their kinds or models differ.
     """
     if one.names == other.names and one.sizes == other.sizes:
         match one, other:

@@ -1,6 +1,6 @@
 """Model families: from an architecture to a network, seeded.
 
-A family wires its modules (`construct`), says by arithmetic alone why an input cannot carry them
+A family builds its modules (`construct`), says by arithmetic alone why an input does not fit them
 (`obstacle`) and scales the initialisation of a weight (`gain`). Weights are drawn from
 N(0, (gain * sqrt(2 / fan_in))^2) (He et al., 2015), biases are 0, Fixup scales 1.
 
@@ -25,7 +25,7 @@ Values = Mapping[str, ParameterValue]
 
 @dataclass(frozen=True)
 class Family:
-    """What a family can do; `values` has every parameter of the family, mentioned or not."""
+    """The functions of a family; their `values` include parameters left at their defaults."""
 
     construct: Callable[[Values, tuple[int, ...], int], nn.Module]  # weights not initialised
     obstacle: Callable[[Values, tuple[int, ...]], str | None] = lambda values, input_shape: None
@@ -90,7 +90,7 @@ def build(
 def n_parameters(
     architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
 ) -> int:
-    """Return the number of trainable numbers, without allocating them.
+    """Return the number of trainable parameters, without allocating them.
 
     >>> n_parameters(ArchitectureSpec(family="linear"), (1, 28, 28), 10)
     7850
@@ -124,7 +124,7 @@ def _complete(architecture: ArchitectureSpec) -> Values:
 
 
 def _initial(name: str, shape: torch.Size, gain: float, generator: torch.Generator) -> Tensor:
-    """Return the first value of one parameter."""
+    """Return the initial value of one parameter tensor."""
     kind = name.rpartition(".")[2]
     if kind == "scale":
         return torch.ones(shape, dtype=torch.float32)

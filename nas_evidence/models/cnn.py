@@ -4,12 +4,12 @@
     channels             width * 2^(i-1)
     head                 mean over a grid of cells (by depth: 4x4, 3x3, 2x2, 1x2, 1x1) -> linear
 
-The grid is not in the paper. It is what makes the published parameter counts come out: for each
-of the 62 CNNs the published count exceeds that of weights and biases here by 16 + 42 depth.
+The grid is not in the paper; it is inferred from the published parameter counts: for each of the
+62 CNNs the published count exceeds that of weights and biases here by 16 + 42 depth.
 
-The head starts at zero, as Fixup has it (Zhang, Dauphin & Ma, 2019). With He's rule there, the
-first gradients of the scalars, sums over all pixels, switch off the ReLUs of whole blocks for good
-in some seeds.
+The head starts at zero, as in Fixup (Zhang, Dauphin & Ma, 2019). With He's rule there, the first
+gradients of the scalars, sums over all pixels, permanently switch off the ReLUs of whole blocks
+for some seeds.
 """
 
 from collections import OrderedDict
@@ -26,10 +26,10 @@ CELLS: Mapping[int, tuple[int, int]] = {1: (4, 4), 2: (3, 3), 3: (2, 2), 4: (1, 
 
 
 class CellMean(nn.Module):
-    """Average over a grid of cells, as `nn.AdaptiveAvgPool2d` does, by two small products.
+    """Average over a grid of cells, like `nn.AdaptiveAvgPool2d`, by two small products.
 
-    The gradient of torch's own version adds atomically on a GPU where cells overlap, so that runs
-    are not bit-reproducible. The products are, and they are faster on a CPU.
+    Where cells overlap, torch's version adds gradients atomically on a GPU, so runs are not
+    bit-reproducible. The products are, and they are faster on a CPU.
     """
 
     rows: Tensor
@@ -70,7 +70,7 @@ def construct(
 
 
 def obstacle(values: Mapping[str, ParameterValue], input_shape: tuple[int, ...]) -> str | None:
-    """Return why the input cannot carry the network, or None."""
+    """Return why the input does not fit the network, or None."""
     if len(input_shape) != 3:
         return f"cnn needs images [channels, height, width], but an input is {list(input_shape)}"
     _, height, width = input_shape
@@ -93,7 +93,7 @@ def _feature_map(depth: int, height: int, width: int) -> tuple[int, int]:
 
 
 def _shortage(depth: int, height: int, width: int) -> str | None:
-    """Return which rule of the pooling layers fails, or None."""
+    """Return which requirement of the pooling layers fails, or None."""
     after, cells = _feature_map(depth, height, width), CELLS[depth]
     at = f"at depth {depth}, but the input is {height}x{width}"
     if min(after) < 1:

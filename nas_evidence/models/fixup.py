@@ -1,9 +1,9 @@
-"""Scalar scale and bias, in place of normalisation layers (Zhang, Dauphin & Ma, 2019).
+"""Scalar scale and bias, which replace normalisation layers (Zhang, Dauphin & Ma, 2019).
 
     scale  y = s x        bias  y = x + b        s, b  [1]
 
 The class attribute `elementwise_affine_scalar` names the parameter. Curvature recognises the
-modules by it, and thereby knows the gradient: sum x dy for the scale, sum dy for the bias.
+modules by it and derives the gradient: sum x dy for the scale, sum dy for the bias.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""The yardstick: one linear map from the flattened input to the outputs."""
+"""The baseline: one linear map from the flattened input to the outputs."""
 
 import math
 from collections import OrderedDict

@@ -3,12 +3,12 @@
     depth = 6 n + 2: a convolution, three stages of n blocks with w, 2w, 4w channels, a linear head
     block(x) = ReLU(scale * conv2(ReLU(conv1(x + b1a) + b1b) + b2a) + b2b + shortcut(x))
 
-Convolutions have no bias of their own. Where a stage begins with stride 2, the shortcut keeps
-every second pixel of x + b1a and appends zero channels: no parameters. ResNet-20 of width 16 has
-268,393 parameters on 3x32x32 images with 10 classes, as published by Immer et al. (2021).
+Convolutions have no bias of their own. Where a stage starts with stride 2, the shortcut keeps
+every second pixel of x + b1a and appends zero channels, without parameters. ResNet-20 of width 16
+has 268,393 parameters on 3x32x32 images with 10 classes, as published by Immer et al. (2021).
 
 Initialisation: with L = 3 n blocks, conv1 of each is He-normal times L^(-1/2), conv2 and the head
-are zero; the network starts as the constant 0. He's rule counts the inputs of a weight (fan-in).
+are zero; the network starts as the constant 0. He's rule uses the fan-in of a weight.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from nas_evidence.domains import ParameterValue
 from nas_evidence.models.fixup import FixupBias, FixupScale
 
-SMALLEST = 4  # pixels a side: both strides of 2 still see more than one
+SMALLEST = 4  # pixels per side: each stride of 2 still has more than one pixel
 
 
 class Block(nn.Module):
-    """Two convolutions beside a shortcut; [n, c_in, H, W] -> [n, c_out, H/stride, W/stride]."""
+    """Two convolutions plus a shortcut; [n, c_in, H, W] -> [n, c_out, H/stride, W/stride]."""
 
     def __init__(self, c_in: int, c_out: int, stride: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def construct(
 
 
 def obstacle(values: Mapping[str, ParameterValue], input_shape: tuple[int, ...]) -> str | None:
-    """Return why the input cannot carry the network, or None."""
+    """Return why the input does not fit the network, or None."""
     if len(input_shape) != 3:
         return (
             f"resnet needs images [channels, height, width], but an input is {list(input_shape)}"

@@ -1,5 +1,5 @@
-"""Scores of an architecture, one file each: formula, protocol, and what a checkpoint keeps.
+"""Scores of an architecture, one file each: formula, protocol, and checkpoint state.
 
-`protocol.py` says what a score may do in the course of a trial; `nas_evidence/registry.py`
-declares them all.
+`protocol.py` defines what a score may do during a trial; `nas_evidence/registry.py` declares all
+scores.
 """

@@ -2,17 +2,17 @@
 
     log p(D_late | D_early, δ, s)  ~  log q(D_early, D_late | δ, s) − log q(D_early | δ, s)
 
-    q  Laplace approximation, each at a mode of its own
+    q  Laplace approximation, each at its own mode
     δ, s, κ  prior precisions, noise or temperature, likelihood power: learned from D_early alone,
              and the same in both terms
 
-By the chain rule this is what the data add to those before them; what the prior pays for being
-vague is in both terms and cancels (Lotfi et al. 2022). Exact for linear models with Gaussian
-noise, where it equals the predictive density of the late data. The log probability of labels
-cannot be above 0: where it is, an approximation has failed, and the estimate is not valid.
+By the chain rule this is what the late data add to the early ones; the cost of a vague prior is in
+both terms and cancels (Lotfi et al. 2022). It is exact for linear models with Gaussian noise,
+where it equals the log predictive density of the late data. A log probability of labels cannot be
+above 0: if it is, an approximation has failed, and the estimate is invalid.
 
-The difference of two numbers of some hundred nats each has the errors of both, also those of two
-trainings that ended at different distances from their modes.
+The difference of two numbers of several hundred nats each has the errors of both, including those
+of two trainings that ended at different distances from their modes.
 """
 
 import math
@@ -41,7 +41,7 @@ _PURPOSE = "conditional"
 
 
 def no_estimate(name: str, note: str) -> EvidenceEstimate:
-    """Return the estimate of that name that is not valid, and why."""
+    """Return an invalid estimate of that name, with the reason."""
     return EvidenceEstimate(
         estimator=name, value=-math.inf, relation=declared(name).relation, valid=False, note=note
     )
@@ -59,20 +59,20 @@ def conditional_estimate(
     """Return the evidence of the late data given the early ones, in nats.
 
     Args:
-        early: of the first data alone.
-        whole: of one kind with it, of all data, at the same hyperparameters.
+        early: estimate on the early data alone.
+        whole: estimate of the same kind on all data, at the same hyperparameters.
         name: of the score.
-        n_early: data of the first.
-        n_data: data of the second.
-        labels: whether a value above 0 is impossible.
+        n_early: number of early data.
+        n_data: number of all data.
+        labels: whether the targets are labels, so that a value above 0 is impossible.
 
     Raises:
-        ValueError: if the two are of different kinds, or there are no late data.
+        ValueError: if the two kinds differ, or there are no late data.
     """
     if early.estimator != whole.estimator or not 0 < n_early < n_data:
         raise ValueError(
-            "a conditional evidence needs two estimates of one kind, of some data and of more, "
-            f"but got {early.estimator} of {n_early} and {whole.estimator} of {n_data}"
+            "a conditional evidence needs two estimates of one kind, on some data and on more, "
+            f"but got {early.estimator} on {n_early} and {whole.estimator} on {n_data}"
         )
     failed = [e for e in (early, whole) if not e.valid]
     if failed:
@@ -83,7 +83,7 @@ def conditional_estimate(
     note = f"{n_data - n_early} data after {n_early}, hyperparameters of the early ones"
     impossible = labels and value > 0
     if impossible:
-        note = f"{value:.6g} nats is above 0, which no log probability of labels is; {note}"
+        note = f"{value:.6g} nats is above 0, impossible for labels; {note}"
     return EvidenceEstimate(
         estimator=name,
         value=value,
@@ -103,13 +103,13 @@ def conditional_estimate(
 class Conditional(Scorer):
     """Trains on one half of the data, then on all of them at its hyperparameters.
 
-    The first training learns the hyperparameters as the plan says, the last time before its last
-    epoch, so that its parameters end at a mode for them; the second, from the same initialisation,
-    holds them. The training proper cannot stand in for the second, since it learns its own. For
-    real targets the noise is learned once more at the end, with the precisions.
+    The first training learns the hyperparameters as planned, with the last update before its last
+    epoch, so that its parameters end at a mode for them. The second, from the same initialisation,
+    keeps them fixed. The main training cannot replace the second, because it learns its own. For
+    real targets the noise is updated once more at the end, with the precisions.
 
-    early        evidences of the early data, while those of all are waited for
-    differences  of the evidences of all data and of the early ones
+    early        evidences of the early data, until those of all data are known
+    differences  evidences of all data minus those of the early data
     """
 
     def __init__(self, names: Sequence[str], context: Context) -> None:
@@ -121,11 +121,11 @@ class Conditional(Scorer):
         self.run: Run | None = None
 
     def due(self) -> bool:
-        """Tell whether the differences are not known yet."""
+        """Tell whether the differences are still missing."""
         return not self.differences
 
     def advance(self) -> None:
-        """Train for a slice; after the second training, take the differences."""
+        """Train for a slice; after the second training, compute the differences."""
         n_data, n_early = len(self.context.data.x_train), self._n_early()
         part = self._part()
         self.run = self.run or begun(part)
@@ -160,7 +160,7 @@ class Conditional(Scorer):
         return list(self.differences)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the evidences so far, and the training under way."""
+        """Return the evidences so far, and the current training."""
         return {
             "early": [e.model_dump_json() for e in self.early],
             "differences": [e.model_dump_json() for e in self.differences],
@@ -168,7 +168,7 @@ class Conditional(Scorer):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from that state."""
         read = EvidenceEstimate.model_validate_json
         self.early = [read(text) for text in state["early"]]
         self.differences = [read(text) for text in state["differences"]]
@@ -176,7 +176,7 @@ class Conditional(Scorer):
             self.run = restored(self._part(), state["run"])
 
     def _part(self) -> Part:
-        """Return the data that are trained on now: the early ones, or all."""
+        """Return the current training data: the early ones, or all."""
         data, given = self.context.data, self.context.assignment
         if self.early:
             return part_of(None, data, given, _PURPOSE, learn=False)
@@ -190,7 +190,7 @@ class Conditional(Scorer):
         return n_data // 2
 
     def _ended(self) -> Run:
-        """Take the run on a part out, and count its time."""
+        """Remove and return the finished run on a part, and count its time."""
         run, self.run = self.run, None
         assert run is not None
         self.context.training.evidence_seconds += seconds_of(run)
@@ -198,6 +198,6 @@ class Conditional(Scorer):
 
 
 def hold_hyperparameters_of(first: Training, second: Training) -> None:
-    """Give a training that has not begun what another one learned."""
+    """Copy the learned hyperparameters to a training that has not started, and fix them."""
     for name in ("prior_precision", "noise_std", "temperature"):
         setattr(second, name, getattr(first, name))

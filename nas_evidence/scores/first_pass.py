@@ -1,4 +1,4 @@
-"""Prequential evidence of the first pass over the data, with a posterior in place of a point.
+"""Prequential evidence of the first pass over the data, with a posterior instead of a point.
 
     Σ_b Σ_{n in b} log ∫ p(y_n | f) N(f; f_n(θ_b), diag(v_n)) df
 
@@ -8,13 +8,13 @@
     h    diagonal of the Gauss-Newton matrix of the minibatches before b, each at its own θ
     δ    prior precisions        κ  likelihood power
 
-A sum of predictions of data not seen before is a log evidence (Dawid 1984; Lyle et al. 2020,
-section 3, with one point for the posterior: `prequential_epoch1`). Here an untrained network is
-unsure of itself, and is not punished for guesses that it does not make.
+A sum of log predictive densities of unseen data is a log evidence (Dawid 1984; Lyle et al. 2020,
+section 3, with a point in place of the posterior: `prequential_epoch1`). Here the predictions
+include the uncertainty of an untrained network, so arbitrary early outputs are not penalised.
 
 Gaussian noise: the integral is N(y; f, v + s²). Classes: softmax(f / √(T² + π v / 8)), MacKay
-(1992) generalised by Gibbs (1997); an approximation. Data of one minibatch are predicted one by
-one from those before it.
+(1992) generalised by Gibbs (1997); an approximation. Each datum of a minibatch is predicted
+separately, from the minibatches before it.
 """
 
 import math
@@ -34,7 +34,8 @@ from nas_evidence.registry import declared
 from nas_evidence.scores.protocol import Context, Scorer
 from nas_evidence.training.loop import likelihood_of
 
-#: One random root of the output Hessian a datum: a pass costs one column, whatever the classes.
+#: One random root of the output Hessian per datum: a pass costs one column for any number of
+#: classes.
 _KIND = "diag_ggn_mc"
 
 
@@ -66,10 +67,10 @@ def log_predictive(
 
 
 class FirstPass(Scorer):
-    """Predicts each minibatch of the first epoch before its step; the training stays as it is.
+    """Predicts each minibatch of the first epoch before its step, without affecting the training.
 
     curvature  diagonal, of the data seen so far
-    value      sum of the predictions, nats
+    value      sum of the log predictive densities, nats
     """
 
     def __init__(self, names: Sequence[str], context: Context) -> None:
@@ -78,7 +79,7 @@ class FirstPass(Scorer):
         self.value, self.n_data, self.seconds = 0.0, 0, 0.0
 
     def before_step(self, x: Tensor, y: Tensor) -> None:
-        """Predict a minibatch, then count it among the data seen."""
+        """Predict a minibatch, then add it to the data seen."""
         started = time.perf_counter()
         training, plan = self.context.training, self.context.assignment.plan
         likelihood = likelihood_of(plan, training.noise_std, training.temperature)
@@ -94,7 +95,7 @@ class FirstPass(Scorer):
         self.seconds += time.perf_counter() - started
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
-        """Return the sum of the predictions, nats."""
+        """Return the sum of the log predictive densities, nats."""
         if self.n_data == 0:
             return []
         return [
@@ -109,11 +110,11 @@ class FirstPass(Scorer):
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sum; the curvature is of no use after the first epoch."""
+        """Return the sum; the curvature is not needed after the first epoch."""
         return {"value": self.value, "n_data": self.n_data, "seconds": self.seconds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from that state."""
         self.value, self.n_data = state["value"], state["n_data"]
         self.seconds = state["seconds"]
 

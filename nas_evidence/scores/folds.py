@@ -1,25 +1,24 @@
-"""Cross-validation: each fold predicted by a network trained, as the plan says, on the others.
+"""Cross-validation: each fold is predicted by a network trained on the others, as planned.
 
     Σ_{n in fold} log p(y_n | f_n, T)  ->  log (1/M) Σ_m Π_{n in fold} p(y_n | f_n, T_m)
 
     f_n  outputs for datum n of the network trained without its fold   [C]
-    T_m  M softmax temperatures, or factors of the learned noise, even in the logarithm
+    T_m  M softmax temperatures, or factors on the learned noise, evenly spaced in log T
 
-    two_fold     two folds: each half predicts the other (`plan.folds = 1`: one of them only)
+    two_fold     two folds: each half predicts the other (`plan.folds = 1`: only one does)
     five_fold    five folds
-    heldout_10   one fold, a tenth: the usual validation split
+    heldout_10   one fold, a tenth of the data: the usual validation split
 
-The log predictive density of K-fold cross-validation, with the scale of the outputs marginalised
-over a uniform prior in log T, fold by fold: overconfidence costs at most log M nats a fold. No
-datum is predicted by a network that has seen it. `value` is the mean over folds, of the sum over
-the data of a fold.
+This is the log predictive density of K-fold cross-validation. In each fold the scale of the
+outputs is marginalised over a uniform prior in log T, so overconfidence costs at most log M nats
+per fold. No datum is predicted by a network that was trained on it. `value` is the mean over folds
+of the sum over the data of a fold.
 
 Training on D_1 and predicting D_2 is one term of the chain rule of the log evidence (Dawid 1984;
 Lyle et al. 2020, section 3): log p(D) = log p(D_1) + log p(D_2 | D_1). The two directions of
-`two_fold` estimate different numbers: they differ by log p(D_2) − log p(D_1), and agree in
-expectation over random splits only. Neither is the evidence of all data.
-
-`..._accuracy` is the fraction of the same data whose class has the largest output.
+`two_fold` estimate different numbers: they differ by log p(D_2) − log p(D_1), and agree only in
+expectation over random splits. Neither is the evidence of all data.
+`..._accuracy` is the fraction of the same data that is classified correctly.
 """
 
 import math
@@ -49,15 +48,15 @@ from nas_evidence.training.parts import (
     train_slice,
 )
 
-#: T_m / T, M of them: an eighth to eight times, even in the logarithm.
+#: The M ratios T_m / T, from 1/8 to 8, evenly spaced in the logarithm.
 SCALES = tuple(2.0 ** (m / 4) for m in range(-12, 13))
-#: Folds of each score, and how many of them are predicted where that is not all.
+#: Folds of each score, and how many of them are predicted if not all.
 _N_FOLDS = {"two_fold": 2, "five_fold": 5, "heldout_10": 10}
 
 
 @dataclass(frozen=True)
 class LogPredictive:
-    """The log predictive density of a fold in nats, the likeliest scale, and the hits."""
+    """The log predictive density of a fold in nats, the likeliest scale, and the correct data."""
 
     log_predictive: float
     scale: float
@@ -68,10 +67,10 @@ class Fold(Frozen):
     """How well one fold was predicted by the network trained on the others.
 
     number          of the fold, from 1
-    n_data          predicted
-    log_predictive  of the fold in nats, the scale marginalised; None if the training diverged
+    n_data          number of data predicted
+    log_predictive  of the fold in nats, with the scale marginalised; None if the training diverged
     scale           the likeliest of `SCALES`
-    hits            data whose class has the largest output; None for real targets
+    hits            number of correctly classified data; None for real targets
     """
 
     number: int
@@ -85,7 +84,7 @@ class Fold(Frozen):
 
 @dataclass(frozen=True)
 class FoldTask:
-    """A fold to predict: the rows to train on and those to predict [n], and the seed's name."""
+    """A fold to predict: rows to train on, rows to predict [n], and the purpose of its seed."""
 
     score: str
     number: int
@@ -95,7 +94,7 @@ class FoldTask:
 
 
 def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> LogPredictive:
-    """Return how well outputs [n, C] predict targets, over a uniform prior on `SCALES`.
+    """Return how well outputs [n, C] predict targets, under a uniform prior on `SCALES`.
 
     >>> even = log_predictive(torch.zeros(3, 2), torch.tensor([0, 1, 1]), Categorical())
     >>> round(even.log_predictive, 6) == round(3 * math.log(0.5), 6)
@@ -114,15 +113,15 @@ def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> 
 
 
 def fold_tasks(score: str, order: Tensor, plan: TrainingPlan) -> list[FoldTask]:
-    """Return the folds of a score that are to be predicted.
+    """Return the folds to predict for a score.
 
     Args:
-        score: without `_accuracy`.
+        score: its name without `_accuracy`.
         order: of the data [n].
-        plan: its `folds`.
+        plan: its `folds` are read.
 
     Raises:
-        ValueError: the data are too few for every fold to hold any.
+        ValueError: if there are too few data to have one in each fold.
     """
     n, n_folds = len(order), _N_FOLDS[score]
     if n < n_folds:
@@ -135,7 +134,7 @@ def fold_tasks(score: str, order: Tensor, plan: TrainingPlan) -> list[FoldTask]:
         return [FoldTask(score, 1, order[:cut], order[cut:], f"{score}:{cut}")]
     if score == "two_fold":
         half = n // 2
-        # The purposes are older than the name of the score; a seed depends on them.
+        # These purposes keep an earlier name of the score, because seeds depend on them.
         both = [
             FoldTask(score, 1, order[:half], order[half:], f"prequential:{half}"),
             FoldTask(
@@ -157,10 +156,11 @@ def fold_tasks(score: str, order: Tensor, plan: TrainingPlan) -> list[FoldTask]:
 
 
 def fold_estimates(score: str, folds: Sequence[Fold], *, labels: bool) -> list[EvidenceEstimate]:
-    """Return the estimate named `score`, and `score`_accuracy where there are classes.
+    """Return the estimate named `score` and, for labels, `score`_accuracy.
 
-    `value` of the first in nats summed over the data of a fold, mean over folds; `per_datum` in
-    nats over all data predicted; of the second a fraction. Not valid where a training diverged.
+    The first `value` is in nats, summed over the data of a fold and averaged over folds, its
+    `per_datum` in nats over all predicted data; the second is a fraction. Both are invalid if a
+    training diverged.
     """
     names = [score, f"{score}_accuracy"] if labels else [score]
     if failed := [fold for fold in folds if fold.log_predictive is None]:
@@ -198,7 +198,7 @@ def fold_estimates(score: str, folds: Sequence[Fold], *, labels: bool) -> list[E
 
 
 class Folds(Scorer):
-    """Trains without each fold and predicts it, before the training proper, fold after fold."""
+    """Trains without each fold and predicts it, fold after fold, before the main training."""
 
     def __init__(self, names: Sequence[str], context: Context) -> None:
         super().__init__(names, context)
@@ -207,7 +207,7 @@ class Folds(Scorer):
         self.run: Run | None = None
 
     def due(self) -> bool:
-        """Tell whether a fold is not predicted yet."""
+        """Tell whether a fold still has to be predicted."""
         return self._next() is not None
 
     def advance(self) -> None:
@@ -231,7 +231,7 @@ class Folds(Scorer):
         self.run = None
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
-        """Return the estimates by the folds that are predicted."""
+        """Return the estimates from the predicted folds."""
         labels = self.context.data.task == "labels"
         known = [
             estimate
@@ -242,14 +242,14 @@ class Folds(Scorer):
         return known
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the folds that are predicted, and the training under way."""
+        """Return the predicted folds, and the current training."""
         return {
             "done": {s: [f.model_dump_json() for f in folds] for s, folds in self.done.items()},
             "run": None if self.run is None else run_state(self.run),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from that state."""
         self.done = {
             score: [Fold.model_validate_json(text) for text in texts]
             for score, texts in state["done"].items()

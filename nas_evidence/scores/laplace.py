@@ -1,8 +1,8 @@
-"""Laplace evidences of the network as it stands, one for each curvature kind that is asked for.
+"""Laplace evidences of the current network, one per requested curvature kind.
 
 The formula is in `evidence/laplace.py`, below the training, which maximises it online. During
-training each kind is one pass; at the end Monte-Carlo kinds are the mean of several passes, and
-every estimate says how far from a mode it was made.
+training each kind takes one pass; at the end Monte-Carlo kinds average several passes, and every
+estimate reports its distance from a mode.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from nas_evidence.training.online import Passes
 
 
 class Laplace(Scorer):
-    """The Laplace evidence at every evaluation; it keeps nothing."""
+    """The Laplace evidence at every evaluation; it has no state."""
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
-        """Return the evidence of each kind at the parameters of now."""
+        """Return the evidence of each kind at the current parameters."""
         passes = self.context.passes
         assert passes is not None
         if last:
@@ -31,7 +31,7 @@ class Laplace(Scorer):
 
 
 def laplace_estimates(kinds: Sequence[str], passes: Passes) -> list[EvidenceEstimate]:
-    """Return the evidences of a finished training: one gradient for all, and all draws.
+    """Return the evidences of a finished training, from all draws; the kinds share one gradient.
 
     Raises:
         DivergedError: if the log likelihood or a curvature is not finite.

@@ -1,4 +1,4 @@
-"""The number of parameters: what any useful score has to beat."""
+"""The number of parameters: the baseline for any useful score."""
 
 from nas_evidence.scores.protocol import Context
 

@@ -1,13 +1,13 @@
-"""What a score may do in the course of one trial.
+"""What a score may do during one trial.
 
     before training    `due` and `advance`, slice by slice: trainings on parts of the data
-    first epoch        `before_step`, shown each minibatch before its step
+    first epoch        `before_step`, given each minibatch before its step
     evaluations        `evaluate`: every F epochs after the burn-in, and after the last epoch
-    any time           `state_dict` and `load_state_dict`: a trial goes on from its checkpoint
+    any time           `state_dict` and `load_state_dict`: a trial resumes from its checkpoint
 
-One `Scorer` serves all names that a study asks for and that share an implementation, so that
-`two_fold` and `two_fold_accuracy` pay for one pair of trainings. A score that only looks at the
-network may be a plain function of the `Context` that returns its value, or estimates.
+One `Scorer` serves all requested names that share an implementation, so `two_fold` and
+`two_fold_accuracy` share one pair of trainings. A score that only reads the network may be a plain
+function of the `Context` that returns its value, or estimates.
 """
 
 import time
@@ -28,12 +28,12 @@ from nas_evidence.training.online import Passes
 
 @dataclass
 class Context:
-    """What a score may look at; it changes nothing but its own state.
+    """What a score may read; a score changes only its own state.
 
-    training    the network, its hyperparameters and its curve, as they are now
+    training    the current network, its hyperparameters and its curve
     data        all training data, on the device of the network
     assignment  the architecture, the plan and the seeds
-    passes      curvature at the parameters of now, each kind computed once; during evaluations
+    passes      curvature at the current parameters, each kind computed once; during evaluations
     """
 
     training: Training
@@ -43,19 +43,19 @@ class Context:
 
     @property
     def model(self) -> nn.Module:
-        """The network that is trained."""
+        """The network in training."""
         return self.training.model
 
     def generator(self, purpose: str, counter: int = 0) -> torch.Generator:
-        """Return a random stream of its own for a purpose, on the CPU."""
+        """Return an independent random generator for a purpose, on the CPU."""
         return torch.Generator().manual_seed(self.assignment.derived_seed(purpose, counter))
 
 
 class Scorer:
-    """Does nothing at any time; a score overrides what it needs.
+    """Does nothing; a score overrides the methods it needs.
 
     Args:
-        names: the scores that are asked for.
+        names: the requested scores.
         context: of the trial; the same object throughout.
     """
 
@@ -64,10 +64,10 @@ class Scorer:
         self.context = context
 
     def due(self) -> bool:
-        """Tell whether work is left before the first epoch.
+        """Tell whether work remains before the first epoch.
 
         Raises:
-            ValueError: if the data do not allow the score.
+            ValueError: if the score is not defined for the data.
         """
         return False
 
@@ -75,18 +75,18 @@ class Scorer:
         """Do a slice of that work, about as long as the training takes between evaluations."""
 
     def before_step(self, x: Tensor, y: Tensor) -> None:
-        """Look at a minibatch of the first epoch before its step."""
+        """Process a minibatch of the first epoch before its step."""
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
-        """Return what is known now; `last` after the last epoch."""
+        """Return the current estimates; `last` after the last epoch."""
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: tensors, numbers, strings; lists and dicts of them."""
+        """Return the state to checkpoint: tensors, numbers, strings; lists and dicts of them."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from what `state_dict` returned."""
 
 
 class _Function(Scorer):
@@ -115,9 +115,9 @@ class _Function(Scorer):
 
 
 def scorers_of(context: Context) -> dict[str, Scorer]:
-    """Return what computes the scores that the assignment asks for, and the free ones.
+    """Return the scorers of the requested scores and of the free ones.
 
-    The keys name the implementations; checkpoints are by them.
+    The keys name the implementations; checkpoints use the same keys.
     """
     asked = [declared(name) for name in context.assignment.estimators]
     free = [score for score in SCORES.values() if not score.on_request]
@@ -156,7 +156,7 @@ def evaluate(
 
 
 def _place(score: Score) -> int:
-    """Return the place among the scores of the package; those from outside come last."""
+    """Return the position among the scores of the package; scores from outside come last."""
     return list(SCORES).index(score.name) if score.name in SCORES else len(SCORES)
 
 

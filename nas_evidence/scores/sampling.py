@@ -1,10 +1,10 @@
-"""Estimators that sample, as scores of studies of tiny networks: once, at the end of training.
+"""Sampling estimators as scores in studies of tiny networks: once, at the end of training.
 
-They ask for the evidence of an architecture at its learned prior precisions, not of one trained
+They estimate the evidence of an architecture at its learned prior precisions, not of one trained
 network: the ladder and the descent start from the prior, the integration from the trained
-parameters. All in float64, on the device of the model.
+parameters. All run in float64, on the device of the model.
 
-Each costs far more than the training. Beyond `LARGEST` parameters times data there is no estimate,
+Each costs far more than the training. Above `LARGEST` parameters times data there is no estimate,
 and the note says so.
 """
 
@@ -17,14 +17,14 @@ from nas_evidence.record import EvidenceEstimate
 from nas_evidence.scores.protocol import Context
 from nas_evidence.training.loop import likelihood_of
 
-#: Parameters times data: some minutes on one core.
+#: Parameters times data: a few minutes on one core.
 LARGEST = 200_000
 
 
 def sampled_score(
     name: str, estimator: Callable[..., EvidenceEstimate], context: Context
 ) -> EvidenceEstimate:
-    """Return a sampled evidence of the trained network in nats; not valid where too dear."""
+    """Return a sampled evidence of the trained network in nats; invalid if too expensive."""
     state, data, plan = context.training, context.data, context.assignment.plan
     count = sum(p.numel() for p in state.model.parameters()) * len(data.x_train)
     why = ""

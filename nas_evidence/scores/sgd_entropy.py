@@ -6,20 +6,20 @@
 
     E over draws of θ_0, batches and probes      α = learning rate / N      all in nats
 
-The parameters after t steps are draws from a distribution whose entropy is followed exactly, so
-that every t gives a lower bound; it falls again once the descent converges, and the best t is
-"early stopping". t is chosen on half of the draws and read off on the other half, both ways:
-the maximum of a noisy mean would be no bound. Without whole Hessians, by one product H u a probe,
+The parameters after t steps are draws from a distribution whose entropy is tracked exactly, so
+every t gives a lower bound. The bound falls again once the descent converges; the best t is "early
+stopping". t is chosen on half of the draws and evaluated on the other half, both ways, because the
+maximum of a noisy mean is no bound. Without full Hessians, with one product H u per probe,
 
     log|I − A| >= E[−rᵀ A r − ‖A r‖²],   A = α H symmetric, r = ±1 at random
 
-which holds while no eigenvalue of A is in (0.684, 1.099). The entropy-friendly descent goes by
-g − g0 tanh(g / g0), with A = α √B H √B and B = diag(tanh²(g / g0)): parameters that the data say
-little about are left as spread as the prior has them.
+which holds while no eigenvalue of A is in (0.684, 1.099). The entropy-friendly descent steps along
+g − g0 tanh(g / g0), with A = α √B H √B and B = diag(tanh²(g / g0)): parameters that the data
+hardly constrain keep the spread of the prior.
 
-Differs from the published code: one Hessian product where it takes two, slogdet where it takes
-log(det), θ_t beside S_t where it takes S_{t+1}, and the identity in the Jacobian of the
-entropy-friendly step that equation 10 of the paper drops.
+Differs from the published code: one Hessian product instead of two, slogdet instead of log(det),
+θ_t paired with S_t instead of S_{t+1}, and the identity in the Jacobian of the entropy-friendly
+step, which equation 10 of the paper drops.
 """
 
 import math
@@ -52,10 +52,10 @@ _N_CHECKPOINTS = 50
 
 @dataclass(frozen=True)
 class EntropyCurve:
-    """What a descent passes through, for R draws at K checkpoints.
+    """The path of the descents, for R draws at K checkpoints.
 
     steps      [K]            log_joint  log p(D, θ_t) [R, K], nats
-    entropy    S_t [R, K]     largest    eigenvalue of A met, as far as seen
+    entropy    S_t [R, K]     largest    largest eigenvalue of A seen
     """
 
     steps: tuple[int, ...]
@@ -65,13 +65,13 @@ class EntropyCurve:
 
     @property
     def bounds(self) -> Tensor:
-        """Return the lower bounds [R, K]; in the mean over R, each column is one."""
+        """Return the bounds [R, K]; the expectation of each column is a lower bound."""
         return self.log_joint + self.entropy
 
     def best(self) -> tuple[Tensor, int]:
-        """Return the bound of each draw [R] at the step best for the other half, and that step.
+        """Return the bound of each draw [R] at the best step of the other half, and the best step.
 
-        The step is the one best for all draws.
+        The returned step is the best one for all draws.
         """
         one, other = self.bounds[::2], self.bounds[1::2]
         runs = [one[:, int(other.mean(0).argmax())], other[:, int(one.mean(0).argmax())]]
@@ -137,7 +137,7 @@ def descend(
         rows = order.argsort(1)[:, :batch_size]
         probes = normal(plan.n_seeds, plan.n_probes, len(like)).sign()
         given = (theta, inputs[rows], targets[rows], probes, direction)
-        if t == 0:  # traced once: most of the time of tiny networks is Python otherwise
+        if t == 0:  # traced once: otherwise Python takes most of the time of tiny networks
             step = make_fx(step)(*given)
         theta, change, direction, found = step(*given)
         entropy, largest = entropy + change, largest.maximum(found)
@@ -159,17 +159,17 @@ def sgd_entropy_bound(
     generator: torch.Generator,
     plan: EntropyPlan = ENTROPY,
 ) -> EvidenceEstimate:
-    """Return a lower bound, in the mean, on the log evidence in nats, with its standard error.
+    """Return a lower bound, in expectation, on the log evidence in nats, with its standard error.
 
     The parameters of the model do not matter. A step costs a gradient, a product with the
-    Hessian for each probe and one for its largest eigenvalue; or a whole Hessian if `plan.exact`.
+    Hessian per probe and one for its largest eigenvalue; or a full Hessian if `plan.exact`.
 
     Args:
-        model: any module without dependence between the data of a batch.
+        model: any module whose output for a datum does not depend on the rest of the batch.
         inputs: [n, ...].
         targets: int64 [n] or real [n, C].
         likelihood: `Categorical()` or `Gaussian(noise_std)`.
-        prior_precision: > 0; one number, or one for each parameter tensor or parameter.
+        prior_precision: > 0; one number, or one per parameter tensor or parameter.
         generator: on the device of the model.
         plan: of the descent.
 
@@ -184,7 +184,7 @@ def sgd_entropy_bound(
     )
     runs, best = curve.best()
     column = curve.steps.index(best)
-    steep = not plan.exact and curve.largest > LARGEST_EIGENVALUE
+    too_steep = not plan.exact and curve.largest > LARGEST_EIGENVALUE
     slower = plan.learning_rate * 0.9 * LARGEST_EIGENVALUE / max(curve.largest, 1e-300)
     return estimate_of_runs(
         "sgd_entropy",
@@ -198,14 +198,14 @@ def sgd_entropy_bound(
         },
         n_data=len(inputs),
         seconds=time.perf_counter() - started,
-        valid=not steep,
+        valid=not too_steep,
         note=f"learning rate times curvature reaches {curve.largest:.3g}, above "
-        f"{LARGEST_EIGENVALUE}: no bound; learning_rate = {slower:.2g} would do" if steep else "",
+        f"{LARGEST_EIGENVALUE}: no bound; use learning_rate = {slower:.2g}" if too_steep else "",
     )  # fmt: skip
 
 
 def score(context: Context) -> EvidenceEstimate:
-    """Return it for the trained network of a study, with the default plan; nats."""
+    """Return the bound for the trained network of a study, with the default plan; nats."""
     return sampled_score("sgd_entropy", sgd_entropy_bound, context)
 
 
@@ -240,7 +240,7 @@ def _step(
             return image
 
         change = vmap(lambda r: one_product_bound(product, r, root)[0])(probes).mean()
-        # One power iteration a step, for the eigenvalue that decides whether this is a bound.
+        # One power iteration per step, for the eigenvalue that decides whether this is a bound.
         unit = direction / direction.norm()
         image = one_product_bound(product, unit, root)[1]
         return theta - rate * kept, change, image, (unit * image).sum()

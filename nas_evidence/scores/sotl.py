@@ -4,9 +4,9 @@
     SOTL-E     Σ_{T−E<t≤T} ℓ_t                       each taken before the step on its minibatch
     SOTL-EMA   Σ_{t≤T} γ^{T−t} ℓ_t              T    epochs so far
 
-Only the first epoch is prequential: N ℓ_1 is then a code length in nats, comparable with minus a
-log evidence. Later epochs measure the area under the training curve. Lower is better here; a
-stored score has its sign changed. The sums are over epochs: they compare models trained by one
+Only the first epoch is prequential: N ℓ_1 is a code length in nats, comparable with minus a log
+evidence. Later epochs measure the area under the training curve. Lower is better here; stored
+scores have the opposite sign. The sums are over epochs: they compare models trained with the same
 plan, not across batch sizes, schedules or lengths.
 """
 
@@ -86,7 +86,7 @@ class Sotl(Scorer):
     """The sums of the training losses so far, and the last loss; larger is better."""
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
-        """Return minus each sum; they need no pass over the data."""
+        """Return minus each sum, without a pass over the data."""
         losses = [point.train_nll_per_datum for point in self.context.training.curve]
         n_data = len(self.context.data.x_train)
         known = {**_sums(losses, n_data), "train_nll_per_datum": losses[-1]}

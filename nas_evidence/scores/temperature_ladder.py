@@ -1,18 +1,18 @@
-"""Log evidence from replicas at many temperatures (Baldock and Marzari 2019, their ladder).
+"""Log evidence from replicas at many temperatures (the ladder of Baldock and Marzari 2019).
 
     log Z = ∫_0^1 ⟨U⟩_β dβ      π_β(w) ∝ p(w) exp(β U(w)),   U(w) = log p(D|w)
           ≈ Σ_i h_i (u_i + u_{i+1}) / 2 − h_i² / 12 (v_{i+1} − v_i),      β_i = (i / (n − 1))⁵
 
     u_i, v_i  mean and variance of U at β_i, nats      h_i = β_{i+1} − β_i
 
-β multiplies the likelihood alone, the prior is whole and normalised: at β = 0 the replicas are
-exact prior draws, made anew each time, and exchanges carry them to β = 1. No mode is singled out,
-so symmetric copies of a mode are counted as they should be. v is the slope of u, which lets the
-trapezium rule be corrected. Differs from the paper: its ladder T <= 100 stops short of the prior,
-which costs 8 to 12 nats on a small problem, and it tunes step sizes while it samples.
+β multiplies the likelihood only; the prior is complete and normalised. At β = 0 the replicas are
+fresh exact draws from the prior, and swaps carry them to β = 1. No mode is singled out, so
+symmetric copies of a mode are counted correctly. v is the slope of u, which gives the correction
+of the trapezium rule. Differs from the paper: its ladder T <= 100 stops short of the prior, which
+costs 8 to 12 nats on a small problem, and it tunes step sizes while sampling.
 
-A second value from the same samples, without an error of quadrature, is reported beside the
-first: neighbours are bridged by log ⟨exp(h U / 2)⟩_i − log ⟨exp(−h U / 2)⟩_{i+1}.
+A second value from the same samples, without quadrature error, is also reported: it bridges
+neighbours by log ⟨exp(h U / 2)⟩_i − log ⟨exp(−h U / 2)⟩_{i+1}.
 """
 
 import time
@@ -54,11 +54,11 @@ _QUADRATURE_TOLERANCE = 0.05  # nats
 
 @dataclass(frozen=True)
 class LadderSamples:
-    """What the ladders give, each independent of the others.
+    """Samples of independent ladders.
 
     log_likelihoods  U [n_samples, n_ladders, n_nodes], nats
     acceptance       of trajectories, at the node where it is lowest
-    swap_probability of the two neighbours that exchange least
+    swap_probability of the pair of neighbours where it is lowest
     """
 
     log_likelihoods: Tensor
@@ -66,13 +66,13 @@ class LadderSamples:
     swap_probability: float
 
     def log_evidence(self) -> Tensor:
-        """Return the corrected trapezium of each ladder [n_ladders], nats."""
+        """Return the corrected trapezium integral of each ladder [n_ladders], nats."""
         nodes = inverse_temperatures(self.log_likelihoods.shape[2])
         means, variances = self.log_likelihoods.mean(0), self.log_likelihoods.var(0)
         return corrected_trapezium(nodes.to(means), means, variances)
 
     def bridged_log_evidence(self) -> Tensor:
-        """Return the value by bridges between neighbours of each ladder [n_ladders], nats."""
+        """Return the integral by bridging neighbours, of each ladder [n_ladders], nats."""
         values = self.log_likelihoods
         half = 0.5 * inverse_temperatures(values.shape[2]).to(values).diff()
         up = (half * values[:, :, :-1]).logsumexp(0)
@@ -107,7 +107,7 @@ def sampled_ladders(
     Args:
         log_likelihood: U, with its constants.
         prior_precision: δ [P].
-        plan: how long.
+        plan: numbers of nodes and samples.
         generator: on the device of `prior_precision`.
     """
     path = Path(gaussian_density(prior_precision), log_likelihood)
@@ -170,13 +170,13 @@ def temperature_ladder_evidence(
     gradients of n_ladders n_nodes networks: for up to some hundred parameters.
 
     Args:
-        model: any module without dependence between the data of a batch.
+        model: any module whose output for a datum does not depend on the rest of the batch.
         inputs: [n, ...].
         targets: int64 [n] or real [n, C].
         likelihood: `Categorical()` or `Gaussian(noise_std)`.
-        prior_precision: > 0; one number, or one for each parameter tensor or parameter.
+        prior_precision: > 0; one number, or one per parameter tensor or parameter.
         generator: on the device of the model.
-        plan: how long to sample.
+        plan: numbers of nodes and samples.
 
     Raises:
         ValueError: for an impossible precision, or targets that the likelihood refuses.
@@ -200,17 +200,17 @@ def temperature_ladder_evidence(
         terms,
         n_data=len(inputs),
         seconds=time.perf_counter() - started,
-        note=_doubt(samples),
+        note=_unreliable(samples),
     )
 
 
 def score(context: Context) -> EvidenceEstimate:
-    """Return it for the trained network of a study, with the default plan; nats."""
+    """Return the evidence for the trained network of a study, with the default plan; nats."""
     return sampled_score("temperature_ladder", temperature_ladder_evidence, context)
 
 
-def _doubt(samples: LadderSamples) -> str:
-    """Return what speaks against the samples, or an empty text."""
+def _unreliable(samples: LadderSamples) -> str:
+    """Return why the samples are not reliable, or an empty string."""
     if samples.swap_probability < _FEW_SWAPS:
         return f"neighbours exchange with probability {samples.swap_probability:.2g}: more nodes"
     difference = samples.log_evidence() - samples.bridged_log_evidence()
@@ -221,7 +221,7 @@ def _doubt(samples: LadderSamples) -> str:
 
 
 def _with_first(state: Replicas, fresh: Replicas, n_nodes: int) -> Replicas:
-    """Return the replicas with the first of each ladder replaced."""
+    """Return the replicas with the first one of each ladder replaced."""
     ladder = torch.arange(len(state.tilt), device=state.tilt.device)
     copies = fresh.permuted(ladder // n_nodes)
     return copies.where(ladder % n_nodes == 0, state)

@@ -7,16 +7,16 @@
     J = log p(D|w) + log p(w)  log joint        c  centre [P]      k  stiffness [P]
     a  half width of a uniform prior's box [P]  q = √(k / 2)       all in nats
 
-The Gaussian prior has no box and the last logarithm is 0. Any k gives the same value, but how
-well the chains follow depends on it: k_i = 1 / ⟨(w_i − c_i)²⟩ in the posterior. Half of the
-chains go from the Gaussian to the posterior, half back. Each is an independent estimate, late to
-follow in opposite directions, so that the difference of the means (hysteresis) tells whether they
-had time. The nodes are those of Gauss-Legendre quadrature.
+The Gaussian prior has no box and the last logarithm is 0. The value does not depend on k, but how
+well the chains equilibrate does: k_i = 1 / ⟨(w_i − c_i)²⟩ in the posterior. Half of the chains go
+from the Gaussian to the posterior, half back. Each is an independent estimate. The two directions
+lag in opposite senses, so the difference of their means (hysteresis) shows whether the chains are
+long enough. The nodes are those of Gauss-Legendre quadrature.
 
-Differs from the published code, which centres the box on c, adds a Gaussian prior to the accept
-step alone, uses Simpson's rule over an odd number of intervals, goes one way, and finds k without
-the box, where flat directions have no spread. A posterior of several modes is seen whole only if
-the chains move between them: the value may be that of the mode at c, see `temperature_ladder`.
+Differs from the published code, which centres the box on c, adds a Gaussian prior only in the
+accept step, uses Simpson's rule over an odd number of intervals, goes one way, and finds k without
+the box, where flat directions have no finite spread. With several posterior modes the value may be
+that of the mode at c alone, unless the chains move between modes; see `temperature_ladder`.
 """
 
 import math
@@ -55,7 +55,7 @@ _HYSTERESIS_ERRORS = 4.0
 
 @dataclass(frozen=True)
 class Reference:
-    """The Gaussian that the path starts from, N(centre, diag(stiffness)⁻¹) within the box.
+    """The Gaussian at the start of the path, N(centre, diag(stiffness)⁻¹) within the box.
 
     centre, stiffness  [P]        half_width  [P], None for no box
     """
@@ -79,7 +79,7 @@ class Reference:
         if self.half_width is not None:
             low, high = self._tails(self.half_width)
             levels = low + levels * (high - low)
-        # 1e-12 keeps a draw of probability zero from being infinite.
+        # 1e-12 keeps a draw at probability zero finite.
         standard = torch.special.ndtri(levels.clamp(1e-12, 1 - 1e-12))
         positions: Tensor = self.centre + standard * self.stiffness.rsqrt()
         if self.half_width is None:
@@ -87,7 +87,7 @@ class Reference:
         return positions.clamp(-self.half_width, self.half_width)
 
     def _tails(self, half_width: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the normal distribution function at both walls [P] each."""
+        """Return the normal distribution function at both walls of the box, [P] each."""
         root = self.stiffness.sqrt()
         walls = torch.stack([-half_width, half_width])
         low, high = torch.special.ndtr(root * (walls - self.centre)).unbind()
@@ -115,7 +115,7 @@ class Sweeps:
 
 
 def path_from(log_joint: Density, reference: Reference) -> Path:
-    """Return the path from the reference, not normalised, to the log joint."""
+    """Return the path from the unnormalised reference to the log joint."""
 
     def well(positions: Tensor) -> tuple[Tensor, Tensor]:
         pull = reference.stiffness * (reference.centre - positions)
@@ -138,12 +138,12 @@ def fitted_reference(
     plan: SweepPlan,
     generator: torch.Generator,
 ) -> tuple[Reference, Tensor]:
-    """Return the reference of the posterior's spread around `centre`, and draws [n_chains, P].
+    """Return a reference with the spread of the posterior around `centre`, and draws [n, P].
 
     Args:
         log_joint: J.
         centre: c [P], in the box; where the chains start.
-        scale: a first guess at the spread [P].
+        scale: initial guess of the spread [P].
         half_width: of the box [P], or None.
         plan: n_chains, n_burn_in and n_leapfrog are read.
         generator: of random numbers.
@@ -172,18 +172,18 @@ def swept(
     plan: SweepPlan,
     generator: torch.Generator,
 ) -> Sweeps:
-    """Return the log evidence of every chain; all chains, both ways, are one program.
+    """Return the log evidence of every chain; all chains, in both directions, run together.
 
     Args:
         log_joint: J.
-        reference: where the path starts, whatever its stiffness.
-        posterior: positions [n_chains, P] drawn from β = 1, for the chains that go back.
-        plan: how long.
+        reference: start of the path, with any stiffness.
+        posterior: positions [n_chains, P] drawn at β = 1, for the backward chains.
+        plan: numbers of nodes and samples.
         generator: of random numbers.
     """
     path = path_from(log_joint, reference)
     nodes, weights = _gauss_legendre(plan.n_nodes, reference.centre)
-    # Directions alternate, so that warm_up can tune each by itself.
+    # Directions alternate, so that warm_up can tune each separately.
     start = torch.stack([reference.draws(plan.n_chains, generator), posterior], 1).flatten(0, 1)
     spread = reference.stiffness.rsqrt().expand(len(start), -1)
     tuning = Tuning(_FIRST_STEP * torch.ones_like(start[:, 0]), spread, plan.n_leapfrog)
@@ -217,19 +217,19 @@ def thermodynamic_evidence(
 ) -> EvidenceEstimate:
     """Return the log evidence of a tiny network in nats, with its standard error.
 
-    The centre is the parameters of the model: train it first. Either a Gaussian prior or a
-    uniform one on |w_i| <= half_width_i must be given. The cost is about 2 n_burn_in n_leapfrog
+    The parameters of the model are the centre, so train it first. The prior must be either
+    Gaussian or uniform on |w_i| <= half_width_i. The cost is about 2 n_burn_in n_leapfrog
     gradients of n_chains networks and n_nodes (n_settle + n_samples) n_leapfrog of twice as many.
 
     Args:
-        model: any module without dependence between the data of a batch.
+        model: any module whose output for a datum does not depend on the rest of the batch.
         inputs: [n, ...].
         targets: int64 [n] or real [n, C].
         likelihood: `Categorical()` or `Gaussian(noise_std)`.
         generator: on the device of the model.
-        prior_precision: > 0; one number, or one for each parameter tensor or parameter.
+        prior_precision: > 0; one number, or one per parameter tensor or parameter.
         half_width: > 0; likewise.
-        plan: how long to sample.
+        plan: numbers of nodes and samples.
 
     Raises:
         ValueError: for both priors or none, impossible numbers, a centre outside the box, or
@@ -237,7 +237,7 @@ def thermodynamic_evidence(
     """
     started = time.perf_counter()
     if (prior_precision is None) == (half_width is None):
-        raise ValueError("either `prior_precision` or `half_width` must be given, and not both")
+        raise ValueError("either `prior_precision` or `half_width` must be given, but not both")
     given = half_width if prior_precision is None else prior_precision
     assert given is not None
     numbers, centre = spread_precision(model, given), flat_parameters(model)
@@ -272,7 +272,7 @@ def thermodynamic_evidence(
 
 
 def score(context: Context) -> EvidenceEstimate:
-    """Return it for the trained network of a study, with the default plan; nats."""
+    """Return the evidence for the trained network of a study, with the default plan; nats."""
     return sampled_score("thermodynamic", thermodynamic_evidence, context)
 
 

@@ -1,8 +1,8 @@
-"""Checkpoints: everything a trial needs to go on, written whole or not at all.
+"""Checkpoints: everything a trial needs to resume, written atomically.
 
 A checkpoint is one file `epoch-000015.pt`, written under a temporary name, synced and renamed. The
-last two are kept, so that an unreadable newest one costs a slice and not the trial. Random states
-are not in it: every stream is seeded by (trial seed, purpose, epoch).
+last two are kept, so that an unreadable newest one costs a slice and not the trial. They contain
+no random states: every stream is seeded by (trial seed, purpose, epoch).
 """
 
 import io
@@ -40,7 +40,7 @@ _ATTEMPT = re.compile(r"attempt-\d+")
 
 
 def state_of(training: Training) -> dict[str, Any]:
-    """Return all of a training as tensors and plain values."""
+    """Return the state of a training as tensors and plain values."""
     return {
         "model": training.model.state_dict(),
         "optimiser": training.optimiser.state_dict(),
@@ -50,7 +50,7 @@ def state_of(training: Training) -> dict[str, Any]:
 
 
 def restore(training: Training, state: Mapping[str, Any]) -> None:
-    """Put a training of the same model and plan where another one was at `state_of`."""
+    """Restore the state from `state_of` in a training of the same model and plan."""
     training.model.load_state_dict(state["model"])
     training.optimiser.load_state_dict(state["optimiser"])
     for name in _PLAIN:
@@ -62,10 +62,10 @@ def save_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:
     """Write `state` as the checkpoint of `epoch` in `folder`, atomically; keep the last two.
 
     Raises:
-        OSError: if it cannot be written; names the file, and nothing of it is left.
+        OSError: if it cannot be written; names the file, and leaves no partial file.
     """
     path = folder / f"epoch-{epoch:06d}.pt"
-    # To memory first: writing to a full disk, torch hides the system's word in its own.
+    # To memory first: on a full disk torch would hide the system's error behind its own.
     content = io.BytesIO()
     torch.save(dict(state), content)
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,8 +78,9 @@ def save_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     """Return the newest readable checkpoint of the trial that an attempt's `folder` belongs to.
 
-    Every `attempt-N` beside it counts, since all attempts at a trial agree bit by bit; a folder
-    of another name stands alone. Unreadable files are logged; None if there is no readable one.
+    All `attempt-N` folders next to it count, since all attempts at a trial agree bit by bit; a
+    folder with another name is used alone. Unreadable files are logged; None if no file is
+    readable.
     """
     one_of_many = _ATTEMPT.fullmatch(folder.name)
     attempts = folder.parent.glob("attempt-*") if one_of_many else [folder]

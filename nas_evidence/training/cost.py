@@ -1,4 +1,4 @@
-"""What an architecture costs, known before it is trained.
+"""The cost of an architecture, known before it is trained.
 
     flops    of one forward pass of one example: 2 for each multiply-add of a product or a
              convolution; additions, activations and pooling are not counted
@@ -7,13 +7,13 @@
     P  parameters; weight, gradient and m numbers of the optimiser each, float32
     B  examples of a training batch          R  examples of a curvature batch
     s  bytes kept for the backward pass of one example        a  its largest activation
-    F  what the curvature kinds of an evaluation keep, float64; Monte-Carlo kinds once a draw
+    F  what the curvature kinds of an evaluation store, float64; Monte-Carlo kinds once per draw
     W  temporaries: sums in float32, roots of the output Hessian, unfolded patches, the work space
        of eigenvalues, and vectors of all parameters
 
-flops, s and a come from one forward pass on the "meta" device, which computes shapes only. The
-estimate is of the network, without data set and runtime; of the full kinds it takes the form with
-more rows than parameters. It serves limits and packing: 0.7 to 1.4 times the largest sum of
+flops, s and a come from one forward pass on the "meta" device, which computes only shapes. The
+estimate covers the network, not the data set and the runtime; the full kinds are assumed to have
+more rows than parameters. Limits and packing use it. It is 0.7 to 1.4 times the measured peak of
 allocations, for mlp, cnn and resnet on 8x8 to 32x32 images.
 """
 
@@ -34,13 +34,13 @@ from nas_evidence.registry import CURVATURES, curvatures_of
 from nas_evidence.spec import ArchitectureSpec, TrainingPlan
 
 _FLOAT, _DOUBLE = 4, 8  # bytes
-#: Forward passes of a latency: before the clock runs, and on it.
+#: Forward passes for a latency: warm-up, and timed.
 _WARM_UP, _TIMED = 3, 15
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What can be said of an architecture without training it; see above."""
+    """The cost of an architecture without training it; see above."""
 
     n_parameters: int
     flops: int  # of one forward pass of one example
@@ -49,11 +49,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Pass:
-    """What one forward pass of one example needs.
+    """The memory and flops of one forward pass of one example.
 
-    saved_bytes     kept for the backward pass, beside the parameters
-    largest_bytes   of an activation
-    patch_elements  of the unfolded input, or of the weight, of a convolution: the largest
+    saved_bytes     kept for the backward pass, without the parameters
+    largest_bytes   of the largest activation
+    patch_elements  of the largest unfolded input, or weight, of a convolution
     """
 
     flops: int
@@ -72,10 +72,10 @@ def cost_of(
     """Return the cost of an architecture; nothing is allocated.
 
     Args:
-        architecture: what is built.
+        architecture: what to build.
         input_shape: of one example.
         n_outputs: width of the head.
-        plan: batch size, optimiser and online curvature.
+        plan: batch size, optimiser and online curvature are read.
         estimators: those without a curvature cost nothing.
 
     Raises:
@@ -102,9 +102,9 @@ def cost_of(
 
 
 def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:
-    """Return what a forward pass of one example through a model on "meta" needs."""
+    """Return the needs of a forward pass of one example through a model on "meta"."""
     own = {_storage(t) for t in (*model.parameters(), *model.buffers())}
-    saved: dict[int, Tensor] = {}  # held on to, so that no storage is given out twice
+    saved: dict[int, Tensor] = {}  # references, so that no storage is reused
     outputs: list[int] = []
     patches = [0]
 
@@ -131,7 +131,7 @@ def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:
 
 
 def factor_bytes(kind: str, model: nn.Module) -> int:
-    """Return the bytes of what a curvature kind keeps of a model, float64."""
+    """Return the bytes that a curvature kind stores for a model, in float64."""
     elements = sum(side**2 for side in _sides(kind, model))
     structure = CURVATURES[kind].structure
     if structure == "diagonal":
@@ -144,7 +144,7 @@ def factor_bytes(kind: str, model: nn.Module) -> int:
 def _work_bytes(
     kinds: Collection[str], model: nn.Module, forward: Pass, rows: int, n_outputs: int
 ) -> int:
-    """Return the bytes of temporaries in curvature passes and in the work on their results."""
+    """Return the bytes of temporaries in curvature passes and in processing their results."""
     partial = max(factor_bytes(kind, model) for kind in kinds) // 2
     roots = 3 * _DOUBLE * rows * n_outputs**2
     patches = _FLOAT * min(CHUNK_ELEMENTS, rows * forward.patch_elements)
@@ -154,7 +154,7 @@ def _work_bytes(
 
 
 def _sides(kind: str, model: nn.Module) -> list[int]:
-    """Return the sides of the square matrices that a curvature kind keeps."""
+    """Return the sides of the square matrices that a curvature kind stores."""
     sizes = [p.numel() for p in model.parameters()]
     structure = CURVATURES[kind].structure
     if structure == "diagonal":
@@ -164,7 +164,7 @@ def _sides(kind: str, model: nn.Module) -> list[int]:
     if structure == "full":
         return [sum(sizes)]
     sides = []
-    # In Kronecker kinds the bias of a linear layer shares a factor of its weight.
+    # In Kronecker kinds the bias of a linear layer shares a factor with its weight.
     shares = structure == "kronecker"
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -176,7 +176,7 @@ def _sides(kind: str, model: nn.Module) -> list[int]:
 
 
 def _storage(tensor: Tensor) -> int:
-    """Return a number that tells the storage of a tensor; on "meta" there is no address."""
+    """Return a number that identifies the storage of a tensor; on "meta" there is no address."""
     return int(tensor.untyped_storage()._cdata)
 
 

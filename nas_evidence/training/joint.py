@@ -104,7 +104,7 @@ class Objective:
         slopes = self.curvature.slopes(precision / scale)
         groups = self.membership
         effective = groups.T @ slopes.effective.cpu().numpy()
-        slope = groups.T @ slopes.bend.cpu().numpy() @ groups  # of γ in x
+        slope = groups.T @ slopes.hessian.cpu().numpy() @ groups  # of γ in x
         scatter = groups.T @ (precision * self.squared_norms.cpu()).numpy()
         value = -0.5 * (float(scatter.sum()) + float(slopes.log_det_ratio))
         gradient, hessian = 0.5 * (effective - scatter), 0.5 * (slope - np.diag(scatter))

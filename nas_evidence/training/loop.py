@@ -2,18 +2,18 @@
 
     minimise over theta   kappa nll_mean(theta) + 1/(2N) theta^T Delta theta
 
-    theta [P], Delta = diag(delta), one delta a parameter tensor [G] or each parameter [P]; N data;
-    kappa likelihood power; nll_mean in nats, Gaussian or categorical, at the noise standard
-    deviation s or softmax temperature T of now. `online` updates delta, s and T on the way.
+    theta [P], Delta = diag(delta), one delta per parameter tensor [G] or per parameter [P]; N
+    data; kappa likelihood power; nll_mean in nats, Gaussian or categorical, at the current noise
+    standard deviation s or softmax temperature T. `online` updates delta, s and T during training.
 
 Steps are taken on the objective times s^2 / kappa, or T^2 / kappa. The minimiser is the same, and
-the curvature in the outputs is that of s = T = kappa = 1: a learning rate stays stable when the
-noise is learned to be small, where the gradient of nll_mean grows as 1 / s^2. A step's gradient is
-shortened to the norm `gradient_clip` (Pascanu et al. 2013): a few long first steps can switch off
-all ReLUs of a deep narrow network for good.
+the curvature in the outputs is that of s = T = kappa = 1: a learning rate stays stable as the
+learned noise gets small, while the gradient of nll_mean grows as 1 / s^2. Gradients are clipped to
+the norm `gradient_clip` (Pascanu et al. 2013): a few long first steps can permanently switch off
+all ReLUs of a deep narrow network.
 
-Differs from the published code: the prior is divided by N where the likelihood is, also with
-several outputs, and kappa means the same here as in the evidence.
+Differs from the published code: the prior is divided by N like the likelihood, also with several
+outputs, and kappa means the same here as in the evidence.
 """
 
 import math
@@ -29,24 +29,24 @@ from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import CurvePoint
 from nas_evidence.spec import Assignment, TrainingPlan
 
-#: A run counts as diverged when it is so many times worse than a constant prediction.
+#: A run counts as diverged if it is this many times worse than a constant prediction.
 _ABSURD = 1e4
 
 
 class DivergedError(ArithmeticError):
-    """The training loss is not finite, or absurd."""
+    """The training loss is not finite, or above `loss_limit`."""
 
 
 @dataclass
 class Training:
-    """What the next epoch needs; `curve` is what was seen on the way.
+    """The state that the next epoch needs, and the `curve` so far.
 
-    prior_precision    one a parameter tensor [G] or each parameter [P], float64, > 0
+    prior_precision    one per parameter tensor [G] or per parameter [P], float64, > 0
     noise_std          s, of standardised targets
     temperature        T
     smoothed_evidence  of the online curvature after each update, per datum in nats
-    updates_waited     since `highest_smoothed` rose
-    ended              patience ended the training before its last epoch
+    updates_waited     since `highest_smoothed` last increased
+    ended              whether patience stopped the training before its last epoch
     """
 
     model: nn.Module
@@ -68,7 +68,7 @@ class Training:
 
 def begin(model: nn.Module, plan: TrainingPlan) -> Training:
     """Return the state before the first epoch, with the optimiser of the plan."""
-    # Fixup scalars move with a tenth of the learning rate (Zhang et al. 2019, section 4).
+    # Fixup scalars use a tenth of the learning rate (Zhang et al. 2019, section 4).
     scalars = {
         id(p)
         for module in model.modules()
@@ -97,7 +97,7 @@ def begin(model: nn.Module, plan: TrainingPlan) -> Training:
 
 
 def likelihood_of(plan: TrainingPlan, noise_std: float, temperature: float) -> Likelihood:
-    """Return the likelihood that the plan names, with its hyperparameter."""
+    """Return the likelihood of the plan, with its hyperparameter."""
     return Gaussian(noise_std) if plan.likelihood == "gaussian" else Categorical(temperature)
 
 
@@ -119,11 +119,11 @@ def train_epoch(
     """Run one epoch and append its point to the curve; losses are taken before each step.
 
     Args:
-        state: of the training; moves on by an epoch.
+        state: of the training; advances by one epoch.
         data: on the device of the model.
         assignment: the plan and the seeds.
-        before_step: shown each minibatch before its step; returns the seconds that it took, which
-            are not those of the training.
+        before_step: called with each minibatch before its step; returns the seconds it took, which
+            do not count as training.
 
     Raises:
         DivergedError: if the loss is not finite, or above `loss_limit`.
@@ -163,7 +163,7 @@ def train_epoch(
     limit = loss_limit(plan, state.noise_std, data.n_outputs)
     if not mean <= limit:
         raise DivergedError(
-            f"the training loss is {mean:.6g} nats per datum in epoch {epoch}, where at most "
+            f"the training loss is {mean:.6g} nats per datum in epoch {epoch}, but at most "
             f"{limit:.3g} is allowed"
         )
     state.epoch = epoch
@@ -185,7 +185,7 @@ def loss_limit(plan: TrainingPlan, noise_std: float, n_outputs: int) -> float:
     """Return the nll per datum in nats above which a run counts as diverged.
 
     For labels 10⁴ times that of equal probabilities, log C. For real targets, which have variance
-    1, that of 10⁴ times the squared error of a constant prediction, at the noise as it stands.
+    1, that of 10⁴ times the squared error of a constant prediction, at the current noise.
     """
     if plan.likelihood == "categorical":
         return _ABSURD * math.log(n_outputs)
@@ -196,7 +196,7 @@ def loss_limit(plan: TrainingPlan, noise_std: float, n_outputs: int) -> float:
 def _weight_decay(state: Training, per_datum: float, rate: float) -> list[Tensor]:
     """Return the factors of θ in the gradient, [] or of the shape of each parameter tensor."""
     parameters = list(state.model.parameters())
-    # No larger than half the inverse learning rate: beyond it a step overshoots zero.
+    # At most half the inverse learning rate: beyond it a step overshoots zero.
     decay = (state.prior_precision * per_datum).clamp(max=0.5 / rate)
     if len(decay) == len(parameters):
         return [value.to(p) for value, p in zip(decay, parameters, strict=True)]

@@ -1,12 +1,11 @@
-"""Trainings on parts of the data before the training proper, a slice at a time.
+"""Trainings on parts of the data before the main training, a slice at a time.
 
-Each starts anew, from a fresh initialisation, with the plan of the training proper: what is
-scored is the whole procedure, as it will be used on all of the data. The order of the data is the
-same for every architecture, so that differences between architectures are not those between
-parts, and another one for every replicate.
+Each starts from a fresh initialisation and follows the plan of the main training, so that the
+score is of the whole procedure as used on all data. The order of the data is the same for every
+architecture, so that architectures are compared on the same parts, and differs between replicates.
 
-A slice goes up to the next evaluation, as those of the training proper do: a trial that is killed
-loses no more, and one that is slow is not taken for hung.
+A slice goes up to the next evaluation, as in the main training: a killed trial loses at most one
+slice, and a slow one is not mistaken for a hung one.
 """
 
 from collections.abc import Mapping
@@ -27,10 +26,10 @@ from nas_evidence.training.settling import Settling, begin_settling, load_settli
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the data, and a trial of its own on them.
+    """Some of the data, and a separate trial on them.
 
-    data, assignment  what to train on, and how; no estimators
-    learn             whether the hyperparameters are updated on the way
+    data, assignment  what to train on, and how; without estimators
+    learn             whether the hyperparameters are updated during training
     """
 
     data: TensorData
@@ -64,14 +63,14 @@ def part_of(
 
 @dataclass
 class Run:
-    """A training of its own: its scheduled epochs, then its settling."""
+    """A separate training: its scheduled epochs, then its settling."""
 
     training: Training
     settling: Settling | None = None
 
 
 def begun(part: Part) -> Run:
-    """Return the run before the first epoch on a part."""
+    """Return a new run on a part, before its first epoch."""
     data, given = part.data, part.assignment
     generator = torch.Generator().manual_seed(given.derived_seed("init"))
     model = build(given.architecture, data.input_shape, data.n_outputs, generator)
@@ -85,7 +84,7 @@ def run_state(run: Run) -> dict[str, Any]:
 
 
 def restored(part: Part, state: Mapping[str, Any]) -> Run:
-    """Return the run on a part as it was at `run_state`."""
+    """Return the run on a part from its `run_state`."""
     run = begun(part)
     restore(run.training, state["training"])
     if state["settling"] is not None:
@@ -97,7 +96,7 @@ def train_slice(run: Run, part: Part) -> bool:
     """Train on a part up to the next evaluation, or settle for a round; tell if the run is over.
 
     Raises:
-        DivergedError: as the training proper does.
+        DivergedError: as in the main training.
     """
     training, plan = run.training, part.assignment.plan
     if run.settling is not None:
@@ -119,12 +118,12 @@ def train_slice(run: Run, part: Part) -> bool:
 def settling_after(
     training: Training, data: TensorData, assignment: Assignment
 ) -> Settling | None:
-    """Return the settling of a training whose epochs are over, None where the plan has none."""
+    """Return the settling of a training whose epochs are over, None if the plan has none."""
     budget = assignment.plan.settle * training.epoch
     return begin_settling(training, data, assignment, budget) if budget else None
 
 
 def seconds_of(run: Run) -> float:
-    """Return what a run took, with its updates and its settling."""
+    """Return the seconds of a run, including its updates and its settling."""
     settling = 0.0 if run.settling is None else run.settling.seconds
     return run.training.train_seconds + run.training.evidence_seconds + settling

@@ -1,14 +1,14 @@
 """Which parameter tensors share one prior precision: δ_l = scale_l · δ_g(l), group g of tensor l.
 
-    tensor   each its own
-    module   those of one module
-    kind     weights of Linear; of Conv2d; biases of both; all others, such as Fixup scalars and
-             the gains of normalisation layers
+    tensor   one per tensor
+    module   one per module
+    kind     one for weights of Linear, of Conv2d, biases of both, and all others, such as Fixup
+             scalars and the gains of normalisation layers
     scalar   one for all
     width    one for all, times the fan-in of a weight
 
-With "width" θ² of order 1 / fan-in is expected of every weight, so that the prior over functions
-keeps its scale when nets get wider.
+With "width" the prior expects θ² of order 1 / fan-in for every weight, so that the prior over
+functions keeps its scale as nets get wider.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ def ties_of(
 
     Args:
         groups: see above.
-        names: of the tensors; what precedes the last dot is the module.
+        names: of the tensors; the part before the last dot is the module.
         shapes: of the tensors; "kind" and "width" need them.
 
     Raises:
-        ValueError: for an unknown word, or shapes that are missing.
+        ValueError: for an unknown value of `groups`, or missing shapes.
 
     >>> ties_of("module", ("0.weight", "0.bias", "1.weight")).member
     (0, 0, 1)
@@ -81,6 +81,6 @@ def _kinds(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[str]:
 
 
 def _numbered(words: Sequence[str]) -> tuple[int, ...]:
-    """Return the place of each word among the different ones, in order of appearance."""
+    """Return the index of each word among the distinct ones, in order of appearance."""
     places = {word: i for i, word in enumerate(dict.fromkeys(words))}
     return tuple(places[word] for word in words)

@@ -2,9 +2,9 @@
 
     maximise over log T   log p(D|θ, T) − ½ θᵀ Δ θ − ½ log|H(T) + Δ| / |Δ|,  Δ the best at each T
 
-T divides the outputs. H(T) = Σ Jᵀ (diag p_T − p_T p_Tᵀ) J / T² is not H(1) / T², so that every T
-costs a pass over the data. Three points bracket the maximum and Brent's method (1973) closes in,
-ten passes in all. The value at the start is one of those compared: the evidence never falls.
+T divides the outputs. H(T) = Σ Jᵀ (diag p_T − p_T p_Tᵀ) J / T² is not H(1) / T², so every T costs
+a pass over the data. Three points bracket the maximum and Brent's method (1973) refines it, with
+ten passes in all. The starting value is among the candidates, so the evidence never decreases.
 """
 
 import functools
@@ -20,11 +20,11 @@ _MAX_BRENT = 8  # evaluations after the bracket
 
 
 def fit_temperature(evidence: Callable[[float], float], start: float) -> float:
-    """Return the temperature of most evidence near `start`.
+    """Return the temperature near `start` that maximises the evidence.
 
     Args:
         evidence: nats, a smooth function of the temperature.
-        start: the temperature of now, > 0.
+        start: the current temperature, > 0.
     """
     values: dict[float, float] = {}
 
@@ -44,7 +44,7 @@ def fit_temperature(evidence: Callable[[float], float], start: float) -> float:
 
 
 def _bracket(loss: Callable[[float], float], start: float) -> tuple[float, float]:
-    """Return points with a lower loss between them, or the last of them a bound."""
+    """Return two points that bracket a minimum, or end at a bound of the range."""
     low, high = LOG_TEMPERATURE_RANGE
     middle = min(high, max(low, start))
     left, right = max(low, middle - _FIRST_STEP), min(high, middle + _FIRST_STEP)

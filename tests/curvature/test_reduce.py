@@ -141,5 +141,5 @@ def test_mistakes_are_refused_in_words() -> None:
     c = case("residual")
     with pytest.raises(ValueError, match="got before, nowhere"):
         run("kfac_ggn", c, "nowhere", "before", "conv")
-    with pytest.raises(ValueError, match="a block for each tensor"):
+    with pytest.raises(ValueError, match="a block per tensor"):
         trace_ratios(run("kfac_ggn", c), run("full_ggn", c))

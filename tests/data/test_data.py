@@ -299,9 +299,9 @@ def _bad_row(value: float) -> np.ndarray:
         ({"x_train": np.ones(60)}, r"x_train must be vectors .* \[60\]"),
         ({"x_test": np.ones((30, 4))}, r"agree .* \[5\] and float32 \[4\]"),
         ({"x_test": np.ones((30, 5), dtype=np.uint8)}, "agree .* float32 .* uint8"),
-        ({"y_train": np.arange(60) % 3 + 1}, "0..C-1, each used.* from 1 to 3"),
-        ({"y_train": np.arange(60) % 3 * 2}, "0..C-1, each used.* 3 different .* from 0 to 4"),
-        ({"y_train": np.arange(60) % 3 - 1}, "0..C-1, each used.* from -1 to 1"),
+        ({"y_train": np.arange(60) % 3 + 1}, "0..C-1, all used.* from 1 to 3"),
+        ({"y_train": np.arange(60) % 3 * 2}, "0..C-1, all used.* 3 different .* from 0 to 4"),
+        ({"y_train": np.arange(60) % 3 - 1}, "0..C-1, all used.* from -1 to 1"),
         ({"y_train": np.arange(60) % 3 / 1}, r"both be labels .* float64 \[60\] and int64 \[30\]"),
         ({"y_test": np.ones(30)}, r"both be labels .* int64 \[60\] and float64 \[30\]"),
         ({"y_train": np.eye(60, dtype=int)}, r"y_train must be integers .* \[60, 60\]"),
@@ -508,7 +508,7 @@ def test_slices_cover_all_rows_in_order(shape: tuple[int, ...]):
         ({"y_train": np.arange(59) % 3}, "x_train and y_train .* 60 and 59"),
         ({"x_train": _bad_row(np.nan)}, "x_train must be finite .* 1 of 60 .* row 7"),
         ({"x_train": np.ones((60, 5), dtype=int)}, "x_train must be uint8 or .* int64"),
-        ({"y_train": np.arange(60) % 3 + 1}, "0..C-1, each used.* from 1 to 3"),
+        ({"y_train": np.arange(60) % 3 + 1}, "0..C-1, all used.* from 1 to 3"),
         ({"y_train": np.array([None] * 60)}, r"y_train\.npy must be a \.npy file .*numpy.save"),
     ],
 )
@@ -573,9 +573,9 @@ def test_damaged_idx_files_are_named(tmp_path: Path):
     whole = path.read_bytes()
     for content, says in (
         (whole[:-1], "must hold 5 bytes after its header, but has 4"),
-        (whole[:3], "no IDX file"),
-        (b"", "no IDX file"),
-        (b"x" * 40, "no IDX file"),
+        (whole[:3], "not an IDX file"),
+        (b"", "not an IDX file"),
+        (b"x" * 40, "not an IDX file"),
     ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=f"labels {says}|labels is {says}"):

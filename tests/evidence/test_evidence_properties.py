@@ -289,6 +289,6 @@ def test_what_does_not_fit_is_refused_before_the_data_are_seen(
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.startswith("diag")])
 def test_diagonal_kinds_ask_for_no_memory(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layerwise, "demand", None)
-    monkeypatch.setattr(dense, "demand", None)
+    monkeypatch.setattr(layerwise, "require_memory", None)
+    monkeypatch.setattr(dense, "require_memory", None)
     assert estimate(kind, _deep(5, (3, 4, 2), None)).valid

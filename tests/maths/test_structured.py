@@ -125,13 +125,13 @@ def test_inverse_quadratic_matches_a_solve(structure: BlockDiagonal) -> None:
 
 @pytest.mark.parametrize("structure", ALL)
 def test_slopes_are_the_derivatives_in_log_precision(structure: BlockDiagonal) -> None:
-    value, effective, bend = structure.slopes(DELTA)
+    value, effective, hessian = structure.slopes(DELTA)
     assert_close(value, structure.log_det_ratio(DELTA).sum())
     assert_close(effective, structure.effective_parameters(DELTA))
     expected = torch.autograd.functional.hessian(
         lambda x: -structure.log_det_ratio(x.exp()).sum(), DELTA.log()
     )
-    assert_close(bend, expected, rtol=1e-9, atol=1e-12)
+    assert_close(hessian, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_one_precision_for_each_parameter_matches_dense_algebra() -> None:

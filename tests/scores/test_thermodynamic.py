@@ -208,7 +208,7 @@ def test_impossible_questions_are_refused(generator: torch.Generator) -> None:
         thermodynamic_evidence(model, x, y, half_width=1e-3, **ask)
     with pytest.raises(ValueError, match="finite values > 0"):
         temperature_ladder_evidence(model, x, y, prior_precision=-1.0, **ask)
-    with pytest.raises(ValueError, match="as many rows"):
+    with pytest.raises(ValueError, match="same number of rows"):
         temperature_ladder_evidence(model, x, y[:5], prior_precision=1.0, **ask)
     with pytest.raises(ValueError, match="Gaussian targets"):
         temperature_ladder_evidence(model, x, y[:, 0], prior_precision=1.0, **ask)
