@@ -310,7 +310,7 @@ def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
     )
     paths = write_report(report, folder / "report")
     pruned = report.pruning.sentences if spec.pruning.rule != "none" else ()
-    for sentence in (*report.certainty, *pruned):
+    for sentence in filter(None, (report.settled, *report.certainty, *pruned)):
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
     winner = tables.winner

@@ -38,6 +38,29 @@ def yardstick_sentence(study: Study) -> str:
     )
 
 
+def settled_sentence(study: Study) -> str:
+    """Say how many networks are at a mode, and where the others are; "" without settling."""
+    trials = study.complete
+    if "kept" not in trials or trials["kept"].isna().all():
+        return ""
+    rows = trials[trials["kept"].notna()]
+    at_mode = rows["converged"].fillna(False).astype(bool)
+    near = rows[~at_mode & (rows["kept"] == "settled")]
+    scheduled = int((~at_mode & (rows["kept"] == "scheduled")).sum())
+    parts = [f"{int(at_mode.sum())} of {len(rows)} networks settled at a mode"]
+    if len(near):
+        furthest = float(near["decrement_per_datum"].astype(float).max())
+        parts.append(
+            f"{len(near)} settled near one (Newton decrement up to {furthest:.2g} nats per datum)"
+        )
+    if scheduled:
+        parts.append(
+            f"{scheduled} found none of more evidence within the budget and keep the state at the "
+            "end of the schedule"
+        )
+    return "; ".join(parts) + "."
+
+
 def certainty_sentences(study: Study) -> list[str]:
     """Say how sure the first rank is, or that it cannot be known."""
     ranked = [one for one in study.ranking if one.rank is not None]

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from nas_evidence.registry import FREE_SCORES, declared
 from nas_evidence.reporting.along_training import EarlyTrust, early_trust, settling_sentence
 from nas_evidence.reporting.correlations import ALL, Trust, trust
-from nas_evidence.reporting.headline import certainty_sentences, yardstick_sentence
+from nas_evidence.reporting.headline import (
+    certainty_sentences,
+    settled_sentence,
+    yardstick_sentence,
+)
 from nas_evidence.reporting.importance import (
     ParameterImportance,
     importance_sentence,
@@ -37,6 +41,7 @@ class Report:
     study        the tables and the ranking
     certainty    sentences: how sure the first rank is
     yardstick    sentence: what the winner adds to the best linear model
+    settled      sentence: how many networks are at a mode; "" without settling
     trust        how far each score can be trusted, at the end of training
     early        the same at each epoch at which evidence was stored, and `settling` in a sentence
     beliefs      posterior weights of the architectures, and `posterior` in sentences
@@ -52,6 +57,7 @@ class Report:
     study: Study
     certainty: tuple[str, ...]
     yardstick: str
+    settled: str
     trust: Trust
     early: tuple[EarlyTrust, ...]
     settling: str
@@ -98,6 +104,7 @@ def report_on(study: Study) -> Report:
         study=study,
         certainty=tuple(certainty_sentences(study)),
         yardstick=yardstick_sentence(study),
+        settled=settled_sentence(study),
         trust=judged,
         early=tuple(early),
         settling=settling_sentence(study, early),

@@ -121,6 +121,7 @@ def _values(report: Report) -> dict[str, object]:
         "min_pairs": MIN_PAIRS,
         "yardstick_sentence": report.yardstick,
         "certainty": report.certainty,
+        "settled": report.settled,
         "target_words": target_words(study.targets[0]),
         "objective_words": declared(report.study.spec.objective).summary,
         "verdict": report.trust.sentences[0][1],

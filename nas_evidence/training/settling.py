@@ -76,7 +76,7 @@ DECREMENT_TOLERANCE = 0.004
 MOVE_TOLERANCE = 0.02
 #: Newton decrement per datum, nats, up to which a settled state may replace the scheduled one, or
 #: as a part of that of the scheduled state. Evidence far from a mode misjudges both.
-NEAR_MODE, CLOSER = 0.03, 0.1
+NEAR_MODE, CLOSER = 0.1, 0.1
 #: Nats per datum where the loss is convex, and no kink is in the way.
 _CONVEX_TOLERANCE = 1e-6
 #: Rounds in which every precision moves; after them, one factor on all.
@@ -178,7 +178,8 @@ def begin_settling(
         data: that it was trained on.
         assignment: its plan and seeds.
         budget: work in epochs of the scheduled training, `plan.settle` times the epochs; 0 for
-            none. The decrement that is reported in the end comes on top, for a quarter of it, or twelve products.
+            none. The decrement that is reported in the end comes on top, for a quarter of it, or
+            twelve products.
             A linear network, whose loss is convex, reaches its optimum even if it takes more.
     """
     working = begin(copy.deepcopy(training.model), assignment.plan)

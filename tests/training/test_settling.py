@@ -20,9 +20,11 @@ from nas_evidence.training import settling as module
 from nas_evidence.training.loop import Training, begin, train_epoch
 from nas_evidence.training.mode import gradient_cost, log_joint, newton_decrement, passes_of
 from nas_evidence.training.one_factor import rescaled_precision
-from nas_evidence.training.online import evaluate
+from nas_evidence.training.online import update_and_follow
 from nas_evidence.training.quasi_newton import Pairs, descend
 from nas_evidence.training.settling import (
+    CLOSER,
+    NEAR_MODE,
     Settling,
     begin_settling,
     load_settling,
@@ -79,7 +81,7 @@ def scheduled(
     for _ in range(EPOCHS):
         train_epoch(training, data, assignment)
         if training.epoch in assignment.plan.evaluation_epochs():
-            evaluate(training, data, assignment)
+            update_and_follow(training, data, assignment)
     return training, assignment
 
 
@@ -132,15 +134,44 @@ def test_settling_lowers_the_decrement_and_keeps_the_better_state() -> None:
     for data in (labels(), real()):
         training, assignment = scheduled(data)
         before = dense_decrement(training, data, assignment.plan)
-        settling = settled(training, data, assignment)
+        settling = settled(training, data, assignment, 8 * EPOCHS)
         assert settling.kept == "settled"
         assert settling.evidence is not None
         assert settling.scheduled_evidence is not None
         assert settling.evidence > settling.scheduled_evidence
         after = dense_decrement(training, data, assignment.plan)
-        assert after < 0.5 * before
+        limit = max(NEAR_MODE * len(data.x_train), CLOSER * before)
+        assert after <= 1.03 * limit < before
         assert settling.decrement_per_datum == pytest.approx(after / len(data.x_train), rel=0.03)
         assert settling.seconds > 0
+
+
+def test_a_state_half_way_to_a_mode_is_not_kept_though_it_has_more_evidence() -> None:
+    """Its evidence says little of it: on images the log loss of such networks doubled."""
+    data = labels()
+    training, assignment = scheduled(data)
+    before = flat(training.model)
+    settling = settled(training, data, assignment, 1)  # an epoch
+    assert settling.first_evidence is not None
+    assert settling.scheduled_evidence is not None
+    assert settling.first_evidence > settling.scheduled_evidence
+    assert dense_decrement(settling.working, data, assignment.plan) > NEAR_MODE * len(before)
+    assert (settling.kept, settling.converged) == ("scheduled", False)
+    assert torch.equal(flat(training.model), before)
+
+
+def test_held_hyperparameters_stay_and_the_mode_for_them_is_taken() -> None:
+    data = real()
+    training, assignment = scheduled(data)
+    precision, noise_std = training.prior_precision.clone(), training.noise_std
+    settling = begin_settling(training, data, assignment, 8 * EPOCHS)
+    settling.held = True
+    while not settle_slice(settling, training, data, assignment):
+        pass
+    assert settling.kept == "settled"
+    assert torch.equal(training.prior_precision, precision)
+    assert training.noise_std == noise_std
+    assert dense_decrement(training, data, assignment.plan) < NEAR_MODE * len(data.x_train)
 
 
 @pytest.mark.parametrize("family", ["cnn", "resnet"])
@@ -155,8 +186,8 @@ def test_images_settle_with_fixup_scalars_and_convolutions(family: str) -> None:
     assert joint.value(settling.first) < 0.9 * before
     assert settling.evidence is not None
     assert settling.scheduled_evidence is not None
-    more = settling.evidence >= settling.scheduled_evidence
-    assert settling.kept == ("settled" if more else "scheduled")
+    if settling.kept == "settled":
+        assert settling.evidence >= settling.scheduled_evidence
 
 
 def test_a_linear_network_settles_at_ridge_regression() -> None:
@@ -264,7 +295,7 @@ def test_the_training_does_not_change_before_the_settling_ends() -> None:
     data = labels()
     training, assignment = scheduled(data)
     before, precision = flat(training.model), training.prior_precision.clone()
-    settling = begin_settling(training, data, assignment, EPOCHS)
+    settling = begin_settling(training, data, assignment, 8 * EPOCHS)
     while not settle_slice(settling, training, data, assignment):
         assert torch.equal(flat(training.model), before)
         assert torch.equal(training.prior_precision, precision)
