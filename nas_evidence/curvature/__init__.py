@@ -120,7 +120,7 @@ def curvature_pass(
         kind: a name in `KINDS`.
         model: any module whose parameters are in supported layers, see `capture`; for
             block_ggn, full_ggn and full_ef any module, at the cost of processing one datum at a
-                time if a layer is not supported.
+            time if a layer is not supported.
         inputs: [n, ...], on the device of the model.
         targets: int64 [n] or float [n, C].
         likelihood: of the targets given the outputs.
@@ -214,7 +214,7 @@ def trace_ratios(kfac: CurvaturePass, diagonal: CurvaturePass) -> dict[str, floa
 
     Args:
         kfac: of a Kronecker kind.
-        diagonal: of diag_ggn, or diag_ef beside kfac_ef, on the same data.
+        diagonal: of diag_ggn, or diag_ef for kfac_ef, on the same data.
 
     Raises:
         ValueError: if a pass has no block per tensor, or the models differ.

@@ -49,7 +49,7 @@ def estimate_evidence(
     Args:
         model: any module whose parameters are in Linear, Conv2d, GroupNorm, LayerNorm or Fixup
             scale and bias modules, each called once; `forward` may do anything else. block_ggn,
-                full_ggn and full_ef also take any other module, one datum at a time.
+            full_ggn and full_ef also take any other module, one datum at a time.
         inputs: training inputs [n, ...], on the device of the model.
         targets: integer labels [n] ("categorical") or real values [n, C] ("gaussian"); [n] if the
             model has one output.

@@ -2,7 +2,7 @@
 
     y = Φ w + s ε,  w ~ N(0, D⁻¹)      log p(y) = Σ_c log N(y_c; 0, s² I + Φ D⁻¹ Φᵀ)
 
-    Φ  features [n, d]      y  targets [n, C], each column with parameters of its own
+    Φ  features [n, d]      y  targets [n, C], each column with its own parameters
     D  prior precision, diagonal [d]      s  standard deviation of the noise
 
 With the last-layer activations of a network as features it is the evidence of that layer. The

@@ -28,7 +28,7 @@ from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import (
     Part,
     Run,
-    begun,
+    new_run,
     order_of_data,
     part_of,
     restored,
@@ -128,7 +128,7 @@ class Conditional(Scorer):
         """Train for a slice; after the second training, compute the differences."""
         n_data, n_early = len(self.context.data.x_train), self._n_early()
         part = self._part()
-        self.run = self.run or begun(part)
+        self.run = self.run or new_run(part)
         try:
             if not train_slice(self.run, part):
                 return
@@ -142,7 +142,7 @@ class Conditional(Scorer):
             if not self.early:
                 first = self._ended()
                 self.early = found
-                self.run = begun(self._part())
+                self.run = new_run(self._part())
                 hold_hyperparameters_of(first.training, self.run.training)
                 return
             self.differences = [

@@ -39,7 +39,7 @@ from nas_evidence.spec import EVIDENCE_BATCH, TrainingPlan
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
     Run,
-    begun,
+    new_run,
     order_of_data,
     part_of,
     restored,
@@ -216,7 +216,7 @@ class Folds(Scorer):
         assert task is not None
         data, given = self.context.data, self.context.assignment
         part = part_of(task.trained, data, given, task.purpose)
-        self.run = self.run or begun(part)
+        self.run = self.run or new_run(part)
         fold = Fold(number=task.number, n_data=len(task.predicted), n_trained=len(task.trained))
         try:
             if not train_slice(self.run, part):

@@ -69,7 +69,7 @@ class Run:
     settling: Settling | None = None
 
 
-def begun(part: Part) -> Run:
+def new_run(part: Part) -> Run:
     """Return a new run on a part, before its first epoch."""
     data, given = part.data, part.assignment
     generator = torch.Generator().manual_seed(given.derived_seed("init"))
@@ -85,7 +85,7 @@ def run_state(run: Run) -> dict[str, Any]:
 
 def restored(part: Part, state: Mapping[str, Any]) -> Run:
     """Return the run on a part from its `run_state`."""
-    run = begun(part)
+    run = new_run(part)
     restore(run.training, state["training"])
     if state["settling"] is not None:
         run.settling = load_settling(run.training, part.data, part.assignment, state["settling"])

@@ -21,7 +21,7 @@ from nas_evidence.scores.laplace import laplace_estimates
 from nas_evidence.spec import Assignment, DatasetSpec
 from nas_evidence.training.loop import Training, begin, train_epoch
 from nas_evidence.training.online import passes_of
-from nas_evidence.training.parts import begun, order_of_data, part_of
+from nas_evidence.training.parts import new_run, order_of_data, part_of
 from nas_evidence.trial import Trial
 
 NOISE_STD = 0.3
@@ -170,7 +170,7 @@ def by_hand(given: Assignment, data: TensorData, folder: Path) -> dict[str, floa
     assert early is not None
     train_epoch(early, some, alone)
     assert bool((early.prior_precision != 1).all())  # it has learned some, to be held
-    whole: Training = begin(begun(part_of(None, data, given, "conditional")).model, given.plan)
+    whole: Training = begin(new_run(part_of(None, data, given, "conditional")).model, given.plan)
     whole.prior_precision, whole.temperature = early.prior_precision, early.temperature
     for _ in range(given.plan.epochs):
         train_epoch(whole, data, alone)
