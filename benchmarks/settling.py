@@ -67,8 +67,8 @@ def raw(name: str, root: Path) -> tuple[Array, Array]:
     if name.startswith("digits"):
         x, labels = load_digits(return_X_y=True)
         x = x.astype(np.float32)
-        return x.reshape(-1, 1, 8, 8) if name == "digits" else x, labels.astype(np.int64)
-    if name == "satellite":
+        return x if name == "digits_table" else x.reshape(-1, 1, 8, 8), labels.astype(np.int64)
+    if name in ("satellite", "waveform", "cancer", "australian", "ionosphere"):
         folder = root / "uci-classification" / name
         x, labels = np.loadtxt(folder / "X.txt"), np.loadtxt(folder / "Y.txt")
         return x.astype(np.float32), labels.astype(np.int64)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange, described, masked
-from nas_evidence.fixed_keys import without_fixed
+from nas_evidence.fixed_keys import is_of_version_0_1, without_fixed
 from nas_evidence.spec import (
     FAMILY_PARAMETERS,
     BudgetSpec,
@@ -129,6 +129,8 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
     messages: list[str] = []
     for override in overrides:
         _apply_override(raw, override, places, messages)
+    if is_of_version_0_1(raw):
+        raw["plan"]["settle"] = 0
     raw, refused = without_fixed(raw)
     messages += [f"{places.of(name)}: {mistake}" for name, mistake in refused.items()]
     study = _check(raw, places, messages)

@@ -45,6 +45,23 @@ FIXED_KEYS: Mapping[str, str | bool | int | float | list[float]] = {
 RENAMED_KEYS: Mapping[str, str] = {"plan.prequential_orders": "folds"}
 
 
+def is_of_version_0_1(data: Mapping[str, Any]) -> bool:
+    """Tell whether tables are a study that version 0.1 stored, with every key explicit.
+
+    Its trials did not settle; continued, the study does not settle either.
+    """
+
+    def has(name: str) -> bool:
+        table: Any = data
+        for part in name.split("."):
+            if not isinstance(table, Mapping) or part not in table:
+                return False
+            table = table[part]
+        return True
+
+    return all(map(has, (*FIXED_KEYS, *RENAMED_KEYS))) and not has("plan.settle")
+
+
 def without_fixed(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return nested tables without the fixed keys, and what is wrong with those of other values.
 

@@ -314,6 +314,7 @@ name = "digits"
 depth = {low = 1, high = 4}
 [plan]
 epochs = 2
+settle = 0
 """
 
 
@@ -323,7 +324,7 @@ def test_a_stored_study_of_the_old_keys_is_the_study_of_today(tmp_path: Path) ->
     assert dump_study(old) == dump_study(today)
     dumped = _flat(tomllib.loads(dump_study(old)))
     gone = {*FIXED_KEYS, *RENAMED_KEYS}
-    assert dumped.keys() == _flat(tomllib.loads(OLD)).keys() - gone | {"plan.folds"}
+    assert dumped.keys() == _flat(tomllib.loads(OLD)).keys() - gone | {"plan.folds", "plan.settle"}
 
 
 @pytest.mark.parametrize("name", FIXED_KEYS)
@@ -345,11 +346,11 @@ def test_a_fixed_key_of_another_value_is_named_with_its_line_beside_other_mistak
     rest = "name = 'tp'\n[resources]\nworkers = 0\n"
     found = mistakes(tmp_path, f"{TODAY}[sampler]\n{fixed}{rest}")
     assert [m.removeprefix(f"{tmp_path}/study.toml:") for m in found] == [
-        "11: `multivariate` in [sampler] is fixed at true, but got 1; remove it",
-        "12: `n_ei_candidates` in [sampler] is fixed at 24, but got 48; remove it",
-        "14: name in [sampler] must be one of tpe, random, qmc, grid, but got 'tp'; "
+        "12: `multivariate` in [sampler] is fixed at true, but got 1; remove it",
+        "13: `n_ei_candidates` in [sampler] is fixed at 24, but got 48; remove it",
+        "15: name in [sampler] must be one of tpe, random, qmc, grid, but got 'tp'; "
         "did you mean 'tpe'?",
-        "16: workers in [resources] must be >= 1, but got 0",
+        "17: workers in [resources] must be >= 1, but got 0",
     ]
 
 

@@ -42,7 +42,7 @@ def assignment(family: str = "cnn", plan: dict[str, object] | None = None, **val
                 family=family, values={**sizes.get(family, {}), **values}
             ),
             "dataset": DatasetSpec(name="digits"),
-            "plan": {**PLAN, **(plan or {})},
+            "plan": {"settle": 0, **PLAN, **(plan or {})},
             "estimators": ("diag_ef", "kfac_ggn", "kfac_ggn_mc"),
             "seed": 11,
         }

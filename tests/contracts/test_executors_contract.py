@@ -117,7 +117,7 @@ def launch(trial_id: int, folder: Path, attempt: int = 1, resume: Path | None = 
         replicate=0,
         architecture=ARCHITECTURES[trial_id % len(ARCHITECTURES)],
         dataset=DATA,
-        plan={"epochs": EPOCHS, "batch_size": 32, "online": {"every": 2}},
+        plan={"epochs": EPOCHS, "batch_size": 32, "settle": 0, "online": {"every": 2}},
         estimators=("diag_ef", "kfac_ggn_mc"),
         limits=LimitSpec(n_parameters=100_000),
         seed=7 + trial_id,

@@ -12,7 +12,7 @@ from torch.distributions import MultivariateNormal
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.record import TrialRecord
+from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
 from nas_evidence.trial import Trial
 
@@ -39,7 +39,8 @@ def run(data: TensorData, folder: Path, **plan: object) -> TrialRecord:
         },
     )  # fmt: skip
     trial = Trial.start(assignment, data, folder)
-    trial.advance(30)
+    while trial.status is TrialStatus.RUNNING:
+        trial.advance(30)
     return trial.finish()
 
 

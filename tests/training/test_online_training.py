@@ -74,7 +74,7 @@ def assignment(plan: dict[str, object], *, family: str = "mlp", estimators: tupl
         replicate=0,
         architecture=ArchitectureSpec(family=family, values=values),
         dataset=DatasetSpec(name="digits"),
-        plan=TrainingPlan.model_validate(plan),
+        plan=TrainingPlan.model_validate({"settle": 0} | plan),
         estimators=estimators,
         seed=3,
     )
@@ -520,12 +520,12 @@ def test_a_resumed_trial_is_bit_identical_with_every_feature(name: str, tmp_path
 def test_noise_is_learned_only_when_asked(tmp_path: Path) -> None:
     records = {}
     for learn in (True, False):
-        plan = {"epochs": 10, **GAUSSIAN, "noise_std": 0.9}
+        plan = {"epochs": 10, **GAUSSIAN, "noise_std": 1.5}
         given = assignment({**plan, "online": {"every": 2, "learn_noise": learn}})
         records[learn] = run(given, real_data(), tmp_path / str(learn))
-    assert records[False].noise_std == 0.9
-    assert records[True].noise_std != 0.9
-    assert {p.noise_std for p in records[False].curve} == {0.9}
+    assert records[False].noise_std == 1.5
+    assert records[True].noise_std != 1.5
+    assert {p.noise_std for p in records[False].curve} == {1.5}
     assert {p.temperature for p in records[False].curve} == {None}
     assert len({p.noise_std for p in records[True].curve}) == 5  # as it stood in each epoch
 
