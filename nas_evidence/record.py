@@ -90,7 +90,7 @@ class TrialRecord(Frozen):
     test_accuracy: float | None = None  # fraction
     test_nll_per_datum: float | None = None  # nats; real targets are standardised
     test_rmse: float | None = None  # real targets only, in their own unit
-    converged: bool | None = None  # settling met its tolerance; None without settling
+    converged: bool | None = None  # settling met its tolerance
     kept: Literal["settled", "scheduled"] | None = None  # the state of more evidence
     decrement_per_datum: float | None = None  # Newton decrement of the kept state, nats
     train_seconds: float = 0.0

@@ -142,6 +142,10 @@ class OnlinePlan(Frozen):
         return self
 
 
+def _settle(data: Mapping[str, Any]) -> float:
+    return 1.0 if data.get("likelihood") == "gaussian" else 0.0
+
+
 class TrainingPlan(Frozen):
     """How one architecture is trained; the prior is the only regulariser."""
 
@@ -174,9 +178,12 @@ class TrainingPlan(Frozen):
     """Epochs after which the learning rate falls, in order; read with `schedule = "steps"`."""
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Multiplies the learning rate at each milestone."""
-    settle: Annotated[float, Field(ge=0), Unit("scheduled trainings")] = 1.0
+    settle: Annotated[float, Field(ge=0), Unit("scheduled trainings")] = Field(
+        default_factory=_settle
+    )
     """Most that settling may cost: after the last epoch the network goes to a mode, and its
-    hyperparameters to the most evidence there; 0 for none."""
+    hyperparameters to the most evidence there; 0 for none. Without it 1 with
+    `likelihood = "gaussian"`, else 0. Linear networks always settle."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior of the weights, before the first update."""
     folds: Annotated[Literal[1, 2], Unit("folds")] = 2

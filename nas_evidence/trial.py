@@ -25,6 +25,7 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.files import write_whole
 from nas_evidence.fixed_keys import without_fixed
+from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build, infeasible
 from nas_evidence.record import Evaluation, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.registry import declared
@@ -294,6 +295,8 @@ class Trial:
                 "train_seconds": training.train_seconds,
                 "evidence_seconds": training.evidence_seconds,
             }
+        if training is not None and self.status is TrialStatus.COMPLETE:
+            found |= {"converged": False, "kept": "scheduled"}
         if (settling := self.settling) is not None:
             found |= {
                 "converged": settling.converged,
@@ -387,14 +390,14 @@ class Trial:
             "curvature_batch": str(rows_at_once(training.model, self.data.x_train)),
         }
         named = dict(training.model.named_parameters())
-        precision = training.prior_precision
-        if len(precision) == len(named):
-            by_name = dict(zip(named, precision.tolist(), strict=True))
+        precisions = Precisions(training.prior_precision, [p.numel() for p in named.values()])
+        parts = dict(zip(named, precisions.by_tensor(), strict=True))
+        if precisions.is_per_tensor:
+            by_name = {name: float(part) for name, part in parts.items()}
             header["prior_precision"] = json.dumps(by_name)
         else:
-            parts = torch.split(precision, [p.numel() for p in named.values()])
-            for (name, p), part in zip(named.items(), parts, strict=True):
-                tensors[PRECISION_PREFIX + name] = part.view(p.shape).contiguous()
+            for name, part in parts.items():
+                tensors[PRECISION_PREFIX + name] = part.view(named[name].shape).contiguous()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / "model.safetensors", save(tensors, metadata=header))
 

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.estimates import EvidenceEstimate, Term
+from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import Structured
 from nas_evidence.registry import SCORES
 
@@ -108,7 +109,7 @@ def laplace_estimate(
         *_by_group("scatter", names, scatter),
         *_by_group("log_det_ratio", log_det_groups, log_det_ratio),
         *_by_group("effective_parameters", names, effective),
-        *_by_group("prior_precision", names, _geometric_means(precision, names, sizes)),
+        *_by_group("prior_precision", names, _geometric_means(precision, sizes)),
         Term(term="clamped_eigenvalues", group="all", value=pass_.curvature.n_clamped),
         Term(term="n_data", group="all", value=pass_.n_data),
     ]
@@ -177,8 +178,7 @@ def _gradient_norm_squared(
 ) -> float:
     """Return gᵀ (κ H + D)⁻¹ g, g = −κ ∇ log p(D|θ) + D θ."""
     assert pass_.gradient is not None
-    sizes = torch.tensor(pass_.curvature.sizes)
-    delta = precision if len(precision) == sizes.sum() else precision.repeat_interleave(sizes)
+    delta = Precisions(precision, pass_.curvature.sizes).of_each_parameter()
     theta = torch.cat([p.detach().double().flatten() for p in model.parameters()])
     gradient = delta.to(theta) * theta - power * pass_.gradient
     return float(pass_.curvature.inverse_quadratic(gradient, precision / power)) / power
@@ -193,17 +193,19 @@ def _diagnosis(norm: float, *, corrected: bool) -> list[Term]:
 
 def _scatter(model: nn.Module, precision: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Return θ_lᵀ D_l θ_l of each tensor [G]."""
-    if len(precision) == len(sizes):
+    precisions = Precisions(precision, sizes)
+    if precisions.is_per_tensor:
         return precision * squared_norms(model)
-    pairs = zip(model.parameters(), torch.split(precision, list(sizes)), strict=True)
+    pairs = zip(model.parameters(), precisions.by_tensor(), strict=True)
     squares = [(p.detach().double().cpu().flatten().square() * delta).sum() for p, delta in pairs]
     return torch.stack(squares)
 
 
-def _geometric_means(precision: Tensor, names: tuple[str, ...], sizes: tuple[int, ...]) -> Tensor:
-    if len(precision) == len(names):
+def _geometric_means(precision: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    precisions = Precisions(precision, sizes)
+    if precisions.is_per_tensor:
         return precision
-    return torch.stack([part.log().mean().exp() for part in torch.split(precision, list(sizes))])
+    return torch.stack([part.log().mean().exp() for part in precisions.by_tensor()])
 
 
 def squared_norms(model: nn.Module) -> Tensor:

@@ -20,6 +20,7 @@ from nas_evidence.estimates import EvidenceEstimate, Term
 from nas_evidence.evidence.laplace import checked_precision
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.hmc import Density
+from nas_evidence.maths.precisions import Precisions
 from nas_evidence.registry import SCORES
 
 #: Summed log likelihood [] of one flat parameter vector [P] on inputs [n, ...] and targets.
@@ -109,9 +110,7 @@ def spread_precision(model: nn.Module, given: float | Tensor | Mapping[str, floa
     if not isinstance(given, Mapping | Tensor):
         given = torch.full((len(names),), float(given), dtype=torch.float64)
     precision = checked_precision(names, sizes, given).to(device)
-    if len(precision) == len(names):
-        return precision.repeat_interleave(torch.tensor(sizes, device=device))
-    return precision
+    return Precisions(precision, sizes).of_each_parameter()
 
 
 def estimate_of_runs(

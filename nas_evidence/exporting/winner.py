@@ -18,6 +18,7 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
 from nas_evidence.exporting.program import Exported, without_precision
+from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build
 from nas_evidence.record import TrialStatus
 from nas_evidence.registry import CURVATURES
@@ -51,9 +52,9 @@ class Winner:
     def precisions(self) -> dict[str, Tensor]:
         """Return the prior precisions of each parameter tensor, [1] or [size]."""
         named = dict(self.model.named_parameters())
-        per_tensor = len(self.precision) == len(named)
-        sizes = [1 if per_tensor else p.numel() for p in named.values()]
-        return dict(zip(named, torch.split(self.precision, sizes), strict=True))
+        precisions = Precisions(self.precision, [p.numel() for p in named.values()])
+        parts = (part.reshape(-1) for part in precisions.by_tensor())
+        return dict(zip(named, parts, strict=True))
 
 
 def load_winner(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd.Series) -> Winner:

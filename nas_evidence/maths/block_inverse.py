@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker, Rotated
+from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
 
 
@@ -45,9 +46,7 @@ class BlockInverse:
     @cached_property
     def _per_block(self) -> tuple[Tensor, ...]:
         """Return the precision [] or [size] of each block."""
-        if len(self.prior_precision) == len(self.curvature.blocks):
-            return self.prior_precision.unbind()
-        return torch.split(self.prior_precision, list(self.curvature.sizes))
+        return Precisions(self.prior_precision, self.curvature.sizes).by_tensor()
 
 
 def _solved(

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.maths.blocks import Block, Diagonal, add_blocks, clamped
+from nas_evidence.maths.precisions import Precisions
 
 
 class Slopes(NamedTuple):
@@ -102,14 +103,15 @@ class BlockDiagonal:
 
     def _per_block(self, prior_precision: Tensor) -> tuple[Tensor, ...]:
         precision = prior_precision.to(self.spectra()[0])
-        if len(precision) == len(self.names):
-            return precision.unbind()
-        if not all(isinstance(block, Diagonal) for block in self.blocks):
+        precisions = Precisions(precision, self.sizes)
+        if not precisions.is_per_tensor and not all(
+            isinstance(block, Diagonal) for block in self.blocks
+        ):
             raise ValueError(
                 f"`prior_precision` with one value for each of {len(precision)} parameters needs "
                 f"a diagonal kind; give one for each of the {len(self.names)} parameter tensors"
             )
-        return torch.split(precision, list(self.sizes))
+        return precisions.by_tensor()
 
     @cached_property
     def _spectra(self) -> tuple[tuple[Tensor, int], ...]:
@@ -182,9 +184,7 @@ class FullMatrix:
     def _root(self, prior_precision: Tensor) -> Tensor:
         """Return the diagonal of D^{-1/2} [P]."""
         root = prior_precision.to(self.matrix).rsqrt()
-        if len(root) == self.n_parameters:
-            return root
-        return root.repeat_interleave(torch.tensor(self.sizes, device=root.device))
+        return Precisions(root, self.sizes).of_each_parameter()
 
     def _whitened(self, root: Tensor) -> Tensor:
         return root[:, None] * self.matrix * root[None, :]

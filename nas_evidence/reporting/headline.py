@@ -54,10 +54,10 @@ def settled_sentence(study: Study) -> str:
             f"{len(near)} settled near one (Newton decrement up to {furthest:.2g} nats per datum)"
         )
     if scheduled:
-        parts.append(
-            f"{scheduled} found none of more evidence within the budget and keep the state at the "
-            "end of the schedule"
+        why = (
+            "found no better one within the budget" if study.spec.plan.settle else "did not settle"
         )
+        parts.append(f"{scheduled} {why} and keep the state at the end of the schedule")
     return "; ".join(parts) + "."
 
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.output_variance import output_variances
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.registry import declared
@@ -122,9 +123,8 @@ class FirstPass(Scorer):
         """Return 1 / (δ + κ h) of each parameter, by tensor [size]."""
         training = self.context.training
         names, parameters = zip(*training.model.named_parameters(), strict=True)
-        precision, sizes = training.prior_precision, [p.numel() for p in parameters]
-        if len(precision) == len(sizes):
-            precision = precision.repeat_interleave(torch.tensor(sizes))
+        sizes = [p.numel() for p in parameters]
+        precision = Precisions(training.prior_precision, sizes).of_each_parameter()
         total = dict(zip(names, torch.split(precision, sizes), strict=True))
         if self.curvature is not None:
             power = self.context.assignment.plan.likelihood_power

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from nas_evidence.data.tensors import TensorData, batches
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import CurvePoint
 from nas_evidence.spec import Assignment, TrainingPlan
 
@@ -198,7 +199,8 @@ def _weight_decay(state: Training, per_datum: float, rate: float) -> list[Tensor
     parameters = list(state.model.parameters())
     # At most half the inverse learning rate: beyond it a step overshoots zero.
     decay = (state.prior_precision * per_datum).clamp(max=0.5 / rate)
-    if len(decay) == len(parameters):
-        return [value.to(p) for value, p in zip(decay, parameters, strict=True)]
-    parts = torch.split(decay, [p.numel() for p in parameters])
-    return [part.to(p).view_as(p) for part, p in zip(parts, parameters, strict=True)]
+    parts = Precisions(decay, [p.numel() for p in parameters]).by_tensor()
+    return [
+        part.to(p) if part.ndim == 0 else part.to(p).view_as(p)
+        for part, p in zip(parts, parameters, strict=True)
+    ]

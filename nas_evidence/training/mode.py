@@ -19,6 +19,7 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.conjugate_gradients import solve
+from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.registry import CURVATURES
 from nas_evidence.spec import Assignment, TrainingPlan
@@ -128,10 +129,7 @@ def precision_of_each(training: Training) -> Tensor:
     """Return the prior precision of each parameter [P], on the device of the model."""
     parameters = list(training.model.parameters())
     precision = training.prior_precision.to(parameters[0].device)
-    if len(precision) != len(parameters):
-        return precision
-    sizes = torch.tensor([p.numel() for p in parameters], device=precision.device)
-    return precision.repeat_interleave(sizes)
+    return Precisions(precision, [p.numel() for p in parameters]).of_each_parameter()
 
 
 def parameters_of(training: Training) -> Tensor:

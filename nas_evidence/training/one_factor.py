@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.evidence.laplace import squared_norms
+from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.spec import TrainingPlan
 from nas_evidence.training.hyperparameters import LOG_PRECISION_RANGE
@@ -36,7 +37,7 @@ def rescaled_precision(
     curvature = pass_.curvature
     assert isinstance(curvature, BlockDiagonal)
     power = plan.likelihood_power
-    if len(held) == len(curvature.names):
+    if Precisions(held, curvature.sizes).is_per_tensor:
         scatter = float((held * squared_norms(training.model)).sum())
     else:
         scatter = float((held * parameters_of(training).square().cpu()).sum())

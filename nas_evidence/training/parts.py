@@ -120,7 +120,8 @@ def settling_after(
 ) -> Settling | None:
     """Return the settling of a training whose epochs are over, None if the plan has none."""
     budget = assignment.plan.settle * training.epoch
-    return begin_settling(training, data, assignment, budget) if budget else None
+    settling = begin_settling(training, data, assignment, budget)
+    return settling if settling.budget else None
 
 
 def seconds_of(run: Run) -> float:
