@@ -191,8 +191,8 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
             n_stored = len(finished(folder))
             if n_stored < spec.n_trials:
                 out.print(
-                    f"budget: spent after {n_stored} of {spec.n_trials} trials; to continue with a "
-                    f"higher one: {again} --set budget.KEY=SECONDS"
+                    f"budget: spent after {n_stored} of {spec.n_trials} trials; to go on: "
+                    f"{again} --set budget.KEY=SECONDS"
                 )
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
