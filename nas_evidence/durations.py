@@ -1,4 +1,4 @@
-"""Times in words: how long something took, and a forecast of it."""
+"""Durations in words, exact and rough."""
 
 
 def duration(seconds: float) -> str:
@@ -14,7 +14,7 @@ def duration(seconds: float) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """Return a forecast as a person says it.
+    """Return a forecast, rounded.
 
     >>> rough_duration(20), rough_duration(170), rough_duration(9000)
     ('less than a minute', 'about 3 min', 'about 2.5 h')

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a loss of power."""
+"""Atomic file writes that survive a power failure."""
 
 import contextlib
 import os
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes | memoryview | str) -> None:
-    """Write a file so that its name has the old content or the new one, never a part.
+    """Write a file atomically: it has either its old content or the new one.
 
-    The content goes to a hidden name beside it and to the disk (fsync); then the file is renamed,
-    and the folder synced, without which a loss of power could undo the rename. Text is UTF-8.
+    The content is written to a hidden file beside it and synced (fsync); then the file is renamed
+    and the folder synced, else a power failure could undo the rename. Text is UTF-8.
 
     Raises:
-        OSError: if it cannot be written, as on a full disk; names it. The old file is untouched.
+        OSError: if it cannot be written, as on a full disk; names the file. The old file stays.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -22,7 +22,7 @@ def write_whole(path: Path, content: bytes | memoryview | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:  # of the file that was meant
+    except OSError as error:  # name the target file
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         with contextlib.suppress(OSError):

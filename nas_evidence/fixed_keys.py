@@ -1,8 +1,7 @@
-"""Study keys that became constants: their names, and the values that they are fixed at.
+"""Study keys that became constants: their names and values.
 
-Nobody turned them, so a study file no longer holds them. A file, a `--set` or an assignment of an
-older version may still set one to its constant; any other value is refused by name, since what it
-asked for would not be done.
+Study files no longer hold them. A file, a `--set` or an assignment of an older version may still
+set one to its constant; any other value is refused by name rather than ignored.
 """
 
 import json
@@ -11,20 +10,20 @@ from typing import Any
 
 #: E of sotl_e: the last epochs whose losses are summed.
 SOTL_EPOCHS = 1
-#: gamma of sotl_ema: how much less each earlier epoch counts.
+#: gamma of sotl_ema: the discount per earlier epoch.
 SOTL_GAMMA = 0.9
-#: Weight of the past in the moving average of the evidence that `patience` waits for.
+#: Weight of the past in the moving average of the evidence that `patience` watches.
 EVIDENCE_SMOOTHING = 0.5
-#: Latest finished trials that TPE learns from: an ask costs the same however long the study is.
+#: Number of latest finished trials that TPE learns from; bounds the cost of a proposal.
 MAX_HISTORY = 1000
-#: Draws from TPE's density of good trials, of which the most promising one is proposed.
+#: Draws from TPE's density of good trials, the best of which is proposed.
 N_EI_CANDIDATES = 24
 #: Trials that a worker process runs before it is replaced.
 TRIALS_PER_WORKER = 50
-#: Growth of a worker's resident memory, in bytes, after which it is replaced.
+#: Growth of a worker's resident memory after which it is replaced, bytes.
 WORKER_GROWTH_BYTES = 2 * 1024**3
 
-#: Every key that a study file once had: dotted name -> the value it is fixed at.
+#: Every key that study files once had: dotted name -> its constant.
 FIXED_KEYS: Mapping[str, str | bool | int | float | list[float]] = {
     "plan.prequential_fractions": [0.5],
     "plan.sotl_epochs": SOTL_EPOCHS,
@@ -41,7 +40,7 @@ FIXED_KEYS: Mapping[str, str | bool | int | float | list[float]] = {
 }
 
 
-#: Keys that have another name now.
+#: Renamed keys: old -> new.
 RENAMED_KEYS: Mapping[str, str] = {"plan.prequential_orders": "folds"}
 
 
@@ -63,9 +62,9 @@ def is_of_version_0_1(data: Mapping[str, Any]) -> bool:
 
 
 def without_fixed(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return nested tables without the fixed keys, and what is wrong with those of other values.
+    """Return nested tables without the fixed keys, and an error for each one with another value.
 
-    The second is a sentence for each dotted name; empty if every fixed key has its value.
+    The errors are sentences by dotted name; empty if every fixed key has its constant.
 
     >>> without_fixed({"sampler": {"name": "tpe", "n_ei_candidates": 24}})
     ({'sampler': {'name': 'tpe'}}, {})

@@ -40,12 +40,12 @@ class Curvature:
 
     @property
     def is_online(self) -> bool:
-        """Tell whether it can be used to update the prior precisions during training."""
+        """Return whether it can be used to update the prior precisions during training."""
         return self.structure != "full"
 
     @property
     def any_layer(self) -> bool:
-        """Tell whether it supports layers without rules, one datum at a time."""
+        """Return whether it supports layers without rules, one datum at a time."""
         return self.structure in ("block", "full")
 
 
@@ -99,12 +99,12 @@ class Score:
 
     @property
     def is_random(self) -> bool:
-        """Tell whether its value for the same trained network depends on a seed."""
+        """Return whether its value for the same trained network depends on a seed."""
         return self.approximates is not None or self.taken == "end"
 
     @property
     def is_laplace(self) -> bool:
-        """Tell whether it is the Laplace evidence of the trained network, named after its kind."""
+        """Return whether this is the trained network's Laplace evidence, named after its kind."""
         return self.name in CURVATURES
 
 
@@ -257,7 +257,7 @@ _OUTSIDE: dict[str, Score] = {}
 
 
 def is_outside(name: str) -> bool:
-    """Tell whether a name is the reference `module:NAME` of a score from outside the package."""
+    """Return whether a name is the reference `module:NAME` of a score from outside the package."""
     return ":" in name
 
 

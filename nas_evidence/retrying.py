@@ -1,4 +1,4 @@
-"""Try again, with pauses, what may succeed a little later; sole importer of tenacity."""
+"""Retries with growing pauses; only this module imports tenacity."""
 
 import time
 from collections.abc import Callable
@@ -19,19 +19,19 @@ def try_again(
     before_pause: Callable[[BaseException], None] | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> T:
-    """Return what the action returns; try it again after an error that waiting may mend.
+    """Return what the action returns; retry after errors that may be temporary.
 
     Args:
-        action: carried out at least once.
-        when: tells whether an error is worth another try.
-        patience: seconds after whose end no try begins; 0 for one try.
-        pause: seconds before the second try; each one is twice as long as the one before.
-        longest_pause: seconds that a pause takes at most.
-        before_pause: is told each error that is followed by another try.
-        sleep: in place of `time.sleep`; its seconds count whether they pass or not.
+        action: called at least once.
+        when: returns whether to retry after an error.
+        patience: seconds after which no try begins; 0 for a single try.
+        pause: seconds before the second try; doubled before each further one.
+        longest_pause: upper limit of a pause, seconds.
+        before_pause: called with each error that is followed by a retry.
+        sleep: replaces `time.sleep`; its seconds count even if no time passes.
 
     Raises:
-        BaseException: the last error of the action, as it was.
+        BaseException: the last error of the action, unchanged.
     """
 
     def is_over(state: RetryCallState) -> bool:

@@ -14,32 +14,32 @@ from nas_evidence.domains import Frozen
 class LadderPlan(Frozen):
     """How `temperature_ladder_evidence` samples; a trajectory moves all replicas at once."""
 
-    n_ladders: Annotated[int, Field(ge=2)] = 6  # independent; their spread is the error
+    n_ladders: Annotated[int, Field(ge=2)] = 6  # independent; their spread gives the error
     n_nodes: Annotated[int, Field(ge=3)] = 20  # inverse temperatures of one ladder
     n_burn_in: Annotated[int, Field(ge=1)] = 200  # trajectories
     n_samples: Annotated[int, Field(ge=2)] = 200  # trajectories
-    n_leapfrog: Annotated[int, Field(ge=1)] = 8  # gradients of one trajectory
+    n_leapfrog: Annotated[int, Field(ge=1)] = 8  # gradients per trajectory
 
 
 class SweepPlan(Frozen):
-    """How `thermodynamic_evidence` samples; each chain visits every node in turn."""
+    """How `thermodynamic_evidence` samples; each chain visits the nodes in order."""
 
-    n_chains: Annotated[int, Field(ge=2)] = 6  # in each direction, independent
-    n_nodes: Annotated[int, Field(ge=2)] = 16  # of Gauss-Legendre quadrature
-    n_burn_in: Annotated[int, Field(ge=1)] = 200  # trajectories in the posterior, before
-    n_settle: Annotated[int, Field(ge=1)] = 10  # trajectories at each node, discarded
-    n_samples: Annotated[int, Field(ge=2)] = 30  # trajectories at each node
-    n_leapfrog: Annotated[int, Field(ge=1)] = 8  # gradients of one trajectory
+    n_chains: Annotated[int, Field(ge=2)] = 6  # independent chains in each direction
+    n_nodes: Annotated[int, Field(ge=2)] = 16  # nodes of the Gauss-Legendre quadrature
+    n_burn_in: Annotated[int, Field(ge=1)] = 200  # trajectories in the posterior, discarded
+    n_settle: Annotated[int, Field(ge=1)] = 10  # trajectories per node, discarded
+    n_samples: Annotated[int, Field(ge=2)] = 30  # trajectories per node
+    n_leapfrog: Annotated[int, Field(ge=1)] = 8  # gradients per trajectory
 
 
 class EntropyPlan(Frozen):
     """The descent whose entropy `sgd_entropy_bound` tracks."""
 
-    learning_rate: Annotated[float, Field(gt=0)] = 0.05  # of the mean nll per datum
+    learning_rate: Annotated[float, Field(gt=0)] = 0.05  # for the mean nll per datum
     n_steps: Annotated[int, Field(ge=1)] = 200
     batch_size: Annotated[int, Field(ge=1)] | None = None  # None for all data
     n_seeds: Annotated[int, Field(ge=4)] = 16  # independent draws and descents
-    n_probes: Annotated[int, Field(ge=1)] = 1  # of each seed and step
+    n_probes: Annotated[int, Field(ge=1)] = 1  # per seed and step
     exact: bool = False  # log determinants from whole Hessians, for small networks
     threshold: Annotated[float, Field(gt=0)] | None = None  # g0, entropy-friendly descent
 

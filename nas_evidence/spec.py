@@ -1,8 +1,8 @@
-"""What is asked: the value types of a study, from the search space to one assignment.
+"""The value types of a study, from the search space to one assignment.
 
-Every default of the project lives in this file and nowhere else. The types are frozen and refuse
-unknown keys; `codec.py` turns a study file into them with one message for each mistake. The string
-below a field says what it means: `study_reference.py` makes the reference page of them.
+All defaults of the project are in this file. The types are frozen and refuse unknown keys;
+`codec.py` builds them from a study file, with one message per error. The string below a field
+gives its meaning: `study_reference.py` makes the reference page from these strings.
 """
 
 import hashlib
@@ -36,24 +36,24 @@ from nas_evidence.registry import (
     declared,
 )
 
-#: What an architecture costs; what a limit may ask for.
+#: Costs of an architecture that can be limited.
 ALL_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
-#: What it costs in use, known before it is trained; what a study may minimise.
+#: Costs in use, known before training, that a study can minimise.
 COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 
-#: Rows of a batch of `estimate_evidence`; the result does not depend on it.
+#: Batch size of `estimate_evidence`; does not affect the result.
 EVIDENCE_BATCH = 512
-#: Draws of the Monte-Carlo kinds, whose mean is the estimate.
+#: Draws of the Monte-Carlo kinds; the estimate is their mean.
 MC_DRAWS = 4
 
 FAMILY_NAMES = ("mlp", "cnn", "resnet", "linear")
-#: Test examples split off the bundled sets where a study names no `test_size`.
+#: Test examples split off the bundled data sets if a study gives no `test_size`.
 DIGITS_TEST_SIZE = 500
 DIABETES_TEST_SIZE = 142
 DATASET_NAMES = ("digits", "diabetes", "mnist", "fashion_mnist", "cifar10", "cifar100", "npz")
 
 
-#: What each family may be asked to vary, and the widest domain it accepts.
+#: The parameters of each family, with the widest domain of each.
 FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
     "mlp": {
         "depth": IntRange(low=1, high=5),
@@ -64,7 +64,7 @@ FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
     "resnet": {"depth": IntRange(low=8, high=110, step=6), "width": IntRange(low=4, high=64)},
     "linear": {},
 }
-#: Values of parameters that a study does not mention.
+#: Values of parameters that a study omits.
 FAMILY_DEFAULTS: Mapping[str, Mapping[str, ParameterValue]] = {
     "mlp": {"depth": 2, "width": 64, "shape": "constant"},
     "cnn": {"depth": 2, "width": 8},
@@ -74,7 +74,7 @@ FAMILY_DEFAULTS: Mapping[str, Mapping[str, ParameterValue]] = {
 
 
 def _current(name: object) -> object:
-    """Return the present name of a score that is known by an earlier one."""
+    """Return the current name of a score given by an earlier one."""
     return ALIASES.get(name, name) if isinstance(name, str) else name
 
 
@@ -84,7 +84,7 @@ def _known_score(name: str) -> str:
     return name
 
 
-#: A score by name, or by reference where it is from outside the package.
+#: A score by name, or by reference if it is from outside the package.
 ScoreName = Annotated[str, BeforeValidator(_current), AfterValidator(_known_score)]
 
 
@@ -109,28 +109,28 @@ class OnlinePlan(Frozen):
     """Online Laplace updates of the prior precisions (Immer et al. 2021, Algorithm 1)."""
 
     every: Epochs = 5
-    """Epochs from one update and stored evaluation to the next (F); the last epoch has one too."""
+    """Epochs between updates and stored evaluations (F); the last epoch always has one."""
     burn_in: Annotated[int, Field(ge=0), Unit("epochs")] = 0
-    """Epochs at the start without updates and stored evaluations (B)."""
+    """First epochs, without updates and stored evaluations (B)."""
     curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
     """Curvature of the Laplace evidence that the updates maximise."""
     hyper_step: Literal["newton", "adam", "mackay"] = "newton"
-    """How an update maximises: Newton to the maximum, Adam steps, or MacKay's fixed point."""
+    """Maximiser: Newton to the maximum, Adam steps, or MacKay's fixed point."""
     hyper_steps: Annotated[Count, Unit("steps")] = 100
-    """Adam steps of one update (K); read with `hyper_step = "adam"`."""
+    """Adam steps per update (K); used with `hyper_step = "adam"`."""
     hyper_learning_rate: Positive = 1.0
-    """Learning rate of these steps (gamma), on log precisions; read with `hyper_step = "adam"`."""
+    """Their learning rate (gamma), on log precisions; used with `hyper_step = "adam"`."""
     prior_groups: Literal["tensor", "module", "kind", "width", "scalar", "parameter"] = "tensor"
     """Parameters that share one prior precision: those of a tensor, of a module, of a kind of
-    layer, all of them times the fan-in ("width"), all ("scalar"), or each its own."""
+    layer, all scaled by the fan-in ("width"), all ("scalar"), or none ("parameter")."""
     learn_noise: bool = True
-    """Whether updates also learn the noise; read with `likelihood = "gaussian"`."""
+    """Whether updates also learn the noise; used with `likelihood = "gaussian"`."""
     learn_temperature: bool = False
     """Whether updates also learn the softmax temperature, at the cost of about ten passes each;
-    read with `likelihood = "categorical"`."""
+    used with `likelihood = "categorical"`."""
     patience: Annotated[Count, Unit("updates")] | None = None
-    """Training ends after this many updates in a row without a better evidence, averaged over
-    updates; without it, training runs all its epochs."""
+    """Training stops after this many consecutive updates without a better evidence (moving
+    average over updates); if absent, training runs all epochs."""
 
     @model_validator(mode="after")
     def _parameter_groups(self) -> "OnlinePlan":
@@ -150,44 +150,44 @@ class TrainingPlan(Frozen):
     """How one architecture is trained; the prior is the only regulariser."""
 
     likelihood: Literal["categorical", "gaussian"] = "categorical"
-    """What the targets are: "categorical" for class labels, "gaussian" for real numbers."""
+    """Type of the targets: "categorical" for class labels, "gaussian" for real numbers."""
     noise_std: Annotated[Positive, Unit("standard deviations of the targets")] = 1.0
-    """Noise of the targets before the first update; read with `likelihood = "gaussian"`."""
+    """Noise of the targets before the first update; used with `likelihood = "gaussian"`."""
     temperature: Positive = 1.0
-    """Divides the logits, before the first update if it is learned; read with
+    """Divides the logits; the initial value if it is learned; used with
     `likelihood = "categorical"`."""
     likelihood_power: Positive = 1.0
     """Weight of the log likelihood (kappa), in training and in the evidence."""
     mc_draws: Annotated[Count, Unit("draws")] = MC_DRAWS
-    """Draws of the curvatures named `_mc` at the last evaluation; the estimate is their mean."""
+    """Draws of the `_mc` curvatures at the last evaluation; the estimate is their mean."""
     epochs: Epochs = 40
-    """Passes over the training data; the longest a trial trains."""
+    """Most passes over the training data."""
     batch_size: Annotated[Count, Unit("examples")] = 128
-    """Examples of one step."""
+    """Examples per step."""
     optimiser: Literal["sgd", "adam"] = "sgd"
     """Optimiser of the weights."""
     learning_rate: Positive = 0.01
     """Learning rate at the start of training."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Momentum of SGD; read with `optimiser = "sgd"`."""
+    """Momentum of SGD; used with `optimiser = "sgd"`."""
     gradient_clip: Annotated[float, Field(ge=0)] = 2.0
-    """Largest norm of the gradient of one step; 0 for no limit."""
+    """Largest gradient norm of a step; 0 for no limit."""
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
-    """How the learning rate falls: not at all, along a half cosine to 0, or at `milestones`."""
+    """Learning rate: constant, falling along a half cosine to 0, or falling at `milestones`."""
     milestones: tuple[Epochs, ...] = ()
-    """Epochs after which the learning rate falls, in order; read with `schedule = "steps"`."""
+    """Epochs after which the learning rate falls, in order; used with `schedule = "steps"`."""
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Multiplies the learning rate at each milestone."""
+    """Factor on the learning rate at each milestone."""
     settle: Annotated[float, Field(ge=0), Unit("scheduled trainings")] = Field(
         default_factory=_settle
     )
-    """Most that settling may cost: after the last epoch the network goes to a mode, and its
-    hyperparameters to the most evidence there; 0 for none. Without it 1 with
+    """Budget of settling: after the last epoch the network is optimised to a mode, and its
+    hyperparameters to the largest evidence there; 0 for no settling. Without it 1 with
     `likelihood = "gaussian"`, else 0. Linear networks always settle."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior of the weights, before the first update."""
     folds: Annotated[Literal[1, 2], Unit("folds")] = 2
-    """Folds of the score `two_fold` that are predicted: both halves, or at half the cost one."""
+    """Folds that the score `two_fold` predicts: both halves, or only one at half the cost."""
     online: OnlinePlan = OnlinePlan()
 
     @model_validator(mode="after")
@@ -205,25 +205,25 @@ class TrainingPlan(Frozen):
 
 
 class DatasetSpec(Frozen):
-    """Which data, and how much of it; the test part is read by the report only."""
+    """Which data, and how much of it; only the report reads the test part."""
 
     name: Literal[*DATASET_NAMES]  # type: ignore[valid-type]
     """Name of a data set, or "npz" for arrays of your own."""
     test_size: Annotated[Count, Unit("examples")] | None = None
-    """Examples split off as the test part of `digits` (else 500) or `diabetes` (else 142)."""
+    """Examples split off for testing: of `digits` (by default 500) or `diabetes` (142)."""
     max_train: Annotated[Count, Unit("examples")] | None = None
-    """Most training examples: a seeded subset, stratified by class; without it, all."""
+    """Most training examples: a seeded subset, stratified by class; if absent, all."""
     max_test: Annotated[Count, Unit("examples")] | None = None
-    """Most test examples, chosen in the same way; without it, all."""
+    """Most test examples, chosen in the same way; if absent, all."""
     path: str | None = None
-    """An .npz file or a folder of .npy files; read with `name = "npz"`."""
+    """An .npz file or a folder of .npy files; used with `name = "npz"`."""
 
     @model_validator(mode="after")
     def _path(self) -> "DatasetSpec":
         if self.name == "npz" and self.path is None:
             raise ValueError('`path` must name the .npz file when name = "npz"')
         if self.name != "npz" and self.path is not None:
-            raise ValueError(f'`path` is read for name = "npz" only, but name = "{self.name}"')
+            raise ValueError(f'`path` is used only with name = "npz", but name = "{self.name}"')
         if self.name not in ("digits", "diabetes") and self.test_size is not None:
             raise ValueError(
                 f'`test_size` is for data without a test split, but "{self.name}" has one; '
@@ -233,7 +233,7 @@ class DatasetSpec(Frozen):
 
 
 class SamplerSpec(Frozen):
-    """Who proposes architectures."""
+    """How architectures are proposed."""
 
     name: Literal["tpe", "random", "qmc", "grid"] = "tpe"
     """Tree-structured Parzen estimator, uniform draws, a quasi-random sequence, or every point."""
@@ -242,14 +242,14 @@ class SamplerSpec(Frozen):
 
 
 class PruningSpec(Frozen):
-    """When a trial that does badly at a rung is stopped; no validation data is looked at."""
+    """When to stop trials that score badly at a rung; uses no validation data."""
 
     rule: Literal["none", "halving", "median"] = "none"
-    """Which trials go on at a rung: all, the best 1/`reduction`, or those not below the median."""
+    """Trials that continue at a rung: all, the best 1/`reduction`, or the median and above."""
     score: ScoreName | None = None
-    """What trials are compared by; without it, the objective."""
+    """The score that trials are compared by; if absent, the objective."""
     first_epoch: Epochs = 5
-    """Epoch of the first rung; the next are at this times `reduction`, `reduction` squared, ..."""
+    """Epoch of the first rung; the next are at this times `reduction`, its square, ..."""
     reduction: Annotated[int, Field(ge=2)] = 3
     """Factor between the epochs of rungs (eta); "halving" keeps the best 1/eta."""
     startup_trials: Annotated[Count, Unit("trials")] = 4
@@ -271,32 +271,32 @@ class PruningSpec(Frozen):
 
 
 class LimitSpec(Frozen):
-    """What an architecture may cost; one above a limit is `infeasible` and is not trained."""
+    """Upper limits; an architecture above one is `infeasible` and is not trained."""
 
     n_parameters: Annotated[Count, Unit("parameters")] | None = None
     """Largest number of parameters."""
     flops: Annotated[Count, Unit("operations")] | None = None
-    """Largest number of floating-point operations in a forward pass of one example."""
+    """Most floating-point operations in a forward pass of one example."""
     memory_bytes: Annotated[Count, Unit("bytes")] | None = None
-    """Largest memory in training, as estimated before it."""
+    """Largest estimated memory of training."""
     latency_seconds: Seconds | None = None
-    """Longest forward pass of one example, as measured before training."""
+    """Longest forward pass of one example, measured before training."""
 
 
 class BudgetSpec(Frozen):
-    """When a study ends before its last trial; may change between runs of one study."""
+    """When a study stops before its last trial; may change between runs of a study."""
 
     wall_seconds: Seconds | None = None
-    """Wall time, over all runs of the study."""
+    """Wall time over all runs of the study."""
     device_seconds: Seconds | None = None
-    """Time that all workers together have spent."""
+    """Time summed over all workers."""
 
 
 class DatabaseSpec(Frozen):
-    """What coordinates a study, beside SQLite in its folder; the password is never written."""
+    """The database of a study, if not SQLite in its folder; the password is never written."""
 
     url: str | None = None
-    """As SQLAlchemy writes it: "postgresql://user@host/name". Without it, SQLite in the folder."""
+    """SQLAlchemy URL: "postgresql://user@host/name"; if absent, SQLite in the folder."""
 
     @field_validator("url")
     @classmethod
@@ -310,16 +310,16 @@ class DatabaseSpec(Frozen):
 
 
 class ResourceSpec(Frozen):
-    """What a study may use; may change between runs of one study."""
+    """The resources of a study; may change between runs of a study."""
 
     workers: Annotated[Count, Unit("processes")] = 2
-    """Trials that run at the same time."""
+    """Trials that run in parallel."""
     cpus: Annotated[Count, Unit("CPUs")] = 1
-    """CPUs, and torch threads, of one worker."""
+    """CPUs and torch threads per worker."""
     gpus: Literal["auto"] | float = "auto"
-    """Share of one GPU, from 0 to 1, for each trial; "auto" chooses it by the memory needed."""
+    """Share of one GPU per trial, from 0 to 1; "auto" chooses it by estimated memory."""
     slice_timeout_seconds: Seconds = 300.0
-    """Silence after which a worker counts as hung; five times the longest slice so far, if that
+    """Silence after which a worker counts as hung, or five times the longest slice so far if that
     is longer."""
 
     @field_validator("gpus", mode="before")
@@ -337,30 +337,30 @@ def _preferred(data: Mapping[str, Any]) -> str:
 
 
 class StudySpec(Frozen):
-    """A whole study: one file, one folder of results."""
+    """A complete study: one file, one folder of results."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Names the study, and its folder runs/<name> unless --out gives another."""
+    """Name of the study, and of its folder runs/<name> unless --out gives another."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Seeds every random stream: the same study and seed give the same results."""
+    """Seed of all random streams: the same study and seed give the same results."""
     n_trials: Annotated[Count, Unit("trials")] = 24
-    """Trials to run, in any final status counted: architectures times replicates."""
+    """Trials to run, whatever their final status: architectures times replicates."""
     replicates: Annotated[Count, Unit("trials")] = 1
-    """Trials of each architecture, each with its own seed."""
+    """Trials per architecture, each with its own seed."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
-    """Costs to trade off against the objective; the sampler then looks for the Pareto front."""
+    """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
-    """Scores to compute for each trial; see [scores](estimators.md)."""
-    #: Which score ranks; not given, the first of `PREFERRED` that `estimators` names.
+    """Scores to compute in each trial; see [scores](estimators.md)."""
+    #: The score that ranks; by default the first of `PREFERRED` in `estimators`.
     objective: ScoreName = Field(default_factory=_preferred)
-    """The score that ranks; without it `two_fold` if `estimators` names it, else `kfac_ggn`."""
+    """The score that ranks; if absent `two_fold` if in `estimators`, else `kfac_ggn`."""
     scheduling: Literal["async", "batch"] = "async"
-    """Whether a proposal is asked for whenever a worker is free, or `batch` of them together:
-    the proposals are then the same for any number and speed of workers."""
+    """Whether to propose whenever a worker is free, or `batch` architectures together, which makes
+    the proposals independent of the number and speed of workers."""
     batch: Annotated[Count, Unit("proposals")] = 8
-    """Proposals asked for together; read with `scheduling = "batch"`."""
+    """Proposals per batch; used with `scheduling = "batch"`."""
     warm_start: str | None = None
-    """Folder of an older study of the same data and objective, to learn from."""
+    """Folder of an older study of the same data and objective for the sampler to learn from."""
     first: tuple[Mapping[str, ParameterValue], ...] = ()
     """Architectures to try before all others: `family` and its parameters."""
     dataset: DatasetSpec
@@ -376,12 +376,12 @@ class StudySpec(Frozen):
 
     @property
     def pruning_score(self) -> str:
-        """Return the score that trials are compared by at the rungs."""
+        """Return the score by which trials are compared at the rungs."""
         return str(self.pruning.score or self.objective)
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Return the epochs at which trials are compared; 0 if by a score known before the first.
+        """Return the epochs at which trials are compared; 0 if the score is known before training.
 
         Rung 0 compares the score of the first fold; only survivors train the others.
         """
@@ -407,7 +407,7 @@ class StudySpec(Frozen):
             of_labels := [e for e in self.estimators if declared(e).labels_only]
         ):
             raise ValueError(
-                f'`estimators` must be scores of real targets with likelihood = "gaussian", but '
+                f'`estimators` must be defined for real targets with likelihood = "gaussian", but '
                 f"got {of_labels}"
             )
         if self.pruning.rule != "none" and declared(self.pruning_score).taken == "end":
@@ -432,7 +432,7 @@ class StudySpec(Frozen):
 
 
 class Assignment(Frozen):
-    """One trial to run, complete in itself: any machine with the data can run it."""
+    """One trial to run, self-contained: any machine with the data can run it."""
 
     trial_id: Annotated[int, Field(ge=0)]
     attempt: Annotated[int, Field(ge=1)]
@@ -455,7 +455,7 @@ class Assignment(Frozen):
         return kept
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
-        """Return the seed of one random stream; the attempt is not part of it."""
+        """Return the seed of one random stream; it does not depend on the attempt."""
         return derive_seed(self.seed, purpose, counter)
 
 

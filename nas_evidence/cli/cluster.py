@@ -1,7 +1,7 @@
-"""The verbs for a study at work elsewhere: submit, status, attach, logs, cancel.
+"""The verbs for a study that runs elsewhere: submit, status, attach, logs, cancel.
 
 Each takes a study folder or the URI of a store, or `--address` of a cluster's dashboard and
-`--name`. A store that cannot be seen from here is asked about by a small job on the cluster.
+`--name`. If a store cannot be seen from here, a small job on the cluster reads it.
 """
 
 import json
@@ -42,7 +42,7 @@ from nas_evidence.jobs.jobs import (
 )
 from nas_evidence.spec import StudySpec
 
-if TYPE_CHECKING:  # ray, and what opens stores, come in where they are needed
+if TYPE_CHECKING:  # ray and the stores are imported where needed
     from nas_evidence.driver.mirror import Store
     from nas_evidence.jobs.submit import RayClient
 
@@ -67,7 +67,7 @@ def submit(
     download: Download = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Search on a cluster: starts the study as a job there, or goes on with it.
+    """Search on a cluster: start the study as a job there, or resume it.
 
     Example: nas-evidence submit digits --address URL --store /nfs/digits
     """
@@ -76,10 +76,10 @@ def submit(
     options = as_arguments(
         trials=None,
         workers=None,
-        overrides=None,  # these are in the file that travels
+        overrides=None,  # already in the file that is sent
         data_root=data_root,
         download=download,
-        steal=True,  # from a host that is gone, once its lease has run out
+        steal=True,  # from a lost host, once its lease has expired
         allow_code=allow_code,
     )
     arguments = ["search", STUDY_FILE, "--out", store, "--address", "auto", *options]
@@ -87,7 +87,7 @@ def submit(
 
 
 def resubmit(address: str, name: str | None, store: str | None, options: Sequence[str]) -> None:
-    """Go on with a study as a job on a cluster: what `resume --address URL` does."""
+    """Resume a study as a job on a cluster: `resume --address URL`."""
     if store is None:
         if name is None:
             raise ValueError("resume needs a study folder, or --name of a study on the cluster.")
@@ -113,7 +113,7 @@ def status(
     name: JobName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell how a study stands.
+    """Show the status of a study.
 
     Example: nas-evidence status runs/digits --json
     """
@@ -137,7 +137,7 @@ def status(
 
 
 def attach(folder: Place = None, address: Dashboard = None, name: JobName = None) -> None:
-    """Follow a study to its end; Ctrl-C leaves it at work.
+    """Follow a study to its end; it keeps running after Ctrl-C.
 
     Example: nas-evidence attach --address URL --name digits
     """
@@ -192,7 +192,7 @@ def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) 
 
 
 def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None) -> None:
-    """Stop a study at work, within a slice, so that it can be resumed; or end one trial.
+    """Stop a running study after the current slice, to be resumed later; or end one trial.
 
     Example: nas-evidence cancel runs/digits 7
     """
@@ -203,7 +203,7 @@ def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None
     client = connect(address)
     job = latest_job(client, place)
     if not job.alive:
-        raise ValueError(f"the job {job.id} is over already ({job.state.lower()}).")
+        raise ValueError(f"the job {job.id} has already ended ({job.state.lower()}).")
     if trial_id is None:
         client.stop(job.id)
         now = wait_until_over(client, job)
@@ -219,12 +219,14 @@ def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None
 
 
 def connect(address: str) -> "RayClient":
-    """Return the client of a cluster; says so where a token goes unencrypted."""
+    """Return the client of a cluster; warn if a token is sent unencrypted."""
     from nas_evidence.jobs.submit import RayClient
 
     client = RayClient(address)
     if client.sends_token_in_clear:
-        err.print(f"warning: the token goes unencrypted to {address}; use https or an SSH tunnel")
+        err.print(
+            f"warning: the token is sent unencrypted to {address}; use https or an SSH tunnel"
+        )
     return client
 
 
@@ -266,7 +268,7 @@ def _asked(client: "RayClient", arguments: Sequence[str]) -> str:
 def _place(
     words: Sequence[str] | None, address: str | None, name: str | None
 ) -> tuple[str, int | None]:
-    """Return which study is meant, by its folder or its name on the cluster, and which trial."""
+    """Return the study, by folder or by name on the cluster, and the trial if given."""
     left = list(words or ())
     if (address is None) != (name is None):
         raise ValueError("--address URL and --name NAME must be given together.")
@@ -281,7 +283,7 @@ def _place(
 
 
 def _where(place: str, address: str | None) -> str:
-    """Return the words and options that name a study again."""
+    """Return the arguments that name a study on the command line."""
     return place if address is None else f"--address {address} --name {shlex.quote(place)}"
 
 
@@ -314,7 +316,7 @@ def _cancel_in(store: "Store", trial_id: int | None) -> None:
 
 
 def _follow_folder(place: str) -> None:
-    """Print what happens in a study until no driver holds it."""
+    """Print the journal of a study as it grows, until no driver holds it."""
     from nas_evidence.driver.cancelling import pause_between_looks
     from nas_evidence.storage.log_lines import journal_lines
     from nas_evidence.storage.study_folder import is_locked

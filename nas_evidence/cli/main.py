@@ -1,7 +1,7 @@
-"""The command line: one verb a job; `cli/run.py`, `cli/results.py` and `cli/cluster.py` have them.
+"""The command line; its verbs are in `cli/run.py`, `cli/results.py` and `cli/cluster.py`.
 
-Exit codes: 0 done, 1 the job failed (every trial failed, or an unexpected error), 2 bad usage or a
-bad study, 130 interrupted.
+Exit codes: 0 done, 1 failure (every trial failed, or an unexpected error), 2 wrong usage or an
+invalid study, 130 interrupted.
 """
 
 import os
@@ -35,7 +35,7 @@ def main() -> None:
     """Run the command line; every error becomes one clear message and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        # Not standalone, so that typer.Exit comes back as a number and errors come out here.
+        # Not standalone: typer.Exit returns a number, and errors are raised here.
         code = app(standalone_mode=False, prog_name="nas-evidence")
         if code == _INTERRUPTED:  # by typer, which prints nothing
             err.print("interrupted")
@@ -43,7 +43,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         err.print("interrupted")
         sys.exit(_INTERRUPTED)
-    except BrokenPipeError:  # the reader has left, as `head` does
+    except BrokenPipeError:  # the reader has closed the pipe, like `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except StudyError as error:
         for message in error.messages:
@@ -72,7 +72,7 @@ def validate(
     study: StudyFile,
     overrides: Override = None,
 ) -> None:
-    """Check a study file and report all its mistakes at once.
+    """Check a study file and report all its errors at once.
 
     Example: nas-evidence validate search_spaces/digits.toml
     """

@@ -1,4 +1,4 @@
-"""What several verbs of the command line share: options, and the study that they name."""
+"""Options that several verbs of the command line share, and the study that they name."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,17 +10,18 @@ from nas_evidence.codec import find_study, load_study
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.outside_code import admitted, outside_names
 
-if TYPE_CHECKING:  # it brings what opens stores
+if TYPE_CHECKING:  # imports the stores
     from nas_evidence.driver.mirror import Store
 
 StudyFile = Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or a shipped one.")]
 Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Total number of trials.")]
-Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Workers side by side.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel workers.")]
 Override = Annotated[
     list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one key.")
 ]
 DataRoot = Annotated[
-    Path | None, typer.Option("--data-root", help="Folder of the data sets, as torchvision's.")
+    Path | None,
+    typer.Option("--data-root", help="Folder of the data sets, in torchvision's layout."),
 ]
 Download = Annotated[bool, typer.Option("--download", help="Fetch a missing data set.")]
 Steal = Annotated[
@@ -40,9 +41,9 @@ JobName = Annotated[
 
 
 def checked(study: str, overrides: Sequence[str] | None, *, allow_code: bool = False) -> StudySpec:
-    """Return a study whose file has no mistake, and whose first architectures are in its space.
+    """Return a study, after checking its file and that its `first` points are in its space.
 
-    With `allow_code` the scores that it names from outside the package are imported.
+    With `allow_code`, import the scores that it names from outside the package.
     """
     path = find_study(study)
     spec = load_study(path, overrides or ())
@@ -56,7 +57,7 @@ def checked(study: str, overrides: Sequence[str] | None, *, allow_code: bool = F
 
 
 def with_options(spec: StudySpec, trials: int | None, workers: int | None) -> StudySpec:
-    """Return a study with the options that have names of their own."""
+    """Return a study with the options --trials and --workers applied."""
     changes: dict[str, Any] = {}
     if trials is not None:
         changes["n_trials"] = trials
@@ -75,7 +76,7 @@ def as_arguments(
     steal: bool,
     allow_code: bool = False,
 ) -> list[str]:
-    """Return options as they are typed, for a job that passes them on."""
+    """Return options as command-line arguments, for a job that passes them on."""
     given: list[tuple[str, object]] = [
         ("--trials", trials),
         ("--workers", workers),
@@ -88,7 +89,7 @@ def as_arguments(
 
 
 def opened(place: str) -> "Store":
-    """Return a store, fetched; it must hold a study."""
+    """Return a store after fetching it; it must hold a study."""
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.storage.study_folder import read_study
 
@@ -101,5 +102,5 @@ def opened(place: str) -> "Store":
 
 
 def shown(path: Path, store: "Store") -> str:
-    """Return where a file of a study is, as the user named the place of the study."""
+    """Return the place of a file of a study, as the user named the study."""
     return f"{store.place}/{path.relative_to(store.folder).as_posix()}"

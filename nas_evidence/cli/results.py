@@ -1,4 +1,4 @@
-"""The verbs for what a study has found: show, report, watch, export; and the audit of scores.
+"""The verbs for the results of a study: show, report, watch, export; and the audit of scores.
 
 Each takes a study folder or the URI of a store; a report is written where the study is.
 """
@@ -60,7 +60,9 @@ def report(
             metavar="[DIR]", help="A study folder, or a store's URI [the latest in runs/]."
         ),
     ] = None,
-    to: Annotated[Path | None, typer.Option("--to", metavar="OUT", help="Write it here.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="OUT", help="Write the report here.")
+    ] = None,
     table: Annotated[
         Path | None, typer.Option("--table", metavar="FILE.csv", help="Rank any table instead.")
     ] = None,
@@ -95,10 +97,10 @@ def report(
 def watch(
     place: StudyPlace,
     every: Annotated[
-        float, typer.Option(metavar="SECONDS", help="From one report to the next, at least.")
+        float, typer.Option(metavar="SECONDS", help="Least time between two reports.")
     ] = 30.0,
 ) -> None:
-    """Keep the report of a running study up to date, until the study is over.
+    """Keep the report of a running study up to date until the study ends.
 
     Example: nas-evidence watch runs/digits
     """
@@ -114,7 +116,7 @@ def watch(
         store.pull()
         running, before = is_locked(store.folder), was_running
         was_running = running
-        # The second: parked, cancelled or killed.
+        # Not running any more: parked, cancelled or killed.
         return all_finished(store.folder) or (before and not running)
 
     for paths in reports(store.folder, is_over=over, every_seconds=every):
@@ -123,9 +125,9 @@ def watch(
 
 
 def audit(as_json: AsJson = False) -> None:
-    """Hold every estimator against the truth where it is known; a minute or two.
+    """Compare every estimator with the truth where it is known; takes a minute or two.
 
-    Exit code 1 if one is further off than it claims to be.
+    Exit code 1 if one is further off than it claims.
     """
     from nas_evidence.auditing import run_audit
 
@@ -134,7 +136,7 @@ def audit(as_json: AsJson = False) -> None:
         print_json([row.model_dump(mode="json") for row in rows])
     else:
         print_rows(
-            "Every estimator beside the truth (nats)",
+            "Every estimator against the truth (nats)",
             ("problem", "estimator", "value", "truth", "bias", "spread", "seconds", "holds"),
             [
                 (row.problem, row.estimator, statistic_text(row.value), statistic_text(row.truth),
@@ -158,7 +160,7 @@ def export(
     ] = None,
     data_root: DataRoot = None,
 ) -> None:
-    """Export the best architecture, ready to use, checked against its stored evidence.
+    """Export the best architecture, ready to use, after checking its stored evidence.
 
     Example: nas-evidence export runs/digits --to winner
     """
@@ -174,7 +176,7 @@ def export(
 def write_export(
     spec: StudySpec, folder: Path, to: Path, trial_id: int | None, data_root: Path | None
 ) -> None:
-    """Export a trial of a study, or its best, and say where it is."""
+    """Export a trial of a study, by default the best, and print where it is."""
     from nas_evidence.data import load
     from nas_evidence.exporting import export_winner
 
@@ -221,8 +223,8 @@ def _print_trial(tables: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def _latest_study() -> str:
-    """Return the study folder below runs/ that was worked on last."""
-    # The lock is touched by every driver, wherever the study's database is.
+    """Return the most recently used study folder below runs/."""
+    # Every driver touches the lock, wherever the study's database is.
     locks = sorted(Path("runs").glob("*/lock"), key=lambda path: path.stat().st_mtime)
     if not locks:
         raise ValueError(

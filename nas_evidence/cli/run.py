@@ -1,4 +1,4 @@
-"""The verbs that run a study here: search and resume."""
+"""The verbs that run a study: search and resume."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ from nas_evidence.record import TrialStatus
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.outside_code import Code, admitted, keep_code, outside_names
 
-if TYPE_CHECKING:  # they bring the data's readers, and what opens stores
+if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data import ArrayData
     from nas_evidence.driver.mirror import Store
     from nas_evidence.workers.protocol import Executor
@@ -58,7 +58,7 @@ StoreOption = Annotated[
 ]
 Where = Annotated[
     Literal["ray", "inline"],
-    typer.Option("--executor", help="Ray workers, or this process alone (for debugging)."),
+    typer.Option("--executor", help="Ray workers, or only this process (for debugging)."),
 ]
 Cluster = Annotated[
     str | None,
@@ -68,10 +68,10 @@ Cluster = Annotated[
 
 @dataclass(frozen=True)
 class Run:
-    """How a study is run: where its trials run, and where its data are."""
+    """How to run a study: where its trials run, and where its data are."""
 
     executor: str
-    address: str | None  # of a cluster to join
+    address: str | None  # cluster to join
     data_root: Path | None
     download: bool
     steal: bool
@@ -91,7 +91,7 @@ def search(
     steal: Steal = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Search, rank, report and export; creates the study folder or continues it.
+    """Search, rank, report and export; create the study folder or continue it.
 
     Example: nas-evidence search digits --trials 12 --set plan.epochs=20
     """
@@ -118,7 +118,7 @@ def resume(
         typer.Option(
             "--address",
             metavar="URL|HOST:PORT",
-            help="Of a dashboard: go on there as a job; else join this Ray cluster.",
+            help="URL of a dashboard: resume there as a job; else join this Ray cluster.",
         ),
     ] = None,
     name: JobName = None,
@@ -128,7 +128,7 @@ def resume(
     steal: Steal = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Go on with a study after a stop or a crash, or with more trials or another budget.
+    """Resume a study after a stop or a crash, or with more trials or another budget.
 
     Example: nas-evidence resume runs/digits --trials 48
     """
@@ -162,7 +162,7 @@ def _check_address(run: Run) -> None:
     if run.address is None:
         return
     if run.executor == "inline":
-        raise ValueError("--address joins a Ray cluster: it goes with --executor ray only.")
+        raise ValueError("--address joins a Ray cluster: it works only with --executor ray.")
     if "://" in run.address:
         raise ValueError(
             f"--address must be auto or HOST:PORT to join a cluster from here, but got "
@@ -185,18 +185,18 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
                 n_stored = len(finished(folder))
                 err.print(
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
-                    f"stored, the others go on from their last checkpoint.\nContinue: {again}"
+                    f"stored, the others resume from their last checkpoint.\nContinue: {again}"
                 )
                 raise SystemExit(130) from None
             n_stored = len(finished(folder))
             if n_stored < spec.n_trials:
                 out.print(
-                    f"budget: spent after {n_stored} of {spec.n_trials} trials; the others go on "
-                    f"with a higher one: {again} --set budget.KEY=SECONDS"
+                    f"budget: spent after {n_stored} of {spec.n_trials} trials; to go on: "
+                    f"{again} --set budget.KEY=SECONDS"
                 )
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
-            if any((folder / "checkpoints").iterdir()):  # killed before the last one was told
+            if any((folder / "checkpoints").iterdir()):  # killed before the last trial was told
                 _tell_what_is_stored(spec, folder)
         _conclude(spec, store, run)
 
@@ -211,10 +211,10 @@ def _tell_what_is_stored(spec: StudySpec, folder: Path) -> None:
 
 
 def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:
-    """Load the data, say what will happen, and run what is left of the study.
+    """Load the data, announce the run, and run the rest of the study.
 
     Raises:
-        KeyboardInterrupt: also if another terminal asked for it.
+        KeyboardInterrupt: also if another terminal cancels the study.
     """
     from nas_evidence.data import load
 
@@ -225,7 +225,7 @@ def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:
         download=run.download,
     )
 
-    # Torch and Ray come in here, after the folder is there and the data is read.
+    # Torch and Ray are imported here, after the folder exists and the data are read.
     from nas_evidence.driver.driver import Driver
     from nas_evidence.driver.runtime import forecast_seconds
     from nas_evidence.trial import check_task, device_for
@@ -247,7 +247,7 @@ def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:
         with _watching(spec, n_done) as progress:
             driver = Driver(spec, store.folder.resolve(), store.around(pool), progress)
             driver.run()
-        out.print(f"workers waited {pool.idle_share():.0%} of their time")
+        out.print(f"workers were idle {pool.idle_share():.0%} of the time")
     finally:
         pool.close()
     if driver.requests.study and n_done + len(progress.finished) < spec.n_trials:
@@ -294,7 +294,7 @@ def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
 
 
 def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
-    """Print the ranking, write report and export, and say how to go on."""
+    """Print the ranking, write report and export, and print how to continue."""
     from nas_evidence.reporting.report import report_on
     from nas_evidence.reporting.study import write_report
     from nas_evidence.reporting.tables import load_study_tables
@@ -330,7 +330,7 @@ def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
 
 
 def _is_exported(folder: Path, trial_id: int) -> bool:
-    """Tell whether the folder holds this trial, whole: the model card is written last."""
+    """Return whether the folder holds this trial complete: the model card is written last."""
     if not (folder / "MODEL_CARD.md").is_file():
         return False
     written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
@@ -338,7 +338,7 @@ def _is_exported(folder: Path, trial_id: int) -> bool:
 
 
 def _options(run: Run) -> str:
-    """Return the options that the next run needs too."""
+    """Return the options that the next run also needs."""
     given = (("--data-root", run.data_root), ("--address", run.address))
     words = "".join(f" {name} {value}" for name, value in given if value is not None)
     return words + " --allow-code" * run.allow_code

@@ -1,6 +1,6 @@
-"""What a person sees of a running study: a live table, or one line an event.
+"""The running study on the terminal: a live table, or one line per event.
 
-Builds text and tables, and prints them on the two consoles here.
+Builds text and tables, and prints them on the two consoles defined here.
 """
 
 import json
@@ -22,19 +22,19 @@ from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.workers.protocol import Lost
 
-if TYPE_CHECKING:  # pandas comes with it; the command line starts without
+if TYPE_CHECKING:  # it imports pandas, which slows the start
     from nas_evidence.reporting.report import Report
     from nas_evidence.reporting.tables import RankedArchitecture
 
-#: Lines of a study that goes well, where there is no live table.
+#: Most lines printed for successful trials where there is no live table.
 MAX_LINES = 80
-# Names, paths and causes are printed as they are: "[x]" is no markup, ":x:" no picture.
+# Names, paths and causes are printed literally: no markup for "[x]", no emoji for ":x:".
 out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def program() -> str:
-    """Return how this program is called from here: its name if on the path, else where it lies."""
+    """Return the command that runs this program: its name if on the path, else its location."""
     if shutil.which("nas-evidence") or not Path(sys.argv[0]).is_file():
         return "nas-evidence"
     if Path(sys.argv[0]).name == "__main__.py":
@@ -44,12 +44,12 @@ def program() -> str:
 
 
 def score_text(value: float | None) -> str:
-    """Return a score in four significant places, or a dash."""
+    """Return a score as text, or a dash."""
     return "-" if value is None else f"{value:.4g}" if abs(value) >= 1000 else f"{value:.3f}"
 
 
 def size_text(architecture: ArchitectureSpec) -> str:
-    """Return width/depth, or what else the family is described by."""
+    """Return width/depth, or whatever describes the family instead."""
     values = architecture.values
     if values.get("shape", "constant") != "constant":
         return str(values["shape"])
@@ -60,7 +60,7 @@ def size_text(architecture: ArchitectureSpec) -> str:
 def ranking_rows(
     ranking: "Sequence[RankedArchitecture]", study: StudySpec, target: str
 ) -> tuple[list[str], list[list[str]]]:
-    """Return header and cells of the ranking; a column is there where it says something."""
+    """Return header and cells of the ranking, without columns that would be empty."""
     seeds = any(r.spread is not None for r in ranking)
     columns: dict[str, Callable[[RankedArchitecture], object]] = {
         "rank": lambda r: r.rank,
@@ -90,7 +90,7 @@ def ranking_rows(
 
 
 def trust_line(report: "Report") -> str:
-    """Return in one line how far the ranking can be trusted; the report says it at length."""
+    """Return one line on how far the ranking can be trusted; the report has the details."""
     objective, target = report.trust.main, report.study.targets[0]
     row = report.trust.overall(objective, target)
     if row is None or row.statistics.rho is None:
@@ -133,7 +133,7 @@ class _Row:
 class Progress:
     """The running study as the terminal shows it; a watcher of the driver.
 
-    `say` receives one line an event; a live view renders this object instead.
+    `say` receives one line per event; a live view renders this object instead.
     """
 
     study: StudySpec
@@ -148,13 +148,13 @@ class Progress:
         self.rows[assignment.trial_id] = _Row(assignment, time.monotonic())
 
     def progressed(self, report: SliceReport) -> None:
-        """Show how far a trial is."""
+        """Show a trial's progress."""
         row = self.rows[report.trial_id]
         row.epoch, row.sotl = report.epoch, report.sotl
         row.score = report.scores.get(self.study.objective, row.score)
 
     def ended(self, record: TrialRecord) -> None:
-        """Move a trial to those that are over, and say so."""
+        """Move a trial to the finished ones, and print a line."""
         row = self.rows.pop(record.trial_id)
         self.n_done += 1
         row.seconds = record.total_seconds
@@ -163,18 +163,18 @@ class Progress:
         if estimate is not None and estimate.valid:
             row.score = estimate.value if estimate.per_datum is None else estimate.per_datum
         self.finished.append(row)
-        # Of a long study every k-th line is enough, but every failure has its own.
+        # In a long study print every k-th line, but every failure.
         stride = math.ceil(self.study.n_trials / MAX_LINES)
         worth_saying = self.n_done % stride == 0 or record.status is not TrialStatus.COMPLETE
         if self.say and worth_saying:
             self.say(self._line(row, record))
 
     def parked(self, trial_id: int) -> None:
-        """Show a trial as off its worker; it goes on later."""
+        """Show a trial as off its worker; it continues later."""
         self.rows.pop(trial_id, None)
 
     def lost(self, loss: Lost) -> None:
-        """Say that an attempt was lost and that the trial is retried."""
+        """Print that an attempt was lost and that the trial is retried."""
         self.rows.pop(loss.trial_id, None)
         if self.say:
             self.say(f"trial {loss.trial_id} attempt {loss.attempt} lost ({loss.cause}); retrying")
@@ -194,7 +194,7 @@ class Progress:
         )
 
     def expected_seconds(self) -> float | None:
-        """Return the seconds left, from the pace so far; None before the first trial is over."""
+        """Return the seconds left at the current pace; None before the first trial has ended."""
         if not self.finished:
             return None
         elapsed = time.monotonic() - self.started
@@ -241,7 +241,7 @@ class Progress:
 
 
 def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table for a person, or tab-separated text for a pipe."""
+    """Print a table on a terminal, or tab-separated text to a pipe."""
     rows = list(rows)
     if not rows:
         return
@@ -258,10 +258,10 @@ def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 def print_line(name: str, value: object) -> None:
-    """Print a name and its value, for a person or for a pipe."""
+    """Print a name and its value, for a terminal or a pipe."""
     if out.is_terminal:
         out.print(Text(f"{name:20}", "bold"), value)
-    else:  # not through rich, which turns tabs into spaces
+    else:  # without rich, which turns tabs into spaces
         print(f"{name}\t{value}")  # noqa: T201
 
 

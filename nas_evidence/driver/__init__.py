@@ -1,1 +1,1 @@
-"""The driver of a study: ask, run, write, tell; rungs, retries, and how long it will take."""
+"""The driver of a study: ask, run, write, tell; rungs, retries and the runtime forecast."""

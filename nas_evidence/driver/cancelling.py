@@ -1,4 +1,4 @@
-"""Cancel a study at work, or one of its trials, from another terminal; wait until it is done."""
+"""Cancel a running study, or one of its trials, from another terminal; wait until it is done."""
 
 import time
 from collections.abc import Callable
@@ -9,19 +9,19 @@ from nas_evidence.storage.requests import is_open, request_cancel, request_name,
 from nas_evidence.storage.study_folder import is_locked, study_status
 from nas_evidence.store import finished
 
-#: Seconds between two looks: in a folder, and at a store that is fetched each time.
+#: Seconds between two looks: in a folder, and at a store, which is fetched each time.
 LOOK_EVERY, FETCH_EVERY = 0.5, 5.0
 
 
 def cancel(
     store: Store, trial_id: int | None = None, *, sleep: Callable[[float], None] = time.sleep
 ) -> str:
-    """Cancel a trial, or the study if none is given; return in a line how that went.
+    """Cancel a trial, or the study if none is given; return one line about the outcome.
 
-    It takes as long as a slice does. The study stays whole and can be resumed.
+    Takes up to one slice. The study stays intact and can be resumed.
 
     Raises:
-        ValueError: if the study is not at work, or the trial not under way.
+        ValueError: if the study or the trial is not running.
     """
     store.pull()
     folder = store.folder
@@ -45,21 +45,21 @@ def cancel(
 
 
 def pause_between_looks(store: Store) -> float:
-    """Return the seconds to wait before a store is looked at again."""
+    """Return the seconds to wait before looking at a store again."""
     return LOOK_EVERY if store.folder == Path(store.place) else FETCH_EVERY
 
 
 def _check(folder: Path, place: str, trial_id: int | None) -> None:
     now = study_status(folder)
     if trial_id is not None and (row := finished(folder).get(trial_id)) is not None:
-        raise ValueError(f"trial {trial_id} of {place} is over already ({row.status}).")
+        raise ValueError(f"trial {trial_id} of {place} has already ended ({row.status}).")
     if now.state != "running":
         raise ValueError(
-            f"only a study at work can be cancelled, but {place} is not ({now.state})."
+            f"only a running study can be cancelled, but {place} is not running ({now.state})."
         )
     under_way = [assignment.trial_id for assignment in now.running]
     if trial_id is not None and trial_id not in under_way:
         raise ValueError(
-            f"only a trial under way can be cancelled, but of {place} those are "
+            f"only a running trial can be cancelled, but those of {place} are "
             f"{', '.join(map(str, under_way)) or 'none'}, not {trial_id}."
         )

@@ -1,8 +1,9 @@
-"""The loop that joins proposer, executor and store: ask, run, write, tell.
+"""The main loop of a study: ask the proposer, run trials, write results, tell the proposer.
 
-One process, the only writer of the study's database and of its results. The order of writes is
+One process, the only writer of the study's database and results. The order of writes is
 ask -> assignment -> checkpoint -> model -> Parquet -> tell, so that killing the process at any
-point loses nothing: what is on disk says what is left to do. `faults.py` names the arrows.
+point loses nothing: the next driver reads from disk what is left to do. `faults.py` names the
+arrows.
 """
 
 import contextlib
@@ -33,33 +34,33 @@ from nas_evidence.store import COMPACT_AT, TABLES, TrialRow, compact, finished, 
 from nas_evidence.workers.protocol import Event, Executor, Launch, Lost, Verdict
 
 _LOG = logging.getLogger(__name__)
-#: A slice that takes so many times the longest one so far is taken for hung. No slice of the same
-#: trial is longer than that one, so that the trial's own median adds nothing.
+#: A slice counts as hung when it takes this many times as long as the longest one so far, over
+#: all trials.
 HUNG_FACTOR = 5.0
 _CANCELLED = Verdict(TrialStatus.CANCELLED, "on request")
 
 
 class Watcher(Protocol):
-    """Someone who looks on: a live table, a log, or nobody."""
+    """Observer of a run: a live table, a log, or nothing."""
 
     def launched(self, assignment: Assignment) -> None:
-        """Take note that a trial starts or starts again."""
+        """A trial starts or restarts."""
 
     def progressed(self, report: SliceReport) -> None:
-        """Take note of a slice."""
+        """A slice has ended."""
 
     def parked(self, trial_id: int) -> None:
-        """Take note that a trial is off its worker; it goes on later, or in the next run."""
+        """A trial is off its worker; it continues later, or in the next run."""
 
     def ended(self, record: TrialRecord) -> None:
-        """Take note that a trial is over and stored."""
+        """A trial has ended and is stored."""
 
     def lost(self, loss: Lost) -> None:
-        """Take note that an attempt was lost; the trial is retried."""
+        """An attempt was lost; the trial is retried."""
 
 
 class Driver:
-    """Run a study in its folder until every trial has a final status, or the budget is spent."""
+    """Runs a study in its folder until every trial has a final status or the budget is spent."""
 
     def __init__(
         self, study: StudySpec, folder: Path, executor: Executor, watcher: Watcher
@@ -68,7 +69,7 @@ class Driver:
         self._executor, self._watcher = executor, watcher
         folder.mkdir(parents=True, exist_ok=True)
         self._leased = holds_lease(folder)
-        self.requests = Requests(folder)  # of other terminals
+        self.requests = Requests(folder)  # from other terminals
         self._proposer = Proposer(study, database_of(folder, study))
         self._told = self._proposer.told()
         self._n_asked = 0
@@ -76,17 +77,17 @@ class Driver:
         self._done = finished(folder)
         self._models = KeptModels(folder, study, self._done)
         self._rungs = Rungs(study)
-        self._queue: deque[Assignment] = deque()  # the attempt is counted at the launch
+        self._queue: deque[Assignment] = deque()  # attempts are counted at launch
         self._running: dict[int, Assignment] = {}
         self._waiting: dict[int, tuple[int, Assignment]] = {}  # parked at a rung
         self._retries = Retries()
         self._longest_slice = 0.0
 
     def run(self) -> None:
-        """Ask, run, write and tell until nothing is left to do, or the budget is spent.
+        """Run the loop until nothing is left to do or the budget is spent.
 
         Raises:
-            StudyStoppedError: if a disk is full, or another process has taken the study over.
+            StudyStoppedError: if a disk is full or another process has taken over the study.
         """
         self._ledger = Ledger(self._folder, now=self._executor.now())
         self._journal = Journal(self._folder)
@@ -116,13 +117,13 @@ class Driver:
             self._ledger.account(self._executor.now(), len(self._running))
 
     def _handle_requests(self) -> None:
-        """Queue the parked trials that are to be cancelled: a worker must write their record."""
+        """Queue parked trials that are to be cancelled: a worker must write their records."""
         self.requests.look()
         for trial_id in sorted(self.requests.trials & self._waiting.keys()):
             self._queue.appendleft(self._waiting.pop(trial_id)[1])
 
     def _stop(self) -> None:
-        # A full disk has been told already.
+        # A full disk has already been reported.
         with contextlib.closing(self._journal), contextlib.suppress(OSError):
             if not self._leased or holds_lease(self._folder):
                 self._ledger.account(self._executor.now(), len(self._running), write=True)
@@ -130,7 +131,7 @@ class Driver:
                 self.requests.done()
 
     def _recover(self) -> None:
-        """Finish what a killed process left half done, and plan what is left to run."""
+        """Finish what a killed process left half done; plan the remaining trials."""
         self._check_lease()
         for home in (self._folder / "checkpoints").glob("[0-9]*"):
             if int(home.name) in self._done:
@@ -148,7 +149,7 @@ class Driver:
                 self._tell_batch_of(number)
 
     def _replay_journal(self) -> None:
-        """Restore rungs and retries from the journal, and write the lines that a kill kept out."""
+        """Restore rungs and retries from the journal; add lines that a crash left unwritten."""
         logged: dict[str, set[int]] = {"ask": set(), "end": set(), "tell": set()}
         for event in read_journal(self._folder):
             self._rungs.replay(event)
@@ -176,14 +177,14 @@ class Driver:
 
     @property
     def _over(self) -> bool:
-        """Tell whether nothing more is to start, and what runs is to park."""
+        """Return whether to start nothing more and to park what runs."""
         return self.requests.study or self._ledger.spent.exceeds(self._study.budget)
 
     def _to_ask(self) -> int:
         return to_ask(self._n_asked, len(self._told), self._study)
 
     def _launch_all(self) -> None:
-        """Fill the free workers."""
+        """Give free workers trials."""
         while self._executor.free and not self._over:
             if not self._queue:
                 self._ask()
@@ -222,7 +223,7 @@ class Driver:
         self._watcher.launched(assignment)
         arrow("launched")
 
-    # --- what happens to a trial
+    # --- events of trials
 
     def _handle(self, event: Event) -> None:
         assignment = self._running.get(event.trial_id)
@@ -254,7 +255,7 @@ class Driver:
         rivals: Mapping[int, Point | None] | None = {}
         if self._rungs.reached(trial_id, report.epoch):
             rivals = self._rungs.rivals(trial_id, report.epoch, self._done)
-        if rivals is None:  # its batch is not there yet
+        if rivals is None:  # the rest of its batch has not arrived yet
             self._park(assignment)
             self._waiting[trial_id] = (report.epoch, assignment)
         elif rivals and (reason := self._rungs.decide(trial_id, report.epoch, rivals)):
@@ -265,14 +266,14 @@ class Driver:
             self._queue.appendleft(assignment)
         else:
             plan = assignment.plan
-            # After the last epoch the network settles, and its reports say that epoch again.
+            # After the last epoch the network settles; its reports repeat that epoch.
             due = next((e for e in plan.evaluation_epochs() if e > report.epoch), plan.epochs)
             least = self._study.resources.slice_timeout_seconds
             timeout = max(least, HUNG_FACTOR * self._longest_slice)
             self._executor.advance(trial_id, due, timeout=timeout)
 
     def _release(self) -> None:
-        """Queue the parked trials whose batch has reached their rung."""
+        """Queue parked trials whose whole batch has reached their rung."""
         for trial_id, (epoch, assignment) in sorted(self._waiting.items()):
             if self._rungs.rivals(trial_id, epoch, self._done) is not None:
                 del self._waiting[trial_id]
@@ -361,7 +362,7 @@ class Driver:
         self._watcher.ended(record)
 
     def _tell_batch_of(self, number: int) -> None:
-        """Tell the proposals of a batch in order, if all their trials are over."""
+        """Tell the proposals of a batch in order, if all its trials have ended."""
         if not all(i in self._done for i in trials_of_batch(number, self._study)):
             return
         for n in batch_of(number, self._study):

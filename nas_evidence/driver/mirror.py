@@ -1,20 +1,20 @@
-"""Where a study is stored: a folder, or an fsspec URI that a local folder is kept in step with.
+"""Where a study is stored: a folder, or an fsspec URI mirrored by a local folder.
 
-The driver works in a local folder as ever; `Mirror` carries what changed there to the URI, so that
-after the loss of the whole machine another driver pulls and goes on. Any prefix of the writes of a
-push is a state that the driver of `driver.py` can be killed in, for they go in its order:
+The driver always works in a local folder; `Mirror` copies its changes to the URI, so that another
+driver can pull and continue after the machine is lost. A push writes in the order of `driver.py`,
+so any prefix of its writes is a state in which that driver could have been killed:
 
     study.toml, models/, evidence/ terms/ curves/, trials/ (the commit marker), study.db (a
-    snapshot), assignment.json, logs/, then what is removed
+    snapshot), assignment.json, logs/, then removals
 
-A push comes before every launch, so that what runs is known as asked; the journal, which knows
-what was shown at the rungs, before every slice. Between two pushes the store stands where the
-driver stood a little earlier: what ran since runs again from its checkpoint, with equal results.
-Checkpoints pass between workers and store (`stored_worker.py`); here they are empty files, for
-the driver reads their names only.
+Everything is pushed before each launch, so that every running trial is known to the store; the
+journal, which holds the scores at the rungs, before each slice. Between pushes the store lags
+slightly behind the driver: lost work is rerun from its checkpoint, with equal results.
+Workers exchange checkpoints with the store directly (`workers/stored.py`); here they are empty
+files, because the driver reads only their names.
 
-`logs/events.jsonl` is stored in parts of 64 KiB, `logs/events/<n>.jsonl`, so that a line more
-costs one small write however long the study is.
+`logs/events.jsonl` is stored in parts of 64 KiB, `logs/events/<n>.jsonl`, so that adding a line
+takes one small write however long the study is.
 """
 
 import contextlib
@@ -39,12 +39,12 @@ from nas_evidence.workers.process import MakeWorker
 from nas_evidence.workers.protocol import Executor
 from nas_evidence.workers.stored import StoredWorker
 
-#: Seconds between two pushes of what changes all the time and decides nothing: the logs.
+#: Seconds between two pushes of the logs, which change all the time.
 LOGS_EVERY = 30.0
-#: Bytes of a part of the journal.
+#: Size of one part of the journal, bytes.
 PART_BYTES = 64 * 1024
 _DATABASE = "study.db"
-#: The order of a push: first words of names; what matches none comes last.
+#: The order of a push, by name prefix; other names come last.
 _ORDER = (
     "study.toml",
     "database.json",
@@ -60,21 +60,21 @@ _CHECKPOINT = re.compile(r"checkpoints/\d+/attempt-\d+/epoch-\d+\.pt")
 _ASSIGNMENT = re.compile(r"checkpoints/\d+/attempt-\d+/assignment\.json")
 _WEIGHTS = re.compile(r"checkpoints/\d+/attempt-\d+/model\.safetensors")
 _PART = re.compile(r"logs/events/\d+\.jsonl")
-#: Uploaded by who writes it, or nobody's.
+#: Uploaded by its writer, or never.
 _NOT_OURS = re.compile(r"lock$|study\.db-|logs/worker-|logs/events|(.*/)?\.")
 _NEVER_CHANGES = re.compile(r"(evidence|terms|curves|trials)/")
 _SLOW_LOGS = re.compile(r"logs/.*\.log$")
 
-Stamp = tuple[int, int]  # size, time of the last change in ns
+Stamp = tuple[int, int]  # size, modification time in ns
 
 
 class Store(Protocol):
     """Where a study is stored.
 
-    folder       on this machine, in which the driver works
-    place        as the user named it
-    uri          that, where it is one; else None
-    make_worker  who runs trials so that their checkpoints get there; None for the plain worker
+    folder       local folder in which the driver works
+    place        the store as the user named it
+    uri          the same if it is a URI, else None
+    make_worker  makes workers that store their checkpoints there; None for the plain worker
     """
 
     folder: Path
@@ -83,19 +83,19 @@ class Store(Protocol):
     make_worker: MakeWorker | None
 
     def held(self, *, steal: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Hold the study alone, with all of it in `folder`; at the end all of it is stored."""
+        """Hold the study exclusively, complete in `folder`; at the end everything is stored."""
 
     def around(self, executor: Executor) -> Executor:
-        """Return an executor that keeps the store in step."""
+        """Return an executor that keeps the store up to date."""
 
     def pull(self) -> None:
-        """Fetch what is there, to look at it."""
+        """Fetch what is stored, to read it."""
 
     def push(self) -> None:
         """Store what changed in `folder`."""
 
     def send(self, name: str) -> None:
-        """Store one file of `folder`, without holding the study: a request to its driver."""
+        """Store one file of `folder` without holding the study: a request to its driver."""
 
 
 def open_store(place: str, scratch: Path | None = None) -> Store:
@@ -103,16 +103,16 @@ def open_store(place: str, scratch: Path | None = None) -> Store:
 
     Args:
         place: `runs/digits`, `/nfs/digits`, `s3://bucket/digits`, `file:///nfs/digits`, ...
-        scratch: folder to work in where `place` is a URI; a temporary one if not given.
+        scratch: folder to work in if `place` is a URI; a temporary one by default.
 
     Raises:
-        ValueError: if no installed package knows such URIs.
+        ValueError: if no installed package handles such URIs.
     """
     return Mirror(place, scratch) if is_uri(place) else FolderStore(Path(place))
 
 
 class FolderStore:
-    """A folder on this machine, or one that all machines share."""
+    """A folder on this machine, or one shared by all machines."""
 
     uri: str | None = None
     make_worker: MakeWorker | None = None
@@ -122,7 +122,7 @@ class FolderStore:
 
     @contextlib.contextmanager
     def held(self, *, steal: bool = False) -> Iterator[None]:
-        """Do nothing: the lock in the folder serves."""
+        """Do nothing: the lock in the folder is enough."""
         yield
 
     def around(self, executor: Executor) -> Executor:
@@ -130,20 +130,20 @@ class FolderStore:
         return executor
 
     def pull(self) -> None:
-        """Do nothing: it is there."""
+        """Do nothing: everything is already in the folder."""
 
     def push(self) -> None:
-        """Do nothing: it is there."""
+        """Do nothing: everything is already in the folder."""
 
     def send(self, name: str) -> None:
-        """Do nothing: it is there."""
+        """Do nothing: everything is already in the folder."""
 
 
 class Mirror:
-    """A local folder and a URI, kept in step.
+    """A local folder mirrored to a URI.
 
     Raises:
-        ValueError: if no installed package knows such URIs.
+        ValueError: if no installed package handles such URIs.
     """
 
     def __init__(self, uri: str, scratch: Path | None = None) -> None:
@@ -151,7 +151,7 @@ class Mirror:
         self.place = self.remote.uri
         self.uri: str | None = self.place
         if scratch is None:
-            # The last word names the folder, so that messages that show it can be understood.
+            # The folder gets the last part of the URI as its name: messages may show it.
             name = self.place.rpartition("/")[2] or "study"
             temporary = tempfile.mkdtemp(prefix="nas-evidence-")
             weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
@@ -166,7 +166,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def held(self, *, steal: bool = False) -> Iterator[None]:
-        """Hold the study alone, with all of it in `folder`; at the end all of it is stored.
+        """Hold the study exclusively, complete in `folder`; at the end everything is stored.
 
         Raises:
             ValueError: if another process works on the study, or the store cannot be used.
@@ -177,10 +177,10 @@ class Mirror:
             self.pull()
             try:
                 yield
-            except StudyStoppedError:  # of a store that is silent, or somebody else's now
+            except StudyStoppedError:  # the store is silent, or taken over
                 raise
             except BaseException:
-                with contextlib.suppress(StudyStoppedError):  # the first word counts
+                with contextlib.suppress(StudyStoppedError):  # raise the first error
                     self.push(logs=True)
                 raise
             self.push(logs=True)
@@ -194,12 +194,12 @@ class Mirror:
         return MirroredExecutor(executor, self)
 
     def pull(self) -> None:
-        """Make `folder` what is stored; checkpoints become empty files.
+        """Make `folder` equal to the store; checkpoints become empty files.
 
         Raises:
             StoreError: if the store cannot be used.
         """
-        while not self._pull():  # a driver at work has removed what was just listed: list again
+        while not self._pull():  # a running driver has removed a listed file: list again
             time.sleep(0.1)
 
     def _pull(self) -> bool:
@@ -231,10 +231,10 @@ class Mirror:
         return True
 
     def push(self, *, logs: bool = False) -> None:
-        """Store what changed in `folder`, in the order that keeps every prefix whole.
+        """Store what changed in `folder`, in an order that keeps every prefix consistent.
 
         Args:
-            logs: Also of what is stored now and then only.
+            logs: Also store the logs, which are otherwise stored only now and then.
 
         Raises:
             StudyStoppedError: if the store cannot be used, or another process has the study.
@@ -280,11 +280,11 @@ class Mirror:
         self._journal_bytes = size
 
     def send(self, name: str) -> None:
-        """Store one file of `folder`, without holding the study: a request to its driver."""
+        """Store one file of `folder` without holding the study: a request to its driver."""
         self.remote.upload(self.folder / name, name)
 
     def look_for_requests(self) -> None:
-        """Take up the requests that others have sent; those that are done are removed there."""
+        """Fetch the requests of other processes; remove finished ones from the store."""
         for name in self.remote.names("requests"):
             if name not in self._sent:
                 path = self.folder / name
@@ -293,12 +293,12 @@ class Mirror:
                 self._sent[name] = _stamp(path)
 
     def note_checkpoint(self, name: str) -> None:
-        """Take note that a worker has stored a checkpoint, if its attempt still counts."""
+        """Record that a worker has stored a checkpoint, if its attempt is current."""
         if (self.folder / name).parent.is_dir():
             (self.folder / name).touch()
 
     def fetch_weights(self, attempt: str) -> None:
-        """Fetch the weights that an attempt has stored, if its trial still counts."""
+        """Fetch the weights that an attempt has stored, if it is current."""
         name = f"{attempt}/model.safetensors"
         if (self.folder / attempt).is_dir() and name in self.remote.names(attempt):
             self.remote.download({name: self.folder / name})
@@ -316,7 +316,7 @@ class Mirror:
             self.remote.upload(copy, name)
 
     def _stamps(self, below: str = "") -> dict[str, Stamp]:
-        """Return what is in the folder and is stored from here."""
+        """Return the files of the folder that this process stores, with size and time."""
         found: dict[str, Stamp] = {}
         with os.scandir(self.folder / below) as entries:  # a launch must not wait for pathlib
             for entry in entries:
@@ -326,7 +326,7 @@ class Mirror:
                 if entry.is_dir():
                     found |= self._stamps(f"{name}/")
                 elif not below.startswith("checkpoints/") or _ASSIGNMENT.fullmatch(name):
-                    with contextlib.suppress(FileNotFoundError):  # a log that was just renewed
+                    with contextlib.suppress(FileNotFoundError):  # a log was just replaced
                         facts = entry.stat()
                         found[name] = facts.st_size, facts.st_mtime_ns
         return found
@@ -336,7 +336,7 @@ class Mirror:
             self._lease.check()
 
     def _clear(self, kept: Container[str]) -> None:
-        """Remove all but what is known to be as it is stored: another driver may have gone on."""
+        """Remove files not known to equal the stored ones: another driver may have run since."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in self.folder.rglob("*"):
             if not path.is_dir() and path.relative_to(self.folder).as_posix() not in kept:

@@ -1,9 +1,9 @@
-"""Which trials a study consists of, and which are asked and told together: pure functions.
+"""The trials of a study, and which are asked and told together: pure functions.
 
-Proposal `n` holds the trials n * replicates + r. Proposals come in batches that are told
-together, in order of number, when the last of their trials is over; asynchronously a batch is one
-proposal. With `scheduling = "batch"` the next batch is asked after the last one was told, so that
-neither the speed of workers nor a crash changes what is proposed.
+Proposal `n` holds the trials n * replicates + r. A batch of proposals is told together, in order
+of number, when its last trial has ended; with asynchronous scheduling a batch is one proposal.
+With `scheduling = "batch"` a batch is asked only after the previous one was told, so that neither
+the speed of workers nor a crash changes what is proposed.
 """
 
 from collections.abc import Container, Iterable
@@ -19,11 +19,11 @@ def plan_trials(
     *,
     first_number: int = 0,
 ) -> list[Assignment]:
-    """Return what is left to run: a function of what is on disk, in order of trial id.
+    """Return the trials left to run, in order of trial id: a function of what is on disk.
 
-    The proposals are numbered from `first_number` on. The attempt is 1 here; the launch counts it.
-    A proposal of an architecture that was proposed before becomes its next replicate; `seen`
-    counts the replicates of each so far, and is brought up to date.
+    Proposals are numbered from `first_number` on. The attempt is 1 here; the launch sets it. A
+    repeated architecture becomes its next replicate; `seen` counts the replicates of each
+    architecture and is updated.
     """
     seen = {} if seen is None else seen
     assignments = []
@@ -77,7 +77,7 @@ def trials_of_batch(number: int, study: StudySpec) -> list[int]:
 
 
 def to_ask(n_asked: int, n_told: int, study: StudySpec) -> int:
-    """Return how many proposals are to be asked now, given that there is room for a trial."""
+    """Return how many proposals to ask now, given room for a trial."""
     if n_asked >= n_proposals(study):
         return 0
     batch = batch_of(n_asked, study)

@@ -1,7 +1,7 @@
-"""What a finished proposal means to the sampler, and whose weights are kept.
+"""What the sampler is told of a finished proposal, and which weights are kept.
 
-A failure, an infinity and a pruned trial are never told as a value; a limit that was exceeded is
-told as a constraint, value / limit - 1, at most 0 where it holds.
+Failures, infinities and pruned trials are never told as values; a limit is told as a constraint,
+value / limit - 1, which is at most 0 where the limit holds.
 """
 
 import math
@@ -15,14 +15,14 @@ from nas_evidence.record import TrialStatus
 from nas_evidence.spec import LimitSpec, StudySpec
 from nas_evidence.store import TrialRow
 
-#: Up to so many trials all weights are kept, then those of so many of the best architectures.
+#: Up to this many trials all weights are kept; then those of this many best architectures.
 KEEP_ALL_MODELS, KEEP_BEST_MODELS = 200, 20
 
 
 def told_of(trials: Collection[TrialRow], study: StudySpec) -> Told:
-    """Return what the replicates of one proposal tell: means over those that are complete.
+    """Return what to tell of a proposal: means over its complete replicates.
 
-    Without a complete one that has a valid objective and all costs there are no values.
+    No values if no complete replicate has a valid objective and all costs.
     """
     constraints: dict[str, float] = {}
     for trial in trials:
@@ -37,7 +37,7 @@ def told_of(trials: Collection[TrialRow], study: StudySpec) -> Told:
 
 
 def excesses(trial: TrialRow, limits: LimitSpec) -> dict[str, float]:
-    """Return by how much a trial is above each limit, relative to it."""
+    """Return by how much a trial exceeds each limit, relative to the limit."""
     allowed = {name: limit for name, limit in limits.model_dump().items() if limit is not None}
     found = {
         name: trial.costs[name] / allowed[name] - 1 for name in allowed if name in trial.costs
@@ -55,9 +55,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
 class KeptModels:
     """The weights in `models/`: all of a small study, the best few of a large one.
 
-    Of a large study those of the trials that stand for the best architectures stay (see
-    `best.py`), the winner's therefore always. With several objectives those of the architectures
-    on the Pareto front of the means stay too, as many as they are.
+    A large study keeps those of the trials that represent the best architectures (see
+    `best.py`), hence always the winner's. With several objectives it also keeps those of all
+    architectures on the Pareto front of the means.
     """
 
     def __init__(self, folder: Path, study: StudySpec, done: Mapping[int, TrialRow]) -> None:
@@ -72,7 +72,7 @@ class KeptModels:
         self._limit(len(done))
 
     def add(self, row: TrialRow, n_done: int) -> None:
-        """Take note of a finished trial; drop the weights that are now too many."""
+        """Add a finished trial; delete the weights that are no longer kept."""
         before = self._wanted() if self._limited else set()
         self._rank(row)
         if self._limited:
@@ -81,7 +81,7 @@ class KeptModels:
         self._limit(n_done)
 
     def take(self, weights: Path, trial_id: int) -> None:
-        """Move a trial's weights here; if it wrote none, those of a killed attempt go."""
+        """Move a trial's weights here; if it wrote none, delete those of a killed attempt."""
         if weights.exists():
             self._folder.mkdir(exist_ok=True)
             weights.replace(self._path(trial_id))
@@ -98,7 +98,7 @@ class KeptModels:
         point = (standing.mean, *(-mean for mean in means))
         front = [self._points[key] for key in self._front]
         self._points[standing.key] = point
-        if standing.key in self._front:  # others that it hid until now may come out
+        if standing.key in self._front:  # points that it dominated so far may join the front
             keys = list(self._points)
         elif is_matched(point, front) and point not in front:
             return

@@ -1,6 +1,6 @@
-"""Retries of trials: attempts that were lost, and shares of a GPU that were too small.
+"""Retries of trials: after lost attempts, and after running out of memory on a GPU share.
 
-The journal holds both, so that the next driver goes on counting where this one stopped.
+The journal holds both, so that the next driver continues the counts.
 """
 
 from collections import defaultdict
@@ -14,20 +14,20 @@ MAX_STALLED, MAX_LOSSES = 3, 10
 
 @dataclass
 class Losses:
-    """Lost attempts of a trial: all, those since it last got on, and how far it was then."""
+    """Lost attempts of a trial: all, those since its last progress, and the epoch of that."""
 
     n: int = 0
     n_stalled: int = 0
     epoch: int = 0
 
     def add(self, epoch: int) -> None:
-        """Count a loss of a trial whose newest checkpoint is of `epoch`, 0 if there is none."""
+        """Count a loss; `epoch` is that of the newest checkpoint, 0 if there is none."""
         self.n_stalled = 1 if epoch > self.epoch else self.n_stalled + 1
         self.n, self.epoch = self.n + 1, max(epoch, self.epoch)
 
     @property
     def too_many(self) -> bool:
-        """Tell whether the trial is given up."""
+        """Return whether to give up the trial."""
         return self.n_stalled >= MAX_STALLED or self.n >= MAX_LOSSES
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Retries:
         self.shares: dict[int, float] = {}
 
     def replay(self, event: Mapping[str, Any]) -> None:
-        """Count what a line of the journal says of an earlier run."""
+        """Count an event that the journal holds from an earlier run."""
         if event["event"] == "lost":
             if (share := event.get("share")) is not None:
                 self.shares[event["trial_id"]] = share

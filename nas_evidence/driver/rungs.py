@@ -1,6 +1,6 @@
-"""What trials showed at the rungs, and whom each of them is compared with.
+"""The scores of trials at the rungs, and the trials that each is compared with.
 
-The table survives in the journal: a line is there, durably, before anybody is judged by it.
+The table survives in the journal: a line is written durably before a decision uses it.
 """
 
 from collections.abc import Container, Mapping
@@ -25,30 +25,30 @@ class Rungs:
         self._table: dict[int, AtRung] = {e: {} for e in study.rungs}
 
     def replay(self, event: Mapping[str, Any]) -> None:
-        """Enter what a line of the journal says of an earlier run."""
+        """Enter an event that the journal holds from an earlier run."""
         if event["event"] == "rung" and event["epoch"] in self._table:
             point = None if event["point"] is None else tuple(map(float, event["point"]))
             self._table[event["epoch"]].setdefault(event["trial_id"], point)
 
     def reached(self, trial_id: int, epoch: int) -> bool:
-        """Tell whether a trial stands at a rung, with what it shows there written down.
+        """Return whether a trial waits at a rung with its score there recorded.
 
-        One that has been let pass does not, though further slices of it may end at that epoch.
+        False once it has passed, although later slices of it may end at that epoch.
         """
         return trial_id in self._table.get(epoch, ()) and (trial_id, epoch) not in self._passed
 
     def decide(self, trial_id: int, epoch: int, rivals: Mapping[int, Point | None]) -> str | None:
-        """Return why a trial is pruned among its rivals; or None, and it has passed the rung."""
+        """Return why a trial is pruned among its rivals, or None if it passes the rung."""
         reason = decide(trial_id, rivals, self._study)
         if reason is None:
             self._passed.add((trial_id, epoch))
         return reason
 
     def note(self, report: SliceReport, journal: Journal) -> bool:
-        """Write down what a trial shows; tell whether that is new.
+        """Record a trial's score at a rung; return whether it is new.
 
-        Of a rung that it passed while no journal was kept nothing is known. At epoch 0 it is not
-        at the rung before it has a score.
+        A rung passed while no journal was kept stays unknown. At epoch 0 a trial is at the rung
+        only once it has a score.
         """
         new = [
             epoch
@@ -67,10 +67,10 @@ class Rungs:
     def rivals(
         self, trial_id: int, epoch: int, done: Container[int]
     ) -> Mapping[int, Point | None] | None:
-        """Return whom a trial is compared with at a rung; None if that is not known yet.
+        """Return the trials that a trial is compared with at a rung; None if not known yet.
 
-        In a batch they are all of its trials that get there, so that the order of their arrival
-        decides nothing.
+        In a batch these are all of its trials that reach the rung, so that their order of arrival
+        has no effect.
         """
         at_rung = self._table[epoch]
         if self._study.scheduling == "async":

@@ -1,4 +1,4 @@
-"""How long a study will take: a few timed training steps, extrapolated."""
+"""Forecast of a study's runtime: a few timed training steps, extrapolated."""
 
 import statistics
 import time
@@ -15,11 +15,11 @@ from nas_evidence.spec import ArchitectureSpec, StudySpec
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.trial import device_for
 
-#: Architectures timed for each family.
+#: Architectures timed per family.
 TIMED_PER_FAMILY = 3
-#: Cost of a curvature pass in training epochs; an exact one has a column a class.
+#: Cost of a curvature pass in training epochs; an exact one has one column per class.
 _ONE_COLUMN, _A_COLUMN = 2.0, 0.7
-#: Workers side by side share memory and caches; a trial has its start, its test and its files.
+#: Overhead: workers share memory and caches; each trial has a start, a test and files.
 _SHARED, _TRIAL_SECONDS = 1.4, 1.0
 
 
@@ -60,7 +60,7 @@ def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData)
         for kind in kinds
         if kind in CURVATURES
     )
-    # Names that share an implementation share its trainings; so do the kinds of one score.
+    # Scores with one implementation share its training runs; so do the kinds of one score.
     shared = {(s.implementation, s.trainings) for s in map(declared, study.estimators)}
     trainings = sum(times for _, times in shared)
     updates = _ONE_COLUMN * len(plan.evaluation_epochs())

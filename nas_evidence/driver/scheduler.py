@@ -1,7 +1,7 @@
-"""Which trial goes on at a rung: pure functions of the points that have reached it.
+"""Which trials continue at a rung: pure functions of the points that have reached it.
 
-A rung is an epoch at which trials are compared. A point is what a trial shows there, every
-coordinate larger-is-better:
+A rung is an epoch at which trials are compared. A point holds a trial's score and costs there,
+every coordinate larger-is-better:
 
     point  (score, -cost_1, ..., -cost_m)   [1 + m], m = number of costs to minimise
 
@@ -9,11 +9,11 @@ coordinate larger-is-better:
     several, halving     go on if rank <= max(1, floor(n / eta)), n points, eta = reduction
     several, median      go on if rank <= ceil(n / 2)
 
-Rank 1 is best and equals share a rank, so that the order of arrival decides nothing. Points of
+Rank 1 is best and ties share a rank, so that the order of arrival has no effect. Points of
 several objectives are ranked by non-dominated front, and within a front by crowding distance
 (Deb et al. 2002, NSGA-II), which keeps the ends and the thin parts of the front. Asynchronous
-halving (Li et al. 2020, ASHA, in its stopping form) decides when a trial arrives, by those that
-arrived before it; a batch decides once, when all its trials are there.
+halving (Li et al. 2020, ASHA, in its stopping form) decides when a trial arrives, by the earlier
+ones; a batch decides once, when all its trials have arrived.
 """
 
 import math
@@ -23,26 +23,26 @@ from nas_evidence.maths.pareto import Point, fronts
 from nas_evidence.maths.pruning import judge, n_kept
 from nas_evidence.spec import StudySpec
 
-#: Points of several objectives that are compared, the latest; sorting them takes n^2 steps.
+#: Number of latest points compared if there are several objectives; sorting takes n^2 steps.
 MAX_COMPARED = 1000
 
 
 def point_of(
     study: StudySpec, scores: Mapping[str, float], costs: Mapping[str, float]
 ) -> Point | None:
-    """Return what a trial shows at a rung, or None if a coordinate is missing or not finite."""
+    """Return a trial's point at a rung, or None if a coordinate is missing or not finite."""
     wanted = [scores.get(study.pruning_score, math.nan)]
     wanted += [-costs.get(name, math.nan) for name in study.minimise]
     return tuple(wanted) if all(map(math.isfinite, wanted)) else None
 
 
 def decide(trial_id: int, at_rung: Mapping[int, Point | None], study: StudySpec) -> str | None:
-    """Return why a trial is pruned among those at its rung, or None if it goes on.
+    """Return why a trial is pruned among those at its rung, or None if it continues.
 
     Args:
-        trial_id: the trial that asks.
+        trial_id: the trial to decide about.
         at_rung: trial id -> its point, in order of arrival; None if it has no valid score. Such a
-            trial goes on, and counts for nobody.
+            trial continues and does not count in comparisons.
         study: its `pruning` holds the rule.
 
     >>> from nas_evidence.spec import DatasetSpec
@@ -92,9 +92,9 @@ def ranks(points: Sequence[Point]) -> list[int]:
 
 
 def _crowding(points: Sequence[Point]) -> list[float]:
-    """Return the distance between each point's neighbours, summed over coordinates of unit range.
+    """Return the distance between each point's neighbours, summed over coordinates in [0, 1].
 
-    Infinite for the ends of the front; equal points share theirs.
+    Infinite at the ends of the front; equal points share one value.
     """
     distances = dict.fromkeys(points, 0.0)
     for axis in range(len(points[0])):

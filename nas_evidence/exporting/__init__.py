@@ -1,4 +1,4 @@
-"""The winner as files that others can load.
+"""Export of the winner as files that others can load.
 
     architecture.toml   family, values, input shape, classes or outputs
     model.safetensors   weights and preprocessing, no pickle
@@ -7,8 +7,8 @@
     evidence.json       every score with its terms, and the learned hyperparameters
     MODEL_CARD.md       data, splits, scores and their meaning, how to load, versions
 
-Before anything is written into its final place, the winner is loaded back, its evidence computed
-again and its outputs compared.
+Before the files are moved into place, the winner is loaded back, its evidence is recomputed and
+its outputs are compared.
 """
 
 import json
@@ -45,11 +45,11 @@ __all__ = ["ExportReport", "Exported", "export_winner", "load_exported"]
 
 @dataclass(frozen=True)
 class ExportReport:
-    """Where the winner went, and how well it loads back.
+    """Where the winner was written, and the check of its evidence.
 
-    rescored        the evidence that was computed again, None where the study has none
-    stored_value    of that evidence, nats
-    rescored_value  the same, from the files
+    rescored        name of the recomputed evidence, None if the study has none
+    stored_value    its stored value, nats
+    rescored_value  its value from the exported files, nats
     """
 
     folder: Path
@@ -68,7 +68,7 @@ def export_winner(
 
     Raises:
         ValueError: if the study has no such complete trial.
-        ArithmeticError: if the written model does not reproduce its evidence or its outputs.
+        ArithmeticError: if the exported model does not reproduce its evidence or its outputs.
     """
     study = load_study(study_folder / "study.toml")
     tables, _ = read_tables(study_folder, ["trials", "evidence", "terms"])
@@ -88,7 +88,7 @@ def export_winner(
         assert_same_evidence(rescored, value)
 
     to.mkdir(parents=True, exist_ok=True)
-    (to / "MODEL_CARD.md").unlink(missing_ok=True)  # written last: it says that all are there
+    (to / "MODEL_CARD.md").unlink(missing_ok=True)  # written last: marks the export as complete
     described = {
         "family": architecture.family,
         "values": dict(architecture.values),
@@ -98,7 +98,7 @@ def export_winner(
     }
     (to / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
     tensors = {name: tensor.contiguous() for name, tensor in exported.state_dict().items()}
-    if "prior_precision" not in winner.header:  # one of each parameter: too many for text
+    if "prior_precision" not in winner.header:  # one per parameter: too many for text
         tensors |= {PRECISION_PREFIX + name: part for name, part in winner.precisions().items()}
     metadata = {"architecture": architecture.model_dump_json(), "study": study.name}
     (to / "model.safetensors").write_bytes(save(tensors, metadata=metadata))
@@ -125,7 +125,7 @@ def export_winner(
 def trial_to_export(
     study: StudySpec, trials: Sequence[TrialRow], trial_id: int | None = None
 ) -> int:
-    """Return the trial that stands for the best architecture, or `trial_id` if it is complete.
+    """Return the trial that represents the best architecture, or `trial_id` if it is complete.
 
     Raises:
         ValueError: if there is no such complete trial.
@@ -140,7 +140,7 @@ def trial_to_export(
     if best is None:
         raise ValueError(
             f"no complete trial of study '{study.name}' has a valid {study.objective}; "
-            "let it run on with `nas-evidence resume`."
+            "continue it with `nas-evidence resume`."
         )
     return best.trial_id
 
@@ -166,7 +166,7 @@ def _scores(terms: pd.DataFrame, trial_id: int, final: pd.DataFrame) -> dict[str
 
 
 def _geometric_mean(precision: Tensor) -> float:
-    """Return one number for the precisions of a tensor; where there is one, that very number."""
+    """Return the geometric mean of a tensor's precisions; a single one is returned exactly."""
     return float(precision if len(precision) == 1 else precision.log().mean().exp())
 
 

@@ -1,4 +1,4 @@
-"""The model card: what a person should know before using an exported model."""
+"""The model card: what to know before using an exported model."""
 
 from typing import Any
 
@@ -22,11 +22,11 @@ def model_card(
     """Return the card as Markdown.
 
     Args:
-        study: that found the model.
-        row: of the trial, in the table `trials`.
+        study: the study that found the model.
+        row: row of the trial in the table `trials`.
         arrays: the data of the study.
-        summary: what evidence.json holds.
-        difference: of the outputs of program and model, the largest.
+        summary: content of evidence.json.
+        difference: largest difference between the outputs of program and model.
     """
     shape = " x ".join(map(str, arrays.input_shape))
     sizes = shape.replace(" x ", ", ")
@@ -44,10 +44,10 @@ def model_card(
     )
     rescored = summary["rescored"]
     check = (
-        f"Computed again from these files, `{summary['rescored_estimator']}` is {rescored:.6f} "
-        "nats, the value that the study stored."
+        f"Recomputed from these files, `{summary['rescored_estimator']}` is {rescored:.6f} "
+        "nats, the value stored by the study."
         if rescored is not None
-        else "The study has no evidence that could be computed again from these files."
+        else "The study has no evidence that can be recomputed from these files."
     )
     describe = _of_labels if arrays.task == "labels" else _of_real_targets
     outputs, measured, name = describe(row, arrays, summary)
@@ -72,7 +72,7 @@ Larger is better. Values in nats summed over the training data where a value per
 `two_fold`, `five_fold` and `heldout_10` are nats over data that the predicting network had not
 seen (cross-validation). A
 Laplace evidence (`diag_*`, `kfac_*`) approximates the log marginal likelihood at the learned
-prior precisions; it serves to compare models on the same data, not to predict accuracy.
+prior precisions; use it to compare models on the same data, not to predict accuracy.
 
 | score | value | per datum | note |
 |---|---|---|---|
@@ -89,7 +89,7 @@ program = torch.export.load("model.pt2").module()   # torch alone
 import nas_evidence
 model = nas_evidence.load_exported(".")             # an ordinary module, same inputs
 ```
-Open a .pt2 only from a trusted source; `model.safetensors` holds tensors and nothing else.
+Open a .pt2 only from a trusted source; `model.safetensors` holds only tensors.
 The program's outputs differ from the model's by at most {difference:.1e}.
 
 ## Versions
@@ -98,10 +98,10 @@ The program's outputs differ from the model's by at most {difference:.1e}.
 
 
 def _of_labels(row: pd.Series, arrays: ArrayData, summary: dict[str, Any]) -> tuple[str, str, str]:
-    """Return what the card says of outputs and measures, and the name of the outputs."""
+    """Return the card's text on outputs and measures, and the name of the outputs."""
     outputs = f"- Outputs: {arrays.n_outputs} logits; `softmax` gives class probabilities."
     if summary.get("temperature", 1) != 1:
-        outputs += f"\n  The learned temperature {summary['temperature']:.4g} is divided out."
+        outputs += f"\n  They are divided by the learned temperature {summary['temperature']:.4g}."
     measured = (
         f"- Test accuracy {row['test_accuracy']:.4f}, test negative log likelihood\n"
         f"  {row['test_nll_per_datum']:.4f} nats per datum."
@@ -112,7 +112,7 @@ def _of_labels(row: pd.Series, arrays: ArrayData, summary: dict[str, Any]) -> tu
 def _of_real_targets(
     row: pd.Series, arrays: ArrayData, summary: dict[str, Any]
 ) -> tuple[str, str, str]:
-    """Return the same of real targets, whose scores are of standardised ones."""
+    """Return the same for real targets, whose scores refer to standardised targets."""
     noise = ", ".join(f"{value:.4g}" for value in summary["noise_std_in_own_unit"])
     shift = summary["likelihood_power"] * arrays.n_train * float(np.log(arrays.y_std).sum())
     outputs = (
@@ -122,8 +122,8 @@ def _of_real_targets(
     measured = (
         f"- Test RMSE {row['test_rmse']:.4g} in the unit of the targets, test negative log\n"
         f"  likelihood {row['test_nll_per_datum']:.4f} nats per datum of standardised targets.\n"
-        f"- Scores are of standardised targets; subtract {shift:.6g} nats from an evidence to\n"
-        "  have it in the unit of the targets."
+        f"- Scores refer to standardised targets; subtract {shift:.6g} nats from an evidence to\n"
+        "  get it in the unit of the targets."
     )
     return outputs, measured, "predictions"
 

@@ -21,7 +21,7 @@ class Exported(nn.Module):
     """A trained model with its preprocessing inside: raw inputs [n, ...] in, outputs [n, C] out.
 
     Outputs are logits, divided by the learned temperature, or predictions of real targets in
-    their own unit. The network's are multiplied by `scale` and shifted where these are given.
+    their own unit. If given, `scale` multiplies the network's outputs and `shift` is added.
     """
 
     mean: Tensor
@@ -90,10 +90,10 @@ def write_program(exported: Exported, path: Path, arrays: ArrayData) -> float:
         gap = (again - exported(inputs)) / (1 if unit is None else unit)
     difference = float(gap.abs().max())
     if difference > OUTPUT_TOLERANCE:
-        raise ArithmeticError(f"{path} differs from the model by {difference} in its outputs.")
+        raise ArithmeticError(f"the outputs of {path} differ from the model's by {difference}.")
     return difference
 
 
 def without_precision(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors without the prior precisions that may lie beside the weights."""
+    """Return tensors without the prior precisions that may be stored with the weights."""
     return {name: t for name, t in tensors.items() if not name.startswith(PRECISION_PREFIX)}

@@ -1,4 +1,4 @@
-"""A finished trial as its file of weights has it, and its evidence computed again."""
+"""A finished trial loaded from its file of weights, and its evidence recomputed."""
 
 import json
 import math
@@ -32,11 +32,11 @@ RESCORE_TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Winner:
-    """A trained trial, as its file of weights has it."""
+    """A trained trial, as stored in its file of weights."""
 
     assignment: Assignment
     model: nn.Module
-    precision: Tensor  # float64, one a parameter tensor [G] or each parameter [P]
+    precision: Tensor  # float64, one per parameter tensor [G] or per parameter [P]
     header: Mapping[str, str]
 
     @property
@@ -58,7 +58,7 @@ class Winner:
 
 
 def load_winner(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd.Series) -> Winner:
-    """Return a complete trial; trained again from its seed if its weights were not kept."""
+    """Return a complete trial, retrained from its seed if its weights were not kept."""
     path = study_folder / "models" / f"{int(row['trial_id'])}.safetensors"
     if not path.is_file():
         path = _train_again(study_folder, study, arrays, row)
@@ -83,7 +83,7 @@ def load_winner(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd
 
 
 def with_preprocessing(winner: Winner, arrays: ArrayData) -> Exported:
-    """Return the model with the scaling of its inputs and outputs inside."""
+    """Return the model with the scaling of its inputs and outputs built in."""
     mean, std = torch.from_numpy(arrays.mean), torch.from_numpy(arrays.std)
     scale = shift = None
     if arrays.task == "real":
@@ -104,7 +104,7 @@ def likelihood_fields(winner: Winner, arrays: ArrayData) -> dict[str, Any]:
         return {**found, "temperature": winner.temperature}
     return {
         **found,
-        "noise_std": winner.noise_std,  # of standardised targets, like the scores
+        "noise_std": winner.noise_std,  # on standardised targets, like the scores
         "noise_std_in_own_unit": (winner.noise_std * arrays.y_std).tolist(),
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),
@@ -143,7 +143,7 @@ def checked_kind(study: StudySpec) -> str | None:
 
 
 def rescore(kind: str, study: StudySpec, winner: Winner, arrays: ArrayData) -> float:
-    """Return the evidence `kind` of the winner's weights, computed anew, in nats."""
+    """Return the recomputed evidence `kind` of the winner's weights, nats."""
     plan = winner.assignment.plan
     data = to_tensors(arrays, torch.device("cpu"))
     torch.set_num_threads(study.resources.cpus)
@@ -170,7 +170,7 @@ def rescore(kind: str, study: StudySpec, winner: Winner, arrays: ArrayData) -> f
 
 
 def assert_same_evidence(rescored: float, stored: float) -> None:
-    """Do nothing if both values are of one model.
+    """Raise unless both values belong to the same model.
 
     Raises:
         ArithmeticError: if they differ by more than `RESCORE_TOLERANCE`.

@@ -1,7 +1,7 @@
-"""The token of a cluster, from where Ray takes it; never printed, never written.
+"""The token of a cluster, found where Ray looks for it; never printed, never written.
 
-RAY_AUTH_TOKEN, else the file that RAY_AUTH_TOKEN_PATH names, else ~/.ray/auth_token; none with
-RAY_AUTH_MODE=disabled. Needs no ray: Ray reads the mode once, when it is imported.
+RAY_AUTH_TOKEN, else the file named by RAY_AUTH_TOKEN_PATH, else ~/.ray/auth_token; none with
+RAY_AUTH_MODE=disabled. Does not import ray, which reads the mode once, at import.
 """
 
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def read_token() -> str | None:
-    """Return the token of the cluster from where Ray takes it, or None.
+    """Return the token of the cluster, or None.
 
     Raises:
         ValueError: RAY_AUTH_TOKEN_PATH names a file that cannot be read, or is empty.
@@ -36,7 +36,7 @@ def read_token() -> str | None:
 
 
 def use_token_if_there_is_one() -> None:
-    """Let Ray, not yet imported, send a token to the cluster that it joins, as `ray start` does.
+    """Make Ray, not yet imported, send its token to the cluster it joins, as `ray start` does.
 
     Raises:
         ValueError: as `read_token`.

@@ -1,8 +1,7 @@
-"""What travels to a cluster with a job: the study file, the code it names, and this package.
+"""The files sent to a cluster with a job: the study file, the code it names, and this package.
 
-The package itself travels only where it is no release. Data and runs never travel: only files
-that are named here are copied. Ray refuses to send more than 512 MiB; that is checked before
-anything is sent.
+The package itself is sent only if it is not a released version. Data and runs are never sent: only
+the files named here are copied. Ray refuses to send more than 512 MiB; this is checked first.
 """
 
 import importlib.metadata
@@ -14,7 +13,7 @@ from nas_evidence.codec import dump_study
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.outside_code import code_of
 
-#: Bytes that Ray takes for a working directory.
+#: Ray's limit for a working directory, bytes.
 MAX_BYTES = 512 * 1024**2
 PACKAGE = Path(__file__).resolve().parents[1]
 STUDY_FILE = "study.toml"
@@ -24,19 +23,19 @@ def write_package(folder: Path, study: StudySpec | None, *, package: Path | None
     """Fill an empty folder with what a job needs, and return its size in bytes.
 
     Args:
-        folder: Becomes the working directory of the job.
+        folder: Working directory of the job.
         study: Written as `study.toml`, with its overrides applied.
         package: Folder of the Python package; None if the cluster has it already.
 
     Raises:
-        ValueError: if data lie where the cluster cannot see them, or all is larger than 512 MiB.
+        ValueError: if the cluster cannot see the data, or the total exceeds 512 MiB.
     """
     if package is not None:
         size = sum(path.stat().st_size for path in package.rglob("*") if path.is_file())
         if size > MAX_BYTES:
             raise ValueError(
-                f"code of at most {MAX_BYTES} bytes can travel to a cluster, but {package} holds "
-                f"{size}; move what is no code out of it, or install the package on the cluster."
+                f"at most {MAX_BYTES} bytes of code can be sent to a cluster, but {package} holds "
+                f"{size}; move other files out of it, or install the package on the cluster."
             )
         shutil.copytree(
             package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__", ".*")
@@ -66,6 +65,6 @@ def _check_paths(study: StudySpec) -> None:
     for key, given in (("[dataset] path", study.dataset.path), ("warm_start", study.warm_start)):
         if given is not None and "://" not in given and not Path(given).is_absolute():
             raise ValueError(
-                f"{key} must be an absolute path on the cluster, for data do not travel with a "
+                f"{key} must be an absolute path on the cluster, since data are not sent with a "
                 f"job, but got {given!r}; put it where every node sees it."
             )

@@ -1,9 +1,9 @@
-"""A study as a job on a Ray cluster: submit it once, follow it, stop it, submit it again.
+"""A study as a job on a Ray cluster: submit, follow, stop and resubmit it.
 
-A study of the name `demo` runs as the jobs `nas-demo-1`, `nas-demo-2`, ... of which at most one is
-alive: Ray refuses an id that it has seen. Ray never starts a job again, and forgets all jobs with
-the head node. Both do no harm: the job's command creates the study or goes on with it, and the
-truth is in the store. Knows Ray's jobs by the protocol `Client` alone; `submit.py` connects.
+A study named `demo` runs as the jobs `nas-demo-1`, `nas-demo-2`, ..., at most one of them alive:
+Ray refuses an id it has seen. Ray never restarts a job, and loses all jobs with the head node.
+Neither does harm: the job's command creates or resumes the study, and its state is in the store.
+Uses Ray's jobs only through the protocol `Client`; `submit.py` connects.
 """
 
 import hashlib
@@ -18,25 +18,25 @@ from typing import Protocol, TypeVar
 from nas_evidence.retrying import try_again
 
 T = TypeVar("T")
-#: Seconds that Ray lets a stopped job tidy up before it is killed; Ray's own patience is 3 s.
+#: Seconds between SIGTERM and SIGKILL for a stopped job; Ray's default is 3 s.
 STOP_SECONDS = 120
-#: Seconds between two looks at a job, and that an answer may fail to come while one is followed.
+#: Seconds between two looks at a job, and seconds without an answer before following gives up.
 LOOK_EVERY, PATIENCE = 1.0, 60.0
 _ALIVE = ("PENDING", "RUNNING")
 _STUDY, _STORE = "nas_evidence_study", "nas_evidence_store"
 
 
 class UnreachableError(ValueError):
-    """The cluster gives no answer, or none that makes sense."""
+    """The cluster does not answer, or its answer makes no sense."""
 
 
 class IdTakenError(ValueError):
-    """A job of this id is there already."""
+    """A job with this id already exists."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job of a study, as the cluster describes it; `state` is Ray's word."""
+    """A job of a study, as the cluster describes it; `state` is Ray's."""
 
     id: str
     study: str
@@ -46,19 +46,19 @@ class Job:
 
     @property
     def alive(self) -> bool:
-        """Tell whether the job waits or runs."""
+        """Return whether the job is waiting or running."""
         return self.state in _ALIVE
 
 
 class NotReadyError(UnreachableError):
-    """The cluster has just started, and takes no job yet."""
+    """The cluster has just started and accepts no jobs yet."""
 
 
 class Client(Protocol):
-    """What is used of a cluster's job server. Each call raises `UnreachableError`."""
+    """The calls used of a cluster's job server. Each may raise `UnreachableError`."""
 
     def jobs(self) -> list[tuple[str, Mapping[str, str], str, str]]:
-        """Return id, metadata, state and message of every job, in no order."""
+        """Return id, metadata, state and message of every job, in no particular order."""
 
     def submit(
         self,
@@ -88,7 +88,7 @@ def slug(name: str) -> str:
 
 
 def namespace_of(name: str, store: str) -> str:
-    """Return the namespace of a study's actors, for no two studies the same."""
+    """Return the namespace of a study's actors, unique to the study."""
     return f"nas-{slug(name)}-{hashlib.sha256(store.encode()).hexdigest()[:8]}"
 
 
@@ -106,15 +106,15 @@ def latest_job(client: Client, name: str) -> Job:
     """Return the latest job of a study.
 
     Raises:
-        ValueError: the cluster knows no such study.
+        ValueError: the cluster has no such study.
     """
     if jobs := jobs_of(client, name):
         return jobs[-1]
     known = sorted({m[_STUDY] for _, m, _, _ in client.jobs() if _STUDY in m})
     raise ValueError(
-        f"the cluster knows no study of the name '{name}' (known: {', '.join(known) or 'none'}). "
-        "A cluster whose head was started anew knows none: submit the study again with its store, "
-        "and it goes on."
+        f"the cluster knows no study named '{name}' (known: {', '.join(known) or 'none'}). "
+        "A cluster forgets its studies when its head restarts: submit the study again with its "
+        "store to resume it."
     )
 
 
@@ -127,18 +127,18 @@ def submit_study(
     folder: str | None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Job, bool]:
-    """Start the job of a study unless it lives, and tell whether it is new.
+    """Start the job of a study unless one is alive; return the job and whether it is new.
 
     Args:
-        client: Of the cluster.
-        name: Of the study on the cluster.
+        client: Client of the cluster.
+        name: Name of the study on the cluster.
         store: Study folder or URI, as the nodes see it.
-        arguments: Of `nas-evidence`: they create or resume.
-        folder: With the files that travel, or None.
+        arguments: Arguments of `nas-evidence`, which create or resume the study.
+        folder: Folder with the files to send, or None.
         sleep: Called between two tries.
 
     Raises:
-        ValueError: a study of this name lives with another store.
+        ValueError: a study of this name is alive with another store.
     """
 
     def start() -> tuple[Job, bool]:
@@ -146,7 +146,7 @@ def submit_study(
         if jobs and jobs[-1].alive:
             if jobs[-1].store != store:
                 raise ValueError(
-                    f"a study of the name '{name}' runs on the cluster with the store "
+                    f"a study named '{name}' runs on the cluster with the store "
                     f"{jobs[-1].store}, not {store}; give this one another --name."
                 )
             return jobs[-1], False
@@ -161,22 +161,22 @@ def submit_study(
         )
         return job, True
 
-    # Where the id is taken somebody was faster: the next look finds that job.
+    # If the id is taken, somebody else was faster: the next try finds that job.
     return _asked_again(start, (IdTakenError, NotReadyError), sleep)
 
 
 def command(arguments: Sequence[str]) -> str:
-    """Return a shell command that runs `nas-evidence` in place of its shell."""
+    """Return a shell command that replaces its shell with `nas-evidence`."""
     return "exec " + shlex.join(["python", "-m", "nas_evidence", *arguments])
 
 
 def follow(
     client: Client, job: Job, *, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str | Job]:
-    """Yield what a job prints, as it comes, and at last the job as it ended.
+    """Yield what a job prints, as it arrives, and finally the ended job.
 
     Raises:
-        UnreachableError: there was no answer for a minute.
+        UnreachableError: no answer for a minute.
     """
 
     def look() -> tuple[Job | None, str]:
@@ -188,10 +188,10 @@ def follow(
         now, text = _asked_again(look, (UnreachableError,), sleep)
         if now is None:
             raise UnreachableError(
-                f"the cluster no longer knows the job {job.id}: its head was started anew. "
-                "Submit the study again with its store, and it goes on."
+                f"the cluster no longer knows the job {job.id}: its head was restarted. "
+                "Submit the study again with its store to resume it."
             )
-        # A line that is half printed waits for its end, but not for that of the job.
+        # Hold back an incomplete line until it ends or the job does.
         end = len(text) if not now.alive else text.rfind("\n") + 1
         if end > n_seen:
             yield text[n_seen:end]
@@ -218,7 +218,7 @@ def _asked_again(
 def wait_until_over(
     client: Client, job: Job, *, sleep: Callable[[float], None] = time.sleep
 ) -> Job:
-    """Wait for the end of a job, and return it as it ended."""
+    """Wait for the end of a job, and return the ended job."""
     for said in follow(client, job, sleep=sleep):
         if isinstance(said, Job):
             return said
@@ -226,7 +226,7 @@ def wait_until_over(
 
 
 def ask_there(client: Client, arguments: Sequence[str], *, folder: str | None) -> tuple[str, Job]:
-    """Run `nas-evidence` on the cluster, where the store can be seen; return what it printed."""
+    """Run `nas-evidence` on the cluster, which can see the store; return what it printed."""
     name = f"ask-{uuid.uuid4().hex[:12]}"
     job = Job(f"nas-{name}-1", name, "", "PENDING")
     client.submit(command(arguments), job_id=job.id, folder=folder, environment={}, metadata={})

@@ -1,6 +1,6 @@
 """The connection to the job server of a Ray cluster, through Ray's own client.
 
-The address is the one that is given: left to itself, Ray's client prefers RAY_ADDRESS to it.
+The given address is used: Ray's client by itself would prefer RAY_ADDRESS.
 """
 
 import ipaddress
@@ -17,25 +17,25 @@ from ray.job_submission import JobSubmissionClient
 from nas_evidence.jobs.auth_token import read_token
 from nas_evidence.jobs.jobs import IdTakenError, NotReadyError, UnreachableError
 
-#: Seconds that the job server may take for an answer.
+#: Timeout of an answer from the job server, seconds.
 TIMEOUT = 30.0
-#: Of Ray, on every upload.
+#: Ray logs this on every upload.
 _CHATTY = ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging")
 _PREFERRED = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 
 
 class _Jobs(JobSubmissionClient):
-    """Ray's client, which waits for ever without this."""
+    """Ray's client with a timeout; without it, it waits for ever."""
 
     def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
         return super()._do_request(method, endpoint, **{"timeout": TIMEOUT, **options})
 
 
 class RayClient:
-    """A `jobs.Client` of a real cluster.
+    """A `jobs.Client` for a real cluster.
 
     Raises:
-        ValueError: the address is none of a dashboard, or the token is wrong or missing.
+        ValueError: the address is not that of a dashboard, or the token is wrong or missing.
     """
 
     def __init__(self, address: str) -> None:
@@ -51,7 +51,7 @@ class RayClient:
 
     @property
     def sends_token_in_clear(self) -> bool:
-        """Tell whether a token goes unencrypted over a network."""
+        """Return whether a token is sent unencrypted over a network."""
         return self._has_token and urlsplit(self.address).scheme == "http" and not self._loopback
 
     @property
@@ -63,7 +63,7 @@ class RayClient:
             return host == "localhost"
 
     def jobs(self) -> list[tuple[str, Mapping[str, str], str, str]]:
-        """Return id, metadata, state and message of every job that was submitted."""
+        """Return id, metadata, state and message of every submitted job."""
         with self._one_line():
             return [
                 (job.submission_id, job.metadata or {}, str(job.status.value), job.message or "")
@@ -116,7 +116,7 @@ class RayClient:
 
     @contextmanager
     def _one_line(self) -> Iterator[None]:
-        """Turn what goes wrong between here and the job server into one line."""
+        """Turn connection errors into one line."""
         try:
             yield
         except AuthenticationError:
@@ -131,7 +131,7 @@ def _check_address(address: str) -> None:
     try:
         parts = urlsplit(address)
         right = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         right = False
     if not right:
         raise ValueError(
@@ -146,9 +146,9 @@ def _about_token(address: str, has_token: bool) -> str:
     if has_token:
         return (
             f"{address} refuses the token; give the cluster's own in RAY_AUTH_TOKEN, or in the "
-            "file that RAY_AUTH_TOKEN_PATH names, else ~/.ray/auth_token."
+            "file named by RAY_AUTH_TOKEN_PATH, else in ~/.ray/auth_token."
         )
-    off = " RAY_AUTH_MODE=disabled keeps one from being sent."
+    off = " With RAY_AUTH_MODE=disabled none is sent."
     return (
         f"{address} asks for a token, and none was found; set RAY_AUTH_TOKEN, or "
         "RAY_AUTH_TOKEN_PATH to a file that holds it, or write it to ~/.ray/auth_token."
@@ -158,39 +158,39 @@ def _about_token(address: str, has_token: bool) -> str:
 
 def _about_agent(address: str) -> str:
     return (
-        f"{address} takes no job: the agent of its head has not started; if that lasts, see "
-        "dashboard_agent.log there (another Ray on that machine may have its port, 52365)."
+        f"{address} accepts no jobs: the agent of its head has not started; if that lasts, see "
+        "dashboard_agent.log there (another Ray on that machine may use its port, 52365)."
     )
 
 
 def _about_connection(address: str, error: Exception) -> str:
     cause: BaseException | None = error
     chain = []
-    while cause is not None:  # Ray's error hides that of the connection
+    while cause is not None:  # Ray's error hides the connection error
         chain.append(f"{type(cause).__name__}: {cause}")
         cause = cause.__cause__ or cause.__context__
     text = " ".join(chain)
     if "SSL" in text or "certificate" in text:
         return (
-            f"{address} has no certificate that is trusted here; name the authority's file in "
+            f"{address} has no certificate that is trusted here; give the authority's file in "
             "REQUESTS_CA_BUNDLE."
         )
     if "ConnectionError" in text or "Timeout" in text or "timed out" in text:
         return (
-            f"{address} does not answer; see that the cluster runs and that this is the port of "
-            "its dashboard, as http://127.0.0.1:8265 at the end of an SSH tunnel."
+            f"{address} does not answer; check that the cluster runs and that this is the port of "
+            "its dashboard, such as http://127.0.0.1:8265 through an SSH tunnel."
         )
     if "status code" in text and "Request failed" in text:
         return f"{address} refused: {str(error).strip().splitlines()[0][:300]}"
     return (
-        f"{address} answers, but not as the dashboard of a Ray cluster; see the port (8265 unless "
-        "set otherwise) and that Ray was installed there as ray[default]."
+        f"{address} answers, but is not the dashboard of a Ray cluster; check the port (8265 by "
+        "default) and that Ray was installed there as ray[default]."
     )
 
 
 @contextmanager
 def _without(names: tuple[str, ...]) -> Iterator[None]:
-    """Hide variables of the environment from the block."""
+    """Hide environment variables during the block."""
     hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield

@@ -1,1 +1,1 @@
-"""Which architecture is tried next: samplers, start-up points, warm starts."""
+"""Choosing the next architecture: samplers, start-up points, warm starts."""

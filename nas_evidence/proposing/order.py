@@ -1,9 +1,9 @@
-"""Which architecture comes next: the start, then a sequence or draws, each architecture once.
+"""The order of proposals: start-up points, then a sequence or draws, each architecture once.
 
-A proposal equal to an earlier architecture is drawn again; after a few such draws in a row a
-quasi-random one that is new is taken, because a sampler's mode may be a single architecture. When
-the space is used up, a proposal becomes the next replicate of what was drawn, or in a sequence of
-the architecture with the fewest.
+A draw that repeats an earlier architecture is redrawn; after a few repeats in a row a new
+quasi-random architecture is taken, because a sampler's mode may be a single architecture. When the
+space is exhausted, a proposal becomes the next replicate of the architecture drawn or, in a
+sequence, of the architecture with the fewest replicates.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,17 +11,19 @@ from collections.abc import Callable, Iterable, Iterator
 from nas_evidence.proposing.startup import grid_points, quasi_random_points, startup_points
 from nas_evidence.spec import ArchitectureSpec, StudySpec, derive_seed
 
-#: Known architectures drawn in a row before a quasi-random one is taken.
+#: Repeated draws in a row before a quasi-random architecture is taken.
 MAX_REPETITIONS = 3
 
 
 class Search:
-    """What was proposed so far, by architecture; `known` ones count as seen, not as proposed."""
+    """Counts proposals by architecture; `known` ones count as seen, not as proposed."""
 
     def __init__(self, study: StudySpec, known: Iterable[ArchitectureSpec] = ()) -> None:
         known = list(known)
         self._study = study
-        self._counts = {architecture.key: 0 for architecture in known}  # proposals of each
+        self._counts = {
+            architecture.key: 0 for architecture in known
+        }  # number of proposals of each
         self._different: list[ArchitectureSpec] = []  # proposals without repetition
         self._start = iter(startup_points(study, known))
         self._in_order = study.sampler.name in ("qmc", "grid")
@@ -41,7 +43,7 @@ class Search:
         return self._new(self._sequence) or drawn
 
     def add(self, architecture: ArchitectureSpec) -> None:
-        """Take note of a proposal."""
+        """Add a proposal."""
         if not self._counts.get(architecture.key):
             self._different.append(architecture)
         self._counts[architecture.key] = self._count(architecture) + 1

@@ -1,19 +1,19 @@
-"""Who proposes architectures: a sampler asked and told by one process, seeded by counter.
+"""The proposer of architectures: a sampler used by one process, seeded by counter.
 
-`search.py` says what comes first and what is drawn again. A draw is a pure function of the study,
-of a seed and of what was told: a fresh sampler is asked on a storage in memory that holds the last
-`MAX_HISTORY` finished trials and those under way. The database is a record of proposals and
-results; nothing is sampled on it, and a proposal appears in it whole or not at all.
+`order.py` decides what comes first and what is redrawn. A draw is a pure function of the study, a
+seed and the results told so far: each uses a fresh sampler on an in-memory storage that holds the
+last `MAX_HISTORY` finished trials and the running ones. The database only records proposals and
+results; nothing is sampled on it, and a proposal is written atomically.
 
 The tree-structured Parzen estimator (TPE, Bergstra et al. 2011) sees ordered parameters as
-quantiles of their domains. A name, as `width`, is one parameter of all families, so that each
-learns from the others; docs/decisions/0007-shared-names-in-tpe.md compares the alternatives.
+quantiles of their domains. A name such as `width` is one parameter shared by all families, so that
+they learn from each other; docs/decisions/0007-shared-names-in-tpe.md compares the alternatives.
 
-Told as good are only finite values of whole trials. A pruned trial has no value and an infeasible
-one its constraints: the estimator ranks both behind every whole, feasible trial. It never sees a
-failure.
+Only finite values of complete trials are told. A pruned trial has no value and an infeasible one
+has its constraints: the estimator ranks both behind every complete, feasible trial. It never sees
+failures.
 
-Sole importer of optuna. Proposal `n` of the study holds the trials `n * replicates + r`.
+Only this module imports optuna. Proposal `n` holds the trials `n * replicates + r`.
 """
 
 import bisect
@@ -39,9 +39,9 @@ from nas_evidence.spec import ArchitectureSpec, StudySpec, derive_seed
 from nas_evidence.storage.database import Database, Patient, connected, sqlite, study_in
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-#: Of what the database holds beside Optuna's own tables; raised when an old reader would err.
+#: Version of what we store beside Optuna's own tables; raised when old readers would misread it.
 SCHEMA_VERSION = 2
-#: Costs below this one are taken for it: a logarithm needs a positive number.
+#: Smaller costs are raised to this value: a logarithm needs a positive number.
 _SMALLEST_COST = 1e-12
 
 _QUANTILES = FloatDistribution(0.0, 1.0)
@@ -51,11 +51,11 @@ Point = dict[str, tuple[ParameterValue, optuna.distributions.BaseDistribution]]
 
 @dataclass(frozen=True)
 class Told:
-    """What came of a proposal.
+    """The result of a proposal.
 
     values        objective, then the costs in the order of `study.minimise`; None for a failure
-    constraints   name -> excess over the limit; at most 0 is feasible. The sampler adds them up,
-                  so that relative excesses (value / limit - 1) serve it best.
+    constraints   name -> excess over the limit; at most 0 is feasible. The sampler sums them, so
+                  relative excesses (value / limit - 1) work best.
     pruned        stopped at a rung; `values` are then not read
     """
 
@@ -65,14 +65,14 @@ class Told:
 
 
 class Proposer:
-    """The study's database, written by this process only.
+    """Proposes architectures and records them in the study's database; its only writer.
 
     Args:
         database: an SQLite file, its URL, or a study in a database.
 
     Raises:
-        ValueError: if a newer version wrote the database, it is not this study's, a point of
-            `study.first` is not in the space, or `study.warm_start` does not compare.
+        ValueError: if a newer version wrote the database, it belongs to another study, a point of
+            `study.first` is not in the space, or `study.warm_start` is not comparable.
     """
 
     def __init__(self, study: StudySpec, database: Path | str | Database) -> None:
@@ -80,7 +80,7 @@ class Proposer:
             database = sqlite(database, study.name)
         self.spec = study
         self._proposals: list[ArchitectureSpec] = []  # by number
-        self._trial_ids: dict[int, int] = {}  # in the database, of the proposals not yet told
+        self._trial_ids: dict[int, int] = {}  # ids in the database of proposals not yet told
         self._told: set[int] = set()
         self._storage = _storage(database)
         self._study_id = study_in(self._storage, database, _directions(study), SCHEMA_VERSION)
@@ -93,9 +93,9 @@ class Proposer:
                 self._take_up(frozen)
 
     def ask(self) -> ArchitectureSpec:
-        """Propose the next architecture; it is pending in the database from now on.
+        """Propose the next architecture; it is now pending in the database.
 
-        Its number is that of the proposals before it.
+        Its number is the number of earlier proposals.
         """
         number = len(self._proposals)
         architecture = self._search.next(number, self._learner.draw)
@@ -104,14 +104,14 @@ class Proposer:
         return architecture
 
     def tell(self, number: int, result: Told) -> None:
-        """Report what came of a proposal; a second report of the same one is ignored."""
+        """Report the result of a proposal; a second report is ignored."""
         if number in self._told:
             return
         assert result.values is None or len(result.values) == 1 + len(self.spec.minimise)
         trial_id = self._trial_ids[number]
         as_stored = _trial({}, **_facts(result))
         with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
-            # It may be told already, where a server fell silent after it had written it.
+            # It may already be told, if the server wrote it but its answer was lost.
             for key, value in as_stored.system_attrs.items():  # Optuna's form of the constraints
                 self._storage.set_trial_system_attr(trial_id, key, value)
             self._storage.set_trial_state_values(trial_id, as_stored.state, as_stored.values)
@@ -119,20 +119,20 @@ class Proposer:
         self._learner.show(number, self._proposals[number], result)
 
     def told(self) -> set[int]:
-        """Return the numbers of the proposals that were told."""
+        """Return the numbers of the proposals that have been told."""
         return set(self._told)
 
     def proposals(self) -> list[ArchitectureSpec]:
-        """Return every proposed architecture so far; the position of each is its number."""
+        """Return the architectures proposed so far, by number."""
         return list(self._proposals)
 
     def _take_up(self, frozen: FrozenTrial) -> None:
-        """Take up a proposal of the database as an earlier process left it."""
+        """Restore a proposal that an earlier process wrote to the database."""
         written = ArchitectureSpec.model_validate(frozen.user_attrs["architecture"])
         number = frozen.user_attrs.get("number", len(self._proposals))
-        if number >= len(self._proposals):  # else written twice: a silent server kept the first
+        if number >= len(self._proposals):  # else a duplicate, written again after a lost answer
             number = self._add(written)
-        if not frozen.state.is_finished():  # else nobody asks for its id in the database
+        if not frozen.state.is_finished():  # its id is needed only until it is told
             found = self._storage.get_trial_id_from_study_id_trial_number
             self._trial_ids[number] = found(self._study_id, frozen.number)
         else:
@@ -149,7 +149,7 @@ class Proposer:
         return number
 
     def _warm(self, stored: list[FrozenTrial]) -> list[Found]:
-        """Return the warm start, written down at the first start: the old folder may go away."""
+        """Return the warm start, stored at the first start: the old folder may be deleted."""
         written = [
             (ArchitectureSpec.model_validate(t.user_attrs["warm_start"]), tuple(t.values))
             for t in stored
@@ -173,7 +173,7 @@ class Proposer:
         values: tuple[float, ...] | None = None,
         **facts: int,
     ) -> int:
-        """Write a trial, under way if it has no values; return its id in the database."""
+        """Write a trial, running if it has no values; return its id in the database."""
         trial = _trial(
             _readable(self.spec, architecture),
             state=TrialState.RUNNING if values is None else TrialState.COMPLETE,
@@ -184,7 +184,7 @@ class Proposer:
 
 
 class Learner:
-    """The sampler's memory: the trials it learns from, and draws for it given them."""
+    """The trials that the sampler learns from, and draws given these trials."""
 
     def __init__(self, study: StudySpec, warm: Sequence[Found] = ()) -> None:
         self._study, self._space = study, _Space(study)
@@ -193,7 +193,7 @@ class Learner:
             self.show(number, architecture, Told(values))
 
     def draw(self, seed: int) -> ArchitectureSpec:
-        """Return an architecture, a pure function of the seed and of what was shown."""
+        """Return an architecture, a pure function of the seed and the trials shown."""
         if self._study.sampler.name == "random":
             return random_point(self._study, seed)
         trial = self._past.ask(derive_seed(seed, "family"))
@@ -201,7 +201,7 @@ class Learner:
         return filled(family, self._space.suggest(trial, family))
 
     def show(self, number: int, architecture: ArchitectureSpec, result: Told | None) -> None:
-        """Take note of proposal `number`: under way (no result), or what came of it."""
+        """Add proposal `number`, running (no result) or with its result."""
         if point := self._space.point(architecture):
             self._past.put(number, point, result)
 
@@ -214,7 +214,7 @@ class _Space:
         self._domains = {family: study.family[family] for family in self.families}
 
     def point(self, architecture: ArchitectureSpec) -> Point:
-        """Return the parameters of an architecture; none if its family is not searched."""
+        """Return an architecture's parameters; empty if its family is not searched."""
         family = architecture.family
         point = _family_point(family, self.families)
         for key, domain in self._domains.get(family, {}).items():
@@ -247,10 +247,10 @@ class _Space:
 
 
 class _Past:
-    """The trials that one sampler learns from: the last finished ones and those under way.
+    """The trials that one sampler learns from: the last finished ones and the running ones.
 
-    Finished trials count by number, not by time, so that what a sampler sees does not depend on
-    the speed of workers once all are told.
+    The last finished trials are chosen by number, not by time, so that what a sampler sees does
+    not depend on the speed of workers once all are told.
     """
 
     def __init__(self, study: StudySpec) -> None:
@@ -259,10 +259,10 @@ class _Past:
         self._running: dict[int, FrozenTrial] = {}
 
     def put(self, number: int, point: Point, result: Told | None) -> None:
-        """Take in a trial under way (no result) or its result; a failure vanishes."""
+        """Add a running trial (no result) or its result; a failed one is removed."""
         self._running.pop(number, None)
         trial = _trial(point, **_facts(result))
-        trial.number = number + 1  # 0 is the trial that is asked for
+        trial.number = number + 1  # 0 is the trial being drawn
         if trial.state == TrialState.RUNNING:
             self._running[number] = trial
         elif trial.state != TrialState.FAIL:
@@ -271,7 +271,7 @@ class _Past:
             del self._finished[:-MAX_HISTORY]
 
     def ask(self, seed: int) -> Trial:
-        """Return a trial of a fresh study of this past, from which parameters can be drawn."""
+        """Return a trial of a fresh study over these trials, to draw parameters from."""
         return optuna.create_study(
             storage=_Window([*self._finished, *self._running.values()]),
             sampler=self._sampler(seed % 2**32),
@@ -293,7 +293,7 @@ class _Past:
 
 
 class _Window(optuna.storages.InMemoryStorage):
-    """A storage for one proposal: trials of the past are looked at in place, not copied."""
+    """A storage for one proposal: past trials are read in place, not copied."""
 
     def __init__(self, past: list[FrozenTrial]) -> None:
         super().__init__()
@@ -305,7 +305,7 @@ class _Window(optuna.storages.InMemoryStorage):
         deepcopy: bool = True,
         states: Container[TrialState] | None = None,
     ) -> list[FrozenTrial]:
-        """Return the past, then the trial that is asked for, whose number is not used."""
+        """Return the past trials, then the trial being drawn, whose number is not used."""
         new = super().get_all_trials(study_id, deepcopy=deepcopy, states=states)
         return [trial for trial in self._past if states is None or trial.state in states] + new
 
@@ -319,12 +319,12 @@ def _trial(point: Point, **facts: Any) -> FrozenTrial:
 
 
 def _facts(result: Told | None) -> dict[str, Any]:
-    """Return state, values and constraints in Optuna's words; no result is a trial under way."""
+    """Return state, values and constraints in Optuna's form; no result means running."""
     if result is None:
         return {"state": TrialState.RUNNING}
     constraints = dict(result.constraints)
     values = None if result.pruned or result.values is None else list(result.values)
-    # Optuna takes infinities as good or bad values; they would mislead the sampler.
+    # Optuna accepts infinities as values; they would mislead the sampler.
     if not all(map(math.isfinite, [*(values or ()), *constraints.values()])):
         return {"state": TrialState.FAIL}
     if values is not None:
@@ -335,7 +335,7 @@ def _facts(result: Told | None) -> dict[str, Any]:
 
 
 def _learnt(values: list[float] | None) -> list[float] | None:
-    """Return values with their costs in log scale, lest the largest rule the hypervolumes."""
+    """Return values with costs in log scale, lest the largest dominate the hypervolumes."""
     return values and [values[0], *(math.log(max(v, _SMALLEST_COST)) for v in values[1:])]
 
 
@@ -348,7 +348,7 @@ def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
         return CategoricalDistribution(domain.options)
     if isinstance(domain, FloatRange):
         return FloatDistribution(domain.low, domain.high, log=domain.log)
-    # Optuna warns of an upper end that is not a member.
+    # Optuna warns if the upper end is not a member.
     last = domain.low + domain.step * int(domain.size - 1)
     return IntDistribution(domain.low, last, log=domain.log, step=domain.step)
 
@@ -360,7 +360,7 @@ def _family_point(family: str, families: list[str]) -> Point:
 
 
 def _readable(study: StudySpec, architecture: ArchitectureSpec) -> Point:
-    """Return the searched parameters as the database shows them: `<family>.<parameter>`."""
+    """Return the searched parameters as named in the database: `<family>.<parameter>`."""
     family = architecture.family
     point = _family_point(family, searched(study))
     for key, domain in study.family[family].items():

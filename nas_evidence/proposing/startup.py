@@ -1,10 +1,9 @@
-"""Architectures chosen without looking at results: fixed, quasi-random, grid, and by chance.
+"""Architectures chosen without results: fixed, quasi-random, grid and random.
 
-Each is a pure function of the study (and of a seed), so that no random state has to survive a
-crash. A scrambled Sobol sequence in [0, 1)^d fills the d parameters of one family evenly
-(Sobol 1967; Owen 1998); `Domain.at` maps a coordinate to a value. Families take turns, so that
-none is judged by an accident of sampling, and a family with a single member, the yardstick,
-comes before them.
+Each is a pure function of the study (and a seed), so that no random state has to survive a crash.
+A scrambled Sobol sequence in [0, 1)^d covers the d parameters of one family evenly (Sobol 1967;
+Owen 1998); `Domain.at` maps a coordinate to a value. Families take turns, so that each gets its
+share of start-up trials; a family with a single member, the reference model, comes first.
 """
 
 import itertools
@@ -18,19 +17,19 @@ from scipy.stats import qmc
 from nas_evidence.domains import Choice, Domain, IntRange, ParameterValue, described
 from nas_evidence.spec import FAMILY_DEFAULTS, ArchitectureSpec, StudySpec, derive_seed
 
-#: Rows of a Sobol sequence drawn at a time, a power of two; and how many such blocks without a
-#: new architecture say that there is none left.
+#: Rows of a Sobol sequence drawn at a time, a power of two; and the number of blocks without a new
+#: architecture after which the family counts as exhausted.
 _BLOCK, _MAX_OLD_BLOCKS = 64, 256
 
 
 def startup_points(
     study: StudySpec, known: Collection[ArchitectureSpec] = ()
 ) -> list[ArchitectureSpec]:
-    """Return the architectures tried before a sampler looks at results, in order.
+    """Return the architectures tried before the sampler uses results, in order.
 
-    The fixed points of the study, the families with a single member, and of the others
-    `startup_per_family` quasi-random points in turns, fewer for families of which some
-    architectures are `known` already. For a grid, all of it that `n_trials` can hold.
+    The fixed points of the study, the families with a single member, then
+    `startup_per_family` quasi-random points of each other family in turn, fewer if some of its
+    architectures are `known` already. For a grid, its first `n_trials` architectures.
 
     Raises:
         ValueError: if a fixed point is not in the space.
@@ -51,7 +50,7 @@ def startup_points(
 
 
 def first_points(study: StudySpec) -> list[ArchitectureSpec]:
-    """Return the fixed points of `study.first`, with the family's values for what is not searched.
+    """Return the points of `study.first`, completed by the family's values where not searched.
 
     Raises:
         ValueError: if one names no family, misses a searched parameter, or is not in the space.
@@ -60,7 +59,7 @@ def first_points(study: StudySpec) -> list[ArchitectureSpec]:
 
 
 def misfit(study: StudySpec, architecture: ArchitectureSpec) -> str | None:
-    """Return why `architecture` is not in the space of the study, or None where it is."""
+    """Return why `architecture` is not in the space of the study, or None if it is."""
     family = architecture.family
     if family not in study.family:
         return f"`family` must be one of {', '.join(study.family)}, but got {family!r}"
@@ -78,12 +77,12 @@ def misfit(study: StudySpec, architecture: ArchitectureSpec) -> str | None:
 
 
 def searched(study: StudySpec) -> list[str]:
-    """Return the families left to a sampler: those with more than one member, or all."""
+    """Return the families for the sampler: those with more than one member, or all."""
     return _split(study)[1] or list(study.family)
 
 
 def quasi_random_points(study: StudySpec) -> Iterator[ArchitectureSpec]:
-    """Yield different architectures, the families in turns, until none is left."""
+    """Yield different architectures, one family after another in turn, until none is left."""
     single, others = _split(study)
     yield from (_default(family, study) for family in single)
     yield from _in_turns([_sobol(study, family) for family in others])
@@ -99,7 +98,7 @@ def grid_points(study: StudySpec) -> Iterator[ArchitectureSpec]:
 
 
 def random_point(study: StudySpec, seed: int) -> ArchitectureSpec:
-    """Return an architecture by chance: a searched family, and a point of it."""
+    """Return a random architecture: a searched family and a point of it."""
     generator = np.random.default_rng(seed)
     families = searched(study)
     family = families[int(generator.integers(len(families)))]
@@ -108,12 +107,12 @@ def random_point(study: StudySpec, seed: int) -> ArchitectureSpec:
 
 
 def filled(family: str, values: Mapping[str, ParameterValue]) -> ArchitectureSpec:
-    """Return the architecture with the family's own values for parameters not searched over."""
+    """Return the architecture, with the family's own values for parameters not searched."""
     return ArchitectureSpec(family=family, values={**FAMILY_DEFAULTS[family], **values})
 
 
 def is_ordered(domain: Domain) -> bool:
-    """Tell whether the values are numbers that grow with the quantile."""
+    """Return whether the values are numbers that increase with the quantile."""
     if not isinstance(domain, Choice):
         return True
     numbers = [o for o in domain.options if isinstance(o, int | float) and not isinstance(o, bool)]
@@ -136,7 +135,7 @@ def quantile(domain: Domain, value: ParameterValue) -> float:
     if not domain.log:
         return (number - domain.low) / (domain.high - domain.low)
     low, high = float(domain.low), float(domain.high)
-    if isinstance(domain, IntRange):  # each member has the half unit on either side of it
+    if isinstance(domain, IntRange):  # each member covers half a unit on either side
         low, high = low - 0.5, high + 0.5
     return math.log(number / low) / math.log(high / low)
 
@@ -204,4 +203,4 @@ def _options(domain: Domain) -> list[ParameterValue]:
         return list(domain.options)
     if isinstance(domain, IntRange):
         return list(range(domain.low, domain.high + 1, domain.step))
-    return [domain.low]  # a FloatRange is in a grid only if it is a point: checked by StudySpec
+    return [domain.low]  # in a grid a FloatRange is a single point: StudySpec checks

@@ -1,7 +1,7 @@
-"""What an older study found out, for the sampler of a new one to start from.
+"""Warm start: the results of an older study, for the sampler of a new one.
 
-Scores of two studies compare only if they measure the same thing: the same data, objective and
-likelihood. Architectures outside the new space, and those without a valid score, are left out.
+Scores of two studies are comparable only with the same data, objective and likelihood.
+Architectures outside the new space, and those without a valid score, are left out.
 """
 
 import math
@@ -22,8 +22,8 @@ def warm_trials(study: StudySpec) -> list[Found]:
     The values are means over an architecture's replicates.
 
     Raises:
-        ValueError: if the folder holds no study, one of other data, objective or likelihood, or
-            none of its finished architectures is in the present space.
+        ValueError: if the folder holds no study, its data, objective or likelihood differ, or none
+            of its finished architectures is in the current space.
     """
     if study.warm_start is None:
         return []
@@ -36,7 +36,7 @@ def warm_trials(study: StudySpec) -> list[Found]:
     if not groups:
         raise ValueError(
             f"no finished trial of {folder} has the objective"
-            f"{' and the costs' if study.minimise else ''} and an architecture in the present "
+            f"{' and the costs' if study.minimise else ''} and an architecture in the current "
             "space; leave out `warm_start`."
         )
     return [(rows[0].architecture, _mean(rows, study)) for rows in groups.values()]
@@ -53,7 +53,7 @@ def _check_comparable(study: StudySpec, old: StudySpec, folder: Path) -> None:
         if there != here:
             raise ValueError(
                 f"`{name}` must be the same as in the study of `warm_start`, but {folder} has "
-                f"{there!r} and this study {here!r}; their scores do not compare. "
+                f"{there!r} and this study {here!r}; their scores are not comparable. "
                 "Leave out `warm_start`."
             )
 

@@ -119,7 +119,7 @@ class Trust:
         return next(rows, None)
 
     def defined(self, target: str) -> bool:
-        """Tell whether any correlation with `target` is defined."""
+        """Return whether any correlation with `target` is defined."""
         return any(row.target == target and not row.statistics.reason for row in self.rows)
 
     def undefined_groups(self, target: str) -> list[str]:

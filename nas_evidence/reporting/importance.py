@@ -117,7 +117,7 @@ def _group(
 
 
 def _known(value: ParameterValue, domain: IntRange | FloatRange | Choice) -> bool:
-    """Tell whether a value is on the grid of its domain; one of an older study may not be."""
+    """Return whether a value is on the grid of its domain; one of an older study may not be."""
     return not isinstance(domain, Choice) or str(value) in map(str, domain.options)
 
 

@@ -37,7 +37,7 @@ class Rung:
 
     @property
     def winner_kept(self) -> bool | None:
-        """Tell whether the winner goes on."""
+        """Return whether the winner goes on."""
         return None if self.winner_place is None else self.winner_place <= self.n_kept
 
 

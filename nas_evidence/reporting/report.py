@@ -123,5 +123,5 @@ def report_on(study: Study) -> Report:
 
 
 def _is_rival(score: str) -> bool:
-    """Tell whether a score is a baseline; one on held-out data is what evidence has to replace."""
+    """Return whether a score is a baseline, such as a held-out score, which evidence replaces."""
     return declared(score).baseline

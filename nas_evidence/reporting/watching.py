@@ -69,5 +69,5 @@ def stamp(folder: Path) -> Stamp:
 
 
 def all_finished(folder: Path) -> bool:
-    """Tell whether as many trials are finished as the study has."""
+    """Return whether as many trials are finished as the study has."""
     return len(read_table(folder, "trials")) >= load_study(folder / "study.toml").n_trials

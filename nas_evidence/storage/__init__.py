@@ -1,1 +1,1 @@
-"""What a study keeps: its folder, lock and lease, database, journal, files behind a URI."""
+"""How a study is stored: folder, lock and lease, database, journal, files behind a URI."""

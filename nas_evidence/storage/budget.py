@@ -1,10 +1,10 @@
-"""What a study has used of its budget, over all its runs: a small file `logs/budget.json`.
+"""How much of its budget a study has used, over all its runs: the file `logs/budget.json`.
 
-    wall_seconds     while a driver was at work
-    device_seconds   of workers that held a trial, all together; lost and parked attempts count
+    wall_seconds     while a driver was running
+    device_seconds   summed over workers with a trial, including lost and parked attempts
 
-Both are taken from the executor's clock, which is virtual in a simulation. A killed driver
-forgets at most the last `WRITE_EVERY` seconds.
+Both use the executor's clock, which is virtual in a simulation. If the driver is killed, at most
+the last `WRITE_EVERY` seconds are not counted.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 from nas_evidence.files import write_whole
 from nas_evidence.spec import BudgetSpec
 
-#: Seconds of real time between two writes.
+#: Seconds of real time between two writes of the file.
 WRITE_EVERY = 5.0
 
 
@@ -27,7 +27,7 @@ class Spent:
     device_seconds: float = 0.0
 
     def exceeds(self, budget: BudgetSpec) -> bool:
-        """Tell whether one of the limits is reached."""
+        """Return whether a limit has been reached."""
         pairs = (
             (self.wall_seconds, budget.wall_seconds),
             (self.device_seconds, budget.device_seconds),
@@ -36,14 +36,14 @@ class Spent:
 
 
 class Ledger:
-    """Adds up what is used, and writes it down now and then."""
+    """Adds up the seconds used, and writes them to the file now and then."""
 
     def __init__(self, folder: Path, *, now: float) -> None:
         self._folder, self._last, self._written = folder, now, time.monotonic()
         self.spent = read_spent(folder)
 
     def account(self, now: float, busy: int, *, write: bool = False) -> None:
-        """Charge the time since the last call, in which `busy` workers held a trial."""
+        """Charge the time since the last call, during which `busy` workers held a trial."""
         seconds, self._last = max(0.0, now - self._last), now
         self.spent = Spent(
             self.spent.wall_seconds + seconds, self.spent.device_seconds + busy * seconds
@@ -55,7 +55,7 @@ class Ledger:
 
 
 def read_spent(folder: Path) -> Spent:
-    """Return what the study in `folder` has used; nothing if that is not known."""
+    """Return what the study in `folder` has used; zero if not known."""
     try:
         facts = json.loads((folder / "logs" / "budget.json").read_text())
         return Spent(float(facts["wall_seconds"]), float(facts["device_seconds"]))

@@ -1,14 +1,14 @@
-"""Which database coordinates a study, and what happens when it does not answer.
+"""The database of a study: which one, and retries while it does not answer.
 
-A study has SQLite in its folder, or any SQLAlchemy URL: `[database] url` in the study file, or
-NAS_EVIDENCE_DATABASE in the environment, which comes first. The password comes from the
-environment alone: NAS_EVIDENCE_DATABASE_PASSWORD, or what the client of the server reads, as
-PGPASSWORD and ~/.pgpass. It goes to the client beside the URL and is never part of what is
-written, logged or said.
+A study uses SQLite in its folder, or any SQLAlchemy URL: NAS_EVIDENCE_DATABASE in the
+environment, else `[database] url` in the study file. The password comes only from the
+environment: NAS_EVIDENCE_DATABASE_PASSWORD, or what the server's client reads, such as PGPASSWORD
+and ~/.pgpass. It is passed to the client separately from the URL and never written, logged or
+printed.
 
-`database.json` in the folder remembers the URL and the name of the study there: its own name and
-an id, since one database holds many studies. A server that falls silent in the midst of a study is
-waited for.
+`database.json` in the folder records the URL and the name of the study in the database: its own
+name plus an id, since one database holds many studies. If a server stops answering during a study,
+the driver waits for it.
 """
 
 import json
@@ -32,12 +32,12 @@ from nas_evidence.storage.faults import StudyStoppedError
 
 _LOG = logging.getLogger(__name__)
 URL_VARIABLE, PASSWORD_VARIABLE = "NAS_EVIDENCE_DATABASE", "NAS_EVIDENCE_DATABASE_PASSWORD"
-#: Seconds that a server may be silent in the midst of a study, and between two tries at most.
+#: Seconds that a server may be silent during a study, and the longest pause between two tries.
 PATIENCE, LONGEST_PAUSE = 300.0, 15.0
-#: Seconds that one connection may take.
+#: Timeout of one connection, seconds.
 _CONNECT_TIMEOUT = 10
 _RECORD = "database.json"
-#: What SQLAlchemy loads for a bare name, and what is installed with our extra.
+#: The driver that SQLAlchemy loads for a bare name -> the one that our extra installs.
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 _SILENT = (exc.OperationalError, exc.InterfaceError, exc.DisconnectionError, exc.TimeoutError)
 
@@ -46,9 +46,9 @@ _SILENT = (exc.OperationalError, exc.InterfaceError, exc.DisconnectionError, exc
 class Database:
     """A study in a database.
 
-    url          SQLAlchemy's, without a password
-    study_name   there
-    must_exist   whether the study began elsewhere, so that an empty database is the wrong one
+    url          SQLAlchemy URL, without a password
+    study_name   name of the study in the database
+    must_exist   whether the URL differs from the recorded one: the study must then exist there
     """
 
     url: str
@@ -64,7 +64,7 @@ class Database:
         secret = {} if self.password is None else {"password": self.password}
         if self.url.startswith("postgresql+psycopg"):
             secret["connect_timeout"] = str(_CONNECT_TIMEOUT)
-        # A connection for each transaction: none is dead when the server was away for a while.
+        # One connection per transaction: no stale connection after the server was away.
         return {"poolclass": sqlalchemy.NullPool, "connect_args": secret}
 
 
@@ -74,7 +74,7 @@ def sqlite(file: Path | str, study_name: str) -> Database:
 
 
 def database_of(folder: Path, study: StudySpec) -> Path | Database:
-    """Return the SQLite file of a study folder, or the database that it names or remembers.
+    """Return the SQLite file of a study folder, or the database that it names or records.
 
     Raises:
         ValueError: if the URL cannot be read, or the study began in another database.
@@ -88,8 +88,8 @@ def database_of(folder: Path, study: StudySpec) -> Path | Database:
     if known is None:
         if (folder / "study.db").exists():
             raise ValueError(
-                f"{folder} has its database in study.db, but {url} is asked for; a study stays "
-                f"where it began: unset {URL_VARIABLE} and `url` in [database]."
+                f"{folder} has its database in study.db, but got {url}; a study cannot change "
+                f"its database: unset {URL_VARIABLE} and `url` in [database]."
             )
         name = f"{study.name}-{uuid.uuid4().hex[:12]}"
         write_whole(folder / _RECORD, json.dumps({"url": url, "study_name": name}))
@@ -98,10 +98,10 @@ def database_of(folder: Path, study: StudySpec) -> Path | Database:
 
 
 def check_database(database: Database) -> None:
-    """Make sure that the database answers, now.
+    """Check that the database answers now.
 
     Raises:
-        ValueError: if not; says why, in one line and without a password.
+        ValueError: if not; one line that says why, without a password.
     """
     try:
         engine = sqlalchemy.create_engine(database.url, **database.engine_options)
@@ -120,10 +120,10 @@ def check_database(database: Database) -> None:
 
 
 class Patient:
-    """A storage whose every call is tried again while the server is silent.
+    """A storage that retries every call while the server is silent.
 
-    A call may have been carried out although its answer was lost, so that callers write what may
-    stand there twice.
+    A call may have taken effect although its answer was lost, so callers only write what may be
+    written twice.
     """
 
     def __init__(self, storage: Any, database: Database) -> None:
@@ -139,7 +139,7 @@ class Patient:
 
 
 def connected(connect: Callable[[], Any], database: Database) -> Patient:
-    """Return the storage that `connect` returns, for calls that wait for a silent server."""
+    """Return the storage that `connect` returns, with retries while the server is silent."""
     try:
         storage = patiently(connect, database)
     except (exc.IntegrityError, exc.ProgrammingError):  # another study made the tables just now
@@ -151,7 +151,7 @@ def connected(connect: Callable[[], Any], database: Database) -> Patient:
 def study_in(
     storage: Any, database: Database, directions: Sequence[Any], schema_version: int
 ) -> int:
-    """Return the id of the study in the database, created there if need be.
+    """Return the id of the study in the database, creating it if needed.
 
     Raises:
         ValueError: if it began in another database, or a newer version wrote it.
@@ -162,8 +162,8 @@ def study_in(
     except KeyError:
         if database.must_exist:
             raise ValueError(
-                f"the study {name!r} began in another database than {database.url}, which does "
-                "not hold it; give that one, or move its tables here."
+                f"the study {name!r} is not in {database.url}: it began in another database; give "
+                "that one, or move its tables here."
             ) from None
         study_id = int(storage.create_new_study(directions, name))
     version = storage.get_study_user_attrs(study_id).get("schema_version", 1)
@@ -177,10 +177,10 @@ def study_in(
 
 
 def patiently(action: Callable[[], Any], database: Database) -> Any:
-    """Return what the action returns; wait for a server that is silent.
+    """Return what the action returns; retry while the server is silent.
 
     Raises:
-        StudyStoppedError: it is silent for too long.
+        StudyStoppedError: if it is silent for too long.
     """
 
     def may_pass(error: BaseException) -> bool:
@@ -205,12 +205,12 @@ def patiently(action: Callable[[], Any], database: Database) -> Any:
 
 
 def is_silent(error: BaseException) -> bool:
-    """Tell whether an error, or what lies behind it, says that the server does not answer."""
+    """Return whether an error, or its cause, means that the server does not answer."""
     return isinstance(error, _SILENT) or isinstance(error.__cause__, _SILENT)
 
 
 def said(database: Database, error: BaseException) -> str:
-    """Return in one line, without a password, what a database said."""
+    """Return a database error as one line without a password."""
     cause = error.__cause__ if isinstance(error.__cause__, exc.SQLAlchemyError) else error
     words = str(getattr(cause, "orig", None) or cause).strip().splitlines()
     why = masked(words[0]).rstrip(".") if words else type(cause).__name__
@@ -228,10 +228,10 @@ def _remembered(folder: Path) -> tuple[str, str] | None:
 
 
 def _without_password(text: str) -> tuple[str, str | None]:
-    """Return a URL with the driver that we use, and the password that was in it."""
+    """Return a URL with our driver, and the password that it contained."""
     try:
         url = sqlalchemy.make_url(text)
-    except (exc.ArgumentError, ValueError):  # whose words may hold the password
+    except (exc.ArgumentError, ValueError):  # its message may contain the password
         raise ValueError(
             f"{masked(text)} is no database URL; expected postgresql://USER@HOST:PORT/NAME or "
             f"another of SQLAlchemy's, the password in {PASSWORD_VARIABLE}."

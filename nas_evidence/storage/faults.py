@@ -1,7 +1,7 @@
-"""What can go wrong around a study: full disks, and crashes at every write-ahead step.
+"""Faults outside the trials: full disks, and simulated crashes at every write-ahead step.
 
 With NAS_EVIDENCE_CRASH_AT=<arrow> in the environment the process kills itself (SIGKILL) the first
-time that it passes that arrow, with <arrow>:<n> the n-th time. Crash tests need nothing else.
+time it passes that arrow, with <arrow>:<n> the n-th time. The crash tests use this.
 """
 
 import errno
@@ -11,18 +11,18 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-#: The steps of a trial, in order; a name says what has just happened.
+#: The steps of a trial, in order, each named after what has just happened.
 ARROWS = (
     "asked",  # the proposal is in the database
     "assigned",  # assignment.json is written
     "launched",  # the executor has it
-    "reported",  # a slice is over, its checkpoint written
-    "parked",  # off its worker until its batch has reached the rung, or there is budget again
-    "ended",  # the record is here, nothing of it written
+    "reported",  # a slice has ended, its checkpoint is written
+    "parked",  # off its worker until its batch reaches the rung, or there is budget again
+    "ended",  # the record has arrived, nothing is written
     "model",  # the weights are in models/
-    "written",  # the Parquet files are there
+    "written",  # the Parquet files are written
     "told",  # the database knows the result
-    "removed",  # the attempt folders are gone
+    "removed",  # the attempt folders are removed
 )
 _PASSED: Counter[str] = Counter()
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
@@ -34,11 +34,11 @@ _FULL_TEXT = re.compile(
 
 
 class StudyStoppedError(ValueError):
-    """The study cannot go on now, and nothing of it is lost."""
+    """The study cannot continue now; nothing is lost."""
 
 
 def arrow(name: str) -> None:
-    """Die here if the environment asks for it."""
+    """Kill this process if the environment says so."""
     assert name in ARROWS
     wanted, _, count = os.environ.get("NAS_EVIDENCE_CRASH_AT", "").partition(":")
     if wanted == name:
@@ -48,17 +48,17 @@ def arrow(name: str) -> None:
 
 
 def is_disk_full(error: BaseException | str) -> bool:
-    """Tell whether an error, or the cause of a loss, says that a disk takes no more."""
+    """Return whether an error, or the cause of a loss, means that a disk is full or failing."""
     if isinstance(error, OSError):
         return error.errno in _FULL
     return bool(_FULL_TEXT.search(str(error)))
 
 
 def disk_stop(folder: Path, error: BaseException | str) -> StudyStoppedError:
-    """Return the stop of a study whose disk takes no more."""
+    """Return the error that stops a study because its disk is full or failing."""
     where = getattr(error, "filename", None) or folder
     return StudyStoppedError(
-        f"the disk takes no more: {error} (at {where}). The study stopped and nothing is lost: "
-        f"what is finished is stored, the rest goes on from its checkpoints. Free space below "
+        f"the disk cannot be written: {error} (at {where}). The study stopped and nothing is "
+        f"lost: finished trials are stored, the others resume from checkpoints. Free space below "
         f"{folder}, then resume it."
     )

@@ -1,11 +1,11 @@
-"""The journal of a study: what was asked, launched, reported and told, in the order it happened.
+"""The journal of a study: what was asked, launched, reported and told, in order.
 
-One JSON object a line in `logs/events.jsonl`, appended by the driver alone:
+One JSON object per line in `logs/events.jsonl`, appended only by the driver:
 
     {"t": 1764000000.0, "event": "ask", "number": 3, "architecture": "mlp(width=8)"}
 
-It is the record of an asynchronous search, and the memory of what trials showed at the rungs. A
-line that a crash tore is closed and skipped.
+It records an asynchronous search and the scores of trials at the rungs. A line cut short by a
+crash is terminated and skipped.
 """
 
 import json
@@ -29,7 +29,7 @@ class Journal:
                 self._file.write(b"\n")
 
     def write(self, event: str, *, durable: bool = False, **facts: object) -> None:
-        """Append one event; a `durable` one outlives a loss of power."""
+        """Append one event; a `durable` one survives a power failure."""
         line = json.dumps({"t": round(time.time(), 3), "event": event, **facts})
         self._file.write(line.encode() + b"\n")
         if durable:
@@ -41,12 +41,12 @@ class Journal:
 
 
 def journal_path(folder: Path) -> Path:
-    """Return where the journal of a study lies."""
+    """Return the path of a study's journal."""
     return folder / "logs" / "events.jsonl"
 
 
 def read_journal(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events in order; lines that are no JSON object are skipped."""
+    """Yield the events in order; skip lines that are not JSON objects."""
     path = journal_path(folder)
     if not path.exists():
         return

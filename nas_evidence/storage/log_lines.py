@@ -1,9 +1,8 @@
-"""The log of a study as lines in the order of time: its journal, its driver, its workers.
+"""The log of a study as lines in order of time: journal, driver and workers merged.
 
     2026-11-21 09:00:00 launch trial_id=3 attempt=1
 
-A line of a file that does not begin with a time belongs to the one above it, as those of a
-traceback do.
+A line that does not begin with a time, as in a traceback, belongs to the line above it.
 """
 
 import re
@@ -26,7 +25,7 @@ def log_lines(folder: Path, trial_id: int | None = None) -> list[str]:
 
 
 def journal_lines(folder: Path) -> list[str]:
-    """Return the lines of the journal alone: no line comes before one that was there."""
+    """Return the lines of the journal alone; new lines only ever appear at the end."""
     return [line for _, line in _journal(folder)]
 
 
@@ -40,7 +39,7 @@ def _journal(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the entries of the log files: the time, and all lines up to the next time."""
+    """Yield the entries of the log files: the time, and all lines up to the next entry."""
     paths = [folder / "logs" / "driver.log", *(folder / "logs").glob("worker-*.log")]
     for path in paths:
         if not path.is_file():

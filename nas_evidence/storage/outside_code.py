@@ -1,8 +1,8 @@
-"""Code from outside the package that a study names as `module:NAME`: kept with the study.
+"""Code from outside the package, which a study names as `module:NAME` and keeps a copy of.
 
-A copy lies in `code/` of the study folder, so that the study goes on from any directory and on any
-machine, with the code that it began with. It is run only where --allow-code is given, and travels
-to the workers with the data. Installed modules are not copied: every node needs them.
+The copy is in `code/` of the study folder, so that the study resumes from any directory and on any
+machine with the code it began with. It runs only with --allow-code, and is sent to the workers
+with the data. Installed modules are not copied: every node needs them.
 """
 
 import importlib.util
@@ -23,22 +23,22 @@ def outside_names(study: StudySpec) -> tuple[str, ...]:
 
 
 def admitted(study: StudySpec, places: Iterable[Path], *, allowed: bool) -> StudySpec:
-    """Import what a study names from outside the package, and check the study with it.
+    """Import what a study names from outside the package, and check the study against it.
 
     Args:
-        study: as read, before its outside scores are known.
-        places: folders to look in, besides the import path.
-        allowed: whether the person allows that code to run.
+        study: the study as read, before its outside scores are imported.
+        places: folders to search in addition to the import path.
+        allowed: whether the user allows that code to run.
 
     Raises:
-        ValueError: if it is not allowed, or cannot be imported, or does not fit the study.
+        ValueError: if it is not allowed, cannot be imported, or does not fit the study.
     """
     names = outside_names(study)
     if not names:
         return study
     if not allowed:
         raise ValueError(
-            f"the study names {', '.join(names)}: code from outside nas-evidence, which is run "
+            f"the study names {', '.join(names)}: code from outside nas-evidence, which runs "
             "only with --allow-code."
         )
     for place in places:
@@ -49,21 +49,21 @@ def admitted(study: StudySpec, places: Iterable[Path], *, allowed: bool) -> Stud
 
 
 def keep_code(folder: Path, study: StudySpec) -> Code:
-    """Copy a study's outside modules to its folder, or check those that are there.
+    """Copy a study's outside modules to its folder, or check the copies already there.
 
     Returns:
-        What workers need, from the copies.
+        The copied code, for the workers.
 
     Raises:
-        ValueError: if a module is not the one that the study began with.
+        ValueError: if a module has changed since the study began.
     """
     kept = folder / "code"
     for name, content in code_of(study).items():
         path = kept / name
         if path.is_file() and path.read_bytes() != content:
             raise ValueError(
-                f"{name} has changed since {folder} began with it; a study keeps one code. "
-                f"Give another folder with --out, or put back the code in {kept}."
+                f"{name} has changed since {folder} began; a study cannot change its code. "
+                f"Give another folder with --out, or restore the code from {kept}."
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -80,7 +80,7 @@ def code_of(study: StudySpec) -> Code:
 
 
 def _files_of(module: str) -> dict[str, bytes]:
-    """Return the source of a module or package by relative path; of an installed one nothing."""
+    """Return the source of a module or package by relative path; nothing if it is installed."""
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None or "site-packages" in Path(found.origin).parts:
         return {}

@@ -1,11 +1,11 @@
 """Files behind an fsspec URI: `s3://bucket/study`, `gs://...`, `memory://...`, `file:///nfs/study`.
 
-A file is there whole or not at all: one PUT on object stores, a rename on file systems. Names are
-relative, with slashes; those that begin with a dot are nobody's. A store that does not answer is
-asked again with pauses; then, and at once where waiting cannot help, one line says what is wrong.
+A file is written completely or not at all: one PUT on object stores, a rename on file systems.
+Names are relative, with slashes; those that begin with a dot are ignored. Calls to a store that
+does not answer are retried with pauses; if that fails, or cannot help, the error is one line.
 
-Sole importer of fsspec. Credentials are found by the client of each service (environment,
-profile, role of the machine) and never pass through here.
+Only this module imports fsspec. Each service's client finds its own credentials (environment,
+profile, role of the machine); they never pass through here.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from nas_evidence.retrying import try_again
 from nas_evidence.storage.faults import StudyStoppedError
 
 _LOG = logging.getLogger(__name__)
-#: Seconds that a store may be silent in the midst of a study, and between two tries at most.
+#: Seconds that a store may be silent during a study, and the longest pause between two tries.
 PATIENCE, LONGEST_PAUSE = 120.0, 15.0
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 _PROBE = ".probe"
-#: Errors that no waiting mends.
+#: Errors that retries cannot fix.
 _HOPELESS = (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError)
 _HOPELESS_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}
 
@@ -33,11 +33,11 @@ T = TypeVar("T")
 
 
 class StoreError(StudyStoppedError):
-    """The store cannot be used now, and nothing of the study is lost."""
+    """The store cannot be used now; nothing of the study is lost."""
 
 
 def is_uri(place: str) -> bool:
-    """Tell whether a place is a URI and not the path of a folder."""
+    """Return whether a place is a URI rather than the path of a folder."""
     return "://" in place
 
 
@@ -45,13 +45,13 @@ class Remote:
     """The files below a URI.
 
     Raises:
-        ValueError: if no installed package knows such URIs.
+        ValueError: if no installed package handles such URIs.
     """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
         protocol = self.uri.partition("://")[0]
-        # Another process writes there too: no listing may come from memory.
+        # Other processes write there too: do not cache listings.
         how = {"use_listings_cache": False}
         if protocol in ("file", "local"):
             how = {"auto_mkdir": True}
@@ -70,7 +70,7 @@ class Remote:
         self._renames = protocol in ("file", "local")
 
     def check(self) -> None:
-        """Make sure that files can be written, now.
+        """Check that files can be written now.
 
         Raises:
             StoreError: if not.
@@ -96,7 +96,7 @@ class Remote:
         return {n: size for n, size in listed.items() if n and not _is_hidden(n)}
 
     def read(self, name: str) -> bytes | None:
-        """Return what a file holds; None if there is no such file."""
+        """Return the content of a file; None if there is no such file."""
 
         def cat() -> bytes | None:
             try:
@@ -108,13 +108,13 @@ class Remote:
         return self._try(cat)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole."""
+        """Write a file atomically."""
         self._try(lambda: self._write(name, content))
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a file if there is none; return False if there is one, as far as that is known.
+        """Write a file unless it exists; return False if it exists, as far as is known.
 
-        Of two that try at once some services let both succeed: read it again a little later.
+        Some services let two simultaneous writers both succeed: read the file again a bit later.
         """
 
         def pipe() -> bool:
@@ -127,7 +127,7 @@ class Remote:
         return self.read(name) is None and self._try(pipe)
 
     def upload(self, file: Path, name: str) -> None:
-        """Write what a local file holds."""
+        """Upload a local file."""
 
         def put() -> None:
             target = self._path(_hidden(name) if self._renames else name)
@@ -138,10 +138,10 @@ class Remote:
         self._try(put)
 
     def download(self, files: Mapping[str, Path]) -> bool:
-        """Fetch files, several at a time where the service can; a folder for each is made.
+        """Fetch files, several at a time where the service can; create their local folders.
 
         Returns:
-            Whether all were there; where one was not, others may be missing too.
+            Whether all existed; if one did not, others may be missing too.
         """
         for path in files.values():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ class Remote:
         return not files or self._try(get)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files; those that are gone do not matter."""
+        """Remove files; those that do not exist are ignored."""
         for path in map(self._path, names):
             self._try(partial(self._remove, path))
 
@@ -175,7 +175,7 @@ class Remote:
             self._fs.mv(target, self._path(name))
 
     def _try(self, action: Callable[[], T], *, patience: float | None = None) -> T:
-        """Return what the action returns; try again for a while where that may help."""
+        """Return what the action returns; retry for a while where that may help."""
         try:
             return try_again(
                 action,
@@ -185,7 +185,7 @@ class Remote:
                 longest_pause=LONGEST_PAUSE,
                 before_pause=lambda e: _LOG.warning("store_silent uri=%s error=%r", self.uri, e),
             )
-        except Exception as error:  # each service has its own
+        except Exception as error:  # each service has its own errors
             raise StoreError(self._said(error)) from None
 
     def _said(self, error: Exception) -> str:
@@ -197,7 +197,7 @@ class Remote:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Tell whether waiting may help; each service has its own errors."""
+    """Return whether a retry may help; each service has its own errors."""
     hopeless = isinstance(error, _HOPELESS) or type(error).__name__ in _HOPELESS_NAMES
     return isinstance(error, Exception) and not hopeless
 

@@ -1,9 +1,9 @@
-"""The lease on a study behind a URI: the file `lock` says who works on it, and until when.
+"""The lease on a study behind a URI: the file `lock` names its holder and the expiry time.
 
-It is renewed by a thread while the study is held. Object stores have no locks: whoever takes a
-lease over writes it and reads it again a little later, and the last writer has it. Before each
-write to the store its holder makes sure that the lease has not run out in the meantime, as that
-of a process that was stopped for minutes has.
+A thread renews it while the study is held. Object stores have no locks: to take over a lease, a
+process writes it and reads it again a little later; the last writer holds it. Before each write
+to the store the holder checks that its lease has not expired, as it would if the process had been
+suspended for minutes.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ from nas_evidence.storage.study_folder import (
 )
 
 _NAME = "lock"
-#: Seconds between writing a lease that others may write too and reading who has it.
+#: Seconds between writing a contested lease and reading who holds it.
 SETTLE = 1.0
 
 
 class RemoteLease:
-    """Holds a study from its making to `release`.
+    """Holds a study from construction to `release`.
 
     Args:
         remote: the store.
@@ -51,23 +51,23 @@ class RemoteLease:
         self._renewal.start()
 
     def check(self) -> None:
-        """Make sure that the study is still held by this process.
+        """Check that this process still holds the study.
 
         Raises:
             StudyStoppedError: if another process has taken it over.
         """
-        if time.time() > self._mine.expires_at:  # nobody renewed it: this process was stopped
+        if time.time() > self._mine.expires_at:  # not renewed: this process was suspended
             self._renew_once()
         if self._lost:
             lease = self._read()
             who = f"process {lease.pid} of host {lease.host}" if lease else "another process"
             raise StudyStoppedError(
-                f"{who} has taken over {self._remote.uri}; this one stopped and wrote nothing "
-                "since. Nothing is lost: leave the study to that process."
+                f"{who} has taken over {self._remote.uri}; this one has stopped and written "
+                "nothing since. Nothing is lost: leave the study to that process."
             )
 
     def release(self) -> None:
-        """Give the study free."""
+        """Release the study."""
         self._over.set()
         self._renewal.join()
         if not self._lost and self._is_mine():
@@ -84,11 +84,13 @@ class RemoteLease:
         self._remote.write(_NAME, _text(self._mine))
         time.sleep(SETTLE)
         if not self._is_mine():
-            raise ValueError(f"another process has just taken {self._remote.uri}; leave it to it.")
+            raise ValueError(
+                f"another process has just taken {self._remote.uri}; leave the study to it."
+            )
 
     def _renew(self) -> None:
         while not self._over.wait(RENEW_EVERY):
-            with contextlib.suppress(StoreError):  # met, and told, by who writes results
+            with contextlib.suppress(StoreError):  # the next write of results reports it
                 self._renew_once()
 
     def _renew_once(self) -> None:
@@ -112,7 +114,7 @@ class RemoteLease:
 
 
 def _is_left(lease: Lease) -> bool:
-    """Tell whether a process of this host left the lease when it died."""
+    """Return whether the lease belongs to a dead process of this host."""
     here = (lease.host, lease.boot_id) == (socket.gethostname(), boot_id())
     return here and not is_alive(lease.pid)
 

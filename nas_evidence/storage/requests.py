@@ -1,10 +1,10 @@
-"""Requests to a study at work, from another terminal: empty files in `requests/` of its folder.
+"""Requests to a running study from another terminal: empty files in `requests/` of its folder.
 
     requests/cancel           the study: every trial parks after its slice, and the driver ends
     requests/cancel-000007    one trial: it ends after its slice, with the status `cancelled`
 
-The driver looks before each poll, and removes a file when what it asks for is done. A request for
-a trial outlives a crash of the driver; one for the study does not, for it has stopped.
+The driver looks before each poll, and removes a file once the request is done. A request for a
+trial survives a crash of the driver; one for the study does not, since the study has stopped.
 """
 
 from pathlib import Path
@@ -13,10 +13,10 @@ _STUDY = "cancel"
 
 
 class Requests:
-    """What the driver of a study is asked for.
+    """The open requests to the driver of a study.
 
-    study   whether the study is to stop
-    trials  ids of the trials that are to end
+    study   whether to stop the study
+    trials  ids of the trials to end
     """
 
     def __init__(self, folder: Path) -> None:
@@ -25,14 +25,14 @@ class Requests:
         self.trials: frozenset[int] = frozenset()
 
     def look(self) -> None:
-        """Take note of the requests that are there now."""
+        """Read the current requests."""
         names = {path.name for path in (self._folder / "requests").glob(f"{_STUDY}*")}
         numbers = (name.removeprefix(f"{_STUDY}-") for name in names)
         self.study = _STUDY in names
         self.trials = frozenset(int(number) for number in numbers if number.isdecimal())
 
     def done(self, trial_id: int | None = None) -> None:
-        """Remove the request for a trial that is over, or for the study that has stopped."""
+        """Remove the request for a trial that has ended, or for the stopped study."""
         withdraw(self._folder, trial_id)
 
 
@@ -44,12 +44,12 @@ def request_cancel(folder: Path, trial_id: int | None = None) -> None:
 
 
 def is_open(folder: Path, trial_id: int | None = None) -> bool:
-    """Tell whether a request still waits for its driver."""
+    """Return whether a request is still waiting for the driver."""
     return _path(folder, trial_id).exists()
 
 
 def withdraw(folder: Path, trial_id: int | None = None) -> None:
-    """Take a request back."""
+    """Withdraw a request."""
     _path(folder, trial_id).unlink(missing_ok=True)
 
 

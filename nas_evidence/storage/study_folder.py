@@ -1,6 +1,6 @@
-"""The folder of a study: create it, continue it, lock it, and tell how it stands.
+"""The folder of a study: create it, continue it, lock it, and read its status.
 
-Needs neither torch nor ray, so that a folder is there before anything slow or fragile starts.
+Needs neither torch nor ray, so that the folder exists before anything slow or fragile starts.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ from nas_evidence.store import TrialRow, finished
 
 _SUBFOLDERS = ("trials", "evidence", "terms", "curves", "models", "checkpoints", "logs")
 _HALF_WRITTEN = ".study.toml."
-#: Seconds between two renewals of the lease, and seconds that it runs on without one.
+#: Seconds between two renewals of the lease, and seconds until it expires without one.
 RENEW_EVERY, LEASE_SECONDS = 10.0, 60.0
 _LEASE_BYTES = 512
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Who works on a study, and until when that is certain (seconds since 1970)."""
+    """Which process holds a study, and when its lease expires (seconds since 1970)."""
 
     pid: int
     host: str
@@ -45,10 +45,10 @@ class Lease:
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """How a study stands.
+    """The status of a study.
 
     state   "running", "stopped", "budget spent" or "finished"
-    best    the trial that stands for the best architecture (see `best.py`), None while none ranks
+    best    the trial that represents the best architecture (see `best.py`), None while none ranks
     """
 
     name: str
@@ -71,14 +71,14 @@ def default_folder(study: StudySpec) -> Path:
 
 
 def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudySpec:
-    """Create the folder of `study`, or continue it, and return the study as it stands there.
+    """Create the folder of `study`, or continue it; return the study as stored there.
 
-    The number of trials, the budget and the resources may change between runs; `n_trials` never
-    shrinks below what the folder has asked for. `steal` as in `locked`.
+    The number of trials, the budget and the resources may change between runs; `n_trials` is never
+    reduced below the number already proposed. `steal` as in `locked`.
 
     Raises:
-        ValueError: if the folder holds something else, or a study that differs in more than that,
-            or is at work; or its database does not answer.
+        ValueError: if the folder holds something else, a study that differs in more than that, or
+            a running one; or its database does not answer.
     """
     path = folder / "study.toml"
     if not path.is_file() and _is_foreign(folder):
@@ -90,7 +90,7 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"{folder} cannot be created: {error.strerror}.") from None
-    with locked(folder, steal=steal):  # a running study keeps the file it started from
+    with locked(folder, steal=steal):  # a running study keeps its file
         if path.is_file():
             old = load_study(path)
             if different := differences(old, study):
@@ -101,7 +101,7 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
                 )
             study = study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
         write_whole(path, dump_study(study))
-        withdraw(folder)  # a request to stop that outlived its driver
+        withdraw(folder)  # an old request to stop
     for name in _SUBFOLDERS:
         (folder / name).mkdir(exist_ok=True)
     _check_database(folder, study)
@@ -109,7 +109,7 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
 
 
 def _check_database(folder: Path, study: StudySpec) -> None:
-    from nas_evidence.storage.database import check_database, database_of  # brings sqlalchemy
+    from nas_evidence.storage.database import check_database, database_of  # imports sqlalchemy
 
     database = database_of(folder, study)
     if not isinstance(database, Path):
@@ -129,11 +129,11 @@ def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
-    """Hold the study alone, by a lock on this host and a lease for other hosts.
+    """Hold the study exclusively: a lock on this host, a lease for other hosts.
 
     The lock of a dead process on this host is free at once. The lease, in the same file, is
-    renewed while the study is held; that of another host keeps others out until it expires, and
-    is then taken over with `steal` only: that host may be cut off and not dead.
+    renewed while the study is held. Another host's lease blocks until it expires; then it can be
+    taken over, but only with `steal`: that host may be cut off rather than dead.
 
     Raises:
         ValueError: if another process works on the study, or may.
@@ -148,7 +148,7 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
                 "wait for it, or stop it first."
             ) from None
         lease = read_lease(folder)
-        if lease is not None and lease.boot_id != boot_id():  # of this host: the lock has decided
+        if lease is not None and lease.boot_id != boot_id():  # on this host the lock decides
             refuse_if_held(lease, folder, steal=steal)
         _write_lease(file)
         over = threading.Event()
@@ -164,7 +164,7 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Tell whether a process of this host works on the study, or one of another host may."""
+    """Return whether a process of this host works on the study, or one elsewhere may."""
     if not (folder / "lock").exists():
         return False
     with (folder / "lock").open("r") as file:
@@ -173,18 +173,18 @@ def is_locked(folder: Path) -> bool:
         except BlockingIOError:
             return True
     lease = read_lease(folder)
-    # That of this host is left by a dead process, or was fetched from the store of a study.
+    # A lease of this host was left by a dead process, or fetched from a store.
     elsewhere = lease is not None and (lease.boot_id != boot_id() or is_alive(lease.pid))
     return lease is not None and elsewhere and lease.expires_at > time.time()
 
 
 def holds_lease(folder: Path) -> bool:
-    """Tell whether the study is held by this process."""
+    """Return whether this process holds the study."""
     return _is_mine(read_lease(folder))
 
 
 def check_lease(folder: Path) -> None:
-    """Make sure that the study is still held by this process.
+    """Check that this process still holds the study.
 
     Raises:
         StudyStoppedError: if another process has taken it over.
@@ -193,18 +193,18 @@ def check_lease(folder: Path) -> None:
         lease = read_lease(folder)
         who = f"process {lease.pid} of host {lease.host}" if lease else "another process"
         raise StudyStoppedError(
-            f"{who} has taken over {folder}; this one stopped and wrote nothing since. Nothing is "
-            "lost: leave the study to that process."
+            f"{who} has taken over {folder}; this one has stopped and written nothing since. "
+            "Nothing is lost: leave the study to that process."
         )
 
 
 def read_lease(folder: Path) -> Lease | None:
-    """Return who holds the study, or held it when its process died; None if nobody."""
+    """Return the lease of the current or last holder; None if there is none."""
     return lease_of(_lock_text(folder))
 
 
 def lease_of(text: str) -> Lease | None:
-    """Return what the text of a lease says; None if it is none."""
+    """Return the lease in a text; None if it holds none."""
     try:
         facts = json.loads(text)
         return Lease(facts["pid"], facts["host"], facts["boot_id"], facts["expires_at"])
@@ -213,18 +213,18 @@ def lease_of(text: str) -> Lease | None:
 
 
 def refuse_if_held(lease: Lease, place: Path | str, *, steal: bool) -> None:
-    """Make sure that the lease of another process has run out, and may be taken over.
+    """Check that the lease of another process has expired and may be taken over.
 
     Raises:
-        ValueError: if not; says who has it, until when, and the remedy.
+        ValueError: if not; names the holder, the expiry time and the remedy.
     """
     until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(lease.expires_at))
     if lease.expires_at > time.time():
         raise ValueError(
-            f"another process works on {place} (process {lease.pid} of host {lease.host}, whose "
-            f"lease runs until {until}); wait for it, or stop it first."
+            f"another process works on {place} (process {lease.pid} of host {lease.host}, with a "
+            f"lease until {until}); wait for it, or stop it first."
         )
-    if lease.host != socket.gethostname() and not steal:  # else this host was started anew
+    if lease.host != socket.gethostname() and not steal:  # else this host has rebooted
         raise ValueError(
             f"process {lease.pid} of host {lease.host} held {place} and was last heard of before "
             f"{until}; make sure that it is dead, then take the study over with --steal."
@@ -235,13 +235,13 @@ def _renew(folder: Path, file: FileIO, over: threading.Event) -> None:
     while not over.wait(RENEW_EVERY):
         if not holds_lease(folder):
             return  # taken over: `check_lease` tells the driver
-        with contextlib.suppress(OSError):  # a full disk is met, and told, by who writes results
+        with contextlib.suppress(OSError):  # the next write of results reports a full disk
             _write_lease(file)
 
 
 def _write_lease(file: FileIO) -> None:
     lease = Lease(os.getpid(), socket.gethostname(), boot_id(), time.time() + LEASE_SECONDS)
-    # One write of one size in place: the lock is on this file, so that it cannot be replaced.
+    # Written in place, in one write of fixed size: the file is locked and cannot be replaced.
     os.pwrite(file.fileno(), json.dumps(asdict(lease)).ljust(_LEASE_BYTES).encode(), 0)
 
 
@@ -257,18 +257,18 @@ def _lock_text(folder: Path) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process of this host lives."""
+    """Return whether a process of this host is alive."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # another user's process
         return True
     return True
 
 
 def boot_id() -> str:
-    """Return what tells this start of this host from all others."""
+    """Return an id of the current boot of this host."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # not Linux
@@ -276,7 +276,7 @@ def boot_id() -> str:
 
 
 def study_status(folder: Path) -> StudyStatus:
-    """Return how the study in `folder` stands, from what is on disk.
+    """Return the status of the study in `folder`, from what is on disk.
 
     Raises:
         ValueError: if `folder` is not a study folder.
@@ -305,7 +305,7 @@ def study_status(folder: Path) -> StudyStatus:
 
 
 def _is_foreign(folder: Path) -> bool:
-    """Tell whether the place holds something other than a study folder that was half created."""
+    """Return whether the place holds anything but a partly created study folder."""
     if folder.is_dir():
         names = (path.name for path in folder.iterdir())
         return any(name != "lock" and not name.startswith(_HALF_WRITTEN) for name in names)

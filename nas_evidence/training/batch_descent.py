@@ -1,12 +1,12 @@
-"""Minibatch steps preconditioned by a curvature, for data too large for full-batch steps.
+"""Preconditioned minibatch steps, for data too large for full-batch steps.
 
     θ ← θ − ρ_t (κ K + D)⁻¹ ĝ,   ĝ = κ (N / B) Σ_batch ∇nll + D θ,   ρ_t = 1 / (T + t)
 
-    K  curvature of all data, block diagonal      T  steps of an epoch      t  steps so far
+    K  curvature of all data, block diagonal      T  steps per epoch      t  steps so far
 
-With K the Hessian, rates of 1/t make θ_t as exact as the minimiser of all data seen (Robbins &
-Monro 1951; Murata 1998); the first epoch counts as one already done. A step is no longer than a
-quadratic loss with this curvature would have it fall by 5 % of a nat per datum.
+If K is the Hessian, rates of 1/t make θ_t as accurate as the minimiser over all data seen (Robbins
+& Monro 1951; Murata 1998); rates start as if one epoch were already done. A step is shortened if a
+quadratic loss with this curvature would fall by more than 0.05 nats per datum.
 """
 
 import torch
@@ -35,15 +35,15 @@ def descend_by_batches(
     first_epoch: int,
     n_epochs: int,
 ) -> Tensor:
-    """Return θ [P], float64, after some epochs; the model of the training moves along.
+    """Return θ [P], float64, after some epochs; updates the model of the training in place.
 
     Args:
-        training: whose hyperparameters stay as they are.
-        data: to visit in random orders, one for each epoch.
+        training: its hyperparameters stay fixed.
+        data: visited in a new random order each epoch.
         assignment: the plan and the seeds.
-        inverse: of the curvature beside the prior.
-        first_epoch: how many epochs of such steps there have been; sets the rate and the orders.
-        n_epochs: to run.
+        inverse: inverse of the curvature plus the prior precision.
+        first_epoch: number of earlier epochs of such steps; sets the rate and the orders.
+        n_epochs: epochs to run.
     """
     plan, model, n_data = assignment.plan, training.model, len(data.x_train)
     parameters = list(model.parameters())

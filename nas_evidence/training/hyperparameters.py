@@ -7,16 +7,16 @@
     λ  eigenvalues of the curvature of the summed nll, one spectrum for each parameter tensor l
     g  a group of tensors that share one precision, up to fixed factors; see `prior_groups`
 
-Every F_g is concave and stands alone, so one safeguarded Newton iteration serves all groups at
-once. MacKay's equation by half steps, x ← ½ (x + log γ/‖θ‖²), goes there too: the slope of the
-right side lies between 0 and ½. Undamped it can swing for ever.
+The F_g are concave and independent, so one safeguarded Newton iteration handles all groups at
+once. MacKay's equation with half steps, x ← ½ (x + log γ/‖θ‖²), also converges: the slope of the
+right side lies between 0 and ½. Undamped it can oscillate for ever.
 
-log δ is clamped to [−12, 18]: a dead tensor (θ = 0, λ > 0) ends above, one without curvature
-(λ = 0, θ ≠ 0) below, and one with neither keeps its precision.
+log δ is clamped to [−12, 18]: a dead tensor (θ = 0, λ > 0) ends at the upper bound, one without
+curvature (λ = 0, θ ≠ 0) at the lower, and one with θ = 0 and λ = 0 keeps its precision.
 
-Large spectra are binned: 64 bins an octave, each with its count and its mean. γ then has a
-relative error below 3e-6: its second derivative in log λ is at most γ/4, the variance within a
-bin 2e-5. Newton ends with a step on the full spectra, which squares that error.
+Large spectra are binned: 64 bins per octave, each with its count and mean. The relative error of
+γ is then below 3e-6: its second derivative in log λ is at most γ/4, the variance within a bin
+2e-5. Newton ends with a step on the full spectra, which squares that error.
 """
 
 import math
@@ -41,8 +41,8 @@ LOG_PRECISION_RANGE = (-12.0, 18.0)
 _LARGE = 4096  # eigenvalues; smaller spectra are not binned
 _MAX_STEP = 3.0  # in log δ
 _MAX_ITERATIONS = 100
-_TOLERANCE = 1e-6  # of the last Newton step in log δ; the error is then about its square
-_CHUNK = 1 << 15  # eigenvalues that stay in the cache
+_TOLERANCE = 1e-6  # size of the last Newton step in log δ; the error is about its square
+_CHUNK = 1 << 15  # eigenvalues that fit in the cache
 
 
 def update_prior_precision(
@@ -59,24 +59,24 @@ def update_prior_precision(
     shapes: Sequence[Sequence[int]] = (),
     curvature_scale: float = 1.0,
 ) -> Tensor:
-    """Return prior precisions of higher evidence, one for each parameter tensor [G], float64.
+    """Return prior precisions of higher evidence, one per parameter tensor [G], float64.
 
     Args:
         spectra: eigenvalues >= 0 of the curvature of each tensor.
         squared_norms: θ_lᵀθ_l [G].
         sizes: number of parameters of each tensor.
-        prior_precision: where to start [G]; tied tensors start at their geometric mean.
+        prior_precision: starting values [G]; tied tensors start at their geometric mean.
         method: "newton" and "mackay" go to the maximum; "adam" takes `steps` steps on log δ with
             fresh moments (torch's defaults), as published by Immer et al. 2021.
-        steps: of Adam.
-        learning_rate: of Adam.
+        steps: steps of Adam.
+        learning_rate: learning rate of Adam.
         groups: which tensors share one precision.
-        names: of the tensors.
-        shapes: of the tensors, where `groups` need them.
-        curvature_scale: factor on the spectra; the likelihood power, or a change of the noise.
+        names: names of the tensors.
+        shapes: shapes of the tensors, if `groups` needs them.
+        curvature_scale: factor on the spectra: the likelihood power, or a change of the noise.
 
     Raises:
-        ValueError: if a spectrum has not the size of its tensor, or for an unknown word.
+        ValueError: if a spectrum does not have the size of its tensor, or for an unknown method.
     """
     found = [spectrum.numel() for spectrum in spectra]
     if found != list(sizes):
@@ -88,7 +88,7 @@ def update_prior_precision(
     order = np.argsort(member, kind="stable")
     x = np.clip(log_precision_of_groups(prior_precision, ties), *LOG_PRECISION_RANGE)
     norms = np.bincount(member, scale * squared_norms.detach().cpu().numpy()).astype(np.float64)
-    # λ beside scale · δ is λ / scale beside δ.
+    # λ with scale · δ is equivalent to λ / scale with δ.
     full = [s.detach().double().cpu().numpy() for s in spectra]
     ratios = curvature_scale / scale
     full = [s if c == 1 else s * c for s, c in zip(full, ratios, strict=True)]
@@ -108,7 +108,7 @@ def log_precision_of_groups(prior_precision: Tensor, ties: Ties) -> Array:
     """Return log δ of each group [groups]: the mean over its members of log(δ_l / scale_l).
 
     Args:
-        prior_precision: one for each tensor [G].
+        prior_precision: one per tensor [G].
         ties: which tensors share one precision.
     """
     member = np.array(ties.member)
@@ -118,10 +118,10 @@ def log_precision_of_groups(prior_precision: Tensor, ties: Ties) -> Array:
 
 
 def tied_precision(prior_precision: Tensor, ties: Ties) -> Tensor:
-    """Return prior precisions that the groups can express [G], at the geometric mean, float64.
+    """Return prior precisions tied by group [G], at the geometric mean, float64.
 
     Args:
-        prior_precision: one for each tensor [G].
+        prior_precision: one per tensor [G].
         ties: which tensors share one precision.
     """
     x = log_precision_of_groups(prior_precision, ties)
@@ -135,14 +135,14 @@ def precision_of_each_parameter(
     *,
     curvature_scale: float = 1.0,
 ) -> Tensor:
-    """Return the precisions of most evidence, one for each parameter [P], float64.
+    """Return the precisions that maximise the evidence, one per parameter [P], float64.
 
-    With δ θ² = h / (h + δ) for each parameter, δ = 2 / (θ² + √(θ⁴ + 4 θ² / h)) in closed form.
+    For each parameter δ θ² = h / (h + δ), hence δ = 2 / (θ² + √(θ⁴ + 4 θ² / h)).
 
     Args:
-        curvature: diagonal, h.
+        curvature: diagonal curvature, h.
         squared_parameters: θ² [P].
-        prior_precision: kept by parameters with θ = h = 0 [P].
+        prior_precision: current precisions [P], kept where θ = h = 0.
         curvature_scale: factor on the curvature.
 
     Raises:
@@ -159,7 +159,7 @@ def precision_of_each_parameter(
 
 
 class _Spectrum:
-    """Eigenvalues of all groups in one row, with weights; the derivatives of every F_g."""
+    """Eigenvalues of all groups in one array, with weights; gives the derivatives of every F_g."""
 
     def __init__(self, parts: list[tuple[Array, Array]], member: Index, norms: Array) -> None:
         self.values = np.concatenate([values for values, _ in parts])
@@ -186,7 +186,7 @@ class _Spectrum:
 
 
 def _newton(spectrum: _Spectrum, x: Array) -> Array:
-    """Return the maximum by Newton steps, kept inside a bracket that the sign of F′ shrinks."""
+    """Return the maximum by Newton steps, kept in a bracket that shrinks by the sign of F′."""
     low, high = np.full_like(x, LOG_PRECISION_RANGE[0]), np.full_like(x, LOG_PRECISION_RANGE[1])
     for _ in range(_MAX_ITERATIONS):
         first, second = spectrum.derivatives(x)
@@ -207,7 +207,7 @@ def _step(x: Array, first: Array, second: Array) -> Array:
 
 
 def _full_derivatives(full: list[Array], member: Index, norms: Array, x: Array) -> Derivatives:
-    """Return F′ and F″ from all eigenvalues, in chunks that stay in the cache."""
+    """Return F′ and F″ from all eigenvalues, in chunks that fit in the cache."""
     delta = np.exp(x)
     gamma, squares = np.zeros_like(x), np.zeros_like(x)
     buffer = np.empty(_CHUNK)
@@ -252,7 +252,7 @@ def _adam(spectrum: _Spectrum, x: Array, steps: int, learning_rate: float) -> Ar
 
 
 def _binned(values: Array) -> tuple[Array, Array]:
-    """Return means and counts of 64 bins an octave; a float's leading bits are its logarithm."""
+    """Return means and counts of 64 bins per octave, by the leading bits of the floats."""
     if len(values) <= _LARGE:
         return values, np.ones(len(values))
     bins = values.view(np.int64) >> 46

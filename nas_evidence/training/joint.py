@@ -1,4 +1,4 @@
-"""Prior precisions and noise of most Laplace evidence, together: any structure, one Newton.
+"""Prior precisions and noise that jointly maximise the Laplace evidence, for any structure.
 
 At fixed parameters and for curvature H of unit noise (Gauss-Newton a = 1, empirical Fisher a = 2)
 
@@ -7,18 +7,18 @@ At fixed parameters and for curvature H of unit noise (Gauss-Newton a = 1, empir
     ∂F/∂x_g = ½ (γ_g − δ_g ‖θ_g‖²)                x_g = log δ_g       c = κ e⁻ᵃᵛ
     ∂F/∂v   = ½ (κ RSS e⁻ᵛ − κ N C + a Σ γ)       v = log s²          κ = likelihood power
 
-F is concave in (x, v) jointly, so there is one maximum; a Newton step of at most 3 in any
-coordinate, halved until F rises, finds it from anywhere. At the maximum MacKay's equations hold,
+F is jointly concave in (x, v), so there is one maximum; Newton steps of at most 3 in any
+coordinate, halved until F rises, find it from any start. At the maximum MacKay's equations hold,
 s² = RSS / (N C − a γ / κ), which as an update breaks down where γ exceeds N C: diagonal and
 Kronecker curvature with more parameters than targets. With several groups coupled by a full
 matrix γ_l = P_l − δ_l tr[(H + D)⁻¹]_ll; see `Slopes`. γ depends on x + a v only, which gives every
 second derivative.
 
-Upper bounds on precisions and noise leave one maximum too. Coordinates at a bound that F pushes
-against stand still, and the Newton step is that of the others.
+With upper bounds on precisions and noise the maximum is still unique. Coordinates at a bound that
+F pushes against stay fixed, and the Newton step uses the others.
 
-Dead groups are settled first: θ = 0 and H > 0 goes to the upper bound, θ ≠ 0 and H = 0 to the
-lower, and a group with neither keeps its precision.
+Dead groups are set first: θ = 0 and H > 0 goes to the upper bound, θ ≠ 0 and H = 0 to the lower,
+and a group with θ = 0 and H = 0 keeps its precision.
 """
 
 import math
@@ -44,15 +44,15 @@ from nas_evidence.training.prior_groups import Ties
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-LOG_VARIANCE_RANGE = (-30.0, 30.0)  # of the noise, log s²
+LOG_VARIANCE_RANGE = (-30.0, 30.0)  # bounds of log s²
 _MAX_STEP = 3.0
 _MAX_ITERATIONS = 200
-_LAST_GAIN = 1e-8  # nats still to gain at the last step, which squares what is missing
+_LAST_GAIN = 1e-8  # nats left to gain before the last step, which squares the error
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What a Gaussian likelihood adds to the evidence, for any noise.
+    """Terms of a Gaussian likelihood in the evidence, as functions of the noise.
 
     squared_error  RSS = Σ_n ‖y_n − f_n‖²
     n_targets      N C
@@ -67,7 +67,7 @@ class Noise:
 
 
 def noise_of(kind: str, pass_: CurvaturePass, noise_std: float) -> Noise:
-    """Return the noise terms of a pass of `kind` that was made with `Gaussian(noise_std)`.
+    """Return the noise terms of a pass of `kind` computed with `Gaussian(noise_std)`.
 
     Raises:
         ValueError: if the targets of the pass are labels.
@@ -142,17 +142,17 @@ def fit_prior_and_noise(
     highest: Tensor | None = None,
     highest_std: float = math.inf,
 ) -> tuple[Tensor, float]:
-    """Return prior precisions [G] and standard deviation of the noise of most evidence.
+    """Return the prior precisions [G] and the noise std that jointly maximise the evidence.
 
     Args:
-        curvature: of the summed negative log likelihood, with noise `noise.pass_std`.
+        curvature: curvature of the summed negative log likelihood, at noise `noise.pass_std`.
         squared_norms: θ_lᵀθ_l [G].
-        prior_precision: where to start [G].
+        prior_precision: starting values [G].
         ties: which tensors share one precision.
-        noise: of the pass, from `noise_of`.
+        noise: noise terms of the pass, from `noise_of`.
         likelihood_power: κ.
-        highest: bounds on the precisions [G], the tied ones of a group in proportion; or None.
-        highest_std: bound on the standard deviation of the noise.
+        highest: upper bounds of the precisions [G], proportional within a tied group; or None.
+        highest_std: upper bound of the standard deviation of the noise.
     """
     objective = Objective(curvature, squared_norms, ties, noise, likelihood_power)
     x = log_precision_of_groups(prior_precision, ties)
@@ -172,19 +172,19 @@ def fit_noise_and_each_precision(
     highest: Tensor | None = None,
     highest_std: float = math.inf,
 ) -> tuple[Tensor, float]:
-    """Return the precision of each parameter [P] and the noise of most evidence.
+    """Return the precision of each parameter [P] and the noise that maximise the evidence.
 
-    With the best precisions at each v, in closed form, F is a concave function of v alone, whose
-    slope ∂F/∂v has one zero.
+    With the best precisions at each v in closed form, F is a concave function of v alone, and
+    its slope ∂F/∂v has one zero.
 
     Args:
-        curvature: diagonal, of the summed nll, with noise `noise.pass_std`.
+        curvature: diagonal curvature of the summed nll, at noise `noise.pass_std`.
         squared_parameters: θ² [P].
-        prior_precision: kept by parameters with θ = h = 0 [P].
-        noise: of the pass, from `noise_of`.
+        prior_precision: current precisions [P], kept where θ = h = 0.
+        noise: noise terms of the pass, from `noise_of`.
         likelihood_power: κ.
-        highest: bounds on the precisions [P], or None.
-        highest_std: bound on the standard deviation of the noise.
+        highest: upper bounds of the precisions [P], or None.
+        highest_std: upper bound of the standard deviation of the noise.
     """
     start = 2 * math.log(noise.pass_std)
 
@@ -193,7 +193,7 @@ def fit_noise_and_each_precision(
         precision = precision_of_each_parameter(
             curvature, squared_parameters, prior_precision, curvature_scale=scale
         )
-        if highest is not None:  # the term of each parameter is concave, and its own
+        if highest is not None:  # each parameter has its own concave term
             precision = torch.minimum(precision, highest)
         gamma = float(curvature.effective_parameters(precision / scale).sum())
         fit = likelihood_power * (noise.squared_error * math.exp(-v) - noise.n_targets)
@@ -211,7 +211,7 @@ def fit_noise_and_each_precision(
 
 
 def _maximum(objective: Objective, z: Array, highest: Array) -> Array:
-    """Return the maximum from z on, within the ranges and with none of z above `highest`."""
+    """Return the maximum, starting from z, within the ranges and nowhere above `highest`."""
     n_groups = objective.membership.shape[1]
     low, high = np.full_like(z, LOG_PRECISION_RANGE[0]), np.full_like(z, LOG_PRECISION_RANGE[1])
     low[n_groups:], high[n_groups:] = LOG_VARIANCE_RANGE
@@ -247,10 +247,10 @@ def _newton(objective: Objective, z: Array, live: Mask, low: Array, high: Array)
 
 
 def _newton_step(here: Derivatives, free: Mask, at_low: Mask, at_high: Mask) -> Array:
-    """Return the Newton step in the free coordinates that does not leave the bounds.
+    """Return the Newton step in the free coordinates that stays within the bounds.
 
-    A step that leaves a bound through the coupling with other coordinates would be clipped, and
-    what remains of it need not rise; the coordinate stands still instead.
+    A step that crosses a bound through the coupling with other coordinates would be clipped, and
+    F need not rise along the clipped step; that coordinate stays fixed instead.
     """
     while True:
         step = np.zeros_like(here.gradient)
@@ -264,7 +264,7 @@ def _newton_step(here: Derivatives, free: Mask, at_low: Mask, at_high: Mask) -> 
 def _rise(
     objective: Objective, z: Array, here: Derivatives, step: Array, low: Array, high: Array
 ) -> tuple[Array, Derivatives]:
-    """Return the first of step, step/2, step/4, ... at which F rises, or where we are."""
+    """Return the first of z + step, z + step/2, ... at which F rises, else z."""
     for _ in range(30):
         moved = np.clip(z + step, low, high)
         there = objective.at(moved)
@@ -275,7 +275,7 @@ def _rise(
 
 
 def _solve(matrix: Array, vector: Array) -> Array:
-    # A saturated coordinate has next to no curvature: its step is then large, and capped.
+    # A saturated coordinate has almost no curvature: its step is large and gets capped.
     ridge = 1e-14 * float(np.trace(matrix)) + 1e-300
     solution = np.linalg.solve(matrix + ridge * np.eye(len(matrix)), vector)
     return solution.astype(np.float64)

@@ -1,10 +1,10 @@
-"""The way to a mode at fixed hyperparameters: the loss, its curvature, the decrement, the costs.
+"""Optimising to a mode at fixed hyperparameters: loss, curvature, Newton decrement, costs.
 
     loss(θ) = −κ log p(D|θ) + ½ θᵀ D θ        decrement = gᵀ (κ H + D)⁻¹ g,  g = ∇ loss(θ)
 
     H  exact Gauss-Newton matrix, by its products      D  diagonal of prior precisions
 
-The decrement is twice the fall of the loss that a Newton step promises, in nats; 0 at a mode.
+The decrement is twice the decrease of the loss that a Newton step predicts, in nats; 0 at a mode.
 """
 
 import copy
@@ -27,20 +27,20 @@ from nas_evidence.training.cost import forward_pass
 from nas_evidence.training.loop import Training, likelihood_of
 from nas_evidence.training.online import passes_of
 
-#: Data times parameters, up to which steps see all data, and decrements are in float64.
+#: Data times parameters up to which steps use all data and decrements are in float64.
 FULL_BATCH = 10**9
-#: Products of a reported decrement, at most.
+#: Most products for a reported decrement.
 MOST_PRODUCTS = 100
-#: Forward flops of one example that the calls for one parameter tensor in a step are worth.
-#: Measured on one CPU core: 0.7e6 for convolutions, 5e6 for linear layers.
+#: Call overhead per parameter tensor and step, in forward flops of one example. Measured on one
+#: CPU core: 0.7e6 for convolutions, 5e6 for linear layers.
 _FLOPS_OF_A_CALL = 1e6
 
 
 def gradient_cost(training: Training, data: TensorData, plan: TrainingPlan) -> float:
-    """Return the cost of a gradient of all data, as a part of a scheduled epoch's.
+    """Return the cost of a full-batch gradient, as a fraction of a scheduled epoch's cost.
 
-    Both are N F flops and the calls of their steps, of which an epoch has more. Float64, two to
-    three times slower on a CPU, is not counted.
+    Both take N F flops plus the call overhead of their steps, of which an epoch has more. That
+    float64 is two to three times slower on a CPU is not counted.
     """
     model, n_data = training.model, len(data.x_train)
     flops = n_data * forward_pass(copy.deepcopy(model).to("meta"), data.input_shape).flops
@@ -60,18 +60,19 @@ def newton_decrement(
     """Return gᵀ (κ H + D)⁻¹ g in nats at the parameters of a training.
 
     Args:
-        training: as it stands.
-        data: that it was trained on.
+        training: the current training.
+        data: its training data.
         assignment: its plan and seeds.
-        max_products: with the exact Gauss-Newton matrix, at most.
-        enough: a value above which no more need be known.
+        max_products: most products with the exact Gauss-Newton matrix.
+        enough: stop once the decrement is known to exceed this value.
 
     Returns:
-        The decrement, from below, to about 1 % if `max_products` allows, and their number.
+        A lower bound of the decrement, to about 1 % if `max_products` allows, and the number
+        of products.
     """
     theta, inverse = parameters_of(training), preconditioner(training, data, assignment)
     small = len(theta) * len(data.x_train) <= FULL_BATCH
-    # The gradient is a sum that cancels at a mode; products do not cancel, and float32 will do.
+    # The gradient is a sum that cancels at a mode; products do not cancel, so float32 is enough.
     joint = log_joint(training, data, assignment.plan, double=small)
     _, gradient = joint.value_and_gradient(theta)
     product = log_joint(training, data, assignment.plan, double=False).gauss_newton(theta)
@@ -80,7 +81,7 @@ def newton_decrement(
 
 
 def preconditioner(training: Training, data: TensorData, assignment: Assignment) -> BlockInverse:
-    """Return the inverse of a block Gauss-Newton matrix beside the prior."""
+    """Return the inverse of a block Gauss-Newton matrix plus the prior precision."""
     plan = assignment.plan
     kind = plan.online.curvature
     if CURVATURES[kind].columns == "residual":  # it vanishes where the data are fitted
@@ -94,13 +95,13 @@ def preconditioner(training: Training, data: TensorData, assignment: Assignment)
 def log_joint(
     training: Training, data: TensorData, plan: TrainingPlan, *, double: bool
 ) -> LogJoint:
-    """Return the loss of a training as it stands, on a copy of its network.
+    """Return the loss of the current training, on a copy of its network.
 
     Args:
         training: network and hyperparameters.
-        data: that it was trained on.
+        data: its training data.
         plan: likelihood and its power.
-        double: whether passes are in float64, and not in the dtype of the network.
+        double: whether to compute in float64 instead of the dtype of the network.
     """
     model = copy.deepcopy(training.model)
     return LogJoint(
@@ -115,13 +116,13 @@ def log_joint(
 
 
 def pass_cost(plan: TrainingPlan, data: TensorData) -> float:
-    """Return the cost of a pass of the online curvature, in gradients: a column is one."""
+    """Return the cost of an online curvature pass, in gradients: one per column."""
     exact = CURVATURES[plan.online.curvature].columns == "exact"
     return 1.0 + (max(1, data.n_outputs - 1) if exact else 1)
 
 
 def likelihood_now(training: Training, plan: TrainingPlan) -> Likelihood:
-    """Return the likelihood with the noise or temperature of a training."""
+    """Return the likelihood with the training's current noise or temperature."""
     return likelihood_of(plan, training.noise_std, training.temperature)
 
 

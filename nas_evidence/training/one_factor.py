@@ -1,11 +1,11 @@
-"""One factor on all prior precisions, of most evidence at fixed parameters.
+"""One factor on all prior precisions that maximises the evidence at fixed parameters.
 
     F(x) = −½ eˣ Σ_l δ_l ‖θ_l‖² − ½ Σ_l Σ log1p(λ e⁻ˣ / δ_l)
     F′   = ½ (γ(eˣ δ) − eˣ Σ_l δ_l ‖θ_l‖²)
 
     λ  eigenvalues of the curvature of tensor l      γ  effective parameters of all tensors
 
-F is concave, so its slope has one root. The ratios of the precisions stay as they are.
+F is concave, so its slope has one root. The ratios of the precisions stay fixed.
 """
 
 import math
@@ -26,12 +26,12 @@ from nas_evidence.training.mode import parameters_of
 def rescaled_precision(
     held: Tensor, pass_: CurvaturePass, training: Training, plan: TrainingPlan
 ) -> Tensor:
-    """Return the precisions `held` times the factor of most evidence, within their bounds.
+    """Return the precisions `held` times the factor that maximises the evidence, within bounds.
 
     Args:
-        held: δ, one a tensor [G] or each parameter [P].
+        held: δ, one per tensor [G] or per parameter [P].
         pass_: block-diagonal curvature at the parameters of the training.
-        training: whose parameters are taken.
+        training: provides the parameters.
         plan: the likelihood power.
     """
     curvature = pass_.curvature

@@ -10,8 +10,8 @@ Differs from the published code (Immer et al. 2021): the pass sees the fixed, un
 set in evaluation mode and leaves the mode as it was; N counts the points visited; precisions are
 clamped.
 
-The evidence of the online curvature is followed from evaluation to evaluation. Patience looks at
-its exponential mean over updates, since one Monte-Carlo draw is off by a few nats.
+The evidence of the online curvature is recorded at each evaluation. Patience uses its exponential
+mean over updates, since one Monte-Carlo draw is off by a few nats.
 """
 
 import math
@@ -45,16 +45,16 @@ from nas_evidence.training.temperature import fit_temperature
 def update_and_follow(
     state: Training, data: TensorData, assignment: Assignment, *, follow: bool = False
 ) -> "Passes":
-    """Update the hyperparameters if it is time, and follow the evidence of the online curvature.
+    """Update the hyperparameters if due, and record the evidence of the online curvature.
 
     Args:
-        state: after an epoch.
-        data: that it is trained on.
+        state: the training, after an epoch.
+        data: its training data.
         assignment: its plan and seeds.
-        follow: take note of that evidence also where no update is due.
+        follow: record the evidence even if no update is due.
 
     Returns:
-        The curvature passes at the hyperparameters that result.
+        The curvature passes at the new hyperparameters.
 
     Raises:
         DivergedError: if the log likelihood or a curvature is not finite.
@@ -77,13 +77,13 @@ def update_and_follow(
 
 
 def passes_of(state: Training, data: TensorData, assignment: Assignment) -> "Passes":
-    """Return the curvature passes of a training as it stands; none is computed yet."""
+    """Return the curvature passes of the current training, computed on demand."""
     return Passes(state, data, assignment, _likelihood(state, assignment.plan))
 
 
 @dataclass
 class Passes:
-    """Curvature at the parameters of now; every draw of a kind is computed once."""
+    """Curvature at the current parameters; every draw of a kind is computed once."""
 
     state: Training
     data: TensorData
@@ -93,10 +93,10 @@ class Passes:
     _random: dict[str, torch.Generator] = field(default_factory=dict)
 
     def of(self, kind: str, n_draws: int = 1) -> list[CurvaturePass]:
-        """Return independent passes of a kind, the first one the same however many there are."""
+        """Return independent passes of a kind; the first does not depend on `n_draws`."""
         if kind not in self._random:
             seed = self.assignment.derived_seed(f"curvature:{kind}", self.state.epoch)
-            # On the CPU: the same for every device.
+            # On the CPU: the same draws on every device.
             self._random[kind] = torch.Generator().manual_seed(seed)
         done = self._done.setdefault(kind, [])
         while len(done) < n_draws:
@@ -104,7 +104,7 @@ class Passes:
         return done[:n_draws]
 
     def estimate(self, kind: str, pass_: CurvaturePass) -> EvidenceEstimate:
-        """Return the Laplace evidence by one pass, at the hyperparameters of now."""
+        """Return the Laplace evidence from one pass, at the current hyperparameters."""
         power = self.assignment.plan.likelihood_power
         return laplace_estimate(
             kind, pass_, self.state.model, self.state.prior_precision, likelihood_power=power
@@ -140,7 +140,7 @@ def _likelihood(state: Training, plan: TrainingPlan) -> Likelihood:
 
 
 def _wait(state: Training, evidence: float, plan: TrainingPlan) -> None:
-    """Note the evidence per datum after an update, and end the training if it rises no more."""
+    """Record the evidence per datum after an update; stop training if it has stopped rising."""
     past = evidence if state.smoothed_evidence is None else state.smoothed_evidence
     state.smoothed_evidence = EVIDENCE_SMOOTHING * past + (1 - EVIDENCE_SMOOTHING) * evidence
     if state.highest_smoothed is None or state.smoothed_evidence > state.highest_smoothed:
@@ -154,31 +154,31 @@ def _wait(state: Training, evidence: float, plan: TrainingPlan) -> None:
 
 
 def update_hyperparameters(state: Training, passes: Passes) -> Passes:
-    """Move prior precisions, and noise or temperature, to the most evidence at fixed θ.
+    """Move prior precisions, and noise or temperature, to the maximum of the evidence at fixed θ.
 
-    A prior as narrow as the first weights would prune a network that has not learned yet: evidence
-    at fixed θ does not see that θ is no mode. Descent cannot end at a network of zeros while the
-    log joint is higher where it stands. Precisions therefore rise only if, with the new ones,
+    A prior as narrow as the initial weights would prune a network that has not learned yet, since
+    evidence at fixed θ does not see that θ is not a mode. Descent cannot end at zero weights while
+    the log joint is higher at θ. Precisions therefore rise only if, with the new ones,
 
         κ (l(θ) − l₀) > ½ θᵀΔθ          l₀ of the best constant prediction
 
-    Real targets with a noise that is learned: each side has the one that suits it best,
-    max_s l = −½ N C log RSS and a constant, so that
+    For real targets with learned noise, each side uses its own best noise,
+    max_s l = −½ N C log RSS plus a constant, so that
 
         κ (l(θ) − l₀) = ½ κ N C log(RSS₀ / RSS)          RSS₀ about the mean of the targets
 
-    At one noise for both the gain would be κ (RSS₀ − RSS) / 2 s². That of most evidence,
-    s² = RSS / (N C − γ/κ), grows without bound where the effective parameters γ come near the
-    number of targets; wide networks then seem to have learned nothing, for good.
+    With one noise for both the gain would be κ (RSS₀ − RSS) / 2 s². The noise that maximises the
+    evidence, s² = RSS / (N C − γ/κ), grows without bound as the effective parameters γ approach
+    the number of targets; wide networks would then permanently seem to have learned nothing.
 
-    Where the rule forbids it, all go to the most evidence among those nowhere above their present
-    values, noise or temperature included: δ s² or δ T² is what holds a network back.
+    Where the rule forbids a rise, the evidence is maximised with no hyperparameter above its
+    current value, noise and temperature included: δ s² or δ T² is what holds a network back.
 
-    Either way the evidence at θ does not fall, with "newton" and "mackay"; except where values
-    outside the clamps are brought inside, precisions that share a group start untied and become
-    tied, or new labels are drawn at another temperature (`_mc`).
+    Either way the evidence at θ does not fall, with "newton" and "mackay", unless values outside
+    the clamps are brought inside, precisions of a group start untied and become tied, or new
+    labels are drawn at another temperature (`_mc`).
 
-    Returns the passes at the likelihood that results.
+    Returns the passes at the new likelihood.
     """
     plan = passes.assignment.plan
     best = _most_evidence(passes)
@@ -191,7 +191,7 @@ def update_hyperparameters(state: Training, passes: Passes) -> Passes:
 
 
 class _Best(NamedTuple):
-    """Hyperparameters of most evidence; the pass has their temperature, not yet their noise."""
+    """Hyperparameters of largest evidence; the pass has their temperature, not yet their noise."""
 
     prior_precision: torch.Tensor
     noise_std: float
@@ -201,9 +201,9 @@ class _Best(NamedTuple):
 
 
 def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best:
-    """Return the hyperparameters of most evidence at fixed θ.
+    """Return the hyperparameters that maximise the evidence at fixed θ.
 
-    With `highest` [G] or [P] no precision is above it, nor noise or temperature above the present.
+    With `highest` [G] or [P] no precision is above it, and neither noise nor temperature rises.
     """
     state, plan = passes.state, passes.assignment.plan
     online, scale = plan.online, plan.likelihood_power
@@ -229,7 +229,7 @@ def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best
 def _refitted_evidence(
     temperature: float, passes: Passes, highest: torch.Tensor | None = None
 ) -> float:
-    """Return the evidence in nats at a temperature, with the prior of most evidence there."""
+    """Return the evidence in nats at a temperature, with the prior that maximises it there."""
     state, plan = passes.state, passes.assignment.plan
     # Monte-Carlo signs are the same at every temperature, so that the evidence is smooth in it.
     there = passes.at(likelihood_of(plan, state.noise_std, temperature))

@@ -1,13 +1,13 @@
-"""Full-batch L-BFGS whose state is plain tensors (Nocedal 1980), preconditioned by a curvature.
+"""Full-batch preconditioned L-BFGS (Nocedal 1980) whose state is plain tensors.
 
     θ ← θ − t B g      B  two-loop recursion over the last pairs (s, y), begun with (K + D)⁻¹
                        t  1, halved until the loss falls by 1e-4 of what the slope promises
 
-A pair is kept with y split into the part of the likelihood at unit noise and that of the prior,
+Each pair stores y split into the likelihood part at unit noise and the prior part,
 
     y = c y₁ + D s,   c = 1 / s² or 1 / T²,
 
-so that it holds on when the hyperparameters move.
+so that it stays valid when the hyperparameters change.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-_MEMORY = 20  # pairs, at most
-_ELEMENTS = 1 << 23  # of all pairs together: 64 MiB
-_FEWEST = 3  # pairs, whatever the number of parameters
+_MEMORY = 20  # most pairs
+_ELEMENTS = 1 << 23  # elements of all pairs together: 64 MiB
+_FEWEST = 3  # least pairs, whatever the number of parameters
 _HALVINGS = 10
 _SUFFICIENT = 1e-4
-_FLAT = 1e-10  # cosine of s and y below which a pair says nothing
+_FLAT = 1e-10  # cosine of s and y below which a pair is discarded
 
 
 class Loss(Protocol):
@@ -41,12 +41,12 @@ class Pairs:
 
     @classmethod
     def none(cls, theta: Tensor) -> "Pairs":
-        """Return no pairs, for parameters like θ [P]."""
+        """Return an empty set of pairs for parameters like θ [P]."""
         empty = theta.new_zeros(0, len(theta))
         return cls(empty, empty)
 
     def plus(self, step: Tensor, change: Tensor) -> "Pairs":
-        """Return the pairs with a new one, and without the oldest where they are too many."""
+        """Return the pairs with a new one, without the oldest if there are too many."""
         most = max(_FEWEST, min(_MEMORY, _ELEMENTS // (2 * len(step))))
         steps, changes = (
             torch.cat([self.steps, step[None]]),
@@ -57,11 +57,11 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Descent:
-    """Where a descent ended.
+    """The result of a descent.
 
-    n_gradients  that were computed
-    stuck        no step along the last direction lowered the loss
-    slope        gᵀ B g at the last step: twice the fall that a quadratic loss would have, nats
+    n_gradients  number of gradients computed
+    stuck        whether no step along the last direction lowered the loss
+    slope        gᵀ B g at the last step: twice the predicted decrease of a quadratic loss, nats
     """
 
     theta: Tensor
@@ -82,24 +82,24 @@ def descend(
     n_gradients: int,
     small_slope: float,
 ) -> Descent:
-    """Lower a loss from θ [P] on; it never rises, and what is not finite is never accepted.
+    """Lower a loss, starting from θ [P]; it never rises, and only finite values are accepted.
 
     Args:
         loss: κ nll + ½ θᵀ D θ.
         theta: float64 [P].
-        pairs: of earlier descents, at any hyperparameters.
-        precondition: v -> (K + D)⁻¹ v, about the inverse Hessian.
+        pairs: pairs of earlier descents, at any hyperparameters.
+        precondition: v -> (K + D)⁻¹ v, an approximate inverse Hessian.
         precision: the diagonal of D [P].
-        likelihood_scale: c, above.
-        n_gradients: at most; the last line search may take a few more.
-        small_slope: nats of gᵀ B g, below which the descent ends.
+        likelihood_scale: c above.
+        n_gradients: most gradients; the last line search may take a few more.
+        small_slope: value of gᵀ B g in nats below which the descent ends.
     """
     value, gradient = loss.value_and_gradient(theta)
     used, slope, stuck = 1, float("inf"), False
     while used < n_gradients and not stuck:
         direction = _direction(gradient, pairs, precondition, precision, likelihood_scale)
         slope = float(gradient @ direction)
-        if not slope > 0:  # the pairs are of no use here
+        if not slope > 0:  # not a descent direction: drop the pairs
             pairs = Pairs.none(theta)
             direction = precondition(gradient)
             slope = float(gradient @ direction)
@@ -110,13 +110,13 @@ def descend(
             there = theta - length * direction
             new_value, new_gradient = loss.value_and_gradient(there)
             used += 1
-            # False also where the value is not a number.
+            # Also False if the value is NaN.
             if new_value <= value - _SUFFICIENT * length * slope:
                 stuck = not bool(new_gradient.isfinite().all())
                 break
             length /= 2
         if stuck:
-            if len(pairs.steps) > 0:  # once more without memory, before giving up
+            if len(pairs.steps) > 0:  # retry without pairs before giving up
                 pairs, stuck = Pairs.none(theta), False
                 continue
             break

@@ -1,6 +1,6 @@
-"""What an update of the hyperparameters needs of a training: one pass, its prior, its data.
+"""Steps of a hyperparameter update, applied to a training: one pass, its prior, its data.
 
-`online` has the rule that joins these; `hyperparameters` and `joint` have the maximisers.
+`online` combines them; `hyperparameters` and `joint` hold the maximisers.
 """
 
 import math
@@ -30,10 +30,10 @@ def refit_precision(
     method: Method,
     highest: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Return prior precisions of more evidence beside `scale` times the curvature.
+    """Return prior precisions of higher evidence, for `scale` times the curvature.
 
-    None is above `highest` [G] or [P]: each group has a concave term of its own, whose maximum
-    below a bound is the smaller of bound and maximum.
+    None is above `highest` [G] or [P]: each group has its own concave term, whose constrained
+    maximum is the smaller of bound and maximum.
     """
     online = plan.online
     if online.prior_groups == "parameter":
@@ -64,9 +64,9 @@ def fit_noise(
     plan: TrainingPlan,
     highest: torch.Tensor | None,
 ) -> float:
-    """Return the noise of most evidence, together with precisions of at most `highest`.
+    """Return the noise that maximises the evidence jointly with precisions of at most `highest`.
 
-    With `highest` the noise does not rise either.
+    With `highest`, the noise does not rise either.
     """
     highest_std = math.inf if highest is None else noise.pass_std
     power, groups = plan.likelihood_power, plan.online.prior_groups
@@ -94,7 +94,7 @@ def fit_noise(
 
 
 def tied_precision_of(state: Training, plan: TrainingPlan) -> torch.Tensor:
-    """Return the prior precisions of the state, those of a group at their geometric mean."""
+    """Return the prior precisions of the state, each group's at its geometric mean."""
     groups = plan.online.prior_groups
     if groups == "parameter":
         return state.prior_precision
@@ -104,9 +104,9 @@ def tied_precision_of(state: Training, plan: TrainingPlan) -> torch.Tensor:
 
 
 def gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, plan: TrainingPlan) -> float:
-    """Return by how many nats the network explains the data better than the best constant.
+    """Return by how many nats the network fits the data better than the best constant.
 
-    Of real targets with the noise of the plan, or, where it is learned, with the best for each.
+    For real targets with the noise of the plan or, if it is learned, the best noise for each.
     """
     if pass_.squared_error is None:
         counts = torch.bincount(targets).double()
@@ -122,7 +122,7 @@ def gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, plan: Trai
 
 
 def squares_of_groups(state: Training, plan: TrainingPlan) -> torch.Tensor:
-    """Return the squared norms that go with the prior precisions [G] or [P], on the CPU."""
+    """Return the squared norms that match the prior precisions [G] or [P], on the CPU."""
     one_each = plan.online.prior_groups == "parameter"
     return (_squares(state) if one_each else squared_norms(state.model)).cpu()
 

@@ -1,4 +1,4 @@
-"""Settling: to a mode after the scheduled epochs, with the hyperparameters of most evidence there.
+"""Settling: optimise to a mode after the scheduled epochs, with its best hyperparameters.
 
     (a)  θ  <- argmin  −κ log p(D|θ) + ½ θᵀ D θ                    at fixed hyperparameters
     (b)  prior precisions, noise or temperature <- most evidence   at fixed θ, as in training
@@ -7,15 +7,15 @@
     g  gradient of the loss in (a) [P]      H  exact Gauss-Newton matrix, by its products
     N  data                                 D  diagonal of prior precisions
 
-Laplace's approximation expands around a mode. Where a training ends after its scheduled epochs
-there is none: gᵀ (κ H + D)⁻¹ g, the Newton decrement, is 0.1 to 1 nats a datum, and every Laplace
-value is off by about half of that.
+Laplace's approximation expands around a mode. After its scheduled epochs a network is not at one:
+gᵀ (κ H + D)⁻¹ g, the Newton decrement, is 0.1 to 1 nats per datum, and every Laplace value is off
+by about half of that.
 
 (a) is full-batch L-BFGS, preconditioned by the online curvature, or, for more than `FULL_BATCH`
-data x parameters, minibatch steps preconditioned alike whose rate falls as one over the number of
-steps. Arithmetic is that of the model, float32, until a line search fails, and float64 from then
-on. Networks with ReLUs can have modes at kinks of the loss, where no gradient vanishes: then the
-tolerance is never met, and the budget ends the settling.
+data x parameters, minibatch steps with the same preconditioner and a rate of one over the number
+of steps. It runs in the model's float32 until a line search fails, then in float64. ReLU networks
+can have modes at kinks of the loss, where the gradient does not vanish: then the tolerance is
+never met, and the budget ends the settling.
 
 (b) moves all hyperparameters once, and from then on noise or temperature and one factor on all
 precisions. With a precision for each tensor, (a) and (b) contradict each other. A ReLU network is
@@ -37,8 +37,8 @@ By default networks settle where the targets are real numbers: on five sets the 
 0.05 to 0.39 nats per datum, and for no network it rose. With labels no rule helped on every set
 (docs/explanation/settling.md), and only linear networks settle.
 
-The work is counted, not timed, so that results depend on no machine and on no interruption. A
-slice is one round of (a) and (b). Nothing of the training changes before the settling ends.
+Work is counted, not timed, so that results do not depend on the machine or on interruptions. A
+slice is one round of (a) and (b). The training is not changed before the settling ends.
 """
 
 import copy

@@ -16,12 +16,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class InlineExecutor:
-    """Runs one call a poll, in this process and thread.
+    """Runs one call per poll, in this process and thread.
 
     Args:
         arrays: The data set.
-        resources: Of the study.
-        make_worker: Called as `Worker` is, which it is if not given.
+        resources: The study's `[resources]`.
+        make_worker: Has the signature of `Worker`, the default.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class InlineExecutor:
 
     @property
     def free(self) -> int:
-        """Return 1 if no trial is under way."""
+        """Return 1 if no trial is running, else 0."""
         return 1 if self._launch is None else 0
 
     def launch(self, launch: Launch) -> None:
-        """Take up a trial at the next poll."""
+        """Start a trial at the next poll."""
         self._launch = launch
         self._calls.append(lambda: self._worker.start(launch))
 
     def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
-        """Train on at the next poll; a slice in this thread cannot be cut short by `timeout`."""
+        """Continue at the next poll; `timeout` cannot interrupt a slice in this thread."""
         self._calls.append(lambda: self._worker.advance(until_epoch))
 
     def park(self, trial_id: int) -> None:
@@ -63,7 +63,7 @@ class InlineExecutor:
         self._calls.append(lambda: self._worker.finish(verdict))
 
     def poll(self, timeout: float) -> list[Event]:
-        """Run the next call to its end; `timeout` has no meaning here."""
+        """Run the next call to completion; `timeout` is ignored."""
         if not self._calls or self._launch is None:
             return []
         assignment = self._launch.assignment
@@ -91,7 +91,7 @@ class InlineExecutor:
         return 1.0 - self._busy_seconds / max(1e-9, time.monotonic() - self._started)
 
     def close(self) -> None:
-        """Forget the trial under way."""
+        """Forget the running trial."""
         self._calls.clear()
         self._worker.park()
         self._launch = None

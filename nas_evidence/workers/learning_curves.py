@@ -1,7 +1,7 @@
-"""Trials without training: what they would find, invented or read from an older study.
+"""Trials without training: their results are synthetic or read from an older study.
 
-A `SimulatedTrial` is a pure function of the epoch, so that a simulated trial which is resumed,
-parked or tried again ends as it would have at once.
+A `SimulatedTrial` is a pure function of the epoch, so that resuming, parking or retrying a
+simulated trial does not change how it ends.
 """
 
 import bisect
@@ -20,14 +20,14 @@ from nas_evidence.store import read_tables
 
 @dataclass(frozen=True)
 class SimulatedTrial:
-    """One architecture and seed, known in advance.
+    """The results of one architecture and seed, known in advance.
 
     seconds_per_epoch   on a worker of speed 1, evaluation included
     scores              epoch -> Laplace evidence by estimator, nats per datum
     train_nll           epoch -> mean loss of that epoch, nats per datum
     status, ends_at     how it ends and after which epoch; None for the last one
-    costs               n_parameters, flops, latency_seconds, memory_bytes: those that are known
-    share, needs_share  of a GPU that is estimated for it, and that it needs; 0 on a CPU
+    costs               n_parameters, flops, latency_seconds, memory_bytes, where known
+    share, needs_share  share of a GPU that is estimated, and that it really needs; 0 on a CPU
     """
 
     seconds_per_epoch: float
@@ -44,12 +44,12 @@ class SimulatedTrial:
 
 
 def synthetic(assignment: Assignment) -> SimulatedTrial:
-    """Return a trial that depends on the architecture, and a little on the replicate.
+    """Return a trial that depends on the architecture and, slightly, on the replicate.
 
         score(t) = best - 1.5 exp(-t / tau)      train nll(t) = 0.05 + 2.3 exp(-t / tau)
 
-    `best` is largest at width 64 and depth 3 and has some chance in it; tau, in epochs, is
-    chance, so that curves cross.
+    `best` is largest at width 64 and depth 3, plus noise; tau, in epochs, is random, so that
+    curves cross.
     """
     values = assignment.architecture.values
     width, depth = float(values.get("width", 16)), float(values.get("depth", 1))
@@ -80,13 +80,14 @@ def synthetic(assignment: Assignment) -> SimulatedTrial:
 
 
 def recorded(folder: Path) -> Callable[[Assignment], SimulatedTrial]:
-    """Return the trials of a finished study, by architecture and replicate.
+    """Return a function that looks up the trials of a finished study.
 
-    More replicates than were recorded begin again with the first. Beyond the last recorded epoch
-    of a trial its values stay; one that was pruned or cancelled counts as complete.
+    Trials are found by architecture and replicate; replicates beyond those recorded start again
+    from the first. After its last recorded epoch a trial keeps its last values; a pruned or
+    cancelled trial counts as complete.
 
     Raises:
-        ValueError: called for an architecture that the study does not hold.
+        ValueError: the function is called for an architecture that the study does not hold.
     """
     tables, _ = read_tables(folder, ["trials", "evidence", "curves"])
     laplace = tables["evidence"][tables["evidence"]["estimator"].isin(list(CURVATURES))]
@@ -142,7 +143,7 @@ def _as_recorded(
 
 
 def _known(cell: Any, otherwise: Any) -> Any:
-    """Return a cell of a table, or `otherwise` where it is missing; `pandas.NA` is not a float."""
+    """Return a table cell, or `otherwise` where it is missing; `pandas.NA` is not a float."""
     try:
         return otherwise if math.isnan(cell) else cell
     except TypeError:
@@ -150,7 +151,7 @@ def _known(cell: Any, otherwise: Any) -> Any:
 
 
 def _latest(values: Mapping[int, Any], before: Any) -> Callable[[int], Any]:
-    """Return the function epoch -> value at the last recorded epoch not after it."""
+    """Return the function epoch -> value at the last recorded epoch up to it."""
     epochs = sorted(values)
 
     def at(epoch: int) -> Any:

@@ -1,4 +1,4 @@
-"""An executor that keeps the store of a study in step: it knows when, `mirror.py` knows how."""
+"""An executor that keeps a study's store up to date; `mirror.py` does the copying."""
 
 import time
 from typing import Protocol
@@ -8,12 +8,12 @@ from nas_evidence.storage.remote import StoreError
 from nas_evidence.workers.protocol import Event, Executor, Launch, Lost, Verdict
 from nas_evidence.workers.stored import attempt_of
 
-#: Seconds between two looks at what others ask for.
+#: Seconds between two checks for requests from other processes.
 LOOK_EVERY = 5.0
 
 
 class Keeper(Protocol):
-    """What keeps the store in step: a `Mirror`."""
+    """What keeps the store up to date: a `Mirror`."""
 
     def push(self) -> None:
         """Store what changed."""
@@ -22,17 +22,17 @@ class Keeper(Protocol):
         """Store the new lines of the journal."""
 
     def look_for_requests(self) -> None:
-        """Take up the requests that others have sent."""
+        """Fetch the requests that other processes have sent."""
 
     def note_checkpoint(self, name: str) -> None:
-        """Take note that a worker has stored a checkpoint."""
+        """Record that a worker has stored a checkpoint."""
 
     def fetch_weights(self, attempt: str) -> None:
         """Fetch the weights that an attempt has stored."""
 
 
 class MirroredExecutor:
-    """Runs trials elsewhere, and stores what the driver did before the next step that counts."""
+    """Wraps an executor; stores what the driver has written before each launch and slice."""
 
     def __init__(self, inner: Executor, keeper: Keeper) -> None:
         self._inner, self._keeper = inner, keeper
@@ -46,15 +46,15 @@ class MirroredExecutor:
         return self._inner.free
 
     def launch(self, launch: Launch) -> None:
-        """Store that a trial is asked and assigned, then start it."""
+        """Store that a trial was asked and assigned, then start it."""
         assignment = launch.assignment
         self._names[assignment.trial_id, assignment.attempt] = attempt_of(launch.folder)
         self._keeper.push()
         self._inner.launch(launch)
 
     def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
-        """Store what the trial showed at a rung, then let it train on."""
-        # Once it is past the rung, nobody could find out again.
+        """Store the trial's score at a rung, then let it continue training."""
+        # Once it has passed the rung, that score cannot be recovered.
         self._keeper.push_journal()
         self._inner.advance(trial_id, until_epoch, timeout=timeout)
 
@@ -63,14 +63,14 @@ class MirroredExecutor:
         self._inner.park(trial_id)
 
     def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
-        """Let a trial hand over its record."""
+        """Ask for a trial's record."""
         self._inner.finish(trial_id, verdict)
 
     def poll(self, timeout: float) -> list[Event]:
-        """Return what happened, with the weights of trials that are over.
+        """Return what happened; fetch the weights of trials that are over.
 
         Raises:
-            StoreError: a worker cannot use the store: no trial's fault.
+            StoreError: a worker cannot use the store, which is not the trial's fault.
         """
         if self._has_news or time.monotonic() - self._looked > LOOK_EVERY:
             self._keeper.look_for_requests()
@@ -82,7 +82,7 @@ class MirroredExecutor:
         return events
 
     def now(self) -> float:
-        """Return seconds on the clock that trials run by."""
+        """Return the time in seconds on the clock of the trials."""
         return self._inner.now()
 
     def idle_share(self) -> float:

@@ -1,8 +1,8 @@
-"""Whether every node sees the store of a study: found out by a token, not guessed from paths.
+"""Check that every node sees the study's store, by reading a token there.
 
-The driver writes a token; a tiny task on each node reads it. A folder on the driver's own disk has
-the same path everywhere and the token on one machine only. Workers that cannot see the store could
-not hand over a checkpoint, and their trials would be lost with their node, or at once.
+The driver writes a token and a tiny task on each node reads it. Paths prove nothing: a folder on
+the driver's local disk may exist under the same path on every node, but only one holds the token.
+A worker that cannot see the store cannot hand over checkpoints, so its trials would be lost.
 """
 
 import logging
@@ -16,20 +16,20 @@ from nas_evidence.storage.remote import Remote, is_uri
 
 _LOG = logging.getLogger(__name__)
 _NAME = "node-token"
-#: Called on a node; returns why it cannot use the store, or "".
+#: Runs on a node; returns why it cannot use the store, or "".
 Look = Callable[[], str]
-#: What a look has found at a node that died meanwhile: no worker for it, and no reason to stop.
+#: The answer for a node that died in the meantime: it gets no worker, but the study goes on.
 GONE = "the node was lost"
-#: Waits so many seconds for what a look has found; None if it is not there yet.
+#: Waits up to the given number of seconds for the answer; None if it has not arrived.
 Answered = Callable[[float], str | None]
 
 
 class NodeCheck:
-    """Knows which nodes see the store.
+    """Finds out which nodes see the store.
 
     Args:
         place: folder or URI.
-        ask: starts a look on a node, given by its name.
+        ask: starts a check on the named node.
     """
 
     def __init__(self, place: str, ask: Callable[[str, Look], Answered]) -> None:
@@ -44,10 +44,10 @@ class NodeCheck:
             (Path(place) / _NAME).write_text(token)
 
     def require(self, nodes: Mapping[str, str], *, timeout: float) -> None:
-        """Make sure that all nodes, name -> address, see the store.
+        """Raise unless all nodes, name -> address, see the store.
 
         Raises:
-            ValueError: if one does not; names it by its address.
+            ValueError: if one does not; the message gives its address.
         """
         answers = {name: self._ask(name, self._look) for name in nodes}
         why = {name: answer(timeout) for name, answer in answers.items()}
@@ -56,17 +56,17 @@ class NodeCheck:
         self._seeing = {name for name in nodes if why[name] == ""}
 
     def sees(self, name: str, address: str) -> bool:
-        """Tell whether a node sees the store; of a new one that is known a little later."""
+        """Return whether a node sees the store; False for a new node until it has answered."""
         if name in self._seeing:
             return True
         if name not in self._answers:
             self._answers[name] = self._ask(name, self._look)
         why = self._answers[name](0.0)
         if why == GONE:
-            del self._answers[name]  # should it come back, it is asked again
+            del self._answers[name]  # if it comes back, it is asked again
         elif why:
             _LOG.warning("node_refused %s", refusal(self._place, {address: why}))
-            self._answers[name] = lambda timeout: None  # said once
+            self._answers[name] = lambda timeout: None  # log it once
         elif why is not None:
             self._seeing.add(name)
         return why == ""
@@ -91,12 +91,12 @@ def why_blind(place: str, token: str) -> str:
     except (OSError, StudyStoppedError, ValueError) as error:
         return str(error)
     if there is None:
-        return "the folder is not there, or is another one of the same name"
+        return "the folder does not exist there, or is another one of the same name"
     return "" if there == token else "it is another folder of the same name"
 
 
 def refusal(place: str, blind: Mapping[str, str]) -> str:
-    """Return the message that names the nodes that do not see the store, by address, and why."""
+    """Return the error message: which nodes, by address, do not see the store, and why."""
     nodes = "; ".join(f"node {address}: {why}" for address, why in sorted(blind.items()))
     if is_uri(place):
         return (

@@ -1,9 +1,9 @@
-"""Trials on a pool of Ray actors: on a cluster of our own, or on one that is there.
+"""Trials on a pool of Ray actors, on a local cluster or on an existing one.
 
 Actors never restart or retry by themselves: the driver decides what happens to a lost attempt. An
-actor that died, hung, raised, grew or met a CUDA error is ended and replaced (`pool.py`). The data
-set goes once into the object store and is read in place. Ray's chatter goes to a file. Sole
-importer of ray.
+actor that died, hung, raised, grew or hit a CUDA error is killed and replaced (`pool.py`). The
+data set is put into the object store once and read in place. Ray's own output goes to a file. Only
+this module imports ray.
 """
 
 import logging
@@ -38,17 +38,17 @@ from nas_evidence.workers.protocol import Event, Launch, Verdict
 from nas_evidence.workers.quiet import signals_deferred, stderr_to
 
 _LOG = logging.getLogger(__name__)
-#: Seconds after which a worker that has not started is given up.
+#: A worker that has not started after this many seconds is given up.
 START_TIMEOUT = 120.0
-#: Seconds between two looks at which nodes are there.
+#: Seconds between two looks at the nodes of the cluster.
 LOOK_EVERY = 2.0
 
 
 class _Actor:
-    """A worker process; the data comes boxed, so that it is read in place."""
+    """A worker process; the data comes inside a list, so that Ray does not copy it."""
 
     def __init__(self, box: list[Any], resources: ResourceSpec, **how: Any) -> None:
-        # Not by a runtime_env, which costs each worker seconds: torch is not imported yet.
+        # A runtime_env would cost each worker seconds; torch is not imported yet.
         os.environ["OMP_NUM_THREADS"] = str(resources.cpus)
         gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
         gpu = next(iter(gpus), None)
@@ -66,14 +66,14 @@ class RayExecutor:
 
     Args:
         arrays: The data set.
-        resources: Of the study.
+        resources: The study's `[resources]`.
         logs: Folder for the logs of the workers and of Ray.
-        store: URI of the study, if it has one; else the folder of the logs stands for its own.
-        address: Of a cluster to join; without it, always a local one of our own.
-        namespace: Of the actors, on a cluster that others use too.
-        gpu_memory_bytes: Of one GPU; where it is not given, the GPUs are asked.
-        memory_of: Estimates what a trial needs, bytes; where not given, `training/cost.py` does.
-        make_worker: Called as `Worker` is; for tests and benchmarks.
+        store: URI of the study, if it has one; otherwise the study is in the folder of the logs.
+        address: Cluster to join; without it, a local one is started.
+        namespace: Namespace of the actors, for a shared cluster.
+        gpu_memory_bytes: Memory of one GPU; queried if not given.
+        memory_of: Estimates a trial's memory in bytes; `training/cost.py` by default.
+        make_worker: Has the signature of `Worker`; for tests and benchmarks.
 
     Raises:
         ValueError: the cluster cannot hold the workers, they do not start, or a node does not
@@ -107,41 +107,41 @@ class RayExecutor:
             if address or len(self._pool.nodes) > 1:
                 self._check_store()
             self._box = [ray.put(arrays)]
-            # Without a share of their own, workers are made when the first trial comes.
+            # Without a configured share, workers are started when the first trial arrives.
             while self._pool.share is not None and not any(w.ready_at for w in self._pool.workers):
                 self.poll(timeout=1.0)
-        except BaseException:  # Ctrl-C too: no cluster stays behind
+        except BaseException:  # on Ctrl-C too: leave no cluster behind
             self.close()
             raise
 
     @property
     def free(self) -> int:
-        """Return how many trials a worker is there for, or would be made for."""
+        """Return how many trials can start: idle workers and those that could be added."""
         return self._pool.free
 
     def launch(self, launch: Launch) -> None:
-        """Start a trial on a worker of its share class, as soon as there is one."""
+        """Start a trial on a worker of its share class, as soon as one is available."""
         self._pool.launch(launch)
 
     def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
-        """Let a trial train on; after `timeout` seconds of silence it is lost."""
+        """Let a trial continue training; it is lost after `timeout` seconds of silence."""
         self._call(self._pool.worker_of(trial_id), "advance", until_epoch, timeout=timeout)
 
     def park(self, trial_id: int) -> None:
-        """Take a trial off its worker, which is free at once."""
+        """Take a trial off its worker and free the worker."""
         worker = self._pool.worker_of(trial_id)
         worker.launch, worker.started = None, False
         self._call(worker, "park")
 
     def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
-        """Let a trial hand over its record."""
+        """Ask for a trial's record."""
         self._call(self._pool.worker_of(trial_id), "finish", verdict)
 
     def poll(self, timeout: float) -> list[Event]:
-        """Return the reports, records and losses that have come in.
+        """Return the reports, records and losses that have arrived.
 
         Raises:
-            ValueError: for 30 s no node has had room for a worker, or workers fail to start.
+            ValueError: no node has had room for a worker for 30 s, or workers fail to start.
         """
         self._refill()
         calls = {w.call: w for w in self._pool.workers if w.call is not None}
@@ -152,9 +152,9 @@ class RayExecutor:
         left = min(worker.deadline for worker in calls.values()) - time.monotonic()
         wait = max(0.0, min(timeout, left))
         ready, _ = ray.wait(list(calls), num_returns=1, timeout=wait)
-        if ready:  # and whatever else is there
+        if ready:  # and whatever else has arrived
             ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
-        pooled = self._pool.workers  # a loss takes others of its node along
+        pooled = self._pool.workers  # losing one may remove others of its node
         events = [self._collect(calls[ref]) for ref in ready if calls[ref] in pooled]
         now = time.monotonic()
         for worker in [w for w in calls.values() if w.call is not None and now > w.deadline]:
@@ -168,24 +168,24 @@ class RayExecutor:
         return time.monotonic()
 
     def idle_share(self) -> float:
-        """Return the share of time in which workers that had started ran no call."""
+        """Return the share of time, 0 to 1, that started workers spent idle."""
         return self._pool.idle_share()
 
     def close(self) -> None:
-        """End the workers, and the cluster if it is ours; Ctrl-C waits for that."""
+        """Stop the workers, and the cluster if we started it; Ctrl-C is deferred until then."""
         with signals_deferred(), stderr_to(self._logs / "ray.log"):
             self._pool.close()
             ray.shutdown()
             self._until_close.close()
 
-    # --- what the pool asks for
+    # --- the pool's backend
 
     def begin(self, slot: Slot) -> Pooled:
-        """Start an actor there; its first answer says that it is ready."""
+        """Start an actor in a slot; its first answer means that it is ready."""
         actor = ray.remote(_Actor).options(
             num_cpus=slot.cpus,
             num_gpus=slot.share,
-            # A slice is never run again behind the driver's back.
+            # Ray must not rerun a slice without the driver knowing.
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(slot.node, soft=False),
@@ -197,14 +197,14 @@ class RayExecutor:
         return worker
 
     def end(self, worker: Pooled) -> None:
-        """Kill an actor: one that cannot be reached may still live."""
-        # Attempts write into folders of their own, so that a late word harms nothing.
+        """Kill an actor; it may still be alive even if it cannot be reached."""
+        # Each attempt writes to its own folder, so that late writes do no harm.
         with suppress(RayError):
             ray.kill(worker.actor, no_restart=True)
 
     def send(self, worker: Pooled, method: str | None, *arguments: Any) -> None:
-        """Call a method of a worker, or none; it may take as long as the trial's slices did."""
-        if method == "start":  # another trial: its own slices are not known
+        """Call a method of a worker, or none; the trial's slice timeout applies."""
+        if method == "start":  # a new trial: the length of its slices is not known
             worker.silence = 0.0
         self._call(worker, method, *arguments)
 
@@ -234,7 +234,7 @@ class RayExecutor:
             return max(share, launch.min_share) if share else 0.0
         try:
             wanted = self._memory_of(launch.assignment)
-        except Exception as error:  # a model that cannot be built: its trial will say so
+        except Exception as error:  # the model cannot be built: the trial will fail
             _LOG.warning("no_estimate trial_id=%d error=%r", launch.assignment.trial_id, error)
             wanted = 0
         return share_for(wanted, self._gpu_memory or 0, min_share=launch.min_share)
@@ -243,7 +243,7 @@ class RayExecutor:
 
     def _connect(self, address: str | None, namespace: str | None) -> None:
         resources = self._resources
-        # address="local": never join a cluster that happens to be there.
+        # address="local": never join a cluster that happens to be running.
         ours = {"num_cpus": resources.workers * resources.cpus, "include_dashboard": False}
         with signals_deferred(), stderr_to(self._logs / "ray.log"):
             self._until_close.enter_context(_prints_to(self._logs / "ray.log"))
@@ -261,7 +261,7 @@ class RayExecutor:
                     raise
                 raise ValueError(
                     f"no Ray cluster can be joined at {address} ({str(error).splitlines()[0]}); "
-                    "see that it runs, and that RAY_AUTH_TOKEN or ~/.ray/auth_token is its token."
+                    "check that it runs and that RAY_AUTH_TOKEN or ~/.ray/auth_token is its token."
                 ) from None
 
     def _refill(self) -> None:
@@ -270,7 +270,7 @@ class RayExecutor:
         self._pool.refill()
 
     def _look(self) -> None:
-        """Take note of which nodes are there."""
+        """Update the list of nodes."""
         alive = {n["NodeID"]: n for n in ray.nodes() if n["Alive"]}
         self._addresses = {name: n["NodeManagerAddress"] for name, n in alive.items()}
         nodes = [
@@ -288,7 +288,7 @@ class RayExecutor:
         self._pool.drop_idle_of_lost_nodes()
 
     def _check_store(self) -> None:
-        """Refuse a store that a node does not see; nodes that join later are looked at too."""
+        """Refuse a store that a node does not see; nodes that join later are checked too."""
         check = NodeCheck(self._store, _ask)
         self._until_close.callback(check.close)
         nodes = [node.name for node in self._pool.nodes if node.cpus >= self._resources.cpus]
@@ -296,7 +296,7 @@ class RayExecutor:
         self._check = check
 
     def _check_capacity(self, *, patience: float) -> None:
-        """Wait for nodes that are still joining, not for ever, and decide about GPUs."""
+        """Wait up to `patience` seconds for nodes to join, then check CPUs and GPUs."""
         pool, auto = self._pool, self._resources.gpus == "auto"
         end = time.monotonic() + patience
         while True:
@@ -320,9 +320,9 @@ class RayExecutor:
 
 @contextmanager
 def _prints_to(path: Path) -> Iterator[None]:
-    """Send to a file what the cluster prints here: of a dead node, pages of its last state.
+    """Send to a file what the cluster prints here, such as pages about a dead node.
 
-    Whatever `log_to_driver` is, a thread of Ray's prints it; there is no setting for that.
+    A Ray thread prints this whatever `log_to_driver` says; there is no setting for it.
     """
 
     def note(said: Any, *_: Any, **__: Any) -> None:
@@ -338,7 +338,7 @@ def _prints_to(path: Path) -> Iterator[None]:
 
 
 def _ask(node: str, look: Look) -> Answered:
-    """Start a look at the store on a node."""
+    """Start the store check on a node."""
     where = NodeAffinitySchedulingStrategy(node, soft=False)
     found = ray.remote(look_there).options(num_cpus=0, scheduling_strategy=where).remote(look)
 
@@ -355,18 +355,18 @@ def _ask(node: str, look: Look) -> Answered:
 
 
 def look_there(look: Look) -> str:
-    """Return why the node that this runs on does not see the store, or ""."""
+    """Return why this node does not see the store, or ""."""
     return look()
 
 
 def _estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
-    from nas_evidence.workers.worker import estimated_bytes  # brings torch: late
+    from nas_evidence.workers.worker import estimated_bytes  # imports torch
 
     return estimated_bytes(assignment, arrays)
 
 
 def _smallest_gpu(nodes: list[Node]) -> int:
-    """Return the memory of the smallest GPU, bytes; 0 if torch finds none on one of the nodes."""
+    """Return the memory of the smallest GPU in bytes; 0 if torch finds none on some node."""
 
     def first() -> int:
         import torch
@@ -386,7 +386,7 @@ def _smallest_gpu(nodes: list[Node]) -> int:
 
 
 def _why(error: RayError) -> str:
-    """Return in one line why a call failed."""
+    """Return one line that says why a call failed."""
     if isinstance(error, RayTaskError):
         cause = error.cause
         return str(cause) if isinstance(cause, OSError) else f"{type(cause).__name__}: {cause}"

@@ -1,12 +1,12 @@
-"""Who fits where: shares of GPUs and slots of nodes, as pure functions of what is held.
+"""Packing of workers onto nodes and GPU shares: pure functions of the slots in use.
 
 A trial gets 1, 1/2, 1/4 or 1/8 of one GPU, the smallest class that holds its estimated memory:
 
     memory + CONTEXT_BYTES  <=  share * MEMORY_FRACTION * memory of the GPU
 
-Powers of two always fill a GPU without a gap. Neither Ray nor the GPU guards the memory of a
-share; the worker does (`torch.cuda.set_per_process_memory_fraction`). Among the places with room
-the fullest GPU is taken, then the fullest node: whole GPUs stay free for whole trials.
+Powers of two always fill a GPU without a gap. Neither Ray nor the GPU enforces the memory limit
+of a share; the worker does (`torch.cuda.set_per_process_memory_fraction`). Among the slots with
+room the fullest GPU is taken, then the fullest node: whole GPUs stay free for large trials.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 
 #: Share classes, largest first.
 SHARES = (1.0, 0.5, 0.25, 0.125)
-#: Of its share, what a worker may allocate; the rest is for what allocators do not count.
+#: Fraction of its share that a worker may allocate; the rest covers what allocators do not count.
 MEMORY_FRACTION = 0.95
 #: What a process takes on a GPU before its first tensor: CUDA context and libraries.
 CONTEXT_BYTES = 600 * 1024**2
-#: Shares are sums of powers of two or typed in by a person: a rounding error is no lack of room.
+#: Tolerance for rounding: shares may be typed in by hand.
 _SLACK = 1e-6
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine: what it has in all."""
+    """A machine and its total resources."""
 
     name: str
     cpus: float
@@ -33,7 +33,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Slot:
-    """A worker's place: `share` of GPU number `gpu` of a node, and some of its CPUs."""
+    """A worker's place: `share` of GPU number `gpu` of a node, and a number of its CPUs."""
 
     node: str
     gpu: int | None  # None where share is 0
@@ -44,8 +44,8 @@ class Slot:
 def share_for(memory_bytes: int, gpu_memory_bytes: int, *, min_share: float = 0.0) -> float:
     """Return the smallest class that holds `memory_bytes` and is not below `min_share`.
 
-    A trial too large for a whole GPU gets a whole one: the estimate may be wrong, and the record
-    then says that memory ran out.
+    A trial too large for a whole GPU gets a whole one: the estimate may be wrong; if it is
+    right, the trial's record says that memory ran out.
 
     >>> share_for(2 * 1024**3, 16 * 1024**3)
     0.25
@@ -60,7 +60,7 @@ def share_for(memory_bytes: int, gpu_memory_bytes: int, *, min_share: float = 0.
 
 
 def fit(share: float, cpus: float, *, nodes: Iterable[Node], held: Iterable[Slot]) -> Slot | None:
-    """Return the fullest place with room for a worker, or None."""
+    """Return the fullest slot with room for a worker, or None."""
     held = list(held)
     options: list[tuple[float, float, Slot]] = []  # room left on the GPU, on the node
     for node in nodes:
@@ -86,20 +86,20 @@ def make_room(
     idle: Sequence[Slot],
     limit: int,
 ) -> tuple[Slot, list[int]] | None:
-    """Return a place for a worker and which of `idle` must go for it, as few as can be; or None.
+    """Return a slot for a worker and the fewest `idle` workers to retire for it, or None.
 
     Args:
-        share: Of one GPU that the worker needs.
-        cpus: That it needs.
-        nodes: What there is.
+        share: Share of one GPU that the worker needs.
+        cpus: CPUs that it needs.
+        nodes: Nodes of the cluster.
         busy: Workers that stay.
         idle: Workers that may be retired.
-        limit: Largest number of workers, the new one among them.
+        limit: Largest number of workers, including the new one.
     """
     best: tuple[Slot, list[int]] | None = None
     for node in nodes:
         for gpu in range(node.gpus) if share else (None,):
-            # Those on the GPU in question first, the largest first: few have to go.
+            # Those on this GPU first, the largest first: then few have to go.
             order = sorted(
                 (i for i, slot in enumerate(idle) if slot.node == node.name),
                 key=lambda i: (idle[i].gpu != gpu, -idle[i].share),
@@ -118,7 +118,7 @@ def make_room(
 
 
 def how_many(share: float, cpus: float, *, nodes: Sequence[Node], held: Iterable[Slot]) -> int:
-    """Return how many more workers of one kind have room beside those `held`."""
+    """Return how many more workers of one kind fit beside those `held`."""
     held = list(held)
     count = 0
     while (slot := fit(share, cpus, nodes=nodes, held=held)) is not None:
@@ -128,7 +128,7 @@ def how_many(share: float, cpus: float, *, nodes: Sequence[Node], held: Iterable
 
 
 def shortage(share: float, cpus: float, *, nodes: Sequence[Node], workers: int) -> str:
-    """Return what `workers` workers lack on empty `nodes`, in words; "" if they have room."""
+    """Return why `workers` workers do not fit on empty `nodes`; "" if they fit."""
     if how_many(share, cpus, nodes=nodes, held=()) >= workers:
         return ""
     wanted = f"{workers} workers with {cpus:g} CPUs" + (f" and {share:g} GPU" if share else "")

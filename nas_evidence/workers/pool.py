@@ -1,9 +1,9 @@
-"""The pool's book: which worker has which trial, who waits, who is made and who must go.
+"""The pool: which worker runs which trial, which trials wait, and which workers to add or retire.
 
-A worker holds one share class of a GPU and takes one trial after another. A trial whose class has
-no worker waits, the first first, until there is room; idle workers of other classes make room.
-Lost workers are replaced as far as the nodes have room: with fewer nodes the pool is smaller.
-Where workers run is not known here: `begin`, `end` and `send` do that.
+A worker holds one share class of a GPU and runs one trial after another. A trial whose class has
+no worker waits, first in first out, until there is room; idle workers of other classes are retired
+to make room. Lost workers are replaced while the nodes have room: fewer nodes, a smaller pool.
+Where workers run is the backend's concern (`begin`, `end`, `send`).
 """
 
 import logging
@@ -20,54 +20,54 @@ from nas_evidence.workers.process import Answer
 from nas_evidence.workers.protocol import Launch, Lost
 
 _LOG = logging.getLogger(__name__)
-#: Seconds that a cluster may lack room for every worker, at the start or later.
+#: Seconds that a cluster may have no room for any worker, at the start or later.
 PATIENCE = 30.0
-#: Times in a row that no worker starts, about half a minute with the pauses in between.
+#: Failed starts in a row before giving up; about half a minute with the pauses in between.
 MAX_FAILED_STARTS = 5
-#: Seconds at most between a worker that failed to start and the next try.
+#: Longest pause after a failed start before the next try, seconds.
 LONGEST_PAUSE = 60.0
 
 
 @dataclass(eq=False)
 class Pooled:
-    """A worker as the pool sees it: idle without call and launch."""
+    """A worker as the pool sees it; idle if it has neither a call nor a launch."""
 
     actor: Any
     slot: Slot
-    call: Any = None  # the reference of the call under way
-    since: float = 0.0  # when that began
-    silence: float = 0.0  # seconds that it may take
-    launch: Launch | None = None  # the trial that it has, or takes up next
-    started: bool = False  # whether it has taken that trial up
+    call: Any = None  # reference of the current call
+    since: float = 0.0  # when the call began
+    silence: float = 0.0  # seconds that the call may take
+    launch: Launch | None = None  # its trial, or its next one
+    started: bool = False  # whether it has started that trial
     ready_at: float | None = None
     baseline_bytes: int = 0
     n_trials: int = 0
 
     @property
     def deadline(self) -> float:
-        """When the call under way is overdue."""
+        """The time at which the current call is overdue."""
         return self.since + self.silence if self.call is not None else inf
 
 
 class Backend(Protocol):
-    """What makes workers, ends them and sends them to work."""
+    """Starts workers, stops them and calls their methods."""
 
     def begin(self, slot: Slot) -> Pooled:
-        """Start a worker there; its first answer says that it is ready."""
+        """Start a worker in a slot; its first answer means that it is ready."""
 
     def end(self, worker: Pooled) -> None:
-        """Make sure that a worker does nothing more."""
+        """Stop a worker for good."""
 
     def send(self, worker: Pooled, method: str | None, *arguments: Any) -> None:
-        """Call a method, or none, of a worker that has no call under way; it answers."""
+        """Call a method, or none, of a worker without a current call; it will answer."""
 
 
 @dataclass
 class Pool:
     """The workers of a study.
 
-    share_of  what a trial needs of one GPU
-    share     that workers have before any trial is known; None to make them for each trial's need
+    share_of  the share of one GPU that a trial needs
+    share     the share of workers started before the first trial; None to start none
     """
 
     backend: Backend
@@ -83,14 +83,13 @@ class Pool:
     _paused_until: float = 0.0
     _short_since: float | None = None
     _busy_seconds: float = 0.0
-    _alive_seconds: float = 0.0  # of workers that are gone
+    _alive_seconds: float = 0.0  # of former workers
 
     @property
     def free(self) -> int:
-        """Return how many trials a worker is there for, or would be made for.
+        """Return how many trials can start: idle workers and those that could be added.
 
-        At least one while none is under way: the pool then waits for room, or says what is
-        missing.
+        At least one while no trial runs: the pool then waits for room, or says what is missing.
         """
         if self._waiting:
             return 0
@@ -104,22 +103,22 @@ class Pool:
 
     @property
     def is_waiting(self) -> bool:
-        """Tell whether a trial waits for room."""
+        """Return whether a trial is waiting for room."""
         return bool(self._waiting)
 
     def launch(self, launch: Launch) -> None:
-        """Give a trial a worker of its class, as soon as there is one."""
+        """Give a trial a worker of its class, as soon as one is available."""
         self._waiting.append(launch)
         self._place()
 
     def worker_of(self, trial_id: int) -> Pooled:
-        """Return the worker that has a trial."""
+        """Return the worker that runs a trial."""
         return next(
             w for w in self.workers if w.launch and w.launch.assignment.trial_id == trial_id
         )
 
     def answered(self, worker: Pooled, answer: Answer, *, is_over: bool) -> None:
-        """Take note of an answer; after a trial the worker is free, or must go."""
+        """Process an answer; after its trial the worker is free or is retired."""
         worker.call = None
         self._busy_seconds += answer.seconds
         if worker.ready_at is None:
@@ -135,17 +134,17 @@ class Pool:
             self._take_up(worker)
 
     def lose(self, worker: Pooled, why: str) -> Lost | None:
-        """Give up a worker; return the loss of its trial, if it had taken it up."""
+        """Give up a worker; return the loss of its trial, if it had started one."""
         _LOG.warning("worker_lost node=%s reason=%s", worker.slot.node, why)
-        # A node takes all that were starting along: they count once.
+        # A lost node takes all its starting workers along: count them once.
         if worker.ready_at is None and worker.since > self._failed_at:
             self._failed_starts.append(why)
-            # Its node may be gone without the cluster having noticed.
+            # Its node may be down without the cluster having noticed.
             pause = min(LONGEST_PAUSE, 2.0 ** len(self._failed_starts))
             self._failed_at = time.monotonic()
             self._paused_until = self._failed_at + pause
         self._remove(worker)
-        # If its node is gone, one trial must not be lost on each worker that was idle there.
+        # If its node is down, do not lose one trial on each worker that was idle there.
         for other in self.workers:
             if other.slot.node == worker.slot.node and other.call is other.launch is None:
                 self.backend.send(other, None)
@@ -155,7 +154,7 @@ class Pool:
         return Lost(assignment.trial_id, assignment.attempt, why)
 
     def refill(self) -> None:
-        """Replace lost workers as far as there is room.
+        """Replace lost workers while there is room.
 
         Raises:
             ValueError: no node has had room for any worker for 30 s, or workers fail to start.
@@ -175,19 +174,19 @@ class Pool:
             raise ValueError(f"workers do not start: {self._failed_starts[-1]}")
 
     def drop_idle_of_lost_nodes(self) -> None:
-        """Forget workers whose node is gone and that have not taken up a trial."""
+        """Forget workers on lost nodes that have not started a trial."""
         alive = {node.name for node in self.nodes}
         for worker in [w for w in self.workers if w.slot.node not in alive and not w.started]:
             self._remove(worker)
 
     def missing(self, workers: int) -> str:
-        """Return what so many workers lack on empty nodes, and the remedy; "" for nothing."""
+        """Return why so many workers do not fit on empty nodes, and the remedy; "" if they do."""
         share = SHARES[-1] if self.share is None else self.share
         lacking = shortage(share, self.resources.cpus, nodes=self.nodes, workers=workers)
         return lacking and f"{lacking}; lower `workers`, `cpus` or `gpus` in [resources]"
 
     def idle_share(self) -> float:
-        """Return the share of time in which workers that had started ran no call."""
+        """Return the share of time, 0 to 1, that started workers spent idle."""
         now, busy, alive = time.monotonic(), self._busy_seconds, self._alive_seconds
         for worker in self.workers:
             if worker.ready_at is not None:
@@ -196,14 +195,14 @@ class Pool:
         return max(0.0, 1.0 - busy / alive) if alive > 0 else 0.0
 
     def close(self) -> None:
-        """End all workers."""
+        """Stop all workers."""
         for worker in list(self.workers):
             self.backend.end(worker)
         self.workers.clear()
         self._waiting.clear()
 
     def _place(self) -> None:
-        """Give the trials that wait their workers; none is passed over."""
+        """Give waiting trials their workers, strictly in order."""
         while self._waiting:
             share = self.share_of(self._waiting[0])
             fitting = [w for w in self.workers if w.launch is None and w.slot.share == share]
@@ -220,7 +219,7 @@ class Pool:
         self.backend.send(worker, "start", worker.launch)
 
     def _make(self, share: float) -> bool:
-        """Start a worker of a share class if there is room, or would be without idle ones."""
+        """Start a worker of a share class if there is room, retiring idle ones if need be."""
         if time.monotonic() < self._paused_until:
             return False
         idle = [w for w in self.workers if w.launch is None and w.slot.share != share]
@@ -244,20 +243,20 @@ class Pool:
         self.workers.remove(worker)
         if worker.ready_at is not None:
             self._alive_seconds += time.monotonic() - worker.ready_at
-        if worker.launch is not None and not worker.started:  # it had not come to it yet
+        if worker.launch is not None and not worker.started:  # it had not started the trial yet
             self._waiting.insert(0, worker.launch)
 
     def _welcome(self, worker: Pooled, answer: Answer) -> None:
         worker.ready_at = time.monotonic()
         worker.baseline_bytes = answer.resident_bytes
         self._failed_starts.clear()
-        if answer.gpu is not None:  # the cluster chose among the GPUs of the node
+        if answer.gpu is not None:  # the cluster chose the GPU of the node
             slot = worker.slot
             number = self._gpu_number(slot.node, answer.gpu)
             worker.slot = Slot(slot.node, number, slot.cpus, slot.share)
 
     def _gpu_number(self, node: str, gpu: str) -> int:
-        """Return our number of what the cluster calls `gpu`: its own if it can be, else a free."""
+        """Return our number of the cluster's `gpu`: the same if possible, else a free one."""
         numbers = self._gpu_numbers.setdefault(node, {})
         n_gpus = next((n.gpus for n in self.nodes if n.name == node), 0)
         free = [number for number in range(n_gpus) if number not in numbers.values()]

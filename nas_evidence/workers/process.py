@@ -1,4 +1,4 @@
-"""A worker in a process of its own, and how that process is doing. Needs neither ray nor torch."""
+"""A worker in its own process, and that process's health. Needs neither ray nor torch."""
 
 import atexit
 import logging
@@ -17,18 +17,18 @@ from nas_evidence.data import ArrayData
 from nas_evidence.registry import import_outside
 from nas_evidence.spec import ResourceSpec
 
-#: Called as `Worker` is: arrays, resources, and by keyword the share of a GPU.
+#: Has the signature of `Worker`: arrays, resources, and by keyword the share of a GPU.
 MakeWorker = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What comes back from a call: the event, if any, and how the process is.
+    """The result of a call: the event, if any, and the state of the process.
 
-    seconds         that the call took
-    resident_bytes  that the process holds
-    must_go         why the process is fit for no further trial, or ""
-    gpu             what the cluster calls the GPU of this process, if it has one
+    seconds         time that the call took
+    resident_bytes  memory of the process
+    must_go         why the process must not run another trial, or ""
+    gpu             the cluster's name for the GPU of this process, if it has one
     """
 
     event: Any
@@ -39,7 +39,7 @@ class Answer:
 
 
 class WorkerProcess:
-    """Calls a worker, and says with each answer how the process is."""
+    """Calls a worker; each answer includes the state of the process."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class WorkerProcess:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
         _log_to(logs)
         if make_worker is None:
-            from nas_evidence.workers.worker import Worker  # brings torch: late
+            from nas_evidence.workers.worker import Worker  # imports torch
 
             make_worker = Worker
         self._worker = make_worker(arrays, resources, gpu_share=share)
@@ -81,11 +81,11 @@ def worker_with_code(
 
     Args:
         code: Python files by relative path; written to a folder of this process.
-        names: references `module:NAME` to import from there.
-        make_worker: called as `Worker`, which it is if not given, with the other arguments.
+        names: references `module:NAME` to import from it.
+        make_worker: has the signature of `Worker`, the default; gets the other arguments.
         arrays: the data set.
-        resources: of the study.
-        gpu_share: of one GPU.
+        resources: the study's `[resources]`.
+        gpu_share: share of one GPU.
     """
     folder = Path(tempfile.mkdtemp(prefix="nas-evidence-code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -95,14 +95,14 @@ def worker_with_code(
     sys.path.insert(0, str(folder))
     import_outside(names)
     if make_worker is None:
-        from nas_evidence.workers.worker import Worker  # brings torch: late
+        from nas_evidence.workers.worker import Worker  # imports torch
 
         make_worker = Worker
     return make_worker(arrays, resources, gpu_share=gpu_share)
 
 
 def _resident_bytes() -> int:
-    """Return the memory that this process holds, bytes; 0 where that cannot be told."""
+    """Return the resident memory of this process in bytes; 0 where it is not known."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -111,7 +111,7 @@ def _resident_bytes() -> int:
 
 
 def _log_to(folder: Path) -> None:
-    """Send this process's log to a file of its own in `folder`."""
+    """Send this process's log to its own file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(folder / f"worker-{os.getpid()}.log", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))

@@ -1,4 +1,4 @@
-"""Where trials run: the protocol of every executor, and what passes through it.
+"""The protocol of executors, which run trials, and the messages that pass through it.
 
 The driver launches a trial on a free worker, polls for what happened, and answers each slice with
 `advance`, `park` or `finish`. An executor knows nothing of scores, results or the database.
@@ -14,9 +14,9 @@ from nas_evidence.spec import Assignment
 
 @dataclass(frozen=True)
 class Launch:
-    """A trial to take up: what to run, where it may write, and what to continue from.
+    """A trial to start: what to run, where to write, and what to continue from.
 
-    min_share   of one GPU that the trial must have, after it ran out of memory with less
+    min_share   smallest share of one GPU, after the trial ran out of memory with less
     """
 
     assignment: Assignment
@@ -27,7 +27,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A final status that the driver gives to a trial under way, and why."""
+    """A final status that the driver gives to a running trial, and why."""
 
     status: TrialStatus
     cause: str
@@ -46,7 +46,7 @@ Event = SliceReport | TrialRecord | Lost
 
 
 class Executor(Protocol):
-    """A pool of workers. Every launch ends in one TrialRecord, one Lost, or is parked."""
+    """A pool of workers. Every launch ends in one TrialRecord or one Lost, or is parked."""
 
     @property
     def free(self) -> int:
@@ -56,22 +56,22 @@ class Executor(Protocol):
         """Start a trial on a free worker."""
 
     def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
-        """Let a trial train on after its report; after `timeout` seconds of silence it is lost."""
+        """Let a trial continue after its report; it is lost after `timeout` seconds of silence."""
 
     def park(self, trial_id: int) -> None:
-        """Take a trial off its worker after its report; its checkpoint is all that stays."""
+        """Take a trial off its worker after its report; only its checkpoint stays."""
 
     def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
-        """Let a trial hand over its record after a report; a `verdict` ends it before its time."""
+        """Ask for a trial's record after a report; a `verdict` ends the trial early."""
 
     def poll(self, timeout: float) -> list[Event]:
-        """Return what happened, waiting up to `timeout` seconds for something to happen."""
+        """Return what happened; wait up to `timeout` seconds for an event."""
 
     def now(self) -> float:
-        """Return seconds on the clock that trials run by; virtual in a simulation."""
+        """Return the time in seconds on the clock of the trials; virtual in a simulation."""
 
     def idle_share(self) -> float:
         """Return the share of worker time spent waiting so far, 0 to 1."""
 
     def close(self) -> None:
-        """Stop all workers; trials under way keep their checkpoints."""
+        """Stop all workers; running trials keep their checkpoints."""

@@ -1,4 +1,4 @@
-"""A cluster's start and end without its chatter on the screen, and whole in spite of Ctrl-C."""
+"""Start and stop a cluster without its output on the screen, uninterrupted by Ctrl-C."""
 
 import contextlib
 import os
@@ -12,9 +12,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Hold Ctrl-C back until the block is over: half a cluster would outlive this process.
+    """Defer Ctrl-C to the end of the block, lest half a cluster outlive this process.
 
-    Also puts back the handlers that Ray replaces; its own for SIGTERM aborts with a stack trace.
+    Also restores the handlers that Ray replaces; Ray's SIGTERM handler aborts with a stack trace.
     """
     if threading.current_thread() is not threading.main_thread():  # only it may set handlers
         yield
@@ -36,9 +36,9 @@ def signals_deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Send what Ray's processes print on standard error to a file, from start to end of the block.
+    """Send what Ray's processes print on standard error to a file during the block.
 
-    Child processes started inside keep the file; that is the point.
+    Child processes started inside keep writing to that file, as intended.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()

@@ -1,9 +1,9 @@
 """Trials on a virtual clock: hundreds of workers and thousands of trials in seconds, no torch.
 
-What a trial would find is known in advance (`learning_curves.py`); this executor decides only
-when its events come, in the order of virtual time. Workers have speeds, slices vary around their
-length, and a plan of faults loses, hangs or slows them. The files in an attempt folder have the
-names of real ones, so that driver, store and report do as they do with real trials.
+The results of a trial are known in advance (`learning_curves.py`); this executor decides only
+when its events occur in virtual time. Workers have different speeds, the length of slices varies,
+and a fault plan makes slices crash, hang or slow down. Attempt folders hold files with the names
+of real ones, so that driver, store and report work as with real trials.
 """
 
 import heapq
@@ -34,20 +34,20 @@ _CHECKPOINT = re.compile(r"epoch-(\d{6})\.pt")
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with one slice; `factor` is how many times as long a slow one takes."""
+    """What goes wrong with one slice; a slow one takes `factor` times as long."""
 
     kind: Literal["lost", "hung", "slow"]
     factor: float = 10.0
 
 
-#: Called with the assignment and the epoch at which a slice begins; decides about that slice.
+#: Called with the assignment and the epoch at which a slice begins; returns its fault, if any.
 FaultPlan = Callable[[Assignment, int], Fault | None]
 
 
 def chance_faults(
     seed: int, *, lost: float = 0.0, hung: float = 0.0, slow: float = 0.0
 ) -> FaultPlan:
-    """Return a plan of faults with these probabilities, a pure function of trial and attempt."""
+    """Return a fault plan with these probabilities, a pure function of trial and attempt."""
 
     def plan(assignment: Assignment, epoch: int) -> Fault | None:
         drawn = derive_seed("fault", seed, assignment.trial_id, assignment.attempt, epoch) / 2**63
@@ -83,14 +83,14 @@ class SimulatedExecutor:
     """A pool of simulated workers.
 
     Args:
-        curves: What a trial would find.
-        workers: How many.
-        seed: Of the length of slices; another seed gives another order of events.
-        speeds: Of the workers, in turn; 2 is twice as fast.
+        curves: Returns the results of a trial.
+        workers: Number of workers.
+        seed: Seed of the slice lengths; another seed gives another order of events.
+        speeds: Speeds of the workers, in turn; 2 is twice as fast.
         spread: Standard deviation of the log of a slice's length.
-        faults: What goes wrong.
-        restart_seconds: Until a lost worker is there again.
-        writes_files: Whether checkpoints and weights are written; without, lost trials start anew.
+        faults: The fault plan.
+        restart_seconds: Time until a lost worker is back.
+        writes_files: Whether checkpoints and weights are written; if not, lost trials start over.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class SimulatedExecutor:
         self._running: dict[int, _Running] = {}
         self._events: list[
             tuple[float, int, int, Callable[[], Event]]
-        ] = []  # when, order, trial, what
+        ] = []  # time, order, trial, action
         self._n_scheduled = 0
         self._clock = 0.0
         self._busy_seconds = 0.0
@@ -140,7 +140,7 @@ class SimulatedExecutor:
         self._schedule(begins, assignment.trial_id, lambda: _report(running))
 
     def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
-        """Let a trial train on; after `timeout` virtual seconds of silence it is lost."""
+        """Let a trial continue training; it is lost after `timeout` virtual seconds of silence."""
         running = self._running[trial_id]
         fault = self._faults(running.launch.assignment, running.epoch)
         last = running.trial.ends_at or running.launch.assignment.plan.epochs
@@ -166,11 +166,11 @@ class SimulatedExecutor:
             self._schedule(self._clock + seconds, trial_id, report)
 
     def park(self, trial_id: int) -> None:
-        """Take a trial off its worker, which is free at once."""
+        """Take a trial off its worker and free the worker."""
         self._idle_since[self._running.pop(trial_id).worker] = self._clock
 
     def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
-        """Let a trial hand over its record, which takes no time."""
+        """Ask for a trial's record, which takes no time."""
         running = self._running[trial_id]
 
         def record() -> Event:
@@ -184,9 +184,9 @@ class SimulatedExecutor:
         self._schedule(self._clock, trial_id, record)
 
     def poll(self, timeout: float) -> list[Event]:
-        """Go to the time of the next event and return it; without one, `timeout` passes.
+        """Advance to the next event and return it; without one, `timeout` passes.
 
-        The clock may go further than `timeout` at once: nothing else could happen meanwhile.
+        The clock may jump by more than `timeout`: nothing else can happen in between.
         """
         if not self._events:
             self._clock += timeout
@@ -204,7 +204,7 @@ class SimulatedExecutor:
         return self._clock
 
     def idle_share(self) -> float:
-        """Return the share of virtual time in which workers trained nothing."""
+        """Return the share of virtual time, 0 to 1, that workers spent idle."""
         total = self._clock * len(self._speeds)
         return max(0.0, 1.0 - self._busy_seconds / total) if total else 0.0
 
@@ -215,17 +215,17 @@ class SimulatedExecutor:
         self._events.clear()
 
     def _schedule(self, time: float, trial_id: int, happen: Callable[[], Event]) -> None:
-        self._n_scheduled += 1  # of events at one time the first that was asked for comes first
+        self._n_scheduled += 1  # ties in time are broken by order of scheduling
         heapq.heappush(self._events, (time, self._n_scheduled, trial_id, happen))
 
     def _lose_after(
         self, seconds: float, running: _Running, cause: str, timeout: float | None
     ) -> None:
-        """Lose a trial when its worker dies, or when its silence is taken for that."""
+        """Lose a trial when its worker dies, or when its timeout expires."""
         if timeout is not None and seconds > timeout:
             seconds, cause = timeout, f"no answer for {timeout:.0f} s"
         if math.isinf(seconds):
-            return  # hung, and nobody minds
+            return  # hung, without a timeout
         assignment = running.launch.assignment
         self._busy_seconds += seconds
 
@@ -268,12 +268,12 @@ def _write_checkpoint(folder: Path, epoch: int) -> None:
     temporary = folder / f".{path.name}.tmp"
     temporary.write_text(path.name)
     temporary.replace(path)
-    for old in _checkpoints(folder)[2:]:  # the last two are kept, as of real trials
+    for old in _checkpoints(folder)[2:]:  # keep the last two, as real trials do
         old.unlink()
 
 
 def _checkpointed_epoch(folder: Path | None) -> int:
-    """Return the epoch of the newest whole checkpoint in `folder`, or 0."""
+    """Return the epoch of the newest complete checkpoint in `folder`, or 0."""
     whole = (p for p in _checkpoints(folder) if p.read_text(errors="replace") == p.name)
     newest = next(whole, None)
     return int(newest.name[6:12]) if newest else 0

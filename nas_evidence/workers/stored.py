@@ -1,8 +1,8 @@
-"""A worker whose checkpoints are stored behind a URI: any other worker can take a trial up.
+"""A worker that stores its checkpoints behind a URI, so that any other can continue the trial.
 
-It trains in a temporary folder. A checkpoint is stored before its slice is reported, so that what
-the driver knows of can be continued; a trial is taken up from the latest that is stored, whoever
-wrote it, since all attempts at a trial agree bit by bit.
+It trains in a temporary folder. A checkpoint is stored before its slice is reported, so that the
+driver can always continue from a reported epoch. A trial resumes from the latest stored
+checkpoint of any attempt, since all attempts at a trial agree bit by bit.
 """
 
 import logging
@@ -24,19 +24,19 @@ from nas_evidence.workers.protocol import Launch, Verdict
 
 _LOG = logging.getLogger(__name__)
 _EPOCH = re.compile(r"epoch-(\d+)\.pt$")
-#: Checkpoints fetched at most: the second serves where the first cannot be read.
+#: Number of checkpoints to fetch: the second is used if the first cannot be read.
 _N_FETCHED = 2
 
 
 class StoredWorker:
-    """Called as `Worker` is, after the URI of the study.
+    """Has the signature of `Worker`, preceded by the URI of the study.
 
     Args:
-        uri: Of the study.
+        uri: URI of the study.
         arrays: The data set.
-        resources: Of the study.
-        gpu_share: Of one GPU.
-        make_worker: Of the worker inside; `Worker` if not given.
+        resources: The study's `[resources]`.
+        gpu_share: Share of one GPU.
+        make_worker: Makes the worker inside; `Worker` by default.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class StoredWorker:
         make_worker: MakeWorker | None = None,
     ) -> None:
         if make_worker is None:
-            from nas_evidence.workers.worker import Worker  # brings torch: late
+            from nas_evidence.workers.worker import Worker  # imports torch
 
             make_worker = Worker
         self._remote = Remote(uri)
@@ -58,7 +58,7 @@ class StoredWorker:
         self._folder: Path | None = None  # while there is a trial
 
     def start(self, launch: Launch) -> SliceReport:
-        """Take up a trial from the latest checkpoint that is stored, if there is one."""
+        """Start a trial from the latest stored checkpoint, if there is one."""
         self._forget()
         self._attempt, self._stored = attempt_of(launch.folder), set()
         here = self._folder = Path(tempfile.mkdtemp(prefix="nas-evidence-worker-"))
@@ -90,17 +90,17 @@ class StoredWorker:
         return record
 
     def park(self) -> None:
-        """Forget the current trial; its checkpoint is all that stays."""
+        """Forget the current trial; only its checkpoint stays."""
         self._worker.park()
         self._forget()
 
     @property
     def must_go(self) -> str:
-        """Return why this process is fit for no further trial, or ""."""
+        """Return why this process must not run another trial, or ""."""
         return str(self._worker.must_go)
 
     def _store(self) -> None:
-        """Store the files of the attempt that are new, then remove those that are gone."""
+        """Store the new files of the attempt, then remove stored ones that were deleted here."""
         began, n_bytes = time.monotonic(), 0
         assert self._folder is not None
         folder = self._folder / self._attempt
@@ -114,7 +114,7 @@ class StoredWorker:
         _LOG.info("stored attempt=%s bytes=%d seconds=%.3f", self._attempt, n_bytes, seconds)
 
     def _store_log(self) -> None:
-        """Store the log of this process, if it has one: its machine may be gone tomorrow."""
+        """Store the log of this process, if it has one: its machine may not last."""
         for handler in logging.getLogger("nas_evidence").handlers:
             path = Path(getattr(handler, "baseFilename", ""))
             if path.name.startswith("worker-") and path.exists():

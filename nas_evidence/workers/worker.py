@@ -1,4 +1,4 @@
-"""What runs beside the data: one trial at a time, slice by slice, the same in any executor."""
+"""The worker: trains one trial at a time, slice by slice, the same in any executor."""
 
 import gc
 
@@ -22,8 +22,8 @@ class Worker:
 
     Args:
         arrays: The data set.
-        resources: Of the study; read for the threads and for whether a GPU is wanted.
-        gpu_share: Of one GPU; more memory than that is refused, as if the GPU had no more.
+        resources: The study's `[resources]`; decides the threads and whether to use a GPU.
+        gpu_share: Share of one GPU; allocations beyond it fail, as if the GPU had no more memory.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Worker:
         self._device_is_sick = False
 
     def start(self, launch: Launch) -> SliceReport:
-        """Take up a trial, from the checkpoints of an earlier attempt if there are any."""
+        """Start a trial, from the checkpoints of an earlier attempt if there are any."""
         self._trial = Trial.start(
             launch.assignment,
             self._data,
@@ -62,26 +62,26 @@ class Worker:
             record = self._trial.finish()
         else:
             record = self._trial.finish(verdict.status, verdict.cause)
-        # A CUDA error stays with the process: every later call fails with it too.
+        # A CUDA error is permanent: every later call in this process fails too.
         self._device_is_sick = "CUDA error" in record.cause
         self.park()
         return record
 
     def park(self) -> None:
-        """Forget the current trial; its checkpoint is all that stays."""
+        """Forget the current trial; only its checkpoint stays."""
         self._trial = None
-        gc.collect()  # a failed trial's traceback holds its tensors in a cycle
+        gc.collect()  # the traceback of a failed trial keeps its tensors alive in a cycle
         if self._gpu_share and not self._device_is_sick:
             torch.cuda.empty_cache()
 
     @property
     def must_go(self) -> str:
-        """Return why this process is fit for no further trial, or ""."""
+        """Return why this process must not run another trial, or ""."""
         return "a CUDA error" if self._device_is_sick else ""
 
 
 def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
-    """Return the memory that a trial takes with its data, which stay there unless mapped."""
+    """Return the memory in bytes of a trial and its data, on the device unless memory-mapped."""
     shape, n_outputs = arrays.input_shape, arrays.n_outputs
     plan, estimators = assignment.plan, assignment.estimators
     cost = cost_of(assignment.architecture, shape, n_outputs, plan, estimators)

@@ -126,12 +126,12 @@ def test_what_is_not_at_work_is_not_cancelled(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a study folder"):
         cancel(store)
     open_study(tmp_path, study())
-    with pytest.raises(ValueError, match=r"only a study at work can be cancelled.*\(stopped\)"):
+    with pytest.raises(ValueError, match=r"only a running study can be cancelled.*\(stopped\)"):
         cancel(store)
     with locked(tmp_path), pytest.raises(ValueError, match="those are none, not 3"):
         cancel(store, 3)
     drive(tmp_path, FakeExecutor())
-    with pytest.raises(ValueError, match=r"trial 3 of .* is over already \(complete\)"):
+    with pytest.raises(ValueError, match=r"trial 3 of .* has already ended \(complete\)"):
         cancel(store, 3)
     assert not list((tmp_path / "requests").glob("*"))
 
@@ -207,4 +207,4 @@ def test_a_local_study_is_cancelled_from_another_terminal_and_resumed(tmp_path: 
     assert "Nothing is lost" in err
     assert "cannot be cancelled" not in run("status", "s", folder=tmp_path).stdout
     again = run("cancel", "s", folder=tmp_path, code=2).stderr
-    assert "only a study at work can be cancelled" in again
+    assert "only a running study can be cancelled" in again

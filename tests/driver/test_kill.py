@@ -149,7 +149,7 @@ def assert_says_that_nothing_is_lost(search: Search) -> None:
     n_stored = len(search.stored)
     assert errors == (
         f"\nStopped. Nothing is lost: {n_stored} of {N_TRIALS} trials are stored, the others "
-        f"go on from their last checkpoint.\nContinue: nas-evidence resume {search.folder}\n"
+        f"resume from their last checkpoint.\nContinue: nas-evidence resume {search.folder}\n"
     )
     assert "Traceback" not in text
     wait_for(lambda: not members(search.process.pid), "every process to be gone", 20)

@@ -145,7 +145,7 @@ def test_the_job_creates_or_resumes_and_has_time_to_stop() -> None:
 def test_an_unknown_name_is_told_with_those_that_are_known() -> None:
     client = FakeClient()
     put(client, "demo")
-    with pytest.raises(ValueError, match=r"no study of the name 'dem' \(known: demo\)"):
+    with pytest.raises(ValueError, match=r"no study named 'dem' \(known: demo\)"):
         latest_job(client, "dem")
 
 
@@ -188,7 +188,7 @@ def test_following_ends_in_one_line_when_the_head_has_forgotten_the_job() -> Non
     client = FakeClient()
     job, _ = put(client)
     client.table.clear()
-    with pytest.raises(UnreachableError, match="its head was started anew"):
+    with pytest.raises(UnreachableError, match="its head was restarted"):
         list(follow(client, job))
 
 
@@ -235,7 +235,7 @@ def test_too_much_code_is_refused_before_anything_is_copied(
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "big.bin").write_bytes(b"x" * 1001)
     (tmp_path / "out").mkdir()
-    with pytest.raises(ValueError, match=r"at most 1000 bytes can travel .* holds 1001"):
+    with pytest.raises(ValueError, match=r"at most 1000 bytes of code can be sent .* holds 1001"):
         write_package(tmp_path / "out", study(), package=tmp_path / "package")
     assert not list((tmp_path / "out").iterdir())
 
@@ -331,9 +331,9 @@ def server() -> Iterator[http.server.HTTPServer]:
 @pytest.mark.parametrize(
     ("status", "text", "token", "message"),
     [
-        (200, b"<html>", None, "answers, but not as the dashboard of a Ray cluster"),
-        (200, b"{}", None, "answers, but not as the dashboard of a Ray cluster"),
-        (404, b"", None, "answers, but not as the dashboard of a Ray cluster"),
+        (200, b"<html>", None, "answers, but is not the dashboard of a Ray cluster"),
+        (200, b"{}", None, "answers, but is not the dashboard of a Ray cluster"),
+        (404, b"", None, "answers, but is not the dashboard of a Ray cluster"),
         (401, b"Unauthorized", None, "asks for a token, and none was found"),
         (403, b"Forbidden", TOKEN, "refuses the token"),
     ],

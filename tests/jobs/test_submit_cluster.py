@@ -106,7 +106,7 @@ def test_cancelled_and_resumed_a_job_ends_with_the_undisturbed_table(head: Head)
     assert "nas-first-1 stopped" in head.run("cancel", *of(head, "first"))
     assert 1 <= len(finished(store)) < 8
     assert "first-1 stopped" in head.run("status", *of(head, "first"))
-    assert "is over already" in head.run("cancel", *of(head, "first"), code=2)
+    assert "has already ended" in head.run("cancel", *of(head, "first"), code=2)
 
     assert "nas-first-2 submitted" in head.run("resume", store, *of(head, "first"))
     followed = head.run("attach", *of(head, "first"))
@@ -136,7 +136,7 @@ def test_killed_driver_and_killed_head_change_nothing(head: Head) -> None:
     assert n_before < 8
     assert "does not answer" in head.run("status", *of(head, "killed"), code=2)
     head.start()
-    assert "knows no study of the name" in head.run("attach", *of(head, "killed"), code=2)
+    assert "knows no study named" in head.run("attach", *of(head, "killed"), code=2)
 
     assert "nas-killed-1 submitted" in head.run("resume", store, *of(head, "killed"))
     assert "nas-killed-1 succeeded" in head.run("attach", *of(head, "killed"))

@@ -151,6 +151,6 @@ def test_on_a_real_cluster_the_node_with_a_disk_of_its_own_is_named(
 
     start().close()  # all see it
     monkeypatch.setattr(on_ray, "look_there", as_on_another_disk)
-    with pytest.raises(ValueError, match=r"not seen on 1: node [\d.]+: the folder is not there"):
+    with pytest.raises(ValueError, match=r"not seen on 1: node [\d.]+: the folder does not exist"):
         start()
     assert not (tmp_path / "node-token").exists()
