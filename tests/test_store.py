@@ -105,7 +105,8 @@ def test_a_record_comes_back_in_four_tables(tmp_path: Path) -> None:
         "arch_depth", "arch_width", "arch_shape", "seed", "n_parameters", "n_data", "flops",
         "memory_bytes", "latency_seconds", "gpu_share", "epochs", "best_epoch", "best_evidence",
         "noise_std", "temperature", "test_accuracy", "test_nll_per_datum", "test_rmse",
-        "train_seconds", "evidence_seconds", "total_seconds", "versions", "error",
+        "converged", "kept", "decrement_per_datum", "train_seconds", "settle_seconds",
+        "evidence_seconds", "total_seconds", "versions", "error",
     ]  # fmt: skip
     assert list(evidence.columns) == [
         "trial_id", "attempt", "epoch", "estimator", "value", "per_datum", "relation",

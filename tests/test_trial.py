@@ -53,6 +53,8 @@ def run(given: Assignment, data: TensorData, folder: Path, *, slices: int = 99) 
     trial = Trial.start(given, data, folder)
     for until in range(slices, given.plan.epochs + slices, slices):
         trial.advance(until)
+    while trial.status is TrialStatus.RUNNING:  # linear networks settle
+        trial.advance(given.plan.epochs)
     return trial.finish()
 
 

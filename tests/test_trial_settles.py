@@ -11,7 +11,7 @@ from nas_evidence.codec import dump_study, load_study
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec, TrainingPlan
 from nas_evidence.training.parts import new_run, part_of, train_slice
 from nas_evidence.trial import Trial
 
@@ -47,7 +47,8 @@ def test_a_budget_of_zero_is_the_scheduled_training_alone(
     data: TensorData, tmp_path: Path
 ) -> None:
     record = run(given("diag_ef", settle=0), data, tmp_path)
-    assert (record.converged, record.kept, record.decrement_per_datum) == (None, None, None)
+    assert (record.converged, record.kept) == (False, "scheduled")
+    assert record.decrement_per_datum is None
     assert record.settle_seconds == 0
 
 
@@ -100,7 +101,13 @@ def test_a_training_on_a_part_settles_too_and_may_hold_its_hyperparameters(
         assert bool((precision == 1).all()) == (not learn)
 
 
-def test_a_killed_network_that_diverges_while_it_settles_keeps_its_schedule(
+def test_networks_settle_by_default_where_targets_are_real_and_linear_ones_always() -> None:
+    assert TrainingPlan().settle == 0
+    assert TrainingPlan(likelihood="gaussian").settle == 1
+    assert TrainingPlan(likelihood="gaussian", settle=0).settle == 0
+
+
+def test_a_network_that_diverges_while_it_settles_keeps_its_schedule(
     data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def diverge(*_: object, **__: object) -> None:
@@ -114,13 +121,15 @@ def test_a_killed_network_that_diverges_while_it_settles_keeps_its_schedule(
 
 
 def test_a_study_of_version_0_1_goes_on_without_settling(tmp_path: Path) -> None:
+    plan = {"likelihood": "gaussian"}
     study = StudySpec.model_validate(
-        {"name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}}}
+        {"name": "s", "dataset": {"name": "diabetes"}, "family": {"linear": {}}, "plan": plan}
     )
     path = tmp_path / "study.toml"
     path.write_text(dump_study(study))
     assert load_study(path).plan.settle == 1.0
     old = """
+        likelihood = "gaussian"
         sotl_epochs = 1
         sotl_gamma = 0.9
         prequential_fractions = [0.5]
@@ -137,6 +146,6 @@ def test_a_study_of_version_0_1_goes_on_without_settling(tmp_path: Path) -> None
         trials_per_worker = 50
         worker_growth_bytes = 2147483648
     """
-    head = 'name = "s"\n[dataset]\nname = "digits"\n[family.linear]\n[plan]\n'
+    head = 'name = "s"\n[dataset]\nname = "diabetes"\n[family.linear]\n[plan]\n'
     path.write_text(head + old)
     assert load_study(path).plan.settle == 0

@@ -129,7 +129,7 @@ def test_an_estimate_that_is_not_valid_makes_none() -> None:
 @pytest.mark.parametrize(("n_early", "n_data"), [(0, 5), (5, 5)])
 def test_two_kinds_and_no_late_data_are_refused(n_early: int, n_data: int) -> None:
     one = estimate(-1.0)
-    with pytest.raises(ValueError, match=f"diag_ef of {n_early} and diag_ef of {n_data}"):
+    with pytest.raises(ValueError, match=f"diag_ef on {n_early} and diag_ef on {n_data}"):
         conditional_estimate(one, one, name=NAMES[0], n_early=n_early, n_data=n_data, labels=True)
     with pytest.raises(ValueError, match="two estimates of one kind"):
         conditional_estimate(
@@ -170,7 +170,9 @@ def by_hand(given: Assignment, data: TensorData, folder: Path) -> dict[str, floa
     assert early is not None
     train_epoch(early, some, alone)
     assert bool((early.prior_precision != 1).all())  # it has learned some, to be held
-    whole: Training = begin(new_run(part_of(None, data, given, "conditional")).model, given.plan)
+    whole: Training = begin(
+        new_run(part_of(None, data, given, "conditional")).training.model, given.plan
+    )
     whole.prior_precision, whole.temperature = early.prior_precision, early.temperature
     for _ in range(given.plan.epochs):
         train_epoch(whole, data, alone)

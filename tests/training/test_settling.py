@@ -235,22 +235,30 @@ def test_a_linear_network_settles_also_where_that_has_less_evidence(
     assert dense_decrement(training, data, assignment.plan) < 1e-6 * 100 * 1.1
 
 
-def test_the_mode_at_the_scheduled_hyperparameters_is_kept_where_it_has_most_evidence(
+def test_the_mode_at_the_scheduled_hyperparameters_is_no_candidate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """They were learned at no mode: on most sets of labels the log loss rose there."""
     data = real()
     training, assignment = scheduled(data)
-    noise, precision = training.noise_std, training.prior_precision.clone()
-    before = dense_decrement(training, data, assignment.plan)
+    noise = training.noise_std
     found = iter((1.0, 2.0))  # scheduled, first mode; then all others
     monkeypatch.setattr(module, "_laplace_value", lambda *_: next(found, 1.5))
     settling = settled(training, data, assignment, 6 * EPOCHS)
     assert settling.rounds > 0
-    assert settling.kept == "settled"
-    assert settling.evidence == settling.first_evidence
-    assert torch.equal(training.prior_precision, precision)
-    assert training.noise_std == noise
-    assert dense_decrement(training, data, assignment.plan) < before
+    assert (settling.kept, settling.evidence, settling.first_evidence) == ("settled", 1.5, 2.0)
+    assert training.noise_std != noise
+
+
+def test_real_targets_keep_a_settled_state_of_more_evidence_however_far_from_a_mode() -> None:
+    data = real()
+    training, assignment = scheduled(data)
+    settling = settled(training, data, assignment, 2 * EPOCHS)
+    assert settling.rounds > 0
+    assert settling.evidence is not None
+    assert settling.scheduled_evidence is not None
+    more = settling.evidence > settling.scheduled_evidence
+    assert settling.kept == ("settled" if more else "scheduled")
 
 
 def test_nothing_moves_at_a_mode() -> None:
