@@ -54,10 +54,8 @@ def settled_sentence(study: Study) -> str:
             f"{len(near)} settled near one (Newton decrement up to {furthest:.2g} nats per datum)"
         )
     if scheduled:
-        why = (
-            "found no better one within the budget" if study.spec.plan.settle else "did not settle"
-        )
-        parts.append(f"{scheduled} {why} and keep the state at the end of the schedule")
+        why = "no better one found" if study.spec.plan.settle else "no settling"
+        parts.append(f"{scheduled} kept as scheduled ({why})")
     return "; ".join(parts) + "."
 
 
