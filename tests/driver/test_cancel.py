@@ -128,7 +128,7 @@ def test_what_is_not_at_work_is_not_cancelled(tmp_path: Path) -> None:
     open_study(tmp_path, study())
     with pytest.raises(ValueError, match=r"only a running study can be cancelled.*\(stopped\)"):
         cancel(store)
-    with locked(tmp_path), pytest.raises(ValueError, match="those are none, not 3"):
+    with locked(tmp_path), pytest.raises(ValueError, match="are none, not 3"):
         cancel(store, 3)
     drive(tmp_path, FakeExecutor())
     with pytest.raises(ValueError, match=r"trial 3 of .* has already ended \(complete\)"):

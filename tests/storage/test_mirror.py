@@ -277,7 +277,7 @@ def test_the_journal_is_stored_in_parts_and_read_back_whole(
 
 def test_two_drivers_on_two_machines_are_refused(uri: str) -> None:
     with Mirror(uri).held():
-        with pytest.raises(ValueError, match=r"another process works on memory://.* lease runs"):
+        with pytest.raises(ValueError, match=r"another process works on memory://.* lease until"):
             Mirror(uri).held().__enter__()
         folder = pulled(uri)
         assert is_locked(folder), "status says that it runs"
