@@ -191,7 +191,7 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
             n_stored = len(finished(folder))
             if n_stored < spec.n_trials:
                 out.print(
-                    f"budget: spent after {n_stored} of {spec.n_trials} trials; to go on: "
+                    f"budget: spent after {n_stored} of {spec.n_trials} trials; resume with "
                     f"{again} --set budget.KEY=SECONDS"
                 )
         else:
@@ -206,8 +206,8 @@ def _tell_what_is_stored(spec: StudySpec, folder: Path) -> None:
     from nas_evidence.workers.learning_curves import synthetic
     from nas_evidence.workers.simulated import SimulatedExecutor
 
-    nobody = SimulatedExecutor(synthetic, workers=0, seed=0)
-    Driver(spec, folder.resolve(), nobody, Progress(spec, spec.n_trials)).run()
+    no_workers = SimulatedExecutor(synthetic, workers=0, seed=0)
+    Driver(spec, folder.resolve(), no_workers, Progress(spec, spec.n_trials)).run()
 
 
 def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:

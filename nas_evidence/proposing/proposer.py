@@ -36,7 +36,7 @@ from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.startup import filled, is_ordered, quantile, random_point, searched
 from nas_evidence.proposing.warm_start import Found, warm_trials
 from nas_evidence.spec import ArchitectureSpec, StudySpec, derive_seed
-from nas_evidence.storage.database import Database, Patient, connected, sqlite, study_in
+from nas_evidence.storage.database import Database, RetryingStorage, connected, sqlite, study_in
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 #: Version of what we store beside Optuna's own tables; raised when old readers would misread it.
@@ -368,7 +368,7 @@ def _readable(study: StudySpec, architecture: ArchitectureSpec) -> Point:
     return point
 
 
-def _storage(database: Database) -> Patient:
+def _storage(database: Database) -> RetryingStorage:
     def connect() -> optuna.storages.RDBStorage:
         return optuna.storages.RDBStorage(database.url, engine_kwargs=database.engine_options)
 

@@ -1,4 +1,4 @@
-"""Scores along training: how soon each one ranks as it does at the end."""
+"""Scores along training: from which epoch each one ranks as it does at the end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from nas_evidence.maths.ranking import Interval, regret, resampling_plan, spearm
 from nas_evidence.reporting.correlations import SIZE, Scale, scale_of
 from nas_evidence.reporting.tables import Study
 
-#: A rho that differs less from the final one counts as the same.
+#: Largest difference from the final rho that counts as equal.
 SAME_RHO = 0.05
 
 
@@ -20,7 +20,7 @@ class EarlyTrust:
     n: int
     rho: float
     interval: Interval | None
-    regret: float  # at 1
+    regret: float  # at k = 1
 
 
 def early_trust(study: Study) -> list[EarlyTrust]:
@@ -59,7 +59,7 @@ def settling_sentence(study: Study, found: Sequence[EarlyTrust]) -> str:
     objective = str(study.spec.objective)
     own = [one for one in found if one.score == objective]
     if len(own) < 2:
-        return f"How soon {objective} ranks is not known: fewer than two epochs to compare."
+        return f"How early {objective} ranks well is unknown: fewer than two epochs to compare."
     final = own[-1]
     settled = final.epoch
     for one in reversed(own):
@@ -71,7 +71,7 @@ def settling_sentence(study: Study, found: Sequence[EarlyTrust]) -> str:
         return (
             f"The order by {objective} still changed at the end of training: rho "
             f"{own[-2].rho:.2f} at epoch {own[-2].epoch}, {final.rho:.2f} at epoch {final.epoch}. "
-            "Shorter training would have ranked otherwise."
+            "Shorter training would have given another ranking."
         )
     at = next(one for one in own if one.epoch == settled)
     share = 100 * settled / final.epoch

@@ -1,8 +1,8 @@
-"""How far each score's ranking can be trusted: statistics, sentences and warnings.
+"""How well each score ranks: statistics, sentences and warnings.
 
-A score is compared with the target over all rows and within each group (family), next to its
-baselines, which cost nothing. An evidence that does not beat the number of parameters is worth
-nothing, and the text says so.
+A score is compared with the target over all rows and within each group (family), beside baselines
+that cost nothing. An evidence that does not beat the number of parameters is useless, and the
+text says so.
 """
 
 import csv
@@ -23,7 +23,7 @@ from nas_evidence.maths.ranking import (
 
 ALL = "all"
 REGRET_AT = (1, 3, 10)
-#: The columns that fit a terminal; `COLUMNS` adds the intervals and what is given n_parameters.
+#: The columns that fit a terminal; `COLUMNS` adds intervals and partial correlations.
 MAIN_COLUMNS = ("score", "target", "group", "n", "rho", "rho_low", "rho_high", "tau", "regret_1",
                 "regret_3", "note")  # fmt: skip
 COLUMNS = (
@@ -31,18 +31,18 @@ COLUMNS = (
     *(f"regret_{k}_{end}" for k in REGRET_AT for end in ("low", "high")),
     "partial_rho", "partial_rho_low", "partial_rho_high", "note",
 )  # fmt: skip
-#: The baseline that a partial correlation takes out.
+#: The baseline that partial correlations control for.
 SIZE = "n_parameters"
-#: The baseline that knows nothing: an order drawn at random.
+#: The baseline without information: a random order.
 RANDOM = "random"
 #: A rival that ranks at least as well in more than this share of resamples is not clearly worse.
 NOT_CLEARLY_WORSE = 0.05
-_NAMED = 2  # baselines written out for each group
+_NAMED = 2  # baselines named per group
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How differences of a target read: `factor` times the value, in `unit`."""
+    """How differences of a target are written: `factor` times the value, in `unit`."""
 
     factor: float
     digits: int
@@ -64,7 +64,7 @@ SCALES: Mapping[str, Scale] = {
 
 
 def scale_of(target: str) -> Scale:
-    """Return how differences of `target` read."""
+    """Return how differences of `target` are written."""
     return SCALES.get(target, PLAIN)
 
 
@@ -108,7 +108,7 @@ class Trust:
     main: str
     rivals: tuple[str, ...]
     rows: tuple[Correlation, ...]
-    sentences: tuple[tuple[str, str], ...]  # (score, what to think of it)
+    sentences: tuple[tuple[str, str], ...]  # (score, verdict)
     warnings: tuple[str, ...]
     scale: Scale  # of the first target
 
@@ -139,19 +139,19 @@ def trust(
     noun: str = "architectures",
     seed: int = 0,
 ) -> Trust:
-    """Compare every score with every target over all rows of `frame` and within each group.
+    """Compare every score with every target, over all rows of `frame` and within each group.
 
-    A last score, `random`, is what an order drawn at random gives on average. Where `frame` has a
-    column n_parameters, partial correlations take it out of the others.
+    An additional score `random` gives the average of random orders. If `frame` has a column
+    n_parameters, partial correlations control for it.
 
     Args:
-        frame: one row an architecture; scores, targets and group are columns of it.
+        frame: one row per architecture; scores, targets and group are columns.
         scores: the first one is the score that ranks.
-        targets: sentences and the random yardstick are about the first one.
-        rivals: the baselines, scores that the first one has to beat.
-        group: the column that holds the groups, or None.
-        noun: what the rows are.
-        seed: of the resampling plan, one for each group.
+        targets: sentences and the random baseline are about the first one.
+        rivals: the baselines, which the first score has to beat.
+        group: the column of the groups, or None.
+        noun: what the rows are called.
+        seed: seed of the resampling plan of each group.
     """
     groups = {ALL: frame}
     if group is not None:
@@ -210,7 +210,7 @@ def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
     if row.score == RANDOM and s.rho_interval is not None:
         return (
             f"in 95 % of random orders of {s.n} {noun}, rho lies within ± "
-            f"{s.rho_interval.high:.2f}; trusting the first choice of one loses "
+            f"{s.rho_interval.high:.2f}; the first choice of one loses "
             f"{scale.text(s.regret[1])} of {row.target} on average."
         )
     interval = "no interval"
@@ -218,15 +218,15 @@ def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
         low, high = s.rho_interval.low, s.rho_interval.high
         interval = f"95 % interval {low:.2f} to {high:.2f}"
         if high < 0:
-            verdict = f"orders the {noun} the wrong way round"
+            verdict = f"orders the {noun} in reverse"
         elif low <= 0:
-            verdict = "cannot be told from a random order"
+            verdict = "cannot be distinguished from a random order"
         elif s.rho >= 0.8:
-            verdict = f"orders the {noun} much as {row.target} does"
+            verdict = f"orders the {noun} much like {row.target}"
         elif s.rho >= 0.5:
-            verdict = f"orders the {noun} roughly as {row.target} does"
+            verdict = f"orders the {noun} roughly like {row.target}"
         else:
-            verdict = f"orders the {noun} only loosely as {row.target} does"
+            verdict = f"orders the {noun} only loosely like {row.target}"
     else:
         verdict = "has too few distinct values for an interval"
     loss = f"loses {scale.text(s.regret[1])}" if s.regret[1] > 0 else "loses nothing"
@@ -235,7 +235,7 @@ def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
         loss += f" ({scale.text(risk.low).split()[0]} to {scale.text(risk.high)} in resamples)"
     return (
         f"{verdict} (rho {s.rho:.2f}, {interval}, {s.n} {noun}); "
-        f"trusting its first choice {loss} of {row.target}."
+        f"its first choice {loss} of {row.target}."
     )
 
 
@@ -253,7 +253,7 @@ def _rivals_ahead(
             ahead = sorted(pair for pair in known if own is not None and pair[0] >= own)[::-1]
             if ahead:
                 where = f"over all {noun}" if group == ALL else f"within {group}"
-                named = ahead if group == ALL else ahead[:_NAMED]  # groups may be many
+                named = ahead if group == ALL else ahead[:_NAMED]  # there may be many groups
                 names = ", ".join(f"{rival} {value:.2f}" for value, rival in named)
                 if len(ahead) > len(named):
                     names += f" and {len(ahead) - len(named)} more"
@@ -272,7 +272,7 @@ def _rivals_close(
     main: str,
     rivals: Sequence[str],
 ) -> list[str]:
-    """Return a warning that names baselines behind the main score, but not clearly."""
+    """Return a warning that names baselines not clearly behind the main score."""
     target = pooled[0].target
     rho = {row.score: row.statistics.rho for row in pooled}
     close = []
@@ -301,21 +301,21 @@ def _reversals(rows: Sequence[Correlation], main: str) -> list[str]:
             groups = ", ".join(f"{group} {own:.2f}" for group, own in within.items())
             warnings.append(
                 f"Simpson reversal: against {target}, {main} has rho {pooled:.2f} over all, but "
-                f"the opposite sign within every group ({groups}); it tells groups apart, and "
-                "misleads inside each."
+                f"the opposite sign within every group ({groups}); it separates the groups but "
+                "misleads within each."
             )
     return warnings
 
 
 def _explained_by_size(row: Correlation) -> list[str]:
-    """Return a warning where little of the main score's rho is left given the size."""
+    """Return a warning if little of the main score's rho is left after controlling for size."""
     s = row.statistics
     if s.rho is None or s.rho_interval is None or s.partial is None or s.partial_interval is None:
         return []
     if not (s.rho_interval.low > 0 and s.partial_interval.low <= 0):
         return []
     return [
-        f"Against {row.target}, what {row.score} knows may be the size alone: given {SIZE}, its "
+        f"Against {row.target}, {row.score} may measure only the size: given {SIZE}, its "
         f"rho falls from {s.rho:.2f} to {s.partial:.2f} (95 % interval "
         f"{s.partial_interval.low:.2f} to {s.partial_interval.high:.2f})."
     ]

@@ -1,4 +1,4 @@
-"""What the figures show, before anyone draws: the page and its Markdown twin share it."""
+"""The data of the figures, shared by the page and its Markdown twin."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.pages import short
 from nas_evidence.reporting.tables import LOSSES, RankedArchitecture, Study, usable
 
-#: One colour a family; told apart by the colour-blind, and on light and dark grounds.
+#: One colour per family, distinct for the colour-blind and on light and dark backgrounds.
 COLOURS = ("#3b82c4", "#d9822b", "#2f9e78", "#b565b0", "#a08a2e", "#c0504d", "#5fb3c9", "#8c8c8c")
-#: Lines drawn at most, best trials first; more than this nobody can follow.
+#: Most lines drawn, best trials first; more would be unreadable.
 MAX_LINES = 60
-#: What a score is to the study, in the order of the legend.
+#: The roles of scores in a study, in the order of the legend.
 KINDS = ("main score", "other estimate", "baseline")
 AXES = {
     "test_accuracy": "test accuracy",
@@ -49,9 +49,9 @@ class Line:
 
 @dataclass(frozen=True)
 class FrontDot:
-    """One marker of the figure of the Pareto front.
+    """One marker of the Pareto-front figure.
 
-    on_front  of all objectives of the study; on_line of the two that are drawn
+    on_front  on the front of all objectives; on_line on that of the two drawn
     """
 
     cost: float
@@ -64,7 +64,7 @@ class FrontDot:
 
 @dataclass(frozen=True)
 class ScoreLine:
-    """One score over the epochs at which it was stored; `regret` in the unit of the scale."""
+    """One score over its stored epochs; `regret` in the unit of the scale."""
 
     score: str
     kind: str
@@ -75,7 +75,7 @@ class ScoreLine:
 
 @dataclass(frozen=True)
 class ScoreMark:
-    """One score of the figure of correlations."""
+    """One score of the correlations figure."""
 
     score: str
     kind: str
@@ -102,7 +102,7 @@ def marker_sizes(dots: Sequence[Dot]) -> list[float]:
 
 
 def logarithmic_ticks(dots: Sequence[Dot]) -> dict[float, str]:
-    """Return positions (log10) and labels of a colour scale of parameter counts."""
+    """Return positions (log10) and labels of a colour bar of parameter counts."""
     logs = [math.log10(dot.n_parameters) for dot in dots if dot.n_parameters]
     if not logs:
         return {}
@@ -112,12 +112,12 @@ def logarithmic_ticks(dots: Sequence[Dot]) -> dict[float, str]:
 
 
 def target_words(target: str) -> str:
-    """Return what the axis of a target is called; losses are drawn upside down."""
+    """Return the axis title of a target; losses are negated."""
     return AXES.get(target, target)
 
 
 def study_dots(study: Study) -> list[Dot]:
-    """Return a dot for each architecture that has its objective and its first target."""
+    """Return a dot for each architecture that has both objective and first target."""
     target = study.targets[0]
     sign = -1.0 if target in LOSSES else 1.0
     return [

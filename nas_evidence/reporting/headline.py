@@ -1,10 +1,10 @@
-"""The first answer in sentences: what the winner adds to a linear model, and how sure it is."""
+"""The headline: what the winner adds to a linear model, and how certain its rank is."""
 
 from nas_evidence.maths.seeds import CONFIDENCE, Certainty
 from nas_evidence.reporting.correlations import scale_of
 from nas_evidence.reporting.tables import RankedArchitecture, Study
 
-_LISTED = 6  # candidates written out
+_LISTED = 6  # candidates listed
 
 
 def yardstick_sentence(study: Study) -> str:
@@ -25,7 +25,7 @@ def yardstick_sentence(study: Study) -> str:
     named = f"the best linear model (trial {linear.trial_id})"
     accuracy = study.targets[0] == "test_accuracy"
     own, other = ((one.test_accuracy if accuracy else one.test_nll) for one in (winner, linear))
-    start = "The linear model is the yardstick: whatever a network adds must show against it."
+    start = "The linear model is the yardstick: a network has to beat it."
     if own is None or other is None:
         return f"{start} The winner and {named} have no test result to compare."
     words = "test accuracy" if accuracy else "test nll"
@@ -39,7 +39,7 @@ def yardstick_sentence(study: Study) -> str:
 
 
 def settled_sentence(study: Study) -> str:
-    """Say how many networks are at a mode, and where the others are; "" without settling."""
+    """Say how many networks settled at a mode, and what became of the others; "" if none tried."""
     trials = study.complete
     if "kept" not in trials or trials["kept"].isna().all():
         return ""
@@ -60,7 +60,7 @@ def settled_sentence(study: Study) -> str:
 
 
 def certainty_sentences(study: Study) -> list[str]:
-    """Say how sure the first rank is, or that it cannot be known."""
+    """Say how certain the first rank is, or why that is unknown."""
     ranked = [one for one in study.ranking if one.rank is not None]
     if len(ranked) < 2:
         return []
@@ -69,15 +69,15 @@ def certainty_sentences(study: Study) -> list[str]:
         lead = (first.objective or 0.0) - (second.objective or 0.0)
         unit = " nats per datum" if study.objective_unit == "nats per datum" else ""
         return [
-            "How sure is not known: every architecture was trained with one seed, so there is no "
-            f"spread to judge differences by. The first leads the second ({second.architecture}) "
-            f"by {lead:.4f}{unit}. Set replicates = 3 in the study to learn the spread."
+            "How sure is unknown: every architecture was trained with one seed, so the seed noise "
+            f"is unknown. The first leads the second ({second.architecture}) "
+            f"by {lead:.4f}{unit}. Set replicates = 3 in the study to measure the seed noise."
         ]
     n = sure.degrees_of_freedom
     repeated = f"{n} repeated {'trial' if n == 1 else 'trials'}"
     return [
-        f"From seed to seed, {study.spec.objective} of one architecture varies by ± "
-        f"{sure.spread:.4f} (standard deviation, learned from {repeated}).",
+        f"The seed noise of {study.spec.objective} is ± "
+        f"{sure.spread:.4f} (standard deviation, estimated from {repeated}).",
         f"Given that, the first beats the second ({second.architecture}) with probability "
         f"{100 * sure.beats_second:.0f} %, and {_candidates(ranked, sure)}; the rank of the first "
         f"lies between {sure.rank_low[0]} and {sure.rank_high[0]}.",

@@ -1,4 +1,4 @@
-"""Which architecture parameters decide the score, within each family, and the family itself."""
+"""Importance of the family, and of each family's parameters, for the score."""
 
 import math
 from collections import Counter
@@ -17,19 +17,19 @@ from nas_evidence.maths.importance import (
 from nas_evidence.reporting.correlations import ALL
 from nas_evidence.reporting.tables import RankedArchitecture, Study
 
-#: Cells of a grid, at most.
+#: Most cells of a grid.
 MAX_CELLS = 50
-#: A parameter that looks as important in more than this share of random choices is not.
+#: A parameter counts as important if at most this share of random choices looks as important.
 BY_CHANCE = 0.05
 
 
 @dataclass(frozen=True)
 class ParameterImportance:
-    """What one parameter matters within a group ("all" or a family) of n architectures.
+    """How important one parameter is within a group ("all" or a family) of n architectures.
 
-    share    of the divergences of the group, None for its only parameter
+    share    share of the group's summed divergence, None for its only parameter
     chance   how often random choices look as different, see `maths/importance.py`
-    of_best  what the best n_best have, of_all what all n have
+    of_best  values of the best n_best; of_all those of all n
     """
 
     group: str
@@ -44,7 +44,7 @@ class ParameterImportance:
 
 
 def importances(study: Study) -> list[ParameterImportance]:
-    """Return how much the family, and within each family each parameter, decides the objective."""
+    """Return how much the family, and each parameter within a family, affects the objective."""
     ranked = [one for one in study.ranking if one.objective is not None]
     families = sorted({one.family for one in ranked})
     found = []
@@ -67,17 +67,17 @@ def importances(study: Study) -> list[ParameterImportance]:
 
 
 def importance_sentence(found: Sequence[ParameterImportance]) -> str:
-    """Say what matters beyond chance."""
+    """Say which parameters matter beyond chance."""
     if not found:
         return (
-            "Which parameters matter cannot be said: it takes at least "
+            "Which parameters matter is unknown: this takes at least "
             f"{MIN_TRIALS} ranked architectures, or as many of one family."
         )
     sure = [one for one in found if one.chance <= BY_CHANCE]
     if not sure:
         return (
-            "No parameter stands out: the best architectures lie no closer together than as many "
-            "chosen at random would."
+            "No parameter stands out: the best architectures are no more alike than as many "
+            "random ones."
         )
     named = [
         f"{one.parameter}{'' if one.group == ALL else f' of {one.group}'} "
@@ -117,7 +117,7 @@ def _group(
 
 
 def _known(value: ParameterValue, domain: IntRange | FloatRange | Choice) -> bool:
-    """Return whether a value is on the grid of its domain; one of an older study may not be."""
+    """Return whether a value is on the grid of its domain; an older study's may not be."""
     return not isinstance(domain, Choice) or str(value) in map(str, domain.options)
 
 
@@ -138,7 +138,7 @@ def _cells(
 
 
 def _spread(values: Sequence[ParameterValue]) -> str:
-    """Return values in a few words: a range of numbers, or how often what occurs."""
+    """Return values in a few words: a range of numbers, or the counts of each value."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         low, high = min(values, key=float), max(values, key=float)
         return f"{low:g}" if low == high else f"{low:g} to {high:g}"

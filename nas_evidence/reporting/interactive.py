@@ -1,7 +1,7 @@
-"""Figures of the page, as plotly's JSON: data and layout, without the colours of the theme.
+"""Figures of the page as plotly JSON: data and layout, without the theme's colours.
 
-The page's script adds the theme (light or dark) and the filter by family: a trace that belongs to
-one family says so in `meta.family`. All text from outside is escaped, since plotly reads markup.
+The page's script adds the theme (light or dark) and the family filter: a trace of one family names
+it in `meta.family`. All external text is escaped, since plotly interprets markup.
 """
 
 import math
@@ -24,13 +24,13 @@ from nas_evidence.reporting.figure_data import (
 Figure = dict[str, Any]
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
-#: Lines of the figure over epochs, by what a score is to the study.
+#: Line styles of the figure over epochs, by the role of a score.
 DASHES = {KINDS[0]: "solid", KINDS[1]: "dash", KINDS[2]: "dot"}
 _LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 
 
 def scatter_figure(dots: Sequence[Dot], *, x_title: str, y_title: str) -> Figure:
-    """Return score against target in the manner of Immer et al. (2021), Fig. 2."""
+    """Return score against target, after Immer et al. (2021), Fig. 2."""
     families = sorted({dot.family for dot in dots})
     ticks = logarithmic_ticks(dots)
     layout: Figure = {
@@ -89,7 +89,7 @@ def _markers(dots: Sequence[Dot], family: str, *, position: int, coloured_by_siz
 
 
 def _legend_entry(markers: Figure) -> Figure:
-    """Return an empty trace for the legend, which cannot show a colour that varies."""
+    """Return an empty trace for the legend, which cannot show varying colours."""
     markers["showlegend"] = False
     shape = {"symbol": markers["marker"]["symbol"], "size": 11, "color": "#888888"}
     same = {key: markers[key] for key in ("type", "mode", "name", "meta", "legendgroup")}
@@ -138,7 +138,7 @@ def _intervals(marks: Sequence[ScoreMark], kind: str, shade: str) -> Figure:
 
 
 def training_figure(panels: Sequence[tuple[str, Sequence[Line]]]) -> Figure:
-    """Return one panel below another, each with one line a trial over epochs."""
+    """Return stacked panels, each with one line per trial over epochs."""
     families = sorted({line.family for _, lines in panels for line in lines})
     data: list[Figure] = []
     for number, (_, lines) in enumerate(panels, start=1):
@@ -148,7 +148,7 @@ def training_figure(panels: Sequence[tuple[str, Sequence[Line]]]) -> Figure:
                 chosen = [line for line in lines if (line.family, line.emphasised) == own]
                 if chosen:
                     data.append(_joined(chosen, panel=number, shade=colour(position)))
-    for position, trace in enumerate(data):  # one entry of the legend for each family
+    for position, trace in enumerate(data):  # one legend entry per family
         trace["showlegend"] = all(trace["name"] != other["name"] for other in data[:position])
     layout: Figure = {
         "height": 300 * len(panels) + 90,
@@ -164,7 +164,7 @@ def training_figure(panels: Sequence[tuple[str, Sequence[Line]]]) -> Figure:
 
 
 def _joined(lines: Sequence[Line], *, panel: int, shade: str) -> Figure:
-    """Return lines as one trace with gaps: a page of many trials stays quick."""
+    """Return lines as one trace with gaps: pages of many trials stay fast."""
     emphasised = lines[0].emphasised
     return {
         "type": "scatter",
@@ -185,7 +185,7 @@ def _joined(lines: Sequence[Line], *, panel: int, shade: str) -> Figure:
 
 
 def epochs_figure(lines: Sequence[ScoreLine], *, target: str, unit: str) -> Figure:
-    """Return rho above and regret below, one line a score, over the epochs."""
+    """Return rho above and regret below, over the epochs, one line per score."""
     data = []
     for panel, column in ((1, "rho"), (2, "regret")):
         for line in lines:
@@ -226,7 +226,9 @@ def epochs_figure(lines: Sequence[ScoreLine], *, target: str, unit: str) -> Figu
 
 
 def _score_colour(lines: Sequence[ScoreLine], line: ScoreLine) -> str:
-    return colour(len(lines) - 1 - lines.index(line))  # the main score comes last: first colour
+    return colour(
+        len(lines) - 1 - lines.index(line)
+    )  # the main score is last and gets the first colour
 
 
 def front_figure(dots: Sequence[FrontDot], *, cost: str, y_title: str) -> Figure:

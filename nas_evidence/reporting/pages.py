@@ -1,7 +1,7 @@
-"""From values to text: the templates, and how a number, a name and a figure are written.
+"""Rendering of the pages: templates, and filters that format numbers and names.
 
-Everything is escaped unless a template says otherwise; Markdown also escapes its own signs. The
-page brings its scripts and styles along and forbids itself every request (content policy).
+Everything is escaped unless a template says otherwise; in Markdown also its own markup. The page
+contains its scripts and styles, and its content security policy forbids all requests.
 """
 
 import re
@@ -42,7 +42,7 @@ def count(value: int | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """Return a number in three digits with a suffix, or a dash where it is missing.
+    """Return a number with three digits and a suffix, or a dash where it is missing.
 
     >>> [short(n) for n in (650, 268_393, 1_494_154, 2.5e9, 0.00025, None)]
     ['650', '268k', '1.49M', '2.5G', '0.00025', '–']
@@ -56,7 +56,7 @@ def short(value: float | None) -> str:
 
 
 def amount(value: float | None) -> str:
-    """Return a number of any size so that its first digits are seen.
+    """Return a number of any size with its leading digits.
 
     >>> [amount(x) for x in (0.123456, -1.5, 12345.6, 123.456, 352.0, 0.00012, 0.0, None)]
     ['0.1235', '-1.5000', '12,346', '123.5', '352', '0.00012', '0', '–']
@@ -87,7 +87,7 @@ def percent(share: float | None) -> str:
 
 
 def markdown(text: object) -> Markup:
-    r"""Return text that Markdown and HTML show as it is.
+    r"""Return text that Markdown and HTML show literally.
 
     >>> print(markdown("a|b <i>_x_"))
     a\|b &lt;i&gt;\_x\_

@@ -1,11 +1,11 @@
-"""What the evidences say together: weights of architectures, and Bayes factors in words."""
+"""Posterior over architectures: their weights, and Bayes factors in words."""
 
 from dataclasses import dataclass
 
 from nas_evidence.maths.posterior import bayes_factor_words, posterior_weights
 from nas_evidence.reporting.tables import Study
 
-#: Architectures written out, best first; all of them are in posterior.csv.
+#: Architectures shown, best first; all of them are in posterior.csv.
 SHOWN = 12
 
 
@@ -13,7 +13,7 @@ SHOWN = 12
 class Belief:
     """One architecture; log evidences are in nats, summed over the data.
 
-    raw       posterior weight with equal prior probabilities of all architectures tried
+    raw       posterior weight, with equal prior probabilities for all architectures tried
     tempered  the same for the evidence per datum
     best      probability of being the best, given the spread over seeds; None without replicates
     """
@@ -30,7 +30,7 @@ class Belief:
 
 
 def posterior(study: Study) -> list[Belief]:
-    """Return the weights of the ranked architectures; empty where the objective has no nats."""
+    """Return the weights of the ranked architectures; empty if the objective is not in nats."""
     ranked = [one for one in study.ranking if one.objective is not None]
     if study.objective_unit != "nats per datum" or not ranked:
         return []
@@ -55,22 +55,22 @@ def posterior(study: Study) -> list[Belief]:
 
 
 def posterior_sentences(study: Study, beliefs: list[Belief]) -> list[str]:
-    """Say what the first is worth against the second, and what the weights are worth."""
+    """Compare the first with the second, and say how far to trust the weights."""
     if len(beliefs) < 2:
         return []
     first, second = beliefs[:2]
     n_data = round(float(study.complete["n_data"].astype(float).max()))
     return [
-        f"Taken at its word, the evidence for the first against the second is {second.words}: a "
+        f"At face value, the evidence for the first against the second is {second.words}: a "
         f"log Bayes factor of {second.behind:.1f} nats (scale of Kass and Raftery, 1995). "
-        f"{_one_hot(first)} Do not take these raw weights at their word: they hold for exact "
-        "evidences of models whose weights are known up to the posterior alone, and a Laplace "
-        "approximation is often wrong by more than the gaps between neighbours.",
+        f"{_one_hot(first)} Do not take these raw weights at face value: they hold only for exact "
+        "evidences, and a Laplace approximation is often wrong by more than the gaps between "
+        "neighbours.",
         f"The tempered weights raise the evidences to the power 1/N, N = {n_data:,}: the ratio of "
-        "two of them is that of the typical probabilities that the architectures give to one "
-        "datum. They say how much the choice matters, not how sure it is"
+        "two of them is the ratio of the geometric mean probabilities that the architectures give "
+        "to one datum. They say how much the choice matters, not how certain it is"
         + (
-            "; the last column says that, from the spread over seeds."
+            "; the last column gives that, from the seed noise."
             if first.best is not None
             else ", which needs replicates."
         ),
@@ -80,7 +80,7 @@ def posterior_sentences(study: Study, beliefs: list[Belief]) -> list[str]:
 def _one_hot(first: Belief) -> str:
     if first.raw >= 0.99:
         return (
-            "The raw weights are nearly one-hot, as they almost always are: sums over all data "
+            "The raw weights are nearly one-hot, as almost always: sums over all data "
             f"differ by many nats, so that the first takes {100 * first.raw:.1f} %."
         )
     return f"The first takes {100 * first.raw:.0f} % of the raw weights."

@@ -1,4 +1,4 @@
-"""What went wrong: trials by status and cause, what they cost, and warning signs of estimates."""
+"""Problems: trials by status and cause, their cost, and warning signs in estimates."""
 
 import re
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from nas_evidence.record import TrialStatus
 from nas_evidence.registry import CURVATURES
 from nas_evidence.reporting.tables import Study, last_evaluations
 
-#: Two estimates of one evidence that agree less than this are worth a warning.
+#: Two estimates of one evidence with a lower rank correlation than this get a warning.
 AGREEMENT = 0.5
-_LISTED = 8  # trial numbers written out for one cause
+_LISTED = 8  # trial ids listed per cause
 
 
 @dataclass(frozen=True)
 class StatusCount:
-    """Trials that ended in one way, and the time they took on workers."""
+    """Trials with one final status, and their worker time."""
 
     status: str
     n: int
@@ -28,7 +28,7 @@ class StatusCount:
 
 @dataclass(frozen=True)
 class Problem:
-    """Trials that share one thing that went wrong."""
+    """Trials that share one problem."""
 
     kind: str
     detail: str
@@ -37,7 +37,7 @@ class Problem:
 
 
 def statuses(study: Study) -> list[StatusCount]:
-    """Return how trials ended, in the order of the status words."""
+    """Return the number of trials by status, in the order of the statuses."""
     groups = dict(tuple(study.trials.groupby("status")))
     return [
         StatusCount(status.value, len(rows), float(rows["total_seconds"].astype(float).sum()))
@@ -47,7 +47,7 @@ def statuses(study: Study) -> list[StatusCount]:
 
 
 def spent_sentence(study: Study) -> str:
-    """Say what the study has spent, against its budget where it has one."""
+    """Say what the study has spent, relative to its budget if it has one."""
     spent = float(study.trials["total_seconds"].astype(float).sum())
     complete = float(study.complete["total_seconds"].astype(float).sum())
     budget = study.spec.budget
@@ -55,10 +55,10 @@ def spent_sentence(study: Study) -> str:
     if budget.device_seconds is not None:
         share = 100 * spent / budget.device_seconds
         allowed.append(
-            f"{share:.0f} % of the {duration(budget.device_seconds)} of workers it may use"
+            f"{share:.0f} % of its budget of {duration(budget.device_seconds)} of worker time"
         )
     if budget.wall_seconds is not None:
-        allowed.append(f"it may run for {duration(budget.wall_seconds)} by the clock")
+        allowed.append(f"its wall-time budget is {duration(budget.wall_seconds)}")
     others = f", {duration(spent - complete)} of it on trials that are not complete"
     return (
         f"Finished trials took {duration(spent)} of worker time"
@@ -86,7 +86,7 @@ def problems(study: Study) -> list[Problem]:
 
 
 def _cause(trial: dict[str, object]) -> str:
-    """Return the cause, or the last line of the traceback, without what differs in each trial."""
+    """Return the cause, or the last line of the traceback, without parts specific to a trial."""
     cause = "" if pd.isna(trial["cause"]) else str(trial["cause"])
     if trial["status"] == TrialStatus.PRUNED.value:
         return f"stopped at epoch {trial['epochs']}"
@@ -109,7 +109,7 @@ def flags(study: Study) -> list[Problem]:
                 Problem(
                     f"clamped eigenvalues in {estimator}",
                     f"negative eigenvalues of the curvature were set to zero, up to "
-                    f"{clamped['value'].max():.0f} in one trial: rounding, unless they are many",
+                    f"{clamped['value'].max():.0f} in one trial: rounding, unless there are many",
                     clamped["trial_id"].nunique(),
                     _listed(sorted(clamped["trial_id"].unique().tolist())),
                 )

@@ -1,4 +1,4 @@
-"""What pruning saved, what it would have saved, and what it would have lost."""
+"""What pruning saved, or would have saved, and what it would have lost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from nas_evidence.reporting.correlations import scale_of
 from nas_evidence.reporting.tables import Study
 from nas_evidence.spec import PruningSpec
 
-#: Rungs of the replay where the study itself pruned nothing.
+#: Rungs of the replay if the study itself did not prune.
 _REPLAYED = PruningSpec(rule="halving")
 
 
 @dataclass(frozen=True)
 class Rung:
-    """All trials known at one epoch compared there at once, and nowhere else.
+    """One cut: all trials with a score at one epoch, compared there and nowhere else.
 
-    saved_share   of their whole training time, by stopping those that do not go on
-    target_lost   best target of all complete trials minus that of those that go on
-    winner_place  among the n, or None where its score is unknown
+    saved_share   share of their full training time saved by stopping the others
+    target_lost   best target of all complete trials minus that of the survivors
+    winner_place  the winner's place among the n, or None if its score is unknown
     """
 
     epoch: int
@@ -37,13 +37,13 @@ class Rung:
 
     @property
     def winner_kept(self) -> bool | None:
-        """Return whether the winner goes on."""
+        """Return whether the winner continues."""
         return None if self.winner_place is None else self.winner_place <= self.n_kept
 
 
 @dataclass(frozen=True)
 class PruningReport:
-    """The rungs one by one, and the whole in one or two sentences."""
+    """The rungs, and one or two sentences about pruning as a whole."""
 
     rule: PruningSpec
     score: str
@@ -52,7 +52,7 @@ class PruningReport:
 
 
 def pruning_report(study: Study) -> PruningReport:
-    """Return what pruning did in this study, or would have done."""
+    """Return the effect of pruning in this study, or that of a replay."""
     used = study.spec.pruning if study.spec.pruning.rule != "none" else _REPLAYED
     rule: Rule = "median" if used.rule == "median" else "halving"
     score = study.spec.pruning_score
@@ -74,15 +74,15 @@ def pruning_report(study: Study) -> PruningReport:
 
 
 def _whole_seconds(study: Study, trial_ids: Sequence[int]) -> pd.Series:
-    """Return the training time of each trial had it run to its end, estimated from its epochs.
+    """Return each trial's training time if run to the end, estimated from its epochs.
 
-    Of a trial without any, from what trainings on parts of the data took.
+    For a trial without epochs, estimated from its training runs on parts of the data.
     """
     trials = study.trials.set_index("trial_id").loc[list(trial_ids)]
     plan = study.spec.plan
     epochs = trials["epochs"].astype(float).replace(0.0, float("nan"))
     seconds = trials["train_seconds"].astype(float) / epochs * plan.epochs
-    # Pruned at rung 0: the evidence took one training on half of the data.
+    # Pruned at rung 0: its score took one training run on half of the data.
     parts = trials["evidence_seconds"].astype(float) / 0.5
     seconds = seconds.fillna(parts)
     return seconds.fillna(0.0) if seconds.fillna(0.0).sum() > 0 else seconds.fillna(1.0) * 0 + 1
@@ -106,7 +106,7 @@ def _rung(study: Study, scores: pd.Series, epoch: int, rule: Rule, reduction: in
 
 
 def _lost(study: Study, kept: list[int]) -> float | None:
-    """Return the best mean target of all architectures minus that of those with a trial kept."""
+    """Return the best mean target of all architectures minus that of those that survive."""
     known = study.architectures[study.targets[0]].dropna()
     keys = set(study.complete["architecture_key"].reindex(kept).dropna())
     left = known[known.index.isin(keys)]
@@ -133,21 +133,21 @@ def _replayed(study: Study, own: pd.DataFrame, used: PruningSpec, rule: Rule) ->
     fate = (
         "The final winner would have been kept"
         if end == final
-        else f"The final winner would have been stopped at epoch {end}, and lost"
+        else f"The final winner would have been pruned at epoch {end}"
     )
     lost = _lost(
         study, [int(t) for t, last in zip(done.columns, ends, strict=True) if last == final]
     )
     cost = (
         "" if lost is None
-        else "; the best target among those left is the best of all." if lost <= 0
-        else f"; the best left is {scale_of(study.targets[0]).text(lost)} of "
+        else "; the survivors include the best target of all." if lost <= 0
+        else f"; the best survivor is {scale_of(study.targets[0]).text(lost)} of "
         f"{study.targets[0]} behind the best of all."
     )  # fmt: skip
     return (
-        f"This study ran every trial to its end. Replayed in the order of its trials, halving by "
-        f"{study.spec.pruning_score} at epoch {_listed(rungs)} (the best 1/{used.reduction} go "
-        f"on) would have stopped {int((ends < final).sum())} of {len(ends)} trials and saved "
+        f"This study trained every trial to the end. Replayed in the order of its trials, halving "
+        f"by {study.spec.pruning_score} at epoch {_listed(rungs)} (the best 1/{used.reduction} "
+        f"continue) would have stopped {int((ends < final).sum())} of {len(ends)} trials, saving "
         f"{100 * saved:.0f} % of the training time. {fate}{cost or '.'}"
     )
 
@@ -170,16 +170,16 @@ def _saved(study: Study) -> str:
 def _winner(rungs: Sequence[Rung], at: Sequence[int]) -> str:
     known = [rung for rung in rungs if rung.epoch in at and rung.winner_place is not None]
     if not known:
-        return "Whether the winner would have been pruned in another order is not known."
+        return "Whether the winner would have been pruned in another order is unknown."
     stopped = [rung for rung in known if not rung.winner_kept]
     places = "; ".join(
-        f"place {rung.winner_place} of {rung.n} at epoch {rung.epoch}, where {rung.n_kept} go on"
+        f"place {rung.winner_place} of {rung.n} at epoch {rung.epoch}, with {rung.n_kept} kept"
         for rung in stopped or known
     )
     if stopped:
         return (
-            f"The final winner would have been pruned had all trials stood at the rungs together: "
-            f"{places}. It is here because it came early; others like it may have been lost."
+            f"The final winner would have been pruned if all trials had been compared at once: "
+            f"{places}. It survived because it ran early; similar ones may have been pruned."
         )
     return f"The final winner would have been kept in any order: {places}."
 

@@ -1,7 +1,7 @@
-"""All that the report of a study says, computed once: tables in, one value out.
+"""The contents of a study's report, computed once: tables in, one value out.
 
-The page, its Markdown twin, the CSV files and the terminal are written from this value and
-compute nothing themselves.
+The page, its Markdown twin, the CSV files and the terminal are written from this value without
+further computation.
 """
 
 import math
@@ -36,20 +36,20 @@ from nas_evidence.reporting.terms import Comparison, comparison, gap_sentence
 
 @dataclass(frozen=True)
 class Report:
-    """What a study has found, in tables, statistics and sentences.
+    """The results of a study in tables, statistics and sentences.
 
     study        the tables and the ranking
-    certainty    sentences: how sure the first rank is
+    certainty    sentences: how certain the first rank is
     yardstick    sentence: what the winner adds to the best linear model
     settled      sentence: how many networks are at a mode; "" without settling
-    trust        how far each score can be trusted, at the end of training
-    early        the same at each epoch at which evidence was stored, and `settling` in a sentence
-    beliefs      posterior weights of the architectures, and `posterior` in sentences
-    importances  of the parameters of the architectures, and `importance` in a sentence
-    compared     the evidence of each trial in its terms, None where no trial has any; `gap` says
-                 what sets the first two apart
+    trust        how well each score ranks at the end of training
+    early        the same at each epoch with stored evidence; `settling` is its sentence
+    beliefs      posterior weights of the architectures; `posterior` are its sentences
+    importances  of the architecture parameters; `importance` is its sentence
+    compared     the terms of each trial's evidence, None if no trial has any; `gap` says what
+                 sets the first two apart
     pruning      what pruning saved, or would have saved
-    statuses     how trials ended, and `spent`, what that took
+    statuses     how trials ended; `spent` is the sentence about their time
     problems     what went wrong
     flags        warning signs in valid estimates
     """
@@ -74,7 +74,7 @@ class Report:
     flags: tuple[Problem, ...]
 
     def free_scores_ahead(self, target: str) -> dict[str, float]:
-        """Return the scores without cost that rank `target` at least as well as the main one.
+        """Return the free scores that rank `target` at least as well as the main one.
 
         The values are Spearman's rho over all architectures.
         """
@@ -89,7 +89,7 @@ class Report:
 
 
 def report_on(study: Study) -> Report:
-    """Compute all that is said of a study, for any number of trials."""
+    """Compute the report of a study, for any number of trials."""
     judged = trust(
         study.architectures,
         scores=study.scores,

@@ -42,7 +42,9 @@ def save_scatter(path: Path, dots: Sequence[Dot], *, x_title: str, y_title: str)
         drawn = axes.scatter(
             [dots[i].x for i in chosen],
             [dots[i].y for i in chosen],
-            s=[(0.75 * sizes[i]) ** 2 for i in chosen],  # pixels across to points squared
+            s=[
+                (0.75 * sizes[i]) ** 2 for i in chosen
+            ],  # diameter in pixels to area in points squared
             marker=SYMBOLS[position % len(SYMBOLS)],
             alpha=0.85,
             edgecolors="#888888",
@@ -82,7 +84,7 @@ def save_trust(path: Path, marks: Sequence[ScoreMark], *, target: str) -> None:
 
 
 def save_training(path: Path, panels: Sequence[tuple[str, Sequence[Line]]]) -> None:
-    """Draw one panel below another, each with one line a trial over epochs."""
+    """Draw stacked panels, each with one line per trial over epochs."""
     figure = Figure(figsize=(7, 3.2 * len(panels) + 0.4), layout="constrained")
     families = sorted({line.family for _, lines in panels for line in lines})
     for number, (title, lines) in enumerate(panels, start=1):
@@ -103,7 +105,7 @@ def save_training(path: Path, panels: Sequence[tuple[str, Sequence[Line]]]) -> N
 
 
 def save_epochs(path: Path, lines: Sequence[ScoreLine], *, target: str, unit: str) -> None:
-    """Draw rho above and regret below, one line a score, over the epochs."""
+    """Draw rho above and regret below, over the epochs, one line per score."""
     figure = Figure(figsize=(7, 6.8), layout="constrained")
     titles = (f"rho with final {target}", f"regret at 1{', ' if unit else ''}{unit}")
     for row, (title, column) in enumerate(zip(titles, ("rho", "regret"), strict=True), start=1):
@@ -153,7 +155,7 @@ def save_front(path: Path, dots: Sequence[FrontDot], *, cost: str, y_title: str)
 
 
 def plain(text: str) -> str:
-    """Return text that matplotlib shows as it is: a dollar sign would start a formula."""
+    """Return text that matplotlib shows literally: a dollar sign would start a formula."""
     return text.replace("$", r"\$")
 
 

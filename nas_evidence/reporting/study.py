@@ -37,7 +37,7 @@ CAPTIONS: Mapping[str, str] = {
         "How to read it: each marker is one architecture. If the score can be trusted, the "
         "markers rise from the lower left to the upper right: what the score prefers is also "
         "better on the test data. Larger and brighter markers have more parameters; the shape of "
-        "a marker is its family. In the manner of Immer et al. (2021), Fig. 2."
+        "a marker is its family. After Immer et al. (2021), Fig. 2."
     ),
     "trust": (
         "How to read it: the dot is Spearman's rho between score and target over all "
@@ -46,16 +46,16 @@ CAPTIONS: Mapping[str, str] = {
         "that ranks should lie clearly to the right of its baselines."
     ),
     "training": (
-        "How to read it: one line an architecture, the thick one is the winner. Above, the score "
+        "How to read it: one line per architecture, the thick one is the winner. Above, the score "
         "that ranks (larger is better). Below, SOTL, the sum of the training losses so far "
         f"(smaller is better). At most the {MAX_LINES} best are drawn."
     ),
     "epochs": (
         "How to read it: each line is one score, taken at that epoch and compared with the test "
-        "result at the end of training. Above, rho (1 is the same order); below, what trusting "
-        "its first choice loses (0 is best). A line that is flat from early on means that shorter "
-        "training would have served as well. The thick line is the score that ranks; dotted "
-        "lines are baselines."
+        "result at the end of training. Above, rho (1 is the same order); below, the loss from "
+        "using its first choice (0 is best). A line that is flat from early on means that shorter "
+        "training would have sufficed. The thick line is the score that ranks; dotted lines are "
+        "baselines."
     ),
     "front": (
         "How to read it: up is a better score, left is cheaper. Large markers are on the Pareto "
@@ -68,7 +68,7 @@ CAPTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """Where a report lies."""
+    """The paths of a report."""
 
     html: Path
     markdown: Path
@@ -80,8 +80,8 @@ def build_report(
 ) -> ReportPaths:
     """Write the report of the study in `folder` to `to`, by default its folder `report`.
 
-    Reads the Parquet tables and study.toml and nothing else; builds for any number of trials. An
-    open page loads itself again every `reload_seconds`, where given.
+    Reads only the Parquet tables and study.toml; works for any number of trials. An open page
+    reloads itself every `reload_seconds`, if given.
 
     Raises:
         ValueError: the folder holds no study file.
@@ -105,7 +105,7 @@ def write_report(report: Report, to: Path, *, reload_seconds: int | None = None)
 
 
 def _values(report: Report) -> dict[str, object]:
-    """Return what both templates know."""
+    """Return the values that both templates use."""
     study, compared = report.study, report.compared
     varied = [name for name in _parameters(study) if name not in ("depth", "width")]
     accuracies = [a.test_accuracy for a in study.ranking if a.test_accuracy is not None]

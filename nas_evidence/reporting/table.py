@@ -29,10 +29,10 @@ CAPTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class TableReport:
-    """Statistics of a table, what to think of them, and where the report lies if written."""
+    """Statistics of a table, their verdicts, and the path of the report if written."""
 
     rows: tuple[Correlation, ...]
-    sentences: tuple[tuple[str, str], ...]  # (score, what to think of it)
+    sentences: tuple[tuple[str, str], ...]  # (score, verdict)
     warnings: tuple[str, ...]
     paths: ReportPaths | None
 
@@ -48,8 +48,8 @@ def rank_table_report(
 ) -> TableReport:
     """Return how `score` and the baselines rank `target` in a CSV file, by `group` if given.
 
-    Every column counts as larger-is-better. Writes a page, its Markdown twin and correlations.csv
-    where `to` is given.
+    Every column counts as larger-is-better. If `to` is given, writes a page, its Markdown twin
+    and correlations.csv.
 
     Raises:
         ValueError: the file is missing or not a table, a column is missing, or a column is not

@@ -1,9 +1,8 @@
 """A study folder as tables: read the Parquet files, average replicates, rank architectures.
 
-The unit of every comparison is the architecture: trials that differ in their seed alone are its
-replicates and enter as their mean, so that they never count as independent architectures. All
-targets are larger-is-better, so that a correlation keeps its sign: losses are negated, under the
-name of the loss.
+The unit of every comparison is the architecture: trials that differ only in their seed are its
+replicates and enter as their mean, never as independent architectures. All targets are
+larger-is-better, so that correlations keep their sign: losses are negated and keep their name.
 """
 
 from bisect import bisect_right
@@ -25,16 +24,16 @@ from nas_evidence.registry import FREE_SCORES
 from nas_evidence.spec import ALL_COSTS, StudySpec
 from nas_evidence.store import UnreadableFile, read_tables, rows_of
 
-#: What a score is compared with, by likelihood; the first one is the one that matters.
+#: The targets that scores are compared with, by likelihood; the first one is the main target.
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "categorical": ("test_accuracy", "test_nll_per_datum"),
     "gaussian": ("test_nll_per_datum", "test_rmse"),
 }
 LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
-Row = Mapping[str, Any]  # of a table, by column
-#: Baselines that are known without an evaluation too.
+Row = Mapping[str, Any]  # a table row by column
+#: Baselines that are also known without an evaluation.
 _FROM_OTHER_TABLES = frozenset({"n_parameters", "train_nll_per_datum"})
-#: Epochs looked at along training, at most; spread evenly, the last one among them.
+#: Most epochs shown along training; evenly spaced, including the last one.
 MAX_EPOCHS = 12
 
 
@@ -42,12 +41,12 @@ MAX_EPOCHS = 12
 class RankedArchitecture:
     """One architecture with complete trials; values are means over them.
 
-    rank         None where the objective is missing
-    trial_id     the trial that stands for it: the replicate of the best objective
+    rank         None if the objective is missing
+    trial_id     the trial that represents it: the replicate with the best objective
     spread       standard deviation of the objective over seeds, None for one value
-    rank_seeds   best and worst rank that one of its replicates alone would have had
-    rank_range   interval of its rank (see `maths/seeds.py`), None without any replicates
-    costs        of n_parameters, flops, memory_bytes and latency_seconds those that are known
+    rank_seeds   best and worst rank that a single one of its replicates would have
+    rank_range   interval of its rank (see `maths/seeds.py`), None without replicates
+    costs        n_parameters, flops, memory_bytes and latency_seconds, where known
     on_front     no other is as good in all objectives and better in one; None for one objective
     """
 
@@ -58,7 +57,7 @@ class RankedArchitecture:
     architecture: str
     values: Mapping[str, ParameterValue]
     n_parameters: int | None
-    objective: float | None  # as `Study.objective_unit` says
+    objective: float | None  # in `Study.objective_unit`
     spread: float | None
     rank_seeds: tuple[int, int] | None
     rank_range: tuple[int, int] | None
@@ -74,18 +73,18 @@ class RankedArchitecture:
 class Study:
     """A study as the report sees it.
 
-    trials         one row a finished trial, whatever its status
-    complete       one row a complete trial, by trial_id; `objective` as it is shown
-    architectures  one row an architecture with complete trials, by key, in the order of the
-                   first trial: family, `targets` and a column for each name in `scores`
+    trials         one row per finished trial, whatever its status
+    complete       one row per complete trial, by trial_id; `objective` as shown
+    architectures  one row per architecture with complete trials, by key, in order of first
+                   trial: family, `targets` and a column for each name in `scores`
     ranking        the same, best objective first
-    evidence       every evaluation, with a column `shown`: per datum where that has a meaning
+    evidence       every evaluation, with a column `shown`: per datum where that is defined
     terms          the parts of the last evaluations
-    curves         one row an epoch
-    by_epoch       trial_id, epoch, score, value (larger is better) of all trials, pruned ones
-                   too, at the `epochs`
-    epochs         at which evidence was stored, at most MAX_EPOCHS of them
-    certainty      how sure the ranking is, or None without replicates
+    curves         one row per epoch
+    by_epoch       trial_id, epoch, score, value (larger is better) of all trials at `epochs`,
+                   including pruned ones
+    epochs         epochs with stored evidence, at most MAX_EPOCHS
+    certainty      how certain the ranking is, or None without replicates
     """
 
     spec: StudySpec
@@ -214,7 +213,7 @@ def _final_scores(
     last = usable(last_evaluations(evidence))
     scores = last.pivot(index="trial_id", columns="estimator", values="value")
     for estimator in {objective, *evidence["estimator"]} - _FROM_OTHER_TABLES:
-        if estimator not in scores:  # never once valid: a column of missing values, not no column
+        if estimator not in scores:  # never valid: a column of missing values
             scores[estimator] = float("nan")
     scores = scores.reindex(complete.index)
     final = curves.drop_duplicates("trial_id", keep="last").set_index("trial_id")
@@ -231,7 +230,7 @@ def _final_scores(
 def _shown(
     evidence: pd.DataFrame, curves: pd.DataFrame, scores: pd.DataFrame, objective: str
 ) -> pd.Series:
-    """Return the objective of each trial as it is shown."""
+    """Return the objective of each trial as shown."""
     own = usable(last_evaluations(evidence[evidence["estimator"] == objective]))
     shown = own.set_index("trial_id")["shown"].reindex(scores.index)
     return shown.fillna(scores[objective]).astype(float)
@@ -279,7 +278,7 @@ def _ranking(
 
 
 def _rank_seeds(values: list[float], ascending: list[float]) -> tuple[int, int] | None:
-    """Return the best and worst rank that one of `values` has among the means of the others."""
+    """Return the best and worst rank that any of `values` has among the others' means."""
     if len(values) < 2:
         return None
     own = fmean(values)

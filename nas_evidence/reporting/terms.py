@@ -2,10 +2,10 @@
 
     log evidence = fit - 1/2 scatter - 1/2 log det ratio        all in nats per datum
 
-The fit is the log likelihood of the training data; scatter (how far the weights went from the
+The fit is the log likelihood of the training data; scatter (how far the weights moved from the
 prior mean) and the ratio of determinants (how much sharper the posterior is than the prior) are
-what the complexity costs. Layer by layer: the learned prior precision (large: the weights are held
-near zero) and how many of its parameters the data pin down.
+the cost of complexity. By layer: the learned prior precision (large: the weights are held near
+zero) and how many of its parameters the data determine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ from nas_evidence.record import TrialStatus
 from nas_evidence.registry import CURVATURES
 from nas_evidence.reporting.tables import Study, architecture_text, architecture_values
 
-#: Numbers of layers that a page holds at most; trials beyond it come without their layers.
+#: Most layer values on a page; further trials come without their layers.
 MAX_LAYER_CELLS = 120_000
-#: Parts that add up to the evidence: term, its factor and what it is called.
+#: Parts that add up to the evidence: term, factor and label.
 PARTS: Sequence[tuple[str, float, str]] = (
     ("log_likelihood", 1.0, "fit: log likelihood of the training data"),
     ("scatter", -0.5, "complexity: distance of the weights from zero (-1/2 scatter)"),
@@ -31,7 +31,7 @@ PARTS: Sequence[tuple[str, float, str]] = (
 
 @dataclass(frozen=True)
 class Layer:
-    """One group of parameters: its learned prior precision, and what the data pin down."""
+    """One group of parameters: its learned prior precision and effective parameters."""
 
     group: str
     prior_precision: float
@@ -40,7 +40,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Column:
-    """One trial of the comparison; `cells` by row name, missing ones absent."""
+    """One trial of the comparison; `cells` by row name, without missing ones."""
 
     trial_id: int
     label: str
@@ -50,7 +50,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Trials side by side, one for each of `n_ranked` architectures first, in their order.
+    """Trials side by side, first one for each of the `n_ranked` architectures, by rank.
 
     The first `n_parts` rows add up to the next one.
     """
@@ -62,11 +62,11 @@ class Comparison:
 
 
 def comparison(study: Study) -> Comparison | None:
-    """Return the evidence of every trial in parts, or None where no trial has any.
+    """Return the parts of every trial's evidence, or None if no trial has any.
 
-    First the trials that stand for the ranked architectures, in their order, then their other
-    seeds, then all others as far as they came. The evidence compared is the objective, or where
-    that is no Laplace evidence the first estimator that is one.
+    First the trials that represent the ranked architectures, by rank, then their other seeds,
+    then all other trials at their last evaluation. The evidence compared is the objective or, if
+    that is not a Laplace evidence, the first estimator that is.
     """
     kinds = [name for name in study.scores if name in CURVATURES]
     if not kinds:
@@ -98,7 +98,7 @@ def comparison(study: Study) -> Comparison | None:
 
 
 def _ranks(study: Study) -> dict[int, tuple[int, int]]:
-    """Return of each ranked trial 0 if it stands for its architecture, else 1, and the rank."""
+    """Return for each ranked trial 0 if it represents its architecture, else 1, and the rank."""
     return {
         trial_id: (int(trial_id != one.trial_id), one.rank)
         for one in study.ranking
@@ -116,7 +116,7 @@ def _label(trial_id: int, trial: Mapping[str, Any], rank: tuple[int, int] | None
 
 
 def _layers(own: pd.DataFrame) -> dict[int, tuple[Layer, ...]]:
-    """Return the groups of each trial that have a prior, in the order of the network."""
+    """Return the groups with a prior of each trial, in network order."""
     shown = own[own["term"].isin(["prior_precision", "effective_parameters"])]
     found: dict[int, dict[str, dict[str, float]]] = {}
     columns = (shown[name] for name in ("trial_id", "group", "term", "value"))
@@ -157,7 +157,7 @@ def _cells(
 
 
 def term_rows(compared: Comparison) -> pd.DataFrame:
-    """Return the comparison as a table, one row a trial."""
+    """Return the comparison as a table, one row per trial."""
     return pd.DataFrame(
         [{"trial_id": c.trial_id, "trial": c.label, **c.cells} for c in compared.columns],
         columns=["trial_id", "trial", *compared.rows],
@@ -165,7 +165,7 @@ def term_rows(compared: Comparison) -> pd.DataFrame:
 
 
 def layer_rows(compared: Comparison) -> pd.DataFrame:
-    """Return the layers as a table, one row a trial and group of parameters."""
+    """Return the layers as a table, one row per trial and group of parameters."""
     return pd.DataFrame(
         [{"trial_id": c.trial_id, **asdict(one)} for c in compared.columns for one in c.layers],
         columns=["trial_id", *(field.name for field in fields(Layer))],
@@ -173,7 +173,7 @@ def layer_rows(compared: Comparison) -> pd.DataFrame:
 
 
 def page_data(compared: Comparison) -> list[dict[str, object]]:
-    """Return what the page's script needs of each trial, in more digits than the page shows."""
+    """Return the data of each trial for the page's script, with more digits than shown."""
     return [
         {
             "label": column.label,
@@ -192,7 +192,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def gap_sentence(compared: Comparison) -> str:
-    """Say which part of the evidence sets the first two apart most."""
+    """Say how fit and complexity set the first two apart."""
     if compared.n_ranked < 2:
         return ""
     first, second = compared.columns[:2]

@@ -1,4 +1,4 @@
-"""Keep the report of a running study fresh: rebuild it when its tables have changed."""
+"""Keep the report of a running study up to date: rebuild it when its tables change."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from nas_evidence.codec import load_study
 from nas_evidence.reporting.study import ReportPaths, build_report
 from nas_evidence.store import TABLES, read_table
 
-#: What changed in a folder: its result files with their times and sizes.
+#: The state of a folder: its result files with their times and sizes.
 Stamp = frozenset[tuple[str, int, int]]
 
 
@@ -22,19 +22,19 @@ def watch(
     clock: Callable[[], float] = monotonic,
     sleep: Callable[[float], None] = wait,
 ) -> Iterator[ReportPaths]:
-    """Build the report at once, and again whenever a result has come, until the study is over.
+    """Build the report now, and again whenever a result arrives, until the study ends.
 
-    Yields after each build. While the study runs an open page loads itself again; the last one,
-    of the finished study, does not. A folder without any result yet is waited for.
+    Yields after each build. While the study runs an open page reloads itself; the last page, of
+    the finished study, does not. Waits if the folder has no results yet.
 
     Args:
-        folder: of the study.
-        is_over: tells that no more results will come; by default, that as many trials are
-            finished as the study has.
-        every_seconds: from the start of one build to that of the next, at least.
+        folder: the study folder.
+        is_over: returns whether no more results will come; by default, whether all trials of the
+            study have finished.
+        every_seconds: least time between the starts of two builds.
         build: writes the report; takes the folder and `reload_seconds`.
-        clock: in seconds.
-        sleep: waits so many seconds.
+        clock: returns the time in seconds.
+        sleep: waits for a number of seconds.
 
     Raises:
         ValueError: `every_seconds` is not positive, or the folder holds no study file.
@@ -44,7 +44,10 @@ def watch(
     over = is_over or (lambda: all_finished(folder))
     built: Stamp | None = None
     while True:
-        started, last = clock(), over()  # asked before reading: what comes later is read again
+        started, last = (
+            clock(),
+            over(),
+        )  # checked before reading, so that later results are read again
         found = stamp(folder)
         if last or found != built:
             reload_seconds = None if last else max(1, round(every_seconds))
@@ -56,18 +59,18 @@ def watch(
 
 
 def stamp(folder: Path) -> Stamp:
-    """Return what tells one state of a study's results from another."""
+    """Return the state of a study's results, to detect changes."""
     found = set()
     for table in TABLES:
         for path in (folder / table).glob("*.parquet"):
             try:
                 state = path.stat()
-            except FileNotFoundError:  # joined into a larger file this very moment
+            except FileNotFoundError:  # just merged into a larger file
                 continue
             found.add((f"{table}/{path.name}", state.st_mtime_ns, state.st_size))
     return frozenset(found)
 
 
 def all_finished(folder: Path) -> bool:
-    """Return whether as many trials are finished as the study has."""
+    """Return whether all trials of the study have finished."""
     return len(read_table(folder, "trials")) >= load_study(folder / "study.toml").n_trials

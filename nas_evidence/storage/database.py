@@ -115,11 +115,11 @@ def check_database(database: Database) -> None:
         ) from None
     except exc.SQLAlchemyError as error:
         raise ValueError(
-            f"{said(database, error)} Check its address, the user, and {PASSWORD_VARIABLE}."
+            f"{error_line(database, error)} Check its address, the user, and {PASSWORD_VARIABLE}."
         ) from None
 
 
-class Patient:
+class RetryingStorage:
     """A storage that retries every call while the server is silent.
 
     A call may have taken effect although its answer was lost, so callers only write what may be
@@ -133,19 +133,19 @@ class Patient:
         method = getattr(self._storage, name)
 
         def call(*arguments: Any, **named: Any) -> Any:
-            return patiently(lambda: method(*arguments, **named), self._database)
+            return with_retries(lambda: method(*arguments, **named), self._database)
 
         return call
 
 
-def connected(connect: Callable[[], Any], database: Database) -> Patient:
+def connected(connect: Callable[[], Any], database: Database) -> RetryingStorage:
     """Return the storage that `connect` returns, with retries while the server is silent."""
     try:
-        storage = patiently(connect, database)
+        storage = with_retries(connect, database)
     except (exc.IntegrityError, exc.ProgrammingError):  # another study made the tables just now
         time.sleep(1.0)
-        storage = patiently(connect, database)
-    return Patient(storage, database)
+        storage = with_retries(connect, database)
+    return RetryingStorage(storage, database)
 
 
 def study_in(
@@ -176,31 +176,33 @@ def study_in(
     return study_id
 
 
-def patiently(action: Callable[[], Any], database: Database) -> Any:
+def with_retries(action: Callable[[], Any], database: Database) -> Any:
     """Return what the action returns; retry while the server is silent.
 
     Raises:
         StudyStoppedError: if it is silent for too long.
     """
 
-    def may_pass(error: BaseException) -> bool:
+    def may_be_temporary(error: BaseException) -> bool:
         return not database.url.startswith("sqlite") and is_silent(error)
 
     try:
         return try_again(
             action,
-            when=may_pass,
+            when=may_be_temporary,
             patience=PATIENCE,
             pause=0.5,
             longest_pause=LONGEST_PAUSE,
-            before_pause=lambda e: _LOG.warning("database_silent error=%s", said(database, e)),
+            before_pause=lambda e: _LOG.warning(
+                "database_silent error=%s", error_line(database, e)
+            ),
         )
     except Exception as error:
-        if not may_pass(error):
+        if not may_be_temporary(error):
             raise
         raise StudyStoppedError(
-            f"{said(database, error)} The study stopped after {PATIENCE:.0f} s and nothing is "
-            "lost: resume it when the server is back."
+            f"{error_line(database, error)} The study stopped after {PATIENCE:.0f} s and nothing "
+            "is lost: resume it when the server is back."
         ) from None
 
 
@@ -209,7 +211,7 @@ def is_silent(error: BaseException) -> bool:
     return isinstance(error, _SILENT) or isinstance(error.__cause__, _SILENT)
 
 
-def said(database: Database, error: BaseException) -> str:
+def error_line(database: Database, error: BaseException) -> str:
     """Return a database error as one line without a password."""
     cause = error.__cause__ if isinstance(error.__cause__, exc.SQLAlchemyError) else error
     words = str(getattr(cause, "orig", None) or cause).strip().splitlines()

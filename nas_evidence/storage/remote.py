@@ -179,16 +179,16 @@ class Remote:
         try:
             return try_again(
                 action,
-                when=_may_pass,
+                when=_may_be_temporary,
                 patience=PATIENCE if patience is None else patience,
                 pause=0.5,
                 longest_pause=LONGEST_PAUSE,
                 before_pause=lambda e: _LOG.warning("store_silent uri=%s error=%r", self.uri, e),
             )
         except Exception as error:  # each service has its own errors
-            raise StoreError(self._said(error)) from None
+            raise StoreError(self._error_line(error)) from None
 
-    def _said(self, error: Exception) -> str:
+    def _error_line(self, error: Exception) -> str:
         why = (str(error).strip().splitlines() or [type(error).__name__])[-1].rstrip(".")
         return (
             f"the store {self.uri} cannot be used: {why}. Check its address, that its bucket "
@@ -196,7 +196,7 @@ class Remote:
         )
 
 
-def _may_pass(error: BaseException) -> bool:
+def _may_be_temporary(error: BaseException) -> bool:
     """Return whether a retry may help; each service has its own errors."""
     hopeless = isinstance(error, _HOPELESS) or type(error).__name__ in _HOPELESS_NAMES
     return isinstance(error, Exception) and not hopeless

@@ -19,7 +19,7 @@ _NAME = "node-token"
 #: Runs on a node; returns why it cannot use the store, or "".
 Look = Callable[[], str]
 #: The answer for a node that died in the meantime: it gets no worker, but the study goes on.
-GONE = "the node was lost"
+NODE_LOST = "the node was lost"
 #: Waits up to the given number of seconds for the answer; None if it has not arrived.
 Answered = Callable[[float], str | None]
 
@@ -37,7 +37,7 @@ class NodeCheck:
         self._answers: dict[str, Answered] = {}
         self._seeing: set[str] = set()
         token = uuid.uuid4().hex
-        self._look = partial(why_blind, place, token)
+        self._look = partial(why_unseen, place, token)
         if is_uri(place):
             Remote(place).write(_NAME, token.encode())
         else:
@@ -51,7 +51,9 @@ class NodeCheck:
         """
         answers = {name: self._ask(name, self._look) for name in nodes}
         why = {name: answer(timeout) for name, answer in answers.items()}
-        if blind := {nodes[n]: w or "no answer" for n, w in why.items() if w not in ("", GONE)}:
+        if blind := {
+            nodes[n]: w or "no answer" for n, w in why.items() if w not in ("", NODE_LOST)
+        }:
             raise ValueError(refusal(self._place, blind))
         self._seeing = {name for name in nodes if why[name] == ""}
 
@@ -62,7 +64,7 @@ class NodeCheck:
         if name not in self._answers:
             self._answers[name] = self._ask(name, self._look)
         why = self._answers[name](0.0)
-        if why == GONE:
+        if why == NODE_LOST:
             del self._answers[name]  # if it comes back, it is asked again
         elif why:
             _LOG.warning("node_refused %s", refusal(self._place, {address: why}))
@@ -79,7 +81,7 @@ class NodeCheck:
             (Path(self._place) / _NAME).unlink(missing_ok=True)
 
 
-def why_blind(place: str, token: str) -> str:
+def why_unseen(place: str, token: str) -> str:
     """Return why this machine cannot use the store that holds the token, or ""."""
     try:
         if is_uri(place):

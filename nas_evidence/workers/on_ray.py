@@ -30,7 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nas_evidence.data import ArrayData
 from nas_evidence.record import TrialRecord
 from nas_evidence.spec import Assignment, ResourceSpec
-from nas_evidence.workers.node_check import GONE, Answered, Look, NodeCheck
+from nas_evidence.workers.node_check import NODE_LOST, Answered, Look, NodeCheck
 from nas_evidence.workers.packing import SHARES, Node, Slot, share_for
 from nas_evidence.workers.pool import PATIENCE, Pool, Pooled
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
@@ -347,7 +347,7 @@ def _ask(node: str, look: Look) -> Answered:
         try:
             return str(ray.get(found)) if ready else None
         except (NodeDiedError, TaskUnschedulableError):
-            return GONE
+            return NODE_LOST
         except RayError as error:
             return _why(error)
 

@@ -126,7 +126,7 @@ class Pool:
         elif is_over:
             if worker.started:
                 worker.launch, worker.started = None, False
-            if reason := self._worn_out(worker, answer):
+            if reason := self._why_retire(worker, answer):
                 _LOG.info("worker_replaced reason=%s", reason)
                 self._remove(worker)
                 return
@@ -263,7 +263,7 @@ class Pool:
         own = int(gpu) if gpu.isdigit() and int(gpu) in free else next(iter(free), 0)
         return numbers.setdefault(gpu, own)
 
-    def _worn_out(self, worker: Pooled, answer: Answer) -> str:
+    def _why_retire(self, worker: Pooled, answer: Answer) -> str:
         growth = answer.resident_bytes - worker.baseline_bytes
         if answer.must_go:
             return answer.must_go

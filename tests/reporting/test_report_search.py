@@ -234,7 +234,7 @@ def test_a_replay_says_what_halving_would_have_saved_and_lost(tmp_path: Path) ->
     assert_allclose(first.target_lost, 0.9 - 0.8)
     assert said.rungs[1].winner_kept
     text = " ".join(said.sentences)
-    assert "stopped at epoch 5, and lost" in text
+    assert "pruned at epoch 5" in text
     assert "10.00 points of test_accuracy behind" in text
 
 
@@ -268,7 +268,7 @@ def test_infeasible_trials_are_counted_by_the_limit_they_break(tmp_path: Path) -
     ]
     assert [(s.status, s.n) for s in statuses(study)] == [("complete", 1), ("infeasible", 3)]
     page = build_report(tmp_path).html.read_text(encoding="utf-8")
-    assert "11 % of the 3.5 min" in page  # 21 + 3 * 1 of 210 seconds
+    assert "11 % of its budget of 3.5 min" in page  # 21 + 3 * 1 of 210 seconds
 
 
 def test_the_terms_side_by_side_add_up_to_the_evidence(tmp_path: Path) -> None:

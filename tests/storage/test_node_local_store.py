@@ -12,7 +12,7 @@ import pytest
 from nas_evidence.data import load
 from nas_evidence.spec import DatasetSpec, ResourceSpec
 from nas_evidence.storage.remote import Remote
-from nas_evidence.workers.node_check import GONE, Look, NodeCheck, refusal, why_blind
+from nas_evidence.workers.node_check import NODE_LOST, Look, NodeCheck, refusal, why_unseen
 
 NODES = {"a": "10.0.0.1", "b": "10.0.0.2"}
 
@@ -22,7 +22,7 @@ def on_nodes(blind: dict[str, str]) -> Callable[[str, Look], Callable[[float], s
 
     def ask(node: str, look: Look) -> Callable[[float], str | None]:
         if node in blind:
-            look = partial(why_blind, blind[node], look.args[1])  # type: ignore[attr-defined]
+            look = partial(why_unseen, blind[node], look.args[1])  # type: ignore[attr-defined]
         return lambda timeout: look()
 
     return ask
@@ -75,7 +75,7 @@ def test_a_node_that_gives_no_answer_is_not_taken_for_one_that_sees(tmp_path: Pa
 def test_a_node_that_dies_meanwhile_is_no_reason_to_stop_and_is_asked_again(
     tmp_path: Path,
 ) -> None:
-    said = iter([GONE, GONE, ""])
+    said = iter([NODE_LOST, NODE_LOST, ""])
     there = {"a": lambda timeout: ""}
     check = NodeCheck(str(tmp_path), lambda node, look: there.get(node, lambda _: next(said)))
     check.require({"a": "10.0.0.1", "b": "10.0.0.2"}, timeout=1.0)

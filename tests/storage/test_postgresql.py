@@ -18,7 +18,13 @@ from nas_evidence.codec import StudyError, load_study
 from nas_evidence.driver.driver import Driver
 from nas_evidence.proposing.proposer import Proposer, Told
 from nas_evidence.spec import StudySpec
-from nas_evidence.storage.database import Database, Patient, check_database, database_of, said
+from nas_evidence.storage.database import (
+    Database,
+    RetryingStorage,
+    check_database,
+    database_of,
+    error_line,
+)
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.study_folder import open_study
 from nas_evidence.store import finished, read_table
@@ -288,7 +294,7 @@ def test_a_password_in_the_environment_s_url_is_used_and_never_kept(
     assert database.url == "postgresql+psycopg://me@host/db"
     assert database.engine_options["connect_args"]["password"] == "h1dden"
     assert "h1dden" not in repr(database)
-    assert "h1dden" not in said(database, ValueError("for h1dden at x://a:h1dden@b"))
+    assert "h1dden" not in error_line(database, ValueError("for h1dden at x://a:h1dden@b"))
     assert_nowhere(tmp_path, "h1dden")
     monkeypatch.setenv("NAS_EVIDENCE_DATABASE", "postgresql://me:h1dden@host:port/db")
     with pytest.raises(ValueError, match="is no database URL") as caught:
@@ -325,7 +331,7 @@ def test_what_a_silent_server_had_written_counts_once(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/s.db", "s")
     proposer = Proposer(study(), database)
     storage = proposer._storage
-    assert isinstance(storage, Patient)
+    assert isinstance(storage, RetryingStorage)
     plain = storage._storage.create_new_trial
 
     def written_twice(*arguments: object) -> int:
