@@ -359,8 +359,8 @@ def _message(error: ErrorDetails, places: _Places) -> str:
         return f"{place}: unknown key '{key}'{where}{_known(key, fields)}"
     if error["type"] == "missing":
         return f"{place}: missing key '{key}'{where}"
-    if error["type"] == "value_error":
-        text = str(error["ctx"]["error"])
+    text = str(error["ctx"]["error"]) if error["type"] == "value_error" else "must"
+    if not text.startswith("must"):  # of one value: its key is named below
         about = re.match(r"`(\w+)", text)
         place = places.of(f"{name}.{about.group(1)}".strip(".")) if about else place
         table = name if name in TABLES else table
@@ -373,7 +373,7 @@ def _reason(error: ErrorDetails) -> str:
     kind, given = error["type"], error["input"]
     context = error.get("ctx", {})
     if kind == "literal_error":
-        options = re.findall(r"'([^']*)'", str(context["expected"]))
+        options = re.findall(r"[\w.-]+(?=')|\b\d+\b", str(context["expected"]))
         near = difflib.get_close_matches(str(given), options, n=1, cutoff=0.5)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         listed = f"one of {', '.join(options)}"

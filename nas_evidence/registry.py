@@ -272,12 +272,9 @@ def declared(name: str) -> Score:
         return SCORES[name]
     if is_outside(name):
         return _OUTSIDE.get(name, Score(name=name, summary=name, implementation=name))
-    known = [*SCORES, *ALIASES]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    meant = f"; did you mean '{near[0]}'?" if near else ""
-    raise ValueError(
-        f"must be one of {', '.join(study_scores())}, or module:NAME, but got {name!r}{meant}"
-    )
+    near = difflib.get_close_matches(name, [*SCORES, *ALIASES], n=1, cutoff=0.5)
+    meant = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(study_scores())}"
+    raise ValueError(f"must be the name of a score, or module:NAME, but got {name!r}; {meant}")
 
 
 def study_scores() -> tuple[str, ...]:
