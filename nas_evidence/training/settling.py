@@ -342,6 +342,7 @@ def _finish(
 ) -> None:
     """Put the state that is kept into the training, and say how far from a mode it is."""
     settling.done = True
+    settling.pairs = Pairs.none(settling.theta)  # checkpoints are small again
     any_mode = _is_convex(assignment) or settling.held
     anywhere = any_mode or assignment.plan.likelihood == "gaussian"
     for candidate in _candidates(settling, training, any_mode=any_mode):
