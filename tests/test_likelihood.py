@@ -3,9 +3,9 @@ import math
 import pytest
 import reference
 import torch
+from largest_tensor import LargestTensor
 from torch.distributions import Normal
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nas_evidence.likelihood import Categorical, Gaussian
 
@@ -152,18 +152,6 @@ def test_a_sampled_root_has_zeros_where_probabilities_are_exactly_zero() -> None
     assert bool((found[0][outputs.softmax(1) == 0] == 0).all())
 
 
-class _LargestTensor(TorchDispatchMode):
-    """Records the number of elements of the largest tensor that any operation returns."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor):
-            self.largest = max(self.largest, result.numel())
-        return result
-
-
 @pytest.mark.parametrize("likelihood", [Categorical(), Gaussian(0.5)])
 def test_sampled_roots_of_many_outputs_need_no_square_array(
     likelihood: Categorical | Gaussian,
@@ -172,7 +160,7 @@ def test_sampled_roots_of_many_outputs_need_no_square_array(
     outputs = torch.randn(n_data, n_outputs)
     outputs[0, 7] = 1e4  # saturated: every other probability is exactly zero
     outputs[1] *= 100
-    with _LargestTensor() as seen:
+    with LargestTensor() as seen:
         roots = likelihood.sampled_roots(outputs, torch.Generator().manual_seed(3))
     assert roots.shape == (1, n_data, n_outputs)
     assert bool(roots.isfinite().all())
