@@ -3,6 +3,7 @@ import math
 import pytest
 import reference
 import torch
+from largest_tensor import LargestTensor
 from torch.distributions import Normal
 from torch.testing import assert_close
 
@@ -118,6 +119,52 @@ def test_sampled_roots_are_unbiased(
     exact = _outer(likelihood.hessian_roots(outputs))[0]
     error = products.std(0) / math.sqrt(draws)
     assert bool(((products.mean(0) - exact).abs() <= 5 * error + 1e-12).all())
+
+
+def _signed_sum_of_roots(
+    likelihood: Categorical | Gaussian, outputs: torch.Tensor, seed: int
+) -> torch.Tensor:
+    """The definition of a sampled root: all exact roots, each with its own random sign."""
+    roots = likelihood.hessian_roots(outputs)
+    generator = torch.Generator().manual_seed(seed)
+    signs = 2 * torch.randint(0, 2, roots.shape[:2], generator=generator) - 1
+    return (signs[:, :, None].to(roots) * roots).sum(0, keepdim=True)
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Categorical(2.5), Gaussian(0.5)])
+@pytest.mark.parametrize("scale", [0.1, 3.0, 300.0])
+@pytest.mark.parametrize("n_classes", CLASSES)
+def test_a_sampled_root_is_the_signed_sum_of_the_exact_roots(
+    likelihood: Categorical | Gaussian, scale: float, n_classes: int
+) -> None:
+    outputs = scale * torch.randn(50, n_classes, dtype=torch.float64)
+    found = likelihood.sampled_roots(outputs, torch.Generator().manual_seed(3))
+    expected = _signed_sum_of_roots(likelihood, outputs, 3)
+    assert_close(found, expected, rtol=1e-13, atol=1e-15)
+
+
+def test_a_sampled_root_has_zeros_where_probabilities_are_exactly_zero() -> None:
+    inf = float("inf")
+    rows = [[0.0, -inf, 1.0, -inf], [-inf, 0.0, -inf, -inf], [-2e3, 0.0, 2e3, 1.0]]
+    outputs = torch.tensor(rows, dtype=torch.float64)
+    found = Categorical().sampled_roots(outputs, torch.Generator().manual_seed(3))
+    assert_close(found, _signed_sum_of_roots(Categorical(), outputs, 3), rtol=1e-13, atol=0)
+    assert bool((found[0][outputs.softmax(1) == 0] == 0).all())
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Gaussian(0.5)])
+def test_sampled_roots_of_many_outputs_need_no_square_array(
+    likelihood: Categorical | Gaussian,
+) -> None:
+    n_data, n_outputs = 4, 1000
+    outputs = torch.randn(n_data, n_outputs)
+    outputs[0, 7] = 1e4  # saturated: every other probability is exactly zero
+    outputs[1] *= 100
+    with LargestTensor() as seen:
+        roots = likelihood.sampled_roots(outputs, torch.Generator().manual_seed(3))
+    assert roots.shape == (1, n_data, n_outputs)
+    assert bool(roots.isfinite().all())
+    assert 0 < seen.largest <= n_data * n_outputs
 
 
 def test_mistakes_are_refused_in_words() -> None:

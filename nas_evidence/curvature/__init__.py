@@ -91,8 +91,9 @@ def _sum(one: T | None, other: T | None) -> T | None:
 def merge(passes: Sequence[CurvaturePass]) -> CurvaturePass:
     """Return the pass over all data, from passes of one kind over disjoint shards.
 
-    Works for all kinds except ekfac_ggn, whose basis depends on all data. The full kinds choose
-    their form by the size of their data; shards of either form add up to the form of all data.
+    Works for all kinds except ekfac_ggn, whose basis depends on all data. block_ggn and the
+    full kinds choose their form by the size of their data; shards of either form add up to the
+    form of all data.
 
     Raises:
         ValueError: if `passes` is empty, or they cannot be added.

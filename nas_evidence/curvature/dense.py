@@ -1,9 +1,10 @@
-"""Dense curvature: exact blocks of tensors, and the full matrix in two forms.
+"""Dense curvature: exact blocks of tensors, and the full matrix, each in two forms.
 
     H = Σ_{n,k} g gᵀ,   g = J_nᵀ r_k  [P]      M rows g in all: N (C − 1) or N C for the GGN,
                                                N for the empirical Fisher
     P <= M   the P x P matrix                  M < P   the rows, for M x M Gram matrices
 
+For a block P is the number of parameters of its tensor.
 The memory is estimated first; if there is too little, an error states the estimate.
 """
 
@@ -16,7 +17,7 @@ from nas_evidence.curvature.layers import Layer
 from nas_evidence.curvature.layerwise import Sums
 from nas_evidence.curvature.memory import COPIES, require_memory, squares
 from nas_evidence.curvature.sweep import Sweep
-from nas_evidence.maths.blocks import Dense
+from nas_evidence.maths.blocks import Block, Dense, Rows
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 
 _INSTEAD = "kfac_ggn, ekfac_ggn or a diagonal kind"
@@ -24,8 +25,10 @@ _INSTEAD = "kfac_ggn, ekfac_ggn or a diagonal kind"
 
 @dataclass
 class BlockCollector:
-    """The exact block of each parameter tensor."""
+    """The exact block of each parameter tensor: the sum of outer products, or the rows."""
 
+    stored: dict[str, Tensor]  # [M, size] of the tensors with more parameters than rows
+    filled: dict[str, int] = field(default_factory=dict)
     sums: Sums = field(default_factory=Sums)
 
     def keep(self, layer: Layer, a: Tensor) -> Tensor:
@@ -33,14 +36,25 @@ class BlockCollector:
         return a
 
     def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
-        """Add the outer products of one column."""
+        """Add the outer products of one column, or store its rows."""
         assert a is not None
         for name, gradients in zip(layer.names, layer.gradients(a, s), strict=True):
+            if name in self.stored:
+                start = self.filled.get(name, 0)
+                self.filled[name] = start + len(gradients)
+                self.stored[name][start : self.filled[name]] = gradients
+                continue
             rows = gradients.double()
             self.sums.add(name, rows.mT @ rows)
 
     def end_column(self) -> None:
         """Do nothing: `receive` adds at once."""
+
+    def block(self, name: str) -> Block:
+        """Return the block of one tensor."""
+        if name in self.stored:
+            return Rows(self.stored[name])
+        return Dense(self.sums.total(name))
 
 
 @dataclass
@@ -77,14 +91,24 @@ class RowCollector:
 
 
 def tensor_blocks(sweep: Sweep) -> BlockDiagonal:
-    """Return the exact block of each parameter tensor."""
-    sizes = _sizes(sweep)
+    """Return the exact block of each parameter tensor, each in its smaller form."""
+    names, sizes, device = _names(sweep), _sizes(sweep), sweep.inputs.device
+    n_rows = len(sweep.inputs) * sweep.n_columns
+    wide = {name: size for name, size in zip(names, sizes, strict=True) if n_rows < size}
+    square = [size for size in sizes if size <= n_rows]
+    dtype = next(sweep.model.parameters()).dtype
+    n_bytes = squares(square) if square else 0
+    if wide:
+        n_bytes += n_rows * dtype.itemsize * sum(wide.values())
+        n_bytes += 8 * COPIES * n_rows * max(wide.values())
     what = f"a block for each of {len(sizes)} tensors, the largest with {max(sizes)} parameters,"
-    require_memory(what, squares(sizes), sweep.inputs.device, instead=_INSTEAD)
-    collector = BlockCollector()
+    require_memory(what, n_bytes, device, instead=_INSTEAD)
+    stored = {
+        name: torch.zeros(n_rows, size, dtype=dtype, device=device) for name, size in wide.items()
+    }
+    collector = BlockCollector(stored)
     sweep.run(collector)
-    names = _names(sweep)
-    return BlockDiagonal(names, tuple(Dense(collector.sums.total(name)) for name in names))
+    return BlockDiagonal(names, tuple(collector.block(name) for name in names))
 
 
 def full(sweep: Sweep) -> FullMatrix | FullKernel:

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker, Rotated
+from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker, Rotated, Rows
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
 
@@ -39,7 +39,7 @@ class BlockInverse:
     @cached_property
     def _decomposed(self) -> tuple[Diagonal | Rotated | tuple[Tensor, Tensor], ...]:
         return tuple(
-            block.decomposed() if isinstance(block, Dense | Kronecker) else block
+            block.decomposed() if isinstance(block, Dense | Rows | Kronecker) else block
             for block in self.curvature.blocks
         )
 
@@ -59,4 +59,8 @@ def _solved(
         rotated = rotated / (scale * block.values.clamp(min=0) + delta)
         return (block.left @ rotated @ block.right.mT).flatten()
     eigenvalues, vectors = block
-    return vectors @ ((vectors.mT @ v) / (scale * eigenvalues + delta))
+    inside = vectors.mT @ v
+    solved = vectors @ (inside / (scale * eigenvalues + delta))
+    if len(inside) < len(v):  # all other eigenvalues are 0
+        solved = solved + (v - vectors @ inside) / delta
+    return solved

@@ -131,7 +131,11 @@ def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:
 
 
 def factor_bytes(kind: str, model: nn.Module) -> int:
-    """Return the bytes that a curvature kind stores for a model, in float64."""
+    """Return the bytes that a curvature kind stores for a model, in float64.
+
+    The dense kinds store less where rows are fewer than parameters; this is their matrix form,
+    the most for any number of data.
+    """
     elements = sum(side**2 for side in _sides(kind, model))
     structure = CURVATURES[kind].structure
     if structure == "diagonal":

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass, row_grams
 from nas_evidence.curvature.layers import WeightLayer
-from nas_evidence.maths.blocks import Block, Dense, Diagonal, Rotated
+from nas_evidence.maths.blocks import Block, Dense, Diagonal, Rotated, Rows
 from nas_evidence.maths.structured import BlockDiagonal
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -43,6 +43,8 @@ def _matrix(block: Block) -> Tensor:
         return torch.diag(block.values)
     if isinstance(block, Dense):
         return block.matrix
+    if isinstance(block, Rows):
+        return block.as_dense().matrix
     if isinstance(block, Rotated):
         triples = zip(block.left, block.right, block.values, strict=True)
         parts = [(torch.kron(b, a), v.flatten()) for b, a, v in triples]

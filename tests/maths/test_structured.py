@@ -3,7 +3,7 @@ import reference
 import torch
 from torch.testing import assert_close
 
-from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker, Rotated
+from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker, Rotated, Rows
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 
 DELTA = torch.tensor([0.3, 2.0], dtype=torch.float64)
@@ -24,6 +24,7 @@ def _kronecker(groups: int) -> tuple[Kronecker, torch.Tensor]:
 def _structures() -> dict[str, tuple[BlockDiagonal, list[torch.Tensor]]]:
     diagonal = torch.rand(4, generator=torch.Generator().manual_seed(1)).double()
     dense = _gram(3, 5, seed=2)
+    few = torch.randn(2, 5, generator=torch.Generator().manual_seed(3)).double()
     kronecker, kronecker_dense = _kronecker(1)
     left, right = (
         torch.linalg.eigh(_gram(7, 2, seed=4))[1],
@@ -35,6 +36,7 @@ def _structures() -> dict[str, tuple[BlockDiagonal, list[torch.Tensor]]]:
     blocks = {
         "diagonal": (Diagonal(diagonal), torch.diag(diagonal)),
         "dense": (Dense(dense), dense),
+        "rows": (Rows(few), few.T @ few),
         "kronecker": (kronecker, kronecker_dense),
         "grouped": (grouped, grouped_dense),
         "rotated": (
@@ -148,7 +150,7 @@ def test_one_precision_for_each_parameter_matches_dense_algebra() -> None:
         assert_close(quadratic, (vector.square() / (diagonal + delta)).sum())
 
 
-@pytest.mark.parametrize("name", ["dense", "kronecker", "rotated"])
+@pytest.mark.parametrize("name", ["dense", "rows", "kronecker", "rotated"])
 def test_one_precision_for_each_parameter_is_refused_without_a_diagonal(name: str) -> None:
     structure, _ = _structures()[name]
     with pytest.raises(ValueError, match="needs a diagonal kind"):
