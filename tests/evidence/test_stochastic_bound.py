@@ -117,7 +117,7 @@ def test_the_model_is_left_in_training_and_bad_blocks_are_refused() -> None:
     ask = {"likelihood": Categorical(), "generator": torch.Generator().manual_seed(0)}
     stochastic_lower_bound(model, x, y, prior_precision=1.0, block_size=4, n_blocks_seen=2, **ask)
     assert all(module.training for module in model.modules())
-    with pytest.raises(ValueError, match="from 2 to the 6 blocks of 4"):
+    with pytest.raises(ValueError, match="from 2 to 6, the blocks of 4"):
         stochastic_lower_bound(
             model, x, y, prior_precision=1.0, block_size=4, n_blocks_seen=7, **ask
         )
