@@ -30,8 +30,8 @@
 # they take a fraction of a second.
 #
 # One thing to know about Newton steps, which go to the optimum of the evidence at once: taken before
-# a network has learned anything, they find that it needs no weights. So an update raises no precision
-# as long as a network of zeros would be the better mode (`training/online.py`).
+# a network has learned anything, they find that it needs no weights. So an update raises no precision,
+# noise or temperature as long as a network of zeros would be the better mode (`training/online.py`).
 
 # %%
 import os
@@ -46,7 +46,7 @@ from nas_evidence import estimate_evidence
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, OnlinePlan, TrainingPlan
 from nas_evidence.training.loop import begin, train_epoch
-from nas_evidence.training.online import evaluate
+from nas_evidence.training.online import update_and_follow
 
 quick = os.environ.get("NAS_EVIDENCE_NOTEBOOK_QUICK") == "1"  # set where notebooks are tested
 data = Path(os.environ.get("NAS_EVIDENCE_DATA", "data"))
@@ -83,9 +83,9 @@ def train(model, x, y, *, epochs=epochs, **plan):
         train_epoch(state, tensors, assignment)
         state.epoch = epoch
         if epoch % plan.online.every == 0:
-            evaluate(state, tensors, assignment)
-            found = {e.estimate.estimator: e.estimate.value for e in state.evaluations[-9:]}
-            path.append((float(state.prior_precision[0]), found[curvature]))
+            passes = update_and_follow(state, tensors, assignment)
+            evidence = passes.estimate(curvature, passes.of(curvature)[0]).value
+            path.append((float(state.prior_precision[0]), evidence))
     return state, np.array(path)
 
 

@@ -7,7 +7,7 @@ further computation.
 import math
 from dataclasses import dataclass
 
-from nas_evidence.registry import FREE_SCORES, declared
+from nas_evidence.registry import FREE_SCORES, SCORES
 from nas_evidence.reporting.along_training import EarlyTrust, early_trust, settling_sentence
 from nas_evidence.reporting.correlations import ALL, Trust, trust
 from nas_evidence.reporting.headline import (
@@ -124,4 +124,5 @@ def report_on(study: Study) -> Report:
 
 def _is_rival(score: str) -> bool:
     """Return whether a score is a baseline, such as a held-out score, which evidence replaces."""
-    return declared(score).baseline
+    # A table may hold scores that this version does not know.
+    return score in SCORES and SCORES[score].baseline

@@ -58,7 +58,8 @@ def subject(
 
     def alone(launch: Launch) -> TrialRecord:
         trial = Trial.start(launch.assignment, to_tensors(arrays, "cpu"), launch.folder)
-        trial.advance(EPOCHS)
+        while trial.status is TrialStatus.RUNNING:
+            trial.advance(EPOCHS)
         return trial.finish()
 
     if request.param == "inline":

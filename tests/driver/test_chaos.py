@@ -138,7 +138,7 @@ class DriverProcess:
         self.errors = (folder.parent / "driver.txt").open("w+")
         self.parent = subprocess.Popen(
             [sys.executable, __file__, str(folder), address, str(slice_seconds)],
-            env=environment(),
+            env={**environment(), "PYTHONPATH": str(Path(__file__).parents[1])},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,

@@ -398,19 +398,24 @@ def test_what_sets_the_best_apart_is_named_and_what_does_not_is_not(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_held_out_score_is_a_baseline_to_beat_by_its_name_alone(tmp_path: Path) -> None:
+def test_a_held_out_score_is_a_baseline_to_beat_and_an_unknown_one_is_shown(
+    tmp_path: Path,
+) -> None:
     def with_heldout(one: TrialRecord, value: float) -> TrialRecord:
-        score = EvidenceEstimate(estimator="heldout_x", value=value)
-        last = Evaluation(epoch=EPOCHS, estimate=score)
-        return one.model_copy(update={"evaluations": (*one.evaluations, last)})
+        more = [
+            Evaluation(epoch=EPOCHS, estimate=EvidenceEstimate(estimator=name, value=value))
+            for name in ("heldout_10", "of_another_version")
+        ]
+        return one.model_copy(update={"evaluations": (*one.evaluations, *more)})
 
     noisy = [record(key, key, value=QUALITY[key - 1]) for key in range(8)]
     records = [with_heldout(one, QUALITY[key]) for key, one in enumerate(noisy)]
     paths = build_report(folder(tmp_path, records))
     text = paths.markdown.read_text(encoding="utf-8")
     assert "no better than baselines over all architectures" in text
-    assert "heldout\\_x 1.00" in text
-    assert "**heldout\\_x** (baseline)" in text
+    assert "heldout\\_10 1.00" in text
+    assert "**heldout\\_10** (baseline)" in text
+    assert "of\\_another\\_version" in text
 
 
 def test_a_report_reads_the_tables_once_and_computes_nothing_twice(
