@@ -1,6 +1,7 @@
 """The house: imports go down, and each heavy library has one importer."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -51,15 +52,21 @@ def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> list[str]:
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imports(path: Path) -> tuple[str, ...]:
     found: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             found.append(node.module or "")
-    return found
+    return tuple(found)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -90,7 +97,7 @@ def test_only_the_terminal_prints() -> None:
     printers = {
         str(path.relative_to(PACKAGE))
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
     }
     assert printers <= {"cli/terminal.py"}
@@ -103,7 +110,7 @@ def test_nobody_takes_a_score_name_apart() -> None:
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in methods
@@ -122,7 +129,7 @@ def test_no_public_function_has_the_name_of_a_package() -> None:
     functions = {
         node.name
         for path in FILES
-        for node in ast.parse(path.read_text()).body
+        for node in parsed(path).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     }
     assert functions & rooms == set()

@@ -66,7 +66,9 @@ def test_a_linear_model_always_reaches_its_optimum(task: str, tmp_path: Path) ->
     assert record.decrement_per_datum < 1e-6
 
 
-@pytest.mark.parametrize("slices", [1, 3, 4, 5, 7])
+@pytest.mark.parametrize(
+    "slices", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 7)), 5]
+)
 def test_a_trial_parked_at_any_slice_of_settling_ends_bit_identical(
     slices: int, data: TensorData, tmp_path: Path
 ) -> None:

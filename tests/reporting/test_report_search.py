@@ -315,6 +315,7 @@ def test_estimates_away_from_a_mode_or_at_odds_are_flagged(tmp_path: Path) -> No
     assert "rho between them is -1.00" in found["kfac_ggn and diag_ef disagree"].detail
 
 
+@pytest.mark.slow
 def test_every_table_of_the_page_is_a_csv_file(tmp_path: Path) -> None:
     records = [record(10 * key + i, key) for key in range(8) for i in range(2)]
     report = build_report(folder(tmp_path, records)).html.parent
@@ -443,6 +444,7 @@ def test_a_report_reads_the_tables_once_and_computes_nothing_twice(
     assert calls == {"read_tables": 1} | dict.fromkeys(names, 1)
 
 
+@pytest.mark.slow
 def test_the_terminal_says_of_the_ranking_what_correlations_csv_says(tmp_path: Path) -> None:
     records = [record(i, i, value=QUALITY[i] + (-1) ** i / 4) for i in range(8)]
     report = report_on(load_study_tables(folder(tmp_path, records)))

@@ -69,6 +69,7 @@ def test_outside_code_is_refused_by_name_unless_it_is_allowed(study: Path) -> No
     assert not (study.parent / "runs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["my_scores:LONG", "nowhere:SHORT", "my_scores:squared_norm"])
 def test_a_reference_that_leads_nowhere_is_one_error(study: Path, name: str) -> None:
     done = run(

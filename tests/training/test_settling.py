@@ -174,7 +174,7 @@ def test_held_hyperparameters_stay_and_the_mode_for_them_is_taken() -> None:
     assert dense_decrement(training, data, assignment.plan) < NEAR_MODE * len(data.x_train)
 
 
-@pytest.mark.parametrize("family", ["cnn", "resnet"])
+@pytest.mark.parametrize("family", ["cnn", pytest.param("resnet", marks=pytest.mark.slow)])
 def test_images_settle_with_fixup_scalars_and_convolutions(family: str) -> None:
     data = labels(images=True)
     training, assignment = scheduled(data, family)
