@@ -85,13 +85,22 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     one_of_many = _ATTEMPT.fullmatch(folder.name)
     attempts = folder.parent.glob("attempt-*") if one_of_many else [folder]
     found = [path for attempt in attempts for path in _checkpoints(attempt)]
-    for path in sorted(found, key=lambda p: p.name, reverse=True):
+    for path in sorted(found, key=_place, reverse=True):
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
             return dict(state)
         except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.PickleError) as e:
             _LOG.warning("checkpoint_unreadable path=%s error=%r", path, e)
     return None
+
+
+def _place(path: Path) -> tuple[str, int]:
+    """Return the order of a checkpoint: by epoch, then by attempt.
+
+    All slices before the first epoch, and all rounds of settling, are of one epoch.
+    """
+    attempt = path.parent.name.removeprefix("attempt-")
+    return path.name, int(attempt) if attempt.isdecimal() else 0
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -184,7 +184,7 @@ def test_replicates_do_not_make_a_correlation_surer(tmp_path: Path) -> None:
 def test_the_front_holds_what_no_other_beats_in_score_and_costs(tmp_path: Path) -> None:
     records = [record(key, key) for key in range(8)]
     study = load(tmp_path, records, minimise=("n_parameters",))
-    # by parameters: 0.1, 0.9, 0.5, ... : after 0.9 nothing dearer is better
+    # by parameters: 0.1, 0.9, 0.5, ... : after 0.9 no larger one is better
     assert {one.trial_id for one in study.ranking if one.on_front} == {0, 1}
     paths = build_report(tmp_path)
     page = paths.html.read_text(encoding="utf-8")

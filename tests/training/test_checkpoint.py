@@ -46,3 +46,12 @@ def test_a_folder_of_another_name_stands_alone(tmp_path: Path) -> None:
     write(tmp_path / "attempt-1", 8)
     assert load_checkpoint(write(tmp_path / "mine", 2)) == {"epoch": 2}
     assert load_checkpoint(tmp_path / "nowhere") is None
+
+
+def test_of_two_attempts_at_one_epoch_the_later_is_taken(tmp_path: Path) -> None:
+    """Slices before the first epoch and rounds of settling are all of one epoch."""
+    for attempt in (9, 2, 10):
+        save_checkpoint(tmp_path / f"attempt-{attempt}", 3, {"attempt": attempt})
+    state = load_checkpoint(tmp_path / "attempt-2")
+    assert state is not None
+    assert state["attempt"] == 10
