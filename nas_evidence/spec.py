@@ -359,6 +359,9 @@ class StudySpec(Frozen):
     the proposals independent of the number and speed of workers."""
     batch: Annotated[Count, Unit("proposals")] = 8
     """Proposals per batch; used with `scheduling = "batch"`."""
+    curves: bool = False
+    """Whether to compute Laplace scores at every evaluation, for curves over the epochs, and not
+    only at the last one; pruning has its own score at every evaluation in any case."""
     warm_start: str | None = None
     """Folder of an older study of the same data and objective for the sampler to learn from."""
     first: tuple[Mapping[str, ParameterValue], ...] = ()
@@ -378,6 +381,14 @@ class StudySpec(Frozen):
     def pruning_score(self) -> str:
         """Return the score by which trials are compared at the rungs."""
         return str(self.pruning.score or self.objective)
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """Return the scores to compute at every evaluation, even if they cost a pass each time."""
+        if self.curves:
+            return self.estimators
+        pruned_by = () if self.pruning.rule == "none" else (self.pruning_score,)
+        return tuple(name for name in self.estimators if name in pruned_by)
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -441,6 +452,7 @@ class Assignment(Frozen):
     dataset: DatasetSpec
     plan: TrainingPlan
     estimators: tuple[Annotated[str, BeforeValidator(_current)], ...]
+    followed: tuple[str, ...] = ()
     limits: LimitSpec = LimitSpec()
     seed: int
 

@@ -60,6 +60,7 @@ first = [{family = "mlp", depth = 1, width = 64}]   # a baseline, tried before a
 warm_start = "runs/older"
 scheduling = "batch"              # the same proposals on any number of workers
 batch = 6
+curves = true                     # the report shows from which epoch on the scores rank well
 """,
     ),
     "dataset": (

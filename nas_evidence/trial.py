@@ -444,7 +444,8 @@ def versions(device: torch.device) -> dict[str, str]:
 
 
 def _identity(assignment: Assignment) -> str:
-    return assignment.model_dump_json(exclude={"attempt"})
+    # What is followed changes no training.
+    return assignment.model_dump_json(exclude={"attempt", "followed"})
 
 
 def _is_of(identity: str, assignment: Assignment) -> bool:
