@@ -32,7 +32,7 @@ SIDEWAYS = {
     ("sampling_plan", "domains"), ("auditing", "auditing_problems"),
 }  # fmt: skip
 SOLE_IMPORTERS = {
-    "optuna": ["proposing/proposer.py"],
+    "optuna": ["proposing/parzen.py", "proposing/proposer.py"],
     "ray": ["workers/on_ray.py", "jobs/submit.py"],
     "pyarrow": ["store.py"],
     "fsspec": ["storage/remote.py"],
