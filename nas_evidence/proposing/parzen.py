@@ -42,6 +42,7 @@ def sampler_of(seed: int, fits: Fits) -> TPESampler:
 
 class _Sampler(TPESampler):  # type: ignore[misc]
     fits: Fits
+    _search_space_group: Any
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial

@@ -276,10 +276,8 @@ class _Past:
         elif trial.state != TrialState.FAIL:
             trial.values = _learnt(trial.values)
             bisect.insort(self._finished, trial, key=lambda earlier: earlier.number)
-            if (
-                trial.state == TrialState.COMPLETE
-                and max(trial.constraints.values(), default=0) <= 0
-            ):
+            allowed = all(excess <= 0 for excess in trial.constraints.values())
+            if trial.state == TrialState.COMPLETE and allowed:
                 self._rank(trial)
 
     def ask(self, seed: int) -> Trial:
