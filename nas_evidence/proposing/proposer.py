@@ -17,7 +17,6 @@ Only this module imports optuna. Proposal `n` holds the trials `n * replicates +
 """
 
 import bisect
-import contextlib
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from nas_evidence.domains import Choice, Domain, FloatRange, ParameterValue
 from nas_evidence.maths.pareto import is_matched
 from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.parzen import Fits, sampler_of
+from nas_evidence.proposing.rows import Rows
 from nas_evidence.proposing.startup import filled, is_ordered, quantile, random_point, searched
 from nas_evidence.proposing.warm_start import Found, warm_trials
 from nas_evidence.spec import ArchitectureSpec, StudySpec, derive_seed
@@ -111,13 +111,8 @@ class Proposer:
         if number in self._told:
             return
         assert result.values is None or len(result.values) == 1 + len(self.spec.minimise)
-        trial_id = self._trial_ids[number]
-        as_stored = _trial({}, **_facts(result))
-        with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
-            # It may already be told, if the server wrote it but its answer was lost.
-            for key, value in as_stored.system_attrs.items():  # Optuna's form of the constraints
-                self._storage.set_trial_system_attr(trial_id, key, value)
-            self._storage.set_trial_state_values(trial_id, as_stored.state, as_stored.values)
+        # It may already be told, if the server wrote it but its answer was lost.
+        self._storage.finish_trial(self._trial_ids[number], _trial({}, **_facts(result)))
         self._told.add(number)
         self._learner.show(number, self._proposals[number], result)
 
@@ -395,7 +390,7 @@ def _readable(study: StudySpec, architecture: ArchitectureSpec) -> Point:
 
 
 def _storage(database: Database) -> RetryingStorage:
-    def connect() -> optuna.storages.RDBStorage:
-        return optuna.storages.RDBStorage(database.url, engine_kwargs=database.engine_options)
+    def connect() -> Rows:
+        return Rows(database.url, engine_kwargs=database.engine_options)
 
     return connected(connect, database)
