@@ -84,6 +84,7 @@ def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
     """Return the memory in bytes of a trial and its data, on the device unless memory-mapped."""
     shape, n_outputs = arrays.input_shape, arrays.n_outputs
     plan, estimators = assignment.plan, assignment.estimators
-    cost = cost_of(assignment.architecture, shape, n_outputs, plan, estimators)
+    n_data = len(arrays.x_train)
+    cost = cost_of(assignment.architecture, shape, n_outputs, plan, estimators, n_data)
     inputs = (x for x in (arrays.x_train, arrays.x_test) if isinstance(x, np.ndarray))
     return cost.memory_bytes + sum(4 * x.size for x in inputs)  # float32
