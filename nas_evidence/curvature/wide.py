@@ -1,6 +1,6 @@
 """Kronecker factors of wide layers: which are kept as rows, and which are too wide.
 
-Eigenvalues and eigenvectors of a factor of side d take about 5 d³ operations: 0.5 s at 2,048 on two
+Eigenvalues and eigenvectors of a factor of side d take some d³ operations: 0.5 s at 2,048 on two
 cores, so 4 s at 4,096, half a minute at 8,192 and minutes at 12,288. A linear layer with fewer
 inputs than d has the same eigenvalues from the products of its inputs with each other.
 """

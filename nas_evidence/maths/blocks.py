@@ -36,7 +36,7 @@ class Diagonal:
         """Number of parameters."""
         return self.values.numel()
 
-    def spectrum(self) -> tuple[Tensor, int]:
+    def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], clamped at 0, and how many were negative."""
         return clamped(self.values.flatten())
 
@@ -71,7 +71,7 @@ class Rotated:
         """Number of parameters."""
         return self.values.shape[0] * self.values.shape[1] * self.right.shape[1]
 
-    def spectrum(self) -> tuple[Tensor, int]:
+    def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], clamped at 0, and how many were negative."""
         return clamped(padded(self.values.flatten(), self.size))
 
@@ -113,7 +113,7 @@ class Dense:
         """Number of parameters."""
         return len(self.matrix)
 
-    def spectrum(self) -> tuple[Tensor, int]:
+    def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], without noise, and how many were negative."""
         return without_noise(torch.linalg.eigvalsh(self.matrix), self.rounding)
 
@@ -150,7 +150,7 @@ class Rows:
         """Number of parameters."""
         return self.rows.shape[1]
 
-    def spectrum(self) -> tuple[Tensor, int]:
+    def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], without noise, and how many were negative."""
         rows = self.rows.double()
         values, n_negative = without_noise(torch.linalg.eigvalsh(rows @ rows.mT), _DOUBLE)
@@ -217,7 +217,7 @@ class Kronecker:
         """1 / (N |T|)."""
         return 1 / (self.n_data * self.n_positions)
 
-    def spectrum(self) -> tuple[Tensor, int]:
+    def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], and how many eigenvalues of the factors were negative.
 
         Noise is removed from the factors, not the product: two eigenvalues that rounding made
@@ -287,7 +287,7 @@ class FewInputs:
         """1 / (N |T|)."""
         return 1 / (self.n_data * self.n_positions)
 
-    def spectrum(self) -> tuple[Tensor, int]:
+    def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], and how many eigenvalues of the factors were negative."""
         left, n_left = without_noise(torch.linalg.eigvalsh(self.gradients[0]), self.rounding)
         rows = self.inputs.double()
@@ -388,12 +388,12 @@ def padded(eigenvalues: Tensor, size: int) -> Tensor:
     return torch.nn.functional.pad(eigenvalues, (size - len(eigenvalues), 0))
 
 
-def clamped(eigenvalues: Tensor) -> tuple[Tensor, int]:
+def clamped(eigenvalues: Tensor) -> tuple[Tensor, Tensor]:
     """Return the eigenvalues clamped at 0, and how many were negative."""
-    return eigenvalues.clamp(min=0), int((eigenvalues < 0).sum())
+    return eigenvalues.clamp(min=0), (eigenvalues < 0).sum()
 
 
-def without_noise(eigenvalues: Tensor, rounding: float) -> tuple[Tensor, int]:
+def without_noise(eigenvalues: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
     """Return eigenvalues with rounding noise set to 0, and how many were negative.
 
     Args:
@@ -403,4 +403,4 @@ def without_noise(eigenvalues: Tensor, rounding: float) -> tuple[Tensor, int]:
     largest = eigenvalues.amax(-1, keepdim=True)
     noise = rounding * eigenvalues.shape[-1] ** 0.5 * largest
     kept = torch.where(eigenvalues > noise, eigenvalues, 0.0).clamp(min=0)
-    return kept, int((eigenvalues < 0).sum())
+    return kept, (eigenvalues < 0).sum()
