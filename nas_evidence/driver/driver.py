@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nas_evidence.driver.plan import batch_of, plan_trials, to_ask, trials_of, trials_of_batch
+from nas_evidence.driver.reconcile import reconciled
 from nas_evidence.driver.results import KeptModels, told_of
 from nas_evidence.driver.retries import Retries
 from nas_evidence.driver.rungs import Rungs
@@ -25,7 +26,6 @@ from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.budget import Ledger
-from nas_evidence.storage.database import database_of
 from nas_evidence.storage.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
 from nas_evidence.storage.journal import Journal, read_journal
 from nas_evidence.storage.requests import Requests
@@ -70,11 +70,12 @@ class Driver:
         folder.mkdir(parents=True, exist_ok=True)
         self._leased = holds_lease(folder)
         self.requests = Requests(folder)  # from other terminals
-        self._proposer = Proposer(study, database_of(folder, study))
+        self._done = finished(folder)
+        # What was done to the database at the start, to be shown to the user.
+        self._proposer, self.notices = reconciled(study, folder, self._done, Proposer)
         self._told = self._proposer.told()
         self._n_asked = 0
         self._seen: dict[str, int] = {}  # replicates of each architecture
-        self._done = finished(folder)
         self._models = KeptModels(folder, study, self._done)
         self._rungs = Rungs(study)
         self._queue: deque[Assignment] = deque()  # attempts are counted at launch
@@ -165,7 +166,9 @@ class Driver:
             self._journal.write("tell", number=number, recovered=True)
 
     def _log_ask(self, number: int, architecture: ArchitectureSpec, **facts: bool) -> None:
-        self._journal.write("ask", number=number, architecture=str(architecture), **facts)
+        point = architecture.model_dump(mode="json")
+        text = str(architecture)
+        self._journal.write("ask", number=number, architecture=text, point=point, **facts)
 
     def _log_end(self, row: TrialRow, **facts: bool) -> None:
         status = str(row.status)
