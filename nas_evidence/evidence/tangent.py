@@ -45,8 +45,8 @@ LIMIT = 6000
 _NEWTON_STEPS, _HALVINGS = 60, 30
 #: Relative gain of a Newton step below which it is the last one.
 _SMALL_GAIN = 1e-13
-#: MacKay's steps at most, and the gain in nats of a step below which it is the last one.
-MACKAY_STEPS, _GAIN = 10, 0.1
+#: MacKay's steps at most, and the gain of a step, nats per datum, below which it is the last one.
+MACKAY_STEPS, _GAIN = 8, 0.002
 
 
 class TooLargeError(ValueError):
@@ -456,7 +456,7 @@ def fit_by_mackay(
         if best is None or gain > 0:
             best = Fitted(fit.value, precision, likelihood, step)
         moved = _mackay(tangent, fit, likelihood, precision, power)
-        if moved is None or (0 <= gain < _GAIN):
+        if moved is None or (0 <= gain < _GAIN * len(tangent.mean)):
             break
         precision, likelihood = moved
     assert best is not None
