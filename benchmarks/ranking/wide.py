@@ -1,10 +1,12 @@
 """Trains the pools of docs/explanation/ranking.md: every network of a grid, with every score.
 
     python benchmarks/ranking/wide.py --data DIR --cache DIR [--pool NAME ...] [--seeds 0 1 2]
+                                      [--what light folds tangents]
 
-One row per network is appended to benchmarks/results/ranking/wide/<pool>.csv when it is done, so
-that a run may be stopped and started again; the first seed of every pool comes first. Networks run
-one after another in this process, without a service.
+One row per network is appended to benchmarks/results/ranking/wide/<pool>[-folds, -tangents].csv
+when it is done, so that a run may be stopped and started again: first two thirds of the networks
+of every pool, then `five_fold` of these, then more seeds, then the others. The same seed gives the
+same network in every file. Networks run one after another in this process, without a service.
 
 `ASIDE` was fixed before any pool was trained: these pools are only looked at after the decision.
 Data are read from DIR in the layout of the public files (UCI tables as text, IDX, CIFAR as npz).
@@ -16,7 +18,7 @@ import gzip
 import io
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -36,16 +38,18 @@ from nas_evidence.trial import Trial
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "ranking" / "wide"
 #: Kept aside: looked at once, after docs/decisions/0012 was written.
 ASIDE = ("naval", "fashion")
-SCORES = (
-    "two_fold", "heldout_10", "five_fold", "tangent_conditional", "last_layer_conditional",
-    "tangent", "ntk_init",
-)  # fmt: skip
+#: By file: `five_fold` takes longer than all others together, the last two so for classes.
+SCORES = {
+    "light": ("two_fold", "heldout_10", "tangent_conditional", "last_layer_conditional"),
+    "folds": ("five_fold",),
+    "tangents": ("tangent", "ntk_init"),
+}
+_ALL = tuple(name for names in SCORES.values() for name in names)
 #: Taken once, from the network at the end; full_ggn where rows or parameters are few enough.
 LAPLACE = ("kfac_ggn", "diag_ef", "full_ggn")
 _FULL = 1200
-#: With the first seed only, to save time; the last two are cheap with one output.
-FIRST_SEED_ONLY = ("five_fold", "tangent", "ntk_init")
 Arrays = dict[str, np.ndarray]
+Grid = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -61,16 +65,21 @@ class Pool:
     batch_size: int = 32
     small: bool = False
 
-    def architectures(self) -> Iterator[ArchitectureSpec]:
-        """Yield the networks of the pool."""
+    def architectures(self) -> Iterator[tuple[ArchitectureSpec, bool]]:
+        """Yield the networks of the pool, and whether they are among the first two thirds."""
         tables = self.families == ("mlp",)
-        widths = (4, 8, 16, 32, 64, 128) if tables else (8, 32, 128)
-        grids = {"mlp": ((1, 2, 4), widths), "cnn": ((1, 2, 3), (2, 4, 8))}
+        grids: dict[str, Grid] = {
+            "mlp": ((1, 2, 4), (4, 8, 16, 32, 64, 128)) if tables else ((1, 2, 3), (8, 32, 128)),
+            "cnn": ((1, 2, 3), (2, 4, 8)),
+        }
         if self.small:
             grids = {"mlp": ((1, 2), (16, 64)), "cnn": ((1, 2), (2, 4))}
+        later: dict[str, Grid] = {"mlp": ((), (8, 32)) if tables else ((2,), ()), "cnn": ((), (4,))}
         for family in self.families:
             for depth, width in product(*grids[family]):
-                yield ArchitectureSpec(family=family, values={"depth": depth, "width": width})
+                first = depth not in later[family][0] and width not in later[family][1]
+                values = {"depth": depth, "width": width}
+                yield ArchitectureSpec(family=family, values=values), first or self.small
 
 
 def _split(x: np.ndarray, y: np.ndarray, n_train: int, n_test: int) -> Arrays:
@@ -175,15 +184,17 @@ def tensors_of(name: str, pool: Pool, data: Path, cache: Path) -> tuple[TensorDa
     return to_tensors(load(spec, seed=0), "cpu"), spec
 
 
-def row_of(
-    pool: Pool, architecture: ArchitectureSpec, seed: int, data: TensorData, spec: DatasetSpec
-) -> dict[str, object]:
-    """Train one network and return its row."""
+def assignment_of(
+    pool: Pool,
+    architecture: ArchitectureSpec,
+    seed: int,
+    data: TensorData,
+    spec: DatasetSpec,
+    names: Iterable[str],
+) -> Assignment:
+    """Return the trial of one network with some scores."""
     likelihood = "categorical" if data.task == "labels" else "gaussian"
-    without = set(pool.without)
-    if seed > 0:
-        without |= set(FIRST_SEED_ONLY[: 1 if data.n_outputs == 1 else 3])
-    assignment = Assignment(
+    return Assignment(
         trial_id=0,
         attempt=1,
         replicate=seed,
@@ -193,17 +204,22 @@ def row_of(
             "likelihood": likelihood, "epochs": pool.epochs, "batch_size": pool.batch_size,
             "learning_rate": 0.03,
         },
-        estimators=tuple(name for name in SCORES if name not in without),
+        estimators=tuple(name for name in names if name not in pool.without),
         seed=derive_seed(seed, "wide", architecture.key),
     )  # fmt: skip
+
+
+def row_of(pool: Pool, assignment: Assignment, data: TensorData) -> dict[str, object]:
+    """Train one network and return its row; without its main training if no score needs it."""
     started = time.process_time()
+    names = assignment.estimators
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial.start(assignment, data, Path(folder))
-        while trial.status is TrialStatus.RUNNING:
+        alone = set(names) <= set(SCORES["folds"])
+        while trial.status is TrialStatus.RUNNING and not (alone and not _due(trial)):
             trial.advance(pool.epochs)
-        record = trial.finish()
+        record = trial.finish(TrialStatus.PRUNED, "the folds are enough")
     row: dict[str, object] = {
-        "seed": seed, "family": architecture.family, **architecture.values,
         "status": record.status.value, "n_data": len(data.x_train),
         "n_parameters": record.n_parameters, "test_nll": record.test_nll_per_datum,
         "test_accuracy": record.test_accuracy, "test_rmse": record.test_rmse,
@@ -215,13 +231,12 @@ def row_of(
         passes = passes_of(trial.training, data, assignment)
         rows = len(data.x_train) * (data.n_outputs - (data.task == "labels"))
         few = min(rows, record.n_parameters or 0) <= _FULL
-        kinds = [k for k in LAPLACE if k not in without and (few or k != "full_ggn")]
+        kinds = [k for k in LAPLACE if k not in pool.without and (few or k != "full_ggn")]
         found |= {e.estimator: e for e in laplace_estimates(kinds, passes)}
-    for name in (*SCORES, *LAPLACE, *FREE_SCORES):
+    for name in (*_ALL, *LAPLACE, *FREE_SCORES):
         estimate = found.get(name)
-        known = estimate is not None and estimate.valid
         value = None
-        if known:
+        if estimate is not None and estimate.valid:
             value = estimate.per_datum if declared(name).unit == "nats" else estimate.value
         row[name] = value
         if name not in FREE_SCORES:
@@ -230,33 +245,49 @@ def row_of(
     return row
 
 
-def _known(file: Path) -> set[tuple[str, ...]]:
+def _due(trial: Trial) -> bool:
+    return any(scorer.due() for scorer in trial.scorers.values())
+
+
+def _done(file: Path) -> set[tuple[str, ...]]:
     if not file.exists():
         return set()
     with file.open() as lines:
         return {(r["seed"], r["family"], r["depth"], r["width"]) for r in csv.DictReader(lines)}
 
 
-def run(name: str, seed: int, data: Path, cache: Path, out: Path) -> None:
-    """Train what is missing of one seed of a pool."""
+@dataclass(frozen=True)
+class Places:
+    """Where data are read, kept as arrays, and results written."""
+
+    data: Path
+    cache: Path
+    out: Path
+
+
+def run(name: str, what: str, seed: int, places: Places, *, first: bool) -> None:
+    """Train what is missing of one seed of a pool: the first two thirds, or all."""
     pool = {**POOLS, **LONG}[name]
-    file = out / f"{name}.csv"
-    out.mkdir(parents=True, exist_ok=True)
-    done = _known(file)
-    tensors, spec = tensors_of(name, pool, data, cache)
-    for architecture in pool.architectures():
-        values = architecture.values
-        key = (str(seed), architecture.family, str(values["depth"]), str(values["width"]))
-        if key in done:
+    file = places.out / f"{name}{'' if what == 'light' else '-' + what}.csv"
+    places.out.mkdir(parents=True, exist_ok=True)
+    done = _done(file)
+    tensors, spec = tensors_of(name, pool, places.data, places.cache)
+    names = SCORES[what]
+    if what == "light" and tensors.n_outputs == 1:
+        names += SCORES["tangents"]
+    for architecture, early in pool.architectures():
+        key = {"seed": seed, "family": architecture.family, **architecture.values}
+        if tuple(map(str, key.values())) in done or (first and not early):
             continue
-        row = {k: _short(v) for k, v in row_of(pool, architecture, seed, tensors, spec).items()}
+        assignment = assignment_of(pool, architecture, seed, tensors, spec, names)
+        row = key | {k: _short(v) for k, v in row_of(pool, assignment, tensors).items()}
         new = not file.exists()
         with file.open("a", newline="") as lines:
             writer = csv.DictWriter(lines, list(row))
             if new:
                 writer.writeheader()
             writer.writerow(row)
-        print(f"{name} seed {seed} {architecture} {row['cpu_seconds']} s", flush=True)
+        print(f"{name} {what} {seed} {architecture} {row['cpu_seconds']} s", flush=True)
 
 
 def _short(value: object) -> object:
@@ -270,12 +301,14 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--pool", nargs="+", choices=[*POOLS, *LONG], default=list(POOLS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--what", nargs="+", choices=list(SCORES), default=list(SCORES))
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for seed in options.seeds:
+    places = Places(options.data, options.cache, options.out)
+    for first, seed, what in product((True, False), options.seeds, options.what):
         for name in options.pool:
-            run(name, seed, options.data, options.cache, options.out)
+            run(name, what, seed, places, first=first)
 
 
 if __name__ == "__main__":
