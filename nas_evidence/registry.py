@@ -244,6 +244,14 @@ _ALL = [
         relation="EXACT_ON_LINEAR",
     ),
     Score(
+        name="full_ggn_slq",
+        summary="Laplace evidence, full Gauss-Newton, log determinant by random probes",
+        implementation="nas_evidence.scores.full_ggn_slq:score",
+        taken="end",
+        unit="nats",
+        approximates="full_ggn",
+    ),
+    Score(
         name="prequential_epoch1_laplace",
         summary="first epoch predicted by linearised networks",
         implementation="nas_evidence.scores.first_pass:FirstPass",

@@ -15,14 +15,20 @@ log N(y; m_0, K + s² I / κ); with classes it is Laplace's approximation of a l
 (Rasmussen & Williams 2006, section 3.4). Both forms are the same number: function space costs
 (N C)³, weight space N C P² + P³.
 
-MacKay's step, for the precision δ_l of tensor l,
+MacKay's step for the precision δ_l of tensor l maximises log q at fixed W. With classes W moves
+with f*, and so with δ; ignoring that, the step leads away from the maximum (64-32-32-10 network at
+initialisation, 200 digits: from -1.130 to -1.255 nats per datum in 12 steps). The term c_l counts it:
 
-    γ_l = tr((I + Rᵀ K R)⁻¹ Rᵀ J_l J_lᵀ R) / δ_l      δ_l <- γ_l / ‖θ*_l‖²,  θ*_l = J_lᵀ α / δ_l
+    γ_l = tr((I + Rᵀ K R)⁻¹ Rᵀ J_l J_lᵀ R) / δ_l      δ_l <- (γ_l + c_l) / ‖θ*_l‖²
+    c_l = tᵀ (I + K W)⁻¹ J_l J_lᵀ α / δ_l             θ*_l = J_lᵀ α / δ_l
+    t   = ∂/∂f tr(Σ W(f)) at f*,  Σ = K − K R (I + Rᵀ K R)⁻¹ Rᵀ K held fixed
 
-maximises log q at fixed W. With classes W moves with f*, and so with δ: the step ignores that, and
-its fixed point is not quite the maximum. The best value on the way is kept.
+so that d log q / d log δ_l = ½ (γ_l + c_l − δ_l ‖θ*_l‖²) exactly (Rasmussen & Williams 2006,
+section 5.5.1, for one precision per tensor). With Gaussian noise c_l = 0. Steps are taken half-way
+in the logarithms, and the best value on the way is kept.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -39,8 +45,8 @@ LIMIT = 6000
 _NEWTON_STEPS, _HALVINGS = 60, 30
 #: Relative gain of a Newton step below which it is the last one.
 _SMALL_GAIN = 1e-13
-#: MacKay's steps at most, and the move of a log precision that ends them.
-MACKAY_STEPS, _MOVE = 12, 0.03
+#: MacKay's steps at most, and the gain of a step, nats per datum, below which it is the last one.
+MACKAY_STEPS, _GAIN = 8, 0.002
 
 
 class TooLargeError(ValueError):
@@ -68,13 +74,22 @@ class Fit:
     value        log q in nats
     outputs      f* [N, C]
     effective    γ_l of each tensor [G]; None if not asked for
+    moving       c_l of each tensor [G], likewise
     norms        ‖θ*_l‖² of each tensor [G], likewise
+    solution     α [N C] or θ* [P], where another search may start
     """
 
     value: float
     outputs: Tensor
+    solution: Tensor
     effective: Tensor | None = None
+    moving: Tensor | None = None
     norms: Tensor | None = None
+
+    def slope(self, precision: Tensor) -> Tensor:
+        """Return d log q / d log δ_l [G] at the precisions of the fit."""
+        assert self.effective is not None and self.moving is not None and self.norms is not None
+        return 0.5 * (self.effective + self.moving - precision * self.norms)
 
 
 def tangent_of(
@@ -207,7 +222,13 @@ def _weighted(each: Sequence[Tensor], precision: Sequence[Tensor]) -> Tensor:
 
 
 def _in_function_space(
-    tangent: Tangent, likelihood: Likelihood, grams: Grams, precision: Tensor, power: float
+    tangent: Tangent,
+    likelihood: Likelihood,
+    grams: Grams,
+    precision: Tensor,
+    power: float,
+    *,
+    start: Tensor | None = None,
 ) -> Fit:
     kernel, mean, y = grams.kernel, tangent.mean, tangent.targets
 
@@ -219,8 +240,8 @@ def _in_function_space(
 
     # At a mode of the network itself alpha is the gradient there.
     starts = [power * likelihood.residual(tangent.jacobian.outputs[: len(y)], y).flatten()]
-    starts.append(torch.zeros_like(starts[0]))
-    alpha = max(starts, key=lambda start: at(start)[1])
+    starts += [torch.zeros_like(starts[0]), *([] if start is None else [start])]
+    alpha = max(starts, key=lambda one: at(one)[1])
     outputs, value = at(alpha)
     for _ in range(_NEWTON_STEPS):
         root = power**0.5 * likelihood.hessian_roots(outputs)  # [K, N, C]
@@ -241,16 +262,42 @@ def _in_function_space(
             break
     root = power**0.5 * likelihood.hessian_roots(outputs)
     factor = _factor_of(kernel, root)
-    found = Fit(value - float(factor.diagonal().log().sum()), outputs)
+    found = Fit(value - float(factor.diagonal().log().sum()), outputs, alpha)
     if not grams.each:
         return found
-    inverse = _sandwich(root, torch.cholesky_inverse(factor))
-    pairs = list(zip(grams.each, precision.tolist(), strict=True))
-    return replace(
-        found,
-        effective=torch.tensor([float((inverse * g).sum()) / d for g, d in pairs]).double(),
-        norms=torch.tensor([float(alpha @ g @ alpha) / d**2 for g, d in pairs]).double(),
-    )
+    inner = _sandwich(root, torch.cholesky_inverse(factor))  # (K + W⁻¹)⁻¹
+    slope = torch.zeros_like(alpha)
+    if not isinstance(likelihood, Gaussian):
+        n_data, n_outputs = mean.shape
+        by_datum = kernel.view(n_data, n_outputs, -1)
+        left = torch.bmm(by_datum, (inner @ kernel).view(-1, n_data, n_outputs).transpose(0, 1))
+        blocks = torch.einsum("ncnd->ncd", kernel.view(n_data, n_outputs, n_data, n_outputs))
+        turn = _hessian_slope(likelihood, outputs, blocks - left, power).flatten()
+        slope = turn - inner @ (kernel @ turn)
+    sums = [
+        (float((inner * g).sum()) / d, float(slope @ g @ alpha) / d, float(alpha @ g @ alpha) / d**2)
+        for g, d in zip(grams.each, precision.tolist(), strict=True)
+    ]
+    return _with_sums(found, sums)
+
+
+def _with_sums(fit: Fit, sums: Sequence[tuple[float, float, float]]) -> Fit:
+    effective, moving, norms = torch.tensor(sums, dtype=torch.float64).unbind(1)
+    return replace(fit, effective=effective, moving=moving, norms=norms)
+
+
+def _hessian_slope(
+    likelihood: Likelihood, outputs: Tensor, covariance: Tensor, power: float
+) -> Tensor:
+    """Return ∂/∂f Σ_n tr(Σ_n W_n(f_n)) [N, C] for fixed Σ_n [N, C, C], W of a softmax."""
+    with torch.enable_grad():
+        f = outputs.detach().requires_grad_(True)
+        temperature = likelihood.temperature  # type: ignore[attr-defined]
+        p = torch.softmax(f / temperature, 1)
+        spread = torch.einsum("ncc,nc->n", covariance, p)
+        total = (spread - torch.einsum("nc,ncd,nd->n", p, covariance, p)).sum()
+        (slope,) = torch.autograd.grad(power / temperature**2 * total, f)
+    return slope
 
 
 def _along(root: Tensor, vector: Tensor) -> Tensor:
@@ -300,6 +347,7 @@ def _in_weight_space(
     power: float,
     *,
     details: bool,
+    start: Tensor | None = None,
 ) -> Fit:
     rows, mean, y = weights.rows, tangent.mean, tangent.targets
     delta = Precisions(precision.to(rows), weights.sizes).of_each_parameter()
@@ -309,7 +357,7 @@ def _in_weight_space(
         value = power * float(likelihood.log_likelihood(outputs, y))
         return outputs, value - 0.5 * float((delta * theta.square()).sum())
 
-    theta = torch.zeros_like(delta)
+    theta = torch.zeros_like(delta) if start is None else start
     outputs, value = at(theta)
     for _ in range(_NEWTON_STEPS):
         factor = _precision_factor(rows, power**0.5 * likelihood.hessian_roots(outputs), delta)
@@ -327,17 +375,19 @@ def _in_weight_space(
             break
     factor = _precision_factor(rows, power**0.5 * likelihood.hessian_roots(outputs), delta)
     log_det_ratio = 2 * float(factor.diagonal().log().sum()) - float(delta.log().sum())
-    found = Fit(value - 0.5 * log_det_ratio, outputs)
+    found = Fit(value - 0.5 * log_det_ratio, outputs, theta)
     if not details:
         return found
-    variance = torch.cholesky_inverse(factor).diagonal()
-    pieces = zip(
-        torch.split(1 - delta * variance, list(weights.sizes)),
-        torch.split(theta.square(), list(weights.sizes)),
-        strict=True,
-    )
-    sums = torch.tensor([[float(g.sum()), float(t.sum())] for g, t in pieces]).double()
-    return replace(found, effective=sums[:, 0], norms=sums[:, 1])
+    inverse = torch.cholesky_inverse(factor)
+    shift = torch.zeros_like(theta)
+    if not isinstance(likelihood, Gaussian):
+        by_datum = rows.view(*mean.shape, -1)
+        spread = torch.bmm((rows @ inverse).view_as(by_datum), by_datum.mT)
+        turn = _hessian_slope(likelihood, outputs, spread, power)
+        shift = inverse @ (rows.mT @ turn.flatten())
+    each = (1 - delta * inverse.diagonal(), shift * delta * theta, theta.square())
+    pieces = [[float(p.sum()) for p in torch.split(one, list(weights.sizes))] for one in each]
+    return _with_sums(found, list(zip(*pieces, strict=True)))
 
 
 def _precision_factor(rows: Tensor, root: Tensor, delta: Tensor) -> Tensor:
@@ -392,22 +442,23 @@ def fit_by_mackay(
     else:
         weights = _Weights(tangent.jacobian.rows(), tangent.jacobian.sizes)
     best: Fitted | None = None
+    start: Tensor | None = None
     for step in range(n_steps + 1):
         if dual:
-            fit = _in_function_space(tangent, likelihood, grams.at(precision), precision, power)
+            grams = grams.at(precision)
+            fit = _in_function_space(tangent, likelihood, grams, precision, power, start=start)
         else:
             fit = _in_weight_space(
-                tangent, likelihood, weights, precision, power, details=True
+                tangent, likelihood, weights, precision, power, details=True, start=start
             )
-        if best is None or fit.value > best.value:
+        start = fit.solution
+        gain = fit.value - (-math.inf if best is None else best.value)
+        if best is None or gain > 0:
             best = Fitted(fit.value, precision, likelihood, step)
         moved = _mackay(tangent, fit, likelihood, precision, power)
-        if moved is None:
+        if moved is None or (0 <= gain < _GAIN * len(tangent.mean)):
             break
-        distance = float((moved[0] / precision).log().abs().max())
         precision, likelihood = moved
-        if distance < _MOVE:
-            break
     assert best is not None
     return best
 
@@ -416,8 +467,10 @@ def _mackay(
     tangent: Tangent, fit: Fit, likelihood: Likelihood, precision: Tensor, power: float
 ) -> tuple[Tensor, Likelihood] | None:
     """Return hyperparameters half-way to MacKay's in the logarithms, None where undefined."""
-    assert fit.effective is not None and fit.norms is not None
-    ratio = fit.effective.clamp(min=1e-10) / (precision * fit.norms).clamp(min=1e-10)
+    assert fit.effective is not None and fit.moving is not None and fit.norms is not None
+    # Far from the maximum c_l can outweigh gamma_l; then a step of bounded length.
+    wanted = torch.maximum(fit.effective + fit.moving, 0.1 * fit.effective).clamp(min=1e-10)
+    ratio = wanted / (precision * fit.norms).clamp(min=1e-10)
     moved = (precision * ratio.sqrt()).clamp(1e-8, 1e12)
     if not bool(moved.isfinite().all()):
         return None
