@@ -1,5 +1,6 @@
 """Options that several verbs of the command line share, and the study that they name."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +31,10 @@ Steal = Annotated[
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Run the scores that the study names as module:NAME.")
 ]
+RetryFailed = Annotated[
+    str | None,
+    typer.Option("--retry-failed", metavar="[IDS]", help="Run failed trials again, all or 3,5."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Dashboard = Annotated[
     str | None,
@@ -38,6 +43,35 @@ Dashboard = Annotated[
 JobName = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Of the study on the cluster.")
 ]
+
+
+def with_ids(arguments: Sequence[str]) -> list[str]:
+    """Return command-line arguments in which `--retry-failed` always has a value.
+
+    >>> with_ids(["resume", "--retry-failed", "runs/digits"])
+    ['resume', '--retry-failed', 'all', 'runs/digits']
+    >>> with_ids(["resume", "runs/digits", "--retry-failed", "3", "5,6"])
+    ['resume', 'runs/digits', '--retry-failed', '3,5,6']
+    """
+    if "--retry-failed" not in arguments:
+        return list(arguments)
+    at = list(arguments).index("--retry-failed") + 1
+    ids = list(itertools.takewhile(lambda a: a.replace(",", "").isdecimal(), arguments[at:]))
+    return [*arguments[:at], ",".join(ids) or "all", *arguments[at + len(ids) :]]
+
+
+def trial_ids(text: str) -> list[int] | None:
+    """Return the ids in the value of `--retry-failed`, None for all.
+
+    Raises:
+        ValueError: the text is neither "all" nor ids.
+    """
+    if text == "all":
+        return None
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise ValueError(f"--retry-failed takes trial ids such as 3,5, or nothing, not {text!r}.")
+    return [int(part) for part in parts]
 
 
 def checked(study: str, overrides: Sequence[str] | None, *, allow_code: bool = False) -> StudySpec:

@@ -20,6 +20,7 @@ from nas_evidence.cli.options import (
     Download,
     JobName,
     Override,
+    RetryFailed,
     Steal,
     StudyFile,
     Trials,
@@ -27,6 +28,7 @@ from nas_evidence.cli.options import (
     as_arguments,
     checked,
     shown,
+    trial_ids,
     with_options,
 )
 from nas_evidence.cli.results import write_export
@@ -127,6 +129,7 @@ def resume(
     download: Download = False,
     steal: Steal = False,
     allow_code: AllowCode = False,
+    retry_failed: RetryFailed = None,
 ) -> None:
     """Resume a study after a stop or a crash, or with more trials or another budget.
 
@@ -147,6 +150,7 @@ def resume(
     if place is None or name is not None:
         raise ValueError("resume needs a study folder, or --address URL and --name NAME.")
     from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
     run = Run(executor, address, data_root, download, steal, allow_code)
@@ -155,7 +159,11 @@ def resume(
     with store.held(steal=steal):
         spec = with_options(read_study(store.folder, overrides or ()), trials, workers)
         spec = admitted(spec, [store.folder.resolve() / "code"], allowed=allow_code)
-        _run(open_study(store.folder, spec, steal=steal), store, run)
+        spec = open_study(store.folder, spec, steal=steal)
+        if retry_failed is not None:
+            again = ask_to_retry(store.folder, trial_ids(retry_failed))
+            out.print(f"retry: {counted(len(again), 'failed trial')}")
+        _run(spec, store, run)
 
 
 def _check_address(run: Run) -> None:
@@ -171,13 +179,14 @@ def _check_address(run: Run) -> None:
 
 
 def _run(spec: StudySpec, store: "Store", run: Run) -> None:
+    from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.store import finished
 
     folder, again = store.folder, f"{program()} resume {store.place}{_options(run)}"
     _log_to(folder / "logs" / "driver.log")
     with locked(folder, steal=run.steal):
-        done = finished(folder)
+        done = find_done(folder).done
         if len(done) < spec.n_trials:
             try:
                 _search(spec, store, run, n_done=len(done))
@@ -217,6 +226,8 @@ def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:
         KeyboardInterrupt: also if another terminal cancels the study.
     """
     from nas_evidence.data import load
+    from nas_evidence.data.digest import data_digest
+    from nas_evidence.storage.conditions import note_conditions
 
     arrays = load(
         spec.dataset,
@@ -231,6 +242,7 @@ def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:
     from nas_evidence.trial import check_task, device_for
 
     check_task(spec.plan, arrays)
+    note_conditions(store.folder, spec, data_digest(arrays))
     left = spec.n_trials - n_done
     seconds = forecast_seconds(spec, arrays) * left / spec.n_trials
     workers = 1 if run.executor == "inline" else min(spec.resources.workers, left)
@@ -246,6 +258,8 @@ def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:
     try:
         with _watching(spec, n_done) as progress:
             driver = Driver(spec, store.folder.resolve(), store.around(pool), progress)
+            for notice in driver.notices:
+                out.print(f"note: {notice}")
             driver.run()
         out.print(f"workers were idle {pool.idle_share():.0%} of the time")
     finally:
