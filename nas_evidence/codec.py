@@ -29,6 +29,7 @@ from nas_evidence.spec import (
     OnlinePlan,
     PruningSpec,
     ResourceSpec,
+    RetrySpec,
     SamplerSpec,
     StudySpec,
     TrainingPlan,
@@ -45,6 +46,7 @@ TABLES: Mapping[str, type[Frozen]] = {
     "limits": LimitSpec,
     "budget": BudgetSpec,
     "resources": ResourceSpec,
+    "retries": RetrySpec,
     "database": DatabaseSpec,
 }
 
@@ -153,7 +155,7 @@ def dump_study(study: StudySpec) -> str:
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
     """Return one line per difference, except `n_trials` and keys that may change between runs."""
     left, right = (_flatten(_without_none(s.model_dump(mode="json"))) for s in (old, new))
-    free = ("n_trials", "budget", "resources", "database")
+    free = ("n_trials", "budget", "resources", "retries", "database")
     names = [n for n in {**left, **right} if n.partition(".")[0] not in free]
     return [
         f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"

@@ -261,6 +261,26 @@ class BudgetSpec(Frozen):
     """Time summed over all workers."""
 
 
+#: A number of attempts, or no limit.
+Limit = Annotated[Count, Unit("attempts")] | Literal["unlimited"]
+
+
+class RetrySpec(Frozen):
+    """When a trial that keeps losing its worker is given up; may change between runs of a study.
+
+    A lost attempt is retried from its last checkpoint. `resume --retry-failed` retries trials that
+    were given up.
+    """
+
+    crashes: Limit = 3
+    """Attempts in a row that may crash or hang their worker without writing a checkpoint, or
+    "unlimited"."""
+    machine_losses: Limit = 10
+    """The same for attempts that are lost together with their machine."""
+    in_all: Limit = "unlimited"
+    """Lost attempts of one trial in all, whatever progress they made."""
+
+
 class DatabaseSpec(Frozen):
     """The database of a study, if not SQLite in its folder; the password is never written."""
 
@@ -344,6 +364,7 @@ class StudySpec(Frozen):
     limits: LimitSpec = LimitSpec()
     budget: BudgetSpec = BudgetSpec()
     resources: ResourceSpec = ResourceSpec()
+    retries: RetrySpec = RetrySpec()
     database: DatabaseSpec = DatabaseSpec()
 
     @property

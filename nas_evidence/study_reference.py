@@ -213,6 +213,13 @@ gpus = 0.25                       # four trials share one GPU
 slice_timeout_seconds = 1800      # five epochs of the largest network take minutes
 """,
     ),
+    "retries": (
+        """\
+[retries]
+crashes = 5
+machine_losses = "unlimited"
+""",
+    ),
     "database": (
         """\
 [database]

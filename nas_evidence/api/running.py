@@ -98,9 +98,12 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
         ValueError: if the data are missing or do not fit the study.
     """
     from nas_evidence.data import load
+    from nas_evidence.data.digest import data_digest
+    from nas_evidence.storage.conditions import note_conditions
+    from nas_evidence.storage.redo import find_done
     from nas_evidence.store import finished
 
-    n_done = len(finished(store.folder))
+    n_done = len(find_done(store.folder).done)
     arrays = load(
         spec.dataset,
         seed=spec.seed,
@@ -115,6 +118,7 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
     from nas_evidence.trial import check_task, device_for
 
     check_task(spec.plan, arrays)
+    note_conditions(store.folder, spec, data_digest(arrays))
     left = spec.n_trials - n_done
     seconds = forecast_seconds(spec, arrays) * left / spec.n_trials
     workers = 1 if run.executor == "inline" else min(spec.resources.workers, left)
@@ -130,6 +134,8 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
     try:
         with audience.watching(spec, n_done) as watcher:
             driver = Driver(spec, store.folder.resolve(), store.around(pool), watcher)
+            for notice in driver.notices:
+                audience.say(f"note: {notice}")
             driver.run()
         audience.say(f"workers were idle {pool.idle_share():.0%} of the time")
     finally:

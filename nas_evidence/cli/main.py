@@ -16,6 +16,7 @@ import typer
 import nas_evidence
 from nas_evidence.cli.cluster import attach, cancel, logs, status, submit
 from nas_evidence.cli.looking import init, validate
+from nas_evidence.cli.options import with_ids
 from nas_evidence.cli.results import audit, export, report, show, watch
 from nas_evidence.cli.run import resume, search
 from nas_evidence.cli.terminal import err, out
@@ -36,7 +37,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         # Not standalone: typer.Exit returns a number, and errors are raised here.
-        code = app(standalone_mode=False, prog_name="nas-evidence")
+        code = app(with_ids(sys.argv[1:]), standalone_mode=False, prog_name="nas-evidence")
         if code == _INTERRUPTED:  # by typer, which prints nothing
             err.print("interrupted")
         sys.exit(code)

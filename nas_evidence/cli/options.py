@@ -1,5 +1,6 @@
 """Options that several verbs of the command line share, and the study that they name."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -57,6 +58,10 @@ Numeric = Annotated[
 ImageSize = Annotated[
     int | None, typer.Option("--image-size", metavar="PIXELS", help="Resize all images to this.")
 ]
+RetryFailed = Annotated[
+    str | None,
+    typer.Option("--retry-failed", metavar="[IDS]", help="Run failed trials again, all or 3,5."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Dashboard = Annotated[
     str | None,
@@ -88,6 +93,35 @@ def data_options(
         numeric=numeric or (),
         image_size=image_size,
     )
+
+
+def with_ids(arguments: Sequence[str]) -> list[str]:
+    """Return command-line arguments in which `--retry-failed` always has a value.
+
+    >>> with_ids(["resume", "--retry-failed", "runs/digits"])
+    ['resume', '--retry-failed', 'all', 'runs/digits']
+    >>> with_ids(["resume", "runs/digits", "--retry-failed", "3", "5,6"])
+    ['resume', 'runs/digits', '--retry-failed', '3,5,6']
+    """
+    if "--retry-failed" not in arguments:
+        return list(arguments)
+    at = list(arguments).index("--retry-failed") + 1
+    ids = list(itertools.takewhile(lambda a: a.replace(",", "").isdecimal(), arguments[at:]))
+    return [*arguments[:at], ",".join(ids) or "all", *arguments[at + len(ids) :]]
+
+
+def trial_ids(text: str) -> list[int] | None:
+    """Return the ids in the value of `--retry-failed`, None for all.
+
+    Raises:
+        ValueError: the text is neither "all" nor ids.
+    """
+    if text == "all":
+        return None
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise ValueError(f"--retry-failed takes trial ids such as 3,5, or nothing, not {text!r}.")
+    return [int(part) for part in parts]
 
 
 def with_options(spec: StudySpec, trials: int | None, workers: int | None) -> StudySpec:

@@ -23,6 +23,7 @@ from nas_evidence.cli.options import (
     JobName,
     Numeric,
     Override,
+    RetryFailed,
     Steal,
     StudyFile,
     Target,
@@ -34,11 +35,13 @@ from nas_evidence.cli.options import (
     as_arguments,
     data_options,
     shown,
+    trial_ids,
     with_options,
 )
 from nas_evidence.cli.results import write_export
 from nas_evidence.cli.terminal import (
     Progress,
+    counted,
     err,
     out,
     print_rows,
@@ -137,6 +140,7 @@ def resume(
     download: Download = False,
     steal: Steal = False,
     allow_code: AllowCode = False,
+    retry_failed: RetryFailed = None,
 ) -> None:
     """Resume a study after a stop or a crash, or with more trials or another budget.
 
@@ -157,6 +161,7 @@ def resume(
     if place is None or name is not None:
         raise ValueError("resume needs a study folder, or --address URL and --name NAME.")
     from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
     run = Run(executor, address, data_root, download, steal, allow_code)
@@ -165,7 +170,11 @@ def resume(
     with store.held(steal=steal):
         spec = with_options(read_study(store.folder, overrides or ()), trials, workers)
         spec = admitted(spec, [store.folder.resolve() / "code"], allowed=allow_code)
-        _run(open_study(store.folder, spec, steal=steal), store, run)
+        spec = open_study(store.folder, spec, steal=steal)
+        if retry_failed is not None:
+            again = ask_to_retry(store.folder, trial_ids(retry_failed))
+            out.print(f"retry: {counted(len(again), 'failed trial')}")
+        _run(spec, store, run)
 
 
 def _check_address(run: Run) -> None:
@@ -181,13 +190,14 @@ def _check_address(run: Run) -> None:
 
 
 def _run(spec: StudySpec, store: "Store", run: Run) -> None:
+    from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.store import finished
 
     folder, again = store.folder, f"{program()} resume {store.place}{_options(run)}"
     _log_to(folder / "logs" / "driver.log")
     with locked(folder, steal=run.steal):
-        done = finished(folder)
+        done = find_done(folder).done
         if len(done) < spec.n_trials:
             try:
                 run_trials(spec, store, run, _audience())

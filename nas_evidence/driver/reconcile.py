@@ -1,4 +1,4 @@
-"""The database of a study compared with everything else that is stored, and rebuilt if they differ.
+"""The database of a study compared with all else that is stored, and rebuilt if they differ.
 
 Three other sources know what was proposed, the first of them that knows a number decides:
 
@@ -82,11 +82,7 @@ def reconciled(
     line = (
         f"the database of the study was rebuilt from its results and its journal: {why}. "
         f"It has {len(proposer.proposals())} proposals again"
-        + (
-            f", {n_asked} of them asked anew because nothing was stored of them."
-            if n_asked
-            else "."
-        )
+        + (f", {n_asked} of them new: nothing was stored of them." if n_asked else ".")
     )
     _LOG.warning("database_rebuilt reason=%s", why)
     return proposer, [line]
@@ -118,15 +114,13 @@ def difference(proposer: Any, known: Known, done: Mapping[int, TrialRow], study:
     proposals = proposer.proposals()
     for number, architecture in sorted(known.items()):
         if number < len(proposals) and proposals[number].key != architecture.key:
-            return f"proposal {number} is {proposals[number]} there, but {architecture} in the results"
+            return f"proposal {number} is {proposals[number]} there, but ran as {architecture}"
     for number, result in proposer.results().items():
         rows = [done[i] for i in trials_of(number, study) if i in done]
         if len(rows) == len(trials_of(number, study)):
             right = told_of(rows, study)
             if result.values is not None and result.values != right.values:
-                return (
-                    f"proposal {number} has the values {result.values} there, not {right.values}"
-                )
+                return f"proposal {number} has {result.values} there, but scored {right.values}"
     return ""
 
 

@@ -22,6 +22,7 @@ _NEEDED: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "tell": {"number": _NUMBER},
     "end": {"trial_id": _NUMBER},
     "lost": {"trial_id": _NUMBER},
+    "retry": {"trial_id": _NUMBER},
     "rung": {"trial_id": _NUMBER, "epoch": _NUMBER, "point": (list, type(None))},
 }
 
