@@ -59,7 +59,10 @@ def settling_sentence(study: Study, found: Sequence[EarlyTrust]) -> str:
     objective = str(study.spec.objective)
     own = [one for one in found if one.score == objective]
     if len(own) < 2:
-        return f"How early {objective} ranks well is unknown: fewer than two epochs to compare."
+        return (
+            f"How early {objective} ranks well is unknown: it is stored at fewer than two epochs. "
+            "Set curves = true in the study to store it at every evaluation."
+        )
     final = own[-1]
     settled = final.epoch
     for one in reversed(own):
