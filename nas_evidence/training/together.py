@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 
 import torch
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec import TrainingPlan
+from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 
 #: Numbers of inputs that are gathered at once, for several minibatches of all networks.
@@ -256,12 +258,24 @@ class Program(AbstractContextManager["Program"]):
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return the outputs [K, B, C] of the first K networks on inputs [K, B, ...]."""
-        if not self.stacks:
-            found: Tensor = self.models[0](x[0])
-            return found[None]
-        known = zip(map(id, self.parameters[0]), self.leaves(len(x)), strict=True)
-        stack = Stack(len(x), dict(known))
-        return stacked_outputs(self.models[0], stack, x)
+        return self._forward(self.leaves(len(x)), x)
+
+    @cached_property
+    def _forward(self) -> Forward:
+        """The outputs as a function of the leaves and the inputs, run as the plan wants."""
+        model, ids = self.models[0], [id(parameter) for parameter in self.parameters[0]]
+
+        def stacked(leaves: list[Tensor], x: Tensor) -> Tensor:
+            return stacked_outputs(model, Stack(len(x), dict(zip(ids, leaves, strict=True))), x)
+
+        def alone(_: list[Tensor], x: Tensor) -> Tensor:
+            outputs: Tensor = model(x[0])
+            return outputs[None]
+
+        device = self.theta.device
+        if self.stacks:
+            return planned(stacked, model, self.plan, device)
+        return in_precision(alone, self.plan, device)
 
     def leaves(self, n: int) -> list[Tensor]:
         """Return the parameters of the first `n` networks as tensors [n, *shape], views of θ."""
