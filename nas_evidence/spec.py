@@ -13,6 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from nas_evidence.dataset_spec import DATASET_NAMES as DATASET_NAMES
+from nas_evidence.dataset_spec import LIKELIHOODS
+from nas_evidence.dataset_spec import DatasetSpec as DatasetSpec
 from nas_evidence.domains import (
     Choice,
     Count,
@@ -47,12 +50,6 @@ EVIDENCE_BATCH = 512
 MC_DRAWS = 4
 
 FAMILY_NAMES = ("mlp", "cnn", "resnet", "linear")
-#: Test examples split off the bundled data sets if a study gives no `test_size`.
-DIGITS_TEST_SIZE = 500
-DIABETES_TEST_SIZE = 142
-DATASET_NAMES = ("digits", "diabetes", "mnist", "fashion_mnist", "cifar10", "cifar100", "npz")
-
-
 #: The parameters of each family, with the widest domain of each.
 FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
     "mlp": {
@@ -186,6 +183,12 @@ class TrainingPlan(Frozen):
     `likelihood = "gaussian"`, else 0. Linear networks always settle."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior of the weights, before the first update."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Arithmetic of products in training steps: "bf16" is bfloat16 by autocast, for GPUs that are
+    faster so. Parameters, curvature, evidence and test metrics are float32 or float64 always."""
+    compile: bool = False
+    """Run training steps on a GPU as compiled CUDA graphs; pays for small networks, whose steps
+    wait for launches. On a CPU it changes nothing."""
     folds: Annotated[Literal[1, 2], Unit("folds")] = 2
     """Folds that the score `two_fold` predicts: both halves, or only one at half the cost."""
     online: OnlinePlan = OnlinePlan()
@@ -202,34 +205,6 @@ class TrainingPlan(Frozen):
         """Return the 1-based epochs at which evidence is stored: every F after B, and the last."""
         regular = range(self.online.every, self.epochs + 1, self.online.every)
         return tuple(sorted({e for e in regular if e > self.online.burn_in} | {self.epochs}))
-
-
-class DatasetSpec(Frozen):
-    """Which data, and how much of it; only the report reads the test part."""
-
-    name: Literal[*DATASET_NAMES]  # type: ignore[valid-type]
-    """Name of a data set, or "npz" for arrays of your own."""
-    test_size: Annotated[Count, Unit("examples")] | None = None
-    """Examples split off for testing: of `digits` (by default 500) or `diabetes` (142)."""
-    max_train: Annotated[Count, Unit("examples")] | None = None
-    """Most training examples: a seeded subset, stratified by class; if absent, all."""
-    max_test: Annotated[Count, Unit("examples")] | None = None
-    """Most test examples, chosen in the same way; if absent, all."""
-    path: str | None = None
-    """An .npz file or a folder of .npy files; used with `name = "npz"`."""
-
-    @model_validator(mode="after")
-    def _path(self) -> "DatasetSpec":
-        if self.name == "npz" and self.path is None:
-            raise ValueError('`path` must name the .npz file when name = "npz"')
-        if self.name != "npz" and self.path is not None:
-            raise ValueError(f'`path` is used only with name = "npz", but name = "{self.name}"')
-        if self.name not in ("digits", "diabetes") and self.test_size is not None:
-            raise ValueError(
-                f'`test_size` is for data without a test split, but "{self.name}" has one; '
-                "use max_test"
-            )
-        return self
 
 
 class SamplerSpec(Frozen):
@@ -290,6 +265,26 @@ class BudgetSpec(Frozen):
     """Wall time over all runs of the study."""
     device_seconds: Seconds | None = None
     """Time summed over all workers."""
+
+
+#: A number of attempts, or no limit.
+Limit = Annotated[Count, Unit("attempts")] | Literal["unlimited"]
+
+
+class RetrySpec(Frozen):
+    """When a trial that keeps losing its worker is given up; may change between runs of a study.
+
+    A lost attempt is retried from its last checkpoint. `resume --retry-failed` retries trials that
+    were given up.
+    """
+
+    crashes: Limit = 3
+    """Attempts in a row that may crash or hang their worker without writing a checkpoint, or
+    "unlimited"."""
+    machine_losses: Limit = 10
+    """The same for attempts that are lost together with their machine."""
+    in_all: Limit = "unlimited"
+    """Lost attempts of one trial in all, whatever progress they made."""
 
 
 class DatabaseSpec(Frozen):
@@ -375,6 +370,7 @@ class StudySpec(Frozen):
     limits: LimitSpec = LimitSpec()
     budget: BudgetSpec = BudgetSpec()
     resources: ResourceSpec = ResourceSpec()
+    retries: RetrySpec = RetrySpec()
     database: DatabaseSpec = DatabaseSpec()
 
     @property
@@ -400,6 +396,16 @@ class StudySpec(Frozen):
             return ()
         early = (0,) if declared(self.pruning_score).taken == "before" else ()
         return early + self.pruning.rungs(self.plan)
+
+    @model_validator(mode="after")
+    def _task(self) -> "StudySpec":
+        task, likelihood = self.dataset.task, self.plan.likelihood
+        if task is not None and LIKELIHOODS[task] != likelihood:
+            raise ValueError(
+                f'`likelihood` in [plan] must be "{LIKELIHOODS[task]}" with task = "{task}" '
+                f'in [dataset], but got "{likelihood}"; remove one of the two'
+            )
+        return self
 
     @model_validator(mode="after")
     def _objective(self) -> "StudySpec":

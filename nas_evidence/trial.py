@@ -38,7 +38,7 @@ from nas_evidence.training.checkpoint import (
     save_checkpoint,
     state_of,
 )
-from nas_evidence.training.cost import Cost, cost_of, measured_latency
+from nas_evidence.training.cost import Cost, cost_of, measured_latency, obstacle
 from nas_evidence.training.loop import (
     DivergedError,
     Training,
@@ -132,8 +132,11 @@ class Trial:
         shape, width = data.input_shape, data.n_outputs
         reason = infeasible(architecture, shape, width)
         if not reason:
-            self.cost = cost_of(architecture, shape, width, plan, given.estimators)
-            reason = self._exceeded_limit()
+            n_data, scores = len(data.x_train), given.estimators
+            self.cost = cost_of(architecture, shape, width, plan, scores, n_data)
+            reason = self._exceeded_limit() or obstacle(
+                architecture, shape, width, plan, scores, n_data=n_data
+            )
         if reason:
             self.status, self.cause = TrialStatus.INFEASIBLE, reason
             return
@@ -463,11 +466,13 @@ def _known(cost: Cost | None) -> dict[str, int]:
 
 @torch.no_grad()
 def _test(training: Training, data: TensorData, plan: TrainingPlan) -> dict[str, float]:
-    """Return the metrics on the test data, for reports only.
+    """Return the metrics on the test data, for reports only; none without test data.
 
     The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
     fraction, or the root mean squared error over data and outputs, in the unit of the targets.
     """
+    if not len(data.y_test):
+        return {}
     likelihood = likelihood_of(plan, training.noise_std, training.temperature)
     model: nn.Module = training.model
     model.eval()
