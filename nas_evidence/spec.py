@@ -351,6 +351,9 @@ class StudySpec(Frozen):
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
     """Scores to compute in each trial; see [scores](estimators.md)."""
+    curves: bool = False
+    """Whether to compute Laplace scores at every evaluation, not only after training. Pruning by
+    such a score does so too."""
     #: The score that ranks; by default the first of `PREFERRED` in `estimators`.
     objective: ScoreName = Field(default_factory=_preferred)
     """The score that ranks; if absent `two_fold` if in `estimators`, else `kfac_ggn`."""
@@ -442,6 +445,10 @@ class Assignment(Frozen):
     plan: TrainingPlan
     estimators: tuple[Annotated[str, BeforeValidator(_current)], ...]
     limits: LimitSpec = LimitSpec()
+    #: Whether Laplace scores are computed at every evaluation, as in assignments without the key.
+    curves: bool = True
+    #: Whether trials are compared after the first fold, which is then not trained beside others.
+    first_fold_alone: bool = False
     seed: int
 
     @model_validator(mode="before")

@@ -8,6 +8,7 @@ the speed of workers nor a crash changes what is proposed.
 
 from collections.abc import Container, Iterable
 
+from nas_evidence.registry import declared
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_seed
 
 
@@ -40,6 +41,8 @@ def plan_trials(
 def _assignment(
     architecture: ArchitectureSpec, trial_id: int, replicate: int, study: StudySpec
 ) -> Assignment:
+    pruned = study.pruning.rule != "none"
+    by_laplace = pruned and declared(study.pruning_score).is_laplace
     return Assignment(
         trial_id=trial_id,
         attempt=1,
@@ -49,6 +52,8 @@ def _assignment(
         plan=study.plan,
         estimators=study.estimators,
         limits=study.limits,
+        curves=study.curves or by_laplace,
+        first_fold_alone=0 in study.rungs,
         seed=derive_seed(study.seed, trial_id, replicate),
     )
 

@@ -1,8 +1,8 @@
 """Laplace evidences of the current network, one per requested curvature kind.
 
 The formula is in `evidence/laplace.py`, below the training, which maximises it online. During
-training each kind takes one pass; at the end Monte-Carlo kinds average several passes, and every
-estimate reports its distance from a mode.
+training, where the assignment asks for it, each kind takes one pass; at the end Monte-Carlo kinds
+average several passes, and every estimate reports its distance from a mode.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,12 @@ from nas_evidence.training.online import Passes
 
 
 class Laplace(Scorer):
-    """The Laplace evidence at every evaluation; it has no state."""
+    """The Laplace evidence at the last evaluation, or at all of them; it has no state."""
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
-        """Return the evidence of each kind at the current parameters."""
+        """Return the evidence of each kind at the current parameters; none early if not asked."""
+        if not (last or self.context.assignment.curves):
+            return []
         passes = self.context.passes
         assert passes is not None
         if last:
