@@ -460,6 +460,8 @@ class Assignment(Frozen):
     estimators: tuple[Annotated[str, BeforeValidator(_current)], ...]
     followed: tuple[str, ...] = ()
     limits: LimitSpec = LimitSpec()
+    #: Whether trials are compared after the first fold, which is then not trained beside others.
+    first_fold_alone: bool = False
     seed: int
 
     @model_validator(mode="before")
