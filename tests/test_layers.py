@@ -34,12 +34,12 @@ SIDEWAYS = {
     ("sampling_plan", "domains"), ("auditing", "auditing_problems"),
 }  # fmt: skip
 SOLE_IMPORTERS = {
-    "optuna": ["proposing/proposer.py"],
+    "optuna": ["proposing/parzen.py", "proposing/proposer.py", "proposing/rows.py"],
     "ray": ["workers/on_ray.py", "jobs/submit.py"],
     "pyarrow": ["store.py"],
     "fsspec": ["storage/remote.py"],
     "tenacity": ["retrying.py"],
-    "sqlalchemy": ["storage/database.py"],
+    "sqlalchemy": ["proposing/rows.py", "storage/database.py"],
     "typer": ["cli"],
     "plotly": ["reporting"],
     "matplotlib": ["reporting"],
