@@ -7,9 +7,9 @@
     (b) does the score rank the networks trained on halves?
         rho of the score with the test log loss of the halves
 
-The halves are those that `two_fold` trains, bit for bit. Their test log loss, with the scale
-of the outputs marginalised as in `two_fold`, is the mean over both. One row per network is appended to
-<pool>-halves.csv; the two correlations are printed at the end.
+The halves are those that `two_fold` trains, bit for bit. Their test log loss is the mean over
+both, with the scale of the outputs marginalised as in `two_fold`. One row per network is appended
+to <pool>-halves.csv; the two correlations are printed at the end.
 """
 
 import argparse
