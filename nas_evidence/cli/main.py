@@ -15,6 +15,7 @@ import typer
 
 import nas_evidence
 from nas_evidence.cli.cluster import attach, cancel, logs, status, submit
+from nas_evidence.cli.mending import repair, verify
 from nas_evidence.cli.options import Override, StudyFile, checked, with_ids
 from nas_evidence.cli.results import audit, export, report, show, watch
 from nas_evidence.cli.run import resume, search
@@ -84,8 +85,8 @@ def validate(
 
 
 VERBS = (
-    search, resume, show, validate, report, watch, audit, export, submit, status, attach, logs,
-    cancel,
+    search, resume, verify, repair, show, validate, report, watch, audit, export, submit, status,
+    attach, logs, cancel,
 )  # fmt: skip
 for verb in VERBS:
     app.command()(verb)

@@ -5,6 +5,7 @@
     model.pt2           torch.export program with a dynamic batch: raw inputs in; logits out, or
                         for real targets predictions in their own unit
     evidence.json       every score with its terms, and the learned hyperparameters
+    SHA256SUMS          checksums of these files, for `sha256sum -c`
     MODEL_CARD.md       data, splits, scores and their meaning, how to load, versions
 
 Before the files are moved into place, the winner is loaded back, its evidence is recomputed and
@@ -19,7 +20,6 @@ from typing import Any
 
 import pandas as pd
 import tomli_w
-from safetensors.torch import save
 from torch import Tensor
 
 from nas_evidence.best import Standings
@@ -27,6 +27,7 @@ from nas_evidence.codec import load_study
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.model_card import model_card
 from nas_evidence.exporting.program import Exported, load_exported, write_program
+from nas_evidence.exporting.sums import write_sums
 from nas_evidence.exporting.winner import (
     assert_same_evidence,
     checked_kind,
@@ -35,7 +36,9 @@ from nas_evidence.exporting.winner import (
     rescore,
     with_preprocessing,
 )
+from nas_evidence.files import write_whole
 from nas_evidence.record import TrialStatus
+from nas_evidence.sealing import sealed_tensors
 from nas_evidence.spec import ArchitectureSpec, StudySpec
 from nas_evidence.store import TrialRow, read_tables, rows_of
 from nas_evidence.trial import PRECISION_PREFIX
@@ -101,7 +104,7 @@ def export_winner(
     if "prior_precision" not in winner.header:  # one per parameter: too many for text
         tensors |= {PRECISION_PREFIX + name: part for name, part in winner.precisions().items()}
     metadata = {"architecture": architecture.model_dump_json(), "study": study.name}
-    (to / "model.safetensors").write_bytes(save(tensors, metadata=metadata))
+    write_whole(to / "model.safetensors", sealed_tensors(tensors, metadata))
     difference = write_program(exported, to / "model.pt2", arrays)
     summary: dict[str, Any] = {
         "study": study.name,
@@ -118,6 +121,7 @@ def export_winner(
     }
     (to / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
     card = model_card(study, row, arrays, summary, difference)
+    write_sums(to, ("architecture.toml", "model.safetensors", "model.pt2", "evidence.json"))
     (to / "MODEL_CARD.md").write_text(card, encoding="utf-8")
     return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)
 
