@@ -191,6 +191,7 @@ slice_timeout_seconds = 1800      # five epochs of the largest network take minu
 [retries]
 crashes = 5
 machine_losses = "unlimited"
+in_all = 100
 """,
     ),
     "database": (

@@ -102,7 +102,7 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
                 )
             check_conditions(folder, old)
             study = study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
-        write_whole(path, dump_study(study))
+        write_whole(path, dump_study(study), private=study.database.url is not None)
         withdraw(folder)  # an old request to stop
     for name in _SUBFOLDERS:
         (folder / name).mkdir(exist_ok=True)

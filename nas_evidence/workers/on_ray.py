@@ -36,6 +36,7 @@ from nas_evidence.workers.pool import PATIENCE, Pool, Pooled
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 from nas_evidence.workers.protocol import Event, Launch, Verdict
 from nas_evidence.workers.quiet import signals_deferred, stderr_to
+from nas_evidence.workers.reachable import check_reachable
 
 _LOG = logging.getLogger(__name__)
 #: A worker that has not started after this many seconds is given up.
@@ -243,6 +244,8 @@ class RayExecutor:
 
     def _connect(self, address: str | None, namespace: str | None) -> None:
         resources = self._resources
+        if address is not None and address != "auto":
+            check_reachable(address)
         # address="local": never join a cluster that happens to be running.
         ours = {"num_cpus": resources.workers * resources.cpus, "include_dashboard": False}
         with signals_deferred(), stderr_to(self._logs / "ray.log"):
