@@ -362,7 +362,9 @@ class ResourceSpec(Frozen):
     """The resources of a study; may change between runs of a study."""
 
     workers: Annotated[Count, Unit("processes")] = 2
-    """Trials that run in parallel."""
+    """Trials that run in parallel, as soon as there is room for so many."""
+    min_workers: Annotated[Count, Unit("processes")] = 1
+    """Workers that a cluster must have room for at the start; more join as room comes."""
     cpus: Annotated[Count, Unit("CPUs")] = 1
     """CPUs and torch threads per worker."""
     gpus: Literal["auto"] | float = "auto"

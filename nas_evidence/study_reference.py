@@ -181,6 +181,7 @@ device_seconds = 14400            # two workers for two hours
         """\
 [resources]
 workers = 4
+min_workers = 2                   # do not start with fewer
 cpus = 2
 gpus = 0.25                       # four trials share one GPU
 slice_timeout_seconds = 1800      # five epochs of the largest network take minutes

@@ -31,6 +31,7 @@ from nas_evidence.cli.options import (
     trial_ids,
     with_options,
 )
+from nas_evidence.cli.restarting import go_on_without_cluster
 from nas_evidence.cli.results import write_export
 from nas_evidence.cli.terminal import (
     Progress,
@@ -286,7 +287,7 @@ def _executor(
 
     starting = out.status("starting the workers") if out.is_terminal else nullcontext()
     with starting:
-        return RayExecutor(
+        executor = RayExecutor(
             arrays,
             spec.resources.model_copy(update={"workers": workers}),
             (store.folder / "logs").resolve(),
@@ -294,7 +295,11 @@ def _executor(
             namespace=namespace_of(spec.name, store.place) if run.address else None,
             make_worker=make_worker,
             store=store.uri,
+            on_cluster_lost=partial(go_on_without_cluster, store.place, _words(run), run.address),
         )
+    for notice in executor.notices:
+        out.print(f"note: {notice}")
+    return executor
 
 
 @contextlib.contextmanager
@@ -344,18 +349,27 @@ def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
 
 
 def _is_exported(folder: Path, trial_id: int) -> bool:
-    """Return whether the folder holds this trial complete: the model card is written last."""
-    if not (folder / "MODEL_CARD.md").is_file():
+    """Return whether the folder holds this trial, complete and as it was written."""
+    from nas_evidence.exporting.sums import wrong_sums
+
+    if not (folder / "MODEL_CARD.md").is_file() or wrong_sums(folder):  # the card comes last
         return False
-    written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-    return bool(written["trial_id"] == trial_id)
+    try:
+        written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+        return bool(written["trial_id"] == trial_id)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def _options(run: Run) -> str:
-    """Return the options that the next run also needs."""
+    """Return the options that the next run also needs, as text."""
+    return "".join(f" {word}" for word in _words(run))
+
+
+def _words(run: Run) -> list[str]:
     given = (("--data-root", run.data_root), ("--address", run.address))
-    words = "".join(f" {name} {value}" for name, value in given if value is not None)
-    return words + " --allow-code" * run.allow_code
+    words = [word for name, value in given if value is not None for word in (name, str(value))]
+    return words + ["--allow-code"] * run.allow_code
 
 
 def _log_to(path: Path) -> None:
