@@ -208,6 +208,7 @@ device_seconds = 14400            # two workers for two hours
         """\
 [resources]
 workers = 4
+min_workers = 2                   # do not start with fewer
 cpus = 2
 gpus = 0.25                       # four trials share one GPU
 slice_timeout_seconds = 1800      # five epochs of the largest network take minutes
@@ -218,6 +219,7 @@ slice_timeout_seconds = 1800      # five epochs of the largest network take minu
 [retries]
 crashes = 5
 machine_losses = "unlimited"
+in_all = 100
 """,
     ),
     "database": (

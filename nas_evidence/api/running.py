@@ -65,11 +65,14 @@ class Audience:
     say       one line of text
     watching  a watcher of the driver while trials run, from the study and its finished trials
     starting  shown while the workers start
+    cluster_lost  called from a thread if Ray dies on this machine, with the place of the study;
+              None to leave it to Ray
     """
 
     say: Callable[[str], None] = lambda line: None
     watching: "Callable[[StudySpec, int], AbstractContextManager[Watcher]]" = _silent
     starting: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
+    cluster_lost: "Callable[[str, Run], None] | None" = None
 
 
 def begun(
@@ -177,8 +180,11 @@ def _executor(
         use_token_if_there_is_one()
     from nas_evidence.workers.on_ray import RayExecutor
 
+    lost = None
+    if audience.cluster_lost is not None:
+        lost = partial(audience.cluster_lost, store.place, run)
     with audience.starting():
-        return RayExecutor(
+        executor = RayExecutor(
             arrays,
             spec.resources.model_copy(update={"workers": workers}),
             (store.folder / "logs").resolve(),
@@ -186,7 +192,11 @@ def _executor(
             namespace=namespace_of(spec.name, store.place) if run.address else None,
             make_worker=make_worker,
             store=store.uri,
+            on_cluster_lost=lost,
         )
+    for notice in executor.notices:
+        audience.say(f"note: {notice}")
+    return executor
 
 
 def _counted(n: int, noun: str) -> str:
