@@ -310,7 +310,8 @@ def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
     )
     paths = write_report(report, folder / "report")
     pruned = report.pruning.sentences if spec.pruning.rule != "none" else ()
-    for sentence in filter(None, (report.settled, *report.certainty, *pruned)):
+    said = report.headline
+    for sentence in filter(None, (said.sure, said.cost, *said.advice, *pruned)):
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
     winner = tables.winner
