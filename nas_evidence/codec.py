@@ -17,6 +17,7 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from nas_evidence.dataset_spec import with_task
 from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange, described, masked
 from nas_evidence.fixed_keys import is_of_version_0_1, without_fixed
 from nas_evidence.spec import (
@@ -28,6 +29,7 @@ from nas_evidence.spec import (
     OnlinePlan,
     PruningSpec,
     ResourceSpec,
+    RetrySpec,
     SamplerSpec,
     StudySpec,
     TrainingPlan,
@@ -44,6 +46,7 @@ TABLES: Mapping[str, type[Frozen]] = {
     "limits": LimitSpec,
     "budget": BudgetSpec,
     "resources": ResourceSpec,
+    "retries": RetrySpec,
     "database": DatabaseSpec,
 }
 
@@ -121,11 +124,16 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError([f"{path}: cannot be read: {error}"]) from error
+    return parse_study(text, str(path), overrides)
+
+
+def parse_study(text: str, path: str, overrides: Iterable[str] = ()) -> StudySpec:
+    """Return the study in a text, as `load_study`; `path` is its place in messages."""
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise StudyError([f"{path}: not valid TOML: {error}"]) from error
-    places = _Places(str(path), text)
+    places = _Places(path, text)
     messages: list[str] = []
     for override in overrides:
         _apply_override(raw, override, places, messages)
@@ -147,7 +155,7 @@ def dump_study(study: StudySpec) -> str:
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
     """Return one line per difference, except `n_trials` and keys that may change between runs."""
     left, right = (_flatten(_without_none(s.model_dump(mode="json"))) for s in (old, new))
-    free = ("n_trials", "budget", "resources", "database")
+    free = ("n_trials", "budget", "resources", "retries", "database")
     names = [n for n in {**left, **right} if n.partition(".")[0] not in free]
     return [
         f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"
@@ -246,7 +254,7 @@ def _validated(data: Mapping[str, Any]) -> StudySpec:
         for family, table in data["family"].items()
     }
     # Strict, so that "10" is not a number and true not a count; as JSON, so lists become tuples.
-    text = json.dumps({**data, "family": families}, default=str)
+    text = json.dumps({**with_task(data), "family": families}, default=str)
     return StudySpec.model_validate_json(text, strict=True)
 
 

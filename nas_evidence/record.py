@@ -97,6 +97,7 @@ class TrialRecord(Frozen):
     settle_seconds: float = 0.0
     evidence_seconds: float = 0.0
     total_seconds: float = 0.0
+    content_hash: str | None = None  # of what decides the result (storage/conditions.py)
     versions: str = ""  # JSON object: package -> version
     error: str = ""  # traceback, where there is one
 

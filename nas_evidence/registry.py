@@ -180,6 +180,19 @@ def _folds(
     return log_density, accuracy
 
 
+def _on_halves(name: str, summary: str) -> Score:
+    return Score(
+        name=name,
+        summary=summary,
+        # The class that trains the halves of `two_fold` also computes what is made from them.
+        implementation="nas_evidence.scores.folds:Folds",
+        taken="before",
+        unit="nats",
+        relation="EXACT_ON_LINEAR",
+        trainings=1.0,
+    )
+
+
 def _free(
     name: str,
     summary: str,
@@ -213,6 +226,31 @@ _ALL = [
     *_folds("heldout_10", "a tenth held out", 0.9, baseline=True),
     *_folds("five_fold", "five-fold cross-validation", 4.0, baseline=True),
     *_CONDITIONAL,
+    _on_halves("tangent_conditional", "linearised networks: half of the data given the other"),
+    _on_halves("last_layer_conditional", "last layers: half of the data given the other"),
+    Score(
+        name="ntk_init",
+        summary="evidence of the network linearised at initialisation",
+        implementation="nas_evidence.scores.tangent:NtkInit",
+        taken="before",
+        unit="nats",
+    ),
+    Score(
+        name="tangent",
+        summary="evidence of the network linearised where its training ended",
+        implementation="nas_evidence.scores.tangent:tangent",
+        taken="end",
+        unit="nats",
+        relation="EXACT_ON_LINEAR",
+    ),
+    Score(
+        name="full_ggn_slq",
+        summary="Laplace evidence, full Gauss-Newton, log determinant by random probes",
+        implementation="nas_evidence.scores.full_ggn_slq:score",
+        taken="end",
+        unit="nats",
+        approximates="full_ggn",
+    ),
     Score(
         name="prequential_epoch1_laplace",
         summary="first epoch predicted by linearised networks",

@@ -13,6 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from nas_evidence.dataset_spec import DATASET_NAMES as DATASET_NAMES
+from nas_evidence.dataset_spec import LIKELIHOODS
+from nas_evidence.dataset_spec import DatasetSpec as DatasetSpec
 from nas_evidence.domains import (
     Choice,
     Count,
@@ -47,12 +50,6 @@ EVIDENCE_BATCH = 512
 MC_DRAWS = 4
 
 FAMILY_NAMES = ("mlp", "cnn", "resnet", "linear")
-#: Test examples split off the bundled data sets if a study gives no `test_size`.
-DIGITS_TEST_SIZE = 500
-DIABETES_TEST_SIZE = 142
-DATASET_NAMES = ("digits", "diabetes", "mnist", "fashion_mnist", "cifar10", "cifar100", "npz")
-
-
 #: The parameters of each family, with the widest domain of each.
 FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
     "mlp": {
@@ -204,34 +201,6 @@ class TrainingPlan(Frozen):
         return tuple(sorted({e for e in regular if e > self.online.burn_in} | {self.epochs}))
 
 
-class DatasetSpec(Frozen):
-    """Which data, and how much of it; only the report reads the test part."""
-
-    name: Literal[*DATASET_NAMES]  # type: ignore[valid-type]
-    """Name of a data set, or "npz" for arrays of your own."""
-    test_size: Annotated[Count, Unit("examples")] | None = None
-    """Examples split off for testing: of `digits` (by default 500) or `diabetes` (142)."""
-    max_train: Annotated[Count, Unit("examples")] | None = None
-    """Most training examples: a seeded subset, stratified by class; if absent, all."""
-    max_test: Annotated[Count, Unit("examples")] | None = None
-    """Most test examples, chosen in the same way; if absent, all."""
-    path: str | None = None
-    """An .npz file or a folder of .npy files; used with `name = "npz"`."""
-
-    @model_validator(mode="after")
-    def _path(self) -> "DatasetSpec":
-        if self.name == "npz" and self.path is None:
-            raise ValueError('`path` must name the .npz file when name = "npz"')
-        if self.name != "npz" and self.path is not None:
-            raise ValueError(f'`path` is used only with name = "npz", but name = "{self.name}"')
-        if self.name not in ("digits", "diabetes") and self.test_size is not None:
-            raise ValueError(
-                f'`test_size` is for data without a test split, but "{self.name}" has one; '
-                "use max_test"
-            )
-        return self
-
-
 class SamplerSpec(Frozen):
     """How architectures are proposed."""
 
@@ -290,6 +259,26 @@ class BudgetSpec(Frozen):
     """Wall time over all runs of the study."""
     device_seconds: Seconds | None = None
     """Time summed over all workers."""
+
+
+#: A number of attempts, or no limit.
+Limit = Annotated[Count, Unit("attempts")] | Literal["unlimited"]
+
+
+class RetrySpec(Frozen):
+    """When a trial that keeps losing its worker is given up; may change between runs of a study.
+
+    A lost attempt is retried from its last checkpoint. `resume --retry-failed` retries trials that
+    were given up.
+    """
+
+    crashes: Limit = 3
+    """Attempts in a row that may crash or hang their worker without writing a checkpoint, or
+    "unlimited"."""
+    machine_losses: Limit = 10
+    """The same for attempts that are lost together with their machine."""
+    in_all: Limit = "unlimited"
+    """Lost attempts of one trial in all, whatever progress they made."""
 
 
 class DatabaseSpec(Frozen):
@@ -359,6 +348,9 @@ class StudySpec(Frozen):
     the proposals independent of the number and speed of workers."""
     batch: Annotated[Count, Unit("proposals")] = 8
     """Proposals per batch; used with `scheduling = "batch"`."""
+    curves: bool = False
+    """Whether to compute Laplace scores at every evaluation, for curves over the epochs, and not
+    only at the last one; pruning has its own score at every evaluation in any case."""
     warm_start: str | None = None
     """Folder of an older study of the same data and objective for the sampler to learn from."""
     first: tuple[Mapping[str, ParameterValue], ...] = ()
@@ -372,12 +364,21 @@ class StudySpec(Frozen):
     limits: LimitSpec = LimitSpec()
     budget: BudgetSpec = BudgetSpec()
     resources: ResourceSpec = ResourceSpec()
+    retries: RetrySpec = RetrySpec()
     database: DatabaseSpec = DatabaseSpec()
 
     @property
     def pruning_score(self) -> str:
         """Return the score by which trials are compared at the rungs."""
         return str(self.pruning.score or self.objective)
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """Return the scores to compute at every evaluation, even if they cost a pass each time."""
+        if self.curves:
+            return self.estimators
+        pruned_by = () if self.pruning.rule == "none" else (self.pruning_score,)
+        return tuple(name for name in self.estimators if name in pruned_by)
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -389,6 +390,16 @@ class StudySpec(Frozen):
             return ()
         early = (0,) if declared(self.pruning_score).taken == "before" else ()
         return early + self.pruning.rungs(self.plan)
+
+    @model_validator(mode="after")
+    def _task(self) -> "StudySpec":
+        task, likelihood = self.dataset.task, self.plan.likelihood
+        if task is not None and LIKELIHOODS[task] != likelihood:
+            raise ValueError(
+                f'`likelihood` in [plan] must be "{LIKELIHOODS[task]}" with task = "{task}" '
+                f'in [dataset], but got "{likelihood}"; remove one of the two'
+            )
+        return self
 
     @model_validator(mode="after")
     def _objective(self) -> "StudySpec":
@@ -441,6 +452,7 @@ class Assignment(Frozen):
     dataset: DatasetSpec
     plan: TrainingPlan
     estimators: tuple[Annotated[str, BeforeValidator(_current)], ...]
+    followed: tuple[str, ...] = ()
     limits: LimitSpec = LimitSpec()
     seed: int
 

@@ -32,6 +32,7 @@ from nas_evidence.files import write_whole
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.registry import ALIASES
 from nas_evidence.spec import ALL_COSTS, ArchitectureSpec, StudySpec
+from nas_evidence.table_checksum import is_sound, sealed
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ _COLUMNS: Mapping[TableName, str] = {
         best_epoch:int best_evidence:float noise_std:float temperature:float
         test_accuracy:float test_nll_per_datum:float test_rmse:float
         converged:bool kept:str decrement_per_datum:float train_seconds:float
-        settle_seconds:float evidence_seconds:float total_seconds:float versions:str error:str""",
+        settle_seconds:float evidence_seconds:float total_seconds:float
+        content_hash:str n_rows:int versions:str error:str""",
     "evidence": """
         trial_id:int attempt:int epoch:int estimator:str value:float per_datum:float relation:str
         standard_error:float valid:bool note:str seconds:float""",
@@ -165,7 +167,7 @@ def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> None:
 
 
 def read_table(folder: Path, table: TableName) -> pd.DataFrame:
-    """Return one table of a study, with the first finished attempt of each trial.
+    """Return one table of a study, with the last finished attempt of each trial.
 
     Integer and boolean columns are nullable; a missing float is NaN in pandas and null in the
     file. Damaged and foreign files are skipped with a warning; `read_tables` lists them.
@@ -180,13 +182,13 @@ def read_tables(
     trials, unreadable = _read(folder, "trials")
     final = trials["status"].isin([status.value for status in TrialStatus if status.is_final])
     trials = trials[final].sort_values(["trial_id", "attempt"])
-    frames = {"trials": trials.drop_duplicates("trial_id", ignore_index=True)}
-    first_attempts = frames["trials"][["trial_id", "attempt"]]
+    frames = {"trials": trials.drop_duplicates("trial_id", keep="last", ignore_index=True)}
+    last_attempts = frames["trials"][["trial_id", "attempt"]]
     for table in dict.fromkeys(tables):
         if table != "trials":
             frame, skipped = _read(folder, table)
             unreadable += skipped
-            frame = frame.merge(first_attempts, on=["trial_id", "attempt"])
+            frame = frame.merge(last_attempts, on=["trial_id", "attempt"])
             frames[table] = frame.sort_values(
                 ["trial_id", "epoch"], kind="stable", ignore_index=True
             )
@@ -199,6 +201,37 @@ def finished(folder: Path) -> dict[int, TrialRow]:
     """Return the row of every finished trial, by trial id."""
     tables, _ = read_tables(folder, ["trials", "evidence"])
     return {row.trial_id: row for row in rows_of(tables["trials"], tables["evidence"])}
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What a study folder holds.
+
+    rows        the row of every finished trial, by trial id
+    short       those that lack rows in another table, with their last attempt: a file in
+                `evidence`, `terms` or `curves` is torn or missing; not known for tables of
+                earlier versions, which do not say how many rows belong to a trial
+    unreadable  the files that were skipped
+    """
+
+    rows: Mapping[int, TrialRow]
+    short: Mapping[int, int]
+    unreadable: tuple[UnreadableFile, ...]
+
+
+def take_stock(folder: Path) -> Stock:
+    """Read all tables once."""
+    tables, unreadable = read_tables(folder)
+    rows = {row.trial_id: row for row in rows_of(tables["trials"], tables["evidence"])}
+    return Stock(rows, _short(tables), unreadable)
+
+
+def _short(tables: Mapping[TableName, pd.DataFrame]) -> dict[int, int]:
+    trials = tables["trials"].set_index("trial_id")
+    wanted = trials["n_rows"].dropna().astype(int)
+    others = (tables[name]["trial_id"] for name in TABLES if name != "trials")
+    found = pd.concat(others).value_counts().reindex(wanted.index, fill_value=0)
+    return {int(i): int(trials.loc[i, "attempt"]) for i in wanted.index[found < wanted]}
 
 
 def rows_of(trials: pd.DataFrame, evidence: pd.DataFrame) -> list[TrialRow]:
@@ -281,6 +314,7 @@ def _tables(record: TrialRecord, spec: StudySpec) -> dict[TableName, pa.Table]:
         ],
         "curves": [key | point.model_dump() for point in record.curve],
     }
+    trial["n_rows"] = sum(map(len, rows.values())) - 1  # in the other tables
     return {table: _arrow_table(table, rows[table], spec) for table in TABLES}
 
 
@@ -314,7 +348,10 @@ def _finite_or_null(cell: Cell) -> Cell:
 def _write_table(path: Path, table: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = pa.BufferOutputStream()
-    pq.write_table(table, content, compression="zstd", use_dictionary=False)
+    table = table.replace_schema_metadata(sealed(table))
+    pq.write_table(
+        table, content, compression="zstd", use_dictionary=False, write_page_checksum=True
+    )
     write_whole(path, memoryview(content.getvalue()))
 
 
@@ -326,12 +363,15 @@ def _stored(path: Path) -> pa.Table | None:
 
 def _load(path: Path) -> pa.Table | UnreadableFile:
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read(use_threads=False)
-    except (OSError, pa.ArrowException) as error:
+        sound = is_sound(table)
+    except (OSError, ValueError, pa.ArrowException) as error:  # or names that are not UTF-8
         return UnreadableFile(path, f"damaged or not Parquet: {str(error).splitlines()[0]}")
     if b"nas_evidence.schema_version" not in (table.schema.metadata or {}):
         return UnreadableFile(path, "foreign: no nas_evidence.schema_version in its metadata")
+    if not sound:
+        return UnreadableFile(path, "damaged: its content does not match its checksum")
     return table
 
 

@@ -60,6 +60,7 @@ first = [{family = "mlp", depth = 1, width = 64}]   # a baseline, tried before a
 warm_start = "runs/older"
 scheduling = "batch"              # the same proposals on any number of workers
 batch = 6
+curves = true                     # the report shows from which epoch on the scores rank well
 """,
     ),
     "dataset": (
@@ -71,9 +72,35 @@ test_size = 500                   # of 1,797 images
         """\
 [dataset]
 name = "npz"
-path = "mine.npz"                 # x_train, y_train, x_test, y_test
+path = "mine.npz"                 # x_train, y_train; x_test, y_test if there are test rows
 max_train = 5000                  # a first look at large data
 max_test = 2000
+""",
+        """\
+[dataset]
+name = "table"
+path = "mine.csv"                 # beside the study file
+target = "price"
+task = "regression"               # not guessed from the values
+test_fraction = 0.2
+drop = ["id"]
+categorical = ["district"]        # a code, not an amount
+numeric = ["area"]                # what is no number counts as missing
+""",
+        """\
+[dataset]
+name = "table"
+path = "train.parquet"
+test_path = "test.parquet"
+target = "label"
+# Written by `search`: data that changed under a study are refused.
+content = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+""",
+        """\
+[dataset]
+name = "images"
+path = "pets"                     # pets/cat/1.png, pets/dog/1.png, ...
+image_size = 32                   # resize all to 32 x 32
 """,
     ),
     "family": (
@@ -184,6 +211,13 @@ workers = 4
 cpus = 2
 gpus = 0.25                       # four trials share one GPU
 slice_timeout_seconds = 1800      # five epochs of the largest network take minutes
+""",
+    ),
+    "retries": (
+        """\
+[retries]
+crashes = 5
+machine_losses = "unlimited"
 """,
     ),
     "database": (

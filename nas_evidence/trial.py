@@ -444,7 +444,8 @@ def versions(device: torch.device) -> dict[str, str]:
 
 
 def _identity(assignment: Assignment) -> str:
-    return assignment.model_dump_json(exclude={"attempt"})
+    # What is followed changes no training.
+    return assignment.model_dump_json(exclude={"attempt", "followed"})
 
 
 def _is_of(identity: str, assignment: Assignment) -> bool:
@@ -462,11 +463,13 @@ def _known(cost: Cost | None) -> dict[str, int]:
 
 @torch.no_grad()
 def _test(training: Training, data: TensorData, plan: TrainingPlan) -> dict[str, float]:
-    """Return the metrics on the test data, for reports only.
+    """Return the metrics on the test data, for reports only; none without test data.
 
     The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
     fraction, or the root mean squared error over data and outputs, in the unit of the targets.
     """
+    if not len(data.y_test):
+        return {}
     likelihood = likelihood_of(plan, training.noise_std, training.temperature)
     model: nn.Module = training.model
     model.eval()

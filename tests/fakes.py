@@ -230,6 +230,13 @@ class FileProposer:
         self._save()
         return self.proposals()[-1]
 
+    def adopt(self, architecture: ArchitectureSpec) -> None:
+        self.state["proposals"].append(architecture.values["width"])
+        self._save()
+
+    def results(self) -> dict[int, Told]:
+        return {}
+
     def tell(self, number: int, result: Told) -> None:
         assert number not in self.told(), "told twice"
         self.state["told"].append(

@@ -106,7 +106,7 @@ def test_a_record_comes_back_in_four_tables(tmp_path: Path) -> None:
         "memory_bytes", "latency_seconds", "gpu_share", "epochs", "best_epoch", "best_evidence",
         "noise_std", "temperature", "test_accuracy", "test_nll_per_datum", "test_rmse",
         "converged", "kept", "decrement_per_datum", "train_seconds", "settle_seconds",
-        "evidence_seconds", "total_seconds", "versions", "error",
+        "evidence_seconds", "total_seconds", "content_hash", "n_rows", "versions", "error",
     ]  # fmt: skip
     assert list(evidence.columns) == [
         "trial_id", "attempt", "epoch", "estimator", "value", "per_datum", "relation",
@@ -157,12 +157,12 @@ def test_a_value_that_is_no_number_is_stored_as_null_and_invalid(
     assert finished(tmp_path)[0].values == {}
 
 
-def test_the_first_finished_attempt_wins_in_every_table(tmp_path: Path) -> None:
+def test_the_last_finished_attempt_wins_in_every_table(tmp_path: Path) -> None:
     for attempt, value in ((2, -50.0), (3, -10.0)):
         write_record(tmp_path, record(attempt=attempt, value=value), SPEC)
     for table in TABLES:
-        assert read_table(tmp_path, table)["attempt"].unique().tolist() == [2]
-    assert finished(tmp_path)[0].values == {"kfac_ggn": -50.0}
+        assert read_table(tmp_path, table)["attempt"].unique().tolist() == [3]
+    assert finished(tmp_path)[0].values == {"kfac_ggn": -10.0}
 
 
 def test_an_attempt_without_commit_marker_does_not_exist_and_may_be_written_again(
@@ -230,6 +230,7 @@ def test_files_of_other_versions_read_together(tmp_path: Path) -> None:
     write_record(tmp_path, record(1), SPEC)
     newer = tmp_path / "trials" / "000001-a1.parquet"
     table = pq.read_table(newer).drop_columns(["test_nll_per_datum", "cause"])
+    table = table.replace_schema_metadata({b"nas_evidence.schema_version": b"1"})
     pq.write_table(table.append_column("energy_joules", pa.array([3.5])), newer)
     trials = read_table(tmp_path, "trials")
     assert trials["energy_joules"].tolist()[1] == 3.5

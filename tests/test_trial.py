@@ -171,7 +171,7 @@ def test_a_checkpoint_of_an_older_version_is_taken_up_if_its_fixed_keys_have_the
     smoothing: float,
     epoch: int,
 ) -> None:
-    written = json.loads(assignment("mlp").model_dump_json(exclude={"attempt"}))
+    written = json.loads(assignment("mlp").model_dump_json(exclude={"attempt", "followed"}))
     written["plan"] |= {"sotl_epochs": 1, "sotl_gamma": 0.9}
     written["plan"]["online"]["smoothing"] = smoothing
     with monkeypatch.context() as older:

@@ -15,7 +15,8 @@ import typer
 
 import nas_evidence
 from nas_evidence.cli.cluster import attach, cancel, logs, status, submit
-from nas_evidence.cli.options import Override, StudyFile, checked
+from nas_evidence.cli.looking import init, validate
+from nas_evidence.cli.options import with_ids
 from nas_evidence.cli.results import audit, export, report, show, watch
 from nas_evidence.cli.run import resume, search
 from nas_evidence.cli.terminal import err, out
@@ -36,7 +37,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         # Not standalone: typer.Exit returns a number, and errors are raised here.
-        code = app(standalone_mode=False, prog_name="nas-evidence")
+        code = app(with_ids(sys.argv[1:]), standalone_mode=False, prog_name="nas-evidence")
         if code == _INTERRUPTED:  # by typer, which prints nothing
             err.print("interrupted")
         sys.exit(code)
@@ -68,24 +69,9 @@ def _root(
         raise typer.Exit(0)
 
 
-def validate(
-    study: StudyFile,
-    overrides: Override = None,
-) -> None:
-    """Check a study file and report all its errors at once.
-
-    Example: nas-evidence validate search_spaces/digits.toml
-    """
-    spec = checked(study, overrides)
-    out.print(
-        f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
-        f"{spec.dataset.name}, ranked by {spec.objective}"
-    )
-
-
 VERBS = (
-    search, resume, show, validate, report, watch, audit, export, submit, status, attach, logs,
-    cancel,
+    search, resume, init, validate, show, report, watch, audit, export, submit, status, attach,
+    logs, cancel,
 )  # fmt: skip
 for verb in VERBS:
     app.command()(verb)

@@ -181,7 +181,7 @@ def write_export(
     from nas_evidence.exporting import export_winner
 
     root = None if data_root is None else str(data_root)
-    arrays = load(spec.dataset, seed=spec.seed, data_root=root)
+    arrays = load(spec.dataset, seed=spec.seed, data_root=root, base=folder.resolve())
     done = export_winner(folder, to, arrays, trial_id=trial_id)
     again = "" if done.rescored_value is None else ", evidence computed again and equal"
     out.print(f"export: {done.folder} (trial {done.trial_id}, {done.architecture}{again})")

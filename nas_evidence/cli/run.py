@@ -5,28 +5,37 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.live import Live
 
+from nas_evidence.api.running import Audience, Run, begun, run_trials, tell_what_is_stored
 from nas_evidence.cli.cluster import resubmit
 from nas_evidence.cli.options import (
     AllowCode,
+    Categorical,
     DataRoot,
     Download,
+    Drop,
+    ImageSize,
     JobName,
+    Numeric,
     Override,
+    RetryFailed,
     Steal,
     StudyFile,
+    Target,
+    Task,
+    TestFile,
+    TestFraction,
     Trials,
     Workers,
     as_arguments,
-    checked,
+    data_options,
     shown,
+    trial_ids,
     with_options,
 )
 from nas_evidence.cli.results import write_export
@@ -40,17 +49,12 @@ from nas_evidence.cli.terminal import (
     ranking_rows,
     trust_line,
 )
-from nas_evidence.durations import rough_duration
-from nas_evidence.jobs.auth_token import use_token_if_there_is_one
-from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.record import TrialStatus
 from nas_evidence.spec import StudySpec
-from nas_evidence.storage.outside_code import Code, admitted, keep_code, outside_names
+from nas_evidence.storage.outside_code import admitted
 
 if TYPE_CHECKING:  # these import data readers and stores
-    from nas_evidence.data import ArrayData
     from nas_evidence.driver.mirror import Store
-    from nas_evidence.workers.protocol import Executor
 
 StoreOption = Annotated[
     str | None,
@@ -66,20 +70,16 @@ Cluster = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Run:
-    """How to run a study: where its trials run, and where its data are."""
-
-    executor: str
-    address: str | None  # cluster to join
-    data_root: Path | None
-    download: bool
-    steal: bool
-    allow_code: bool
-
-
 def search(
     study: StudyFile,
+    target: Target = None,
+    task: Task = None,
+    test: TestFile = None,
+    test_fraction: TestFraction = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    image_size: ImageSize = None,
     place: StoreOption = None,
     trials: Trials = None,
     workers: Workers = None,
@@ -93,17 +93,30 @@ def search(
 ) -> None:
     """Search, rank, report and export; create the study folder or continue it.
 
-    Example: nas-evidence search digits --trials 12 --set plan.epochs=20
-    """
-    from nas_evidence.driver.mirror import open_store
-    from nas_evidence.storage.study_folder import default_folder, open_study
+    STUDY is a study file, a shipped study, or data: a table, arrays or a folder of images.
 
-    spec = with_options(checked(study, overrides, allow_code=allow_code), trials, workers)
+    Example: nas-evidence search digits --trials 12 --set plan.epochs=20
+    Example: nas-evidence search mine.csv --target price
+    """
+    from nas_evidence.api.asking import asked_for
+    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.study_folder import default_folder
+
     run = Run(executor, address, data_root, download, steal, allow_code)
     _check_address(run)
+    asked = asked_for(
+        study,
+        overrides or (),
+        data_options(target, task, test, test_fraction, drop, categorical, numeric, image_size),
+        allow_code=allow_code,
+        data_root=data_root,
+    )
+    spec = with_options(asked.spec, trials, workers)
+    for sentence in asked.arrays.meaning.said if asked.arrays else ():
+        out.print(sentence)
     store = open_store(place or str(default_folder(spec)))
     with store.held(steal=steal):
-        _run(open_study(store.folder, spec, steal=steal), store, run)
+        _run(begun(store.folder, spec, asked.source, steal=steal), store, run)
 
 
 def resume(
@@ -127,6 +140,7 @@ def resume(
     download: Download = False,
     steal: Steal = False,
     allow_code: AllowCode = False,
+    retry_failed: RetryFailed = None,
 ) -> None:
     """Resume a study after a stop or a crash, or with more trials or another budget.
 
@@ -147,6 +161,7 @@ def resume(
     if place is None or name is not None:
         raise ValueError("resume needs a study folder, or --address URL and --name NAME.")
     from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
     run = Run(executor, address, data_root, download, steal, allow_code)
@@ -155,7 +170,11 @@ def resume(
     with store.held(steal=steal):
         spec = with_options(read_study(store.folder, overrides or ()), trials, workers)
         spec = admitted(spec, [store.folder.resolve() / "code"], allowed=allow_code)
-        _run(open_study(store.folder, spec, steal=steal), store, run)
+        spec = open_study(store.folder, spec, steal=steal)
+        if retry_failed is not None:
+            again = ask_to_retry(store.folder, trial_ids(retry_failed))
+            out.print(f"retry: {counted(len(again), 'failed trial')}")
+        _run(spec, store, run)
 
 
 def _check_address(run: Run) -> None:
@@ -171,16 +190,17 @@ def _check_address(run: Run) -> None:
 
 
 def _run(spec: StudySpec, store: "Store", run: Run) -> None:
+    from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.store import finished
 
     folder, again = store.folder, f"{program()} resume {store.place}{_options(run)}"
     _log_to(folder / "logs" / "driver.log")
     with locked(folder, steal=run.steal):
-        done = finished(folder)
+        done = find_done(folder).done
         if len(done) < spec.n_trials:
             try:
-                _search(spec, store, run, n_done=len(done))
+                run_trials(spec, store, run, _audience())
             except KeyboardInterrupt:
                 n_stored = len(finished(folder))
                 err.print(
@@ -197,90 +217,15 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
             if any((folder / "checkpoints").iterdir()):  # killed before the last trial was told
-                _tell_what_is_stored(spec, folder)
+                tell_what_is_stored(spec, folder, Progress(spec, spec.n_trials))
         _conclude(spec, store, run)
 
 
-def _tell_what_is_stored(spec: StudySpec, folder: Path) -> None:
-    from nas_evidence.driver.driver import Driver
-    from nas_evidence.workers.learning_curves import synthetic
-    from nas_evidence.workers.simulated import SimulatedExecutor
+def _audience() -> Audience:
+    def starting() -> contextlib.AbstractContextManager[object]:
+        return out.status("starting the workers") if out.is_terminal else nullcontext()
 
-    no_workers = SimulatedExecutor(synthetic, workers=0, seed=0)
-    Driver(spec, folder.resolve(), no_workers, Progress(spec, spec.n_trials)).run()
-
-
-def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:
-    """Load the data, announce the run, and run the rest of the study.
-
-    Raises:
-        KeyboardInterrupt: also if another terminal cancels the study.
-    """
-    from nas_evidence.data import load
-
-    arrays = load(
-        spec.dataset,
-        seed=spec.seed,
-        data_root=None if run.data_root is None else str(run.data_root),
-        download=run.download,
-    )
-
-    # Torch and Ray are imported here, after the folder exists and the data are read.
-    from nas_evidence.driver.driver import Driver
-    from nas_evidence.driver.runtime import forecast_seconds
-    from nas_evidence.trial import check_task, device_for
-
-    check_task(spec.plan, arrays)
-    left = spec.n_trials - n_done
-    seconds = forecast_seconds(spec, arrays) * left / spec.n_trials
-    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left)
-    seconds *= min(spec.resources.workers, left) / workers
-    device = "GPU" if device_for(spec.resources.gpus).type == "cuda" else "CPU"
-    more = f" of {spec.n_trials}" if n_done else ""
-    out.print(
-        f"{spec.name}: {counted(left, 'trial', more)}, {rough_duration(seconds)}, "
-        f"{counted(workers, 'worker')}, {device} -> {store.place}"
-    )
-    code = keep_code(store.folder, spec)
-    pool = _executor(spec, arrays, store, run, workers=workers, code=code)
-    try:
-        with _watching(spec, n_done) as progress:
-            driver = Driver(spec, store.folder.resolve(), store.around(pool), progress)
-            driver.run()
-        out.print(f"workers were idle {pool.idle_share():.0%} of the time")
-    finally:
-        pool.close()
-    if driver.requests.study and n_done + len(progress.finished) < spec.n_trials:
-        raise KeyboardInterrupt
-
-
-def _executor(
-    spec: StudySpec, arrays: "ArrayData", store: "Store", run: Run, *, workers: int, code: Code
-) -> "Executor":
-    make_worker = store.make_worker
-    if outside := outside_names(spec):
-        from nas_evidence.workers.process import worker_with_code
-
-        make_worker = partial(worker_with_code, code, outside, make_worker)
-    if run.executor == "inline":
-        from nas_evidence.workers.inline import InlineExecutor
-
-        return InlineExecutor(arrays, spec.resources, make_worker=make_worker)
-    if run.address is not None:
-        use_token_if_there_is_one()
-    from nas_evidence.workers.on_ray import RayExecutor
-
-    starting = out.status("starting the workers") if out.is_terminal else nullcontext()
-    with starting:
-        return RayExecutor(
-            arrays,
-            spec.resources.model_copy(update={"workers": workers}),
-            (store.folder / "logs").resolve(),
-            address=run.address,
-            namespace=namespace_of(spec.name, store.place) if run.address else None,
-            make_worker=make_worker,
-            store=store.uri,
-        )
+    return Audience(say=out.print, watching=_watching, starting=starting)
 
 
 @contextlib.contextmanager

@@ -92,6 +92,13 @@ def ranking_rows(
 def trust_line(report: "Report") -> str:
     """Return one line on how far the ranking can be trusted; the report has the details."""
     objective, target = report.trust.main, report.study.targets[0]
+    if report.study.complete[list(report.study.targets)].isna().all(axis=None) and len(
+        report.study.complete
+    ):
+        return (
+            "trust:  unknown: there are no test rows to correlate scores with; give some with "
+            "--test-fraction 0.2 or --test FILE"
+        )
     row = report.trust.overall(objective, target)
     if row is None or row.statistics.rho is None:
         return f"trust:  {row.cells()['note'] if row else 'undefined: no complete trial'}"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nas_evidence.driver.plan import batch_of, plan_trials, to_ask, trials_of, trials_of_batch
+from nas_evidence.driver.reconcile import reconciled
 from nas_evidence.driver.results import KeptModels, told_of
 from nas_evidence.driver.retries import Retries
 from nas_evidence.driver.rungs import Rungs
@@ -25,12 +26,13 @@ from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.budget import Ledger
-from nas_evidence.storage.database import database_of
+from nas_evidence.storage.conditions import current_hash
 from nas_evidence.storage.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
 from nas_evidence.storage.journal import Journal, read_journal
+from nas_evidence.storage.redo import find_done, set_aside_torn
 from nas_evidence.storage.requests import Requests
 from nas_evidence.storage.study_folder import check_lease, holds_lease
-from nas_evidence.store import COMPACT_AT, TABLES, TrialRow, compact, finished, write_record
+from nas_evidence.store import COMPACT_AT, TABLES, TrialRow, compact, write_record
 from nas_evidence.workers.protocol import Event, Executor, Launch, Lost, Verdict
 
 _LOG = logging.getLogger(__name__)
@@ -69,18 +71,23 @@ class Driver:
         self._executor, self._watcher = executor, watcher
         folder.mkdir(parents=True, exist_ok=True)
         self._leased = holds_lease(folder)
+        self._content_hash = current_hash(folder, study)
         self.requests = Requests(folder)  # from other terminals
-        self._proposer = Proposer(study, database_of(folder, study))
+        finds = find_done(folder)
+        set_aside_torn(folder, finds)
+        self._done, self._redo = finds.done, finds.redo
+        # What was mended at the start, to be shown to the user.
+        self._proposer, self.notices = reconciled(study, folder, self._done, Proposer)
+        self.notices += finds.notes
         self._told = self._proposer.told()
         self._n_asked = 0
         self._seen: dict[str, int] = {}  # replicates of each architecture
-        self._done = finished(folder)
         self._models = KeptModels(folder, study, self._done)
         self._rungs = Rungs(study)
         self._queue: deque[Assignment] = deque()  # attempts are counted at launch
         self._running: dict[int, Assignment] = {}
         self._waiting: dict[int, tuple[int, Assignment]] = {}  # parked at a rung
-        self._retries = Retries()
+        self._retries = Retries(study.retries)
         self._longest_slice = 0.0
 
     def run(self) -> None:
@@ -151,11 +158,17 @@ class Driver:
     def _replay_journal(self) -> None:
         """Restore rungs and retries from the journal; add lines that a crash left unwritten."""
         logged: dict[str, set[int]] = {"ask": set(), "end": set(), "tell": set()}
+        again = dict(self._redo)
         for event in read_journal(self._folder):
+            if event["event"] == "retry" and again.get(event["trial_id"]) == event.get("attempt"):
+                again.pop(event["trial_id"], None)
             self._rungs.replay(event)
             self._retries.replay(event)
             if (word := event["event"]) in logged:
                 logged[word].add(event["trial_id" if word == "end" else "number"])
+        for trial_id, attempt in again.items():
+            self._retries.forget(trial_id)
+            self._journal.write("retry", trial_id=trial_id, attempt=attempt)
         for number, architecture in enumerate(self._proposer.proposals()):
             if number not in logged["ask"]:
                 self._log_ask(number, architecture, recovered=True)
@@ -165,7 +178,9 @@ class Driver:
             self._journal.write("tell", number=number, recovered=True)
 
     def _log_ask(self, number: int, architecture: ArchitectureSpec, **facts: bool) -> None:
-        self._journal.write("ask", number=number, architecture=str(architecture), **facts)
+        point = architecture.model_dump(mode="json")
+        text = str(architecture)
+        self._journal.write("ask", number=number, architecture=text, point=point, **facts)
 
     def _log_end(self, row: TrialRow, **facts: bool) -> None:
         status = str(row.status)
@@ -208,7 +223,7 @@ class Driver:
         trial_id = planned.trial_id
         home = self._home(trial_id)
         earlier = sorted(home.glob("attempt-*"), key=_number)
-        attempt = _number(earlier[-1]) + 1 if earlier else 1
+        attempt = 1 + max([self._redo.get(trial_id, 0), *map(_number, earlier)])
         assignment = planned.model_copy(update={"attempt": attempt})
         folder = home / f"attempt-{attempt}"
         folder.mkdir(parents=True)
@@ -291,9 +306,11 @@ class Driver:
             raise disk_stop(self._folder, loss.cause)
         epochs = map(_number, self._home(loss.trial_id).glob("attempt-*/epoch-*.pt"))
         epoch = max(epochs, default=0)
-        self._log_loss(loss, epoch=epoch)
+        attempt = self._home(loss.trial_id) / f"attempt-{loss.attempt}"
+        progress = any(attempt.glob("epoch-*.pt"))
+        self._log_loss(loss, epoch=epoch, progress=progress)
         losses = self._retries.losses[loss.trial_id]
-        losses.add(epoch)
+        losses.add(progress=progress, machine=loss.machine)
         if not losses.too_many:
             self._again(loss, assignment)
             return
@@ -310,7 +327,12 @@ class Driver:
         )
 
     def _log_loss(
-        self, loss: Lost, *, epoch: int | None = None, share: float | None = None
+        self,
+        loss: Lost,
+        *,
+        epoch: int | None = None,
+        progress: bool | None = None,
+        share: float | None = None,
     ) -> None:
         self._journal.write(
             "lost",
@@ -318,6 +340,8 @@ class Driver:
             attempt=loss.attempt,
             cause=loss.cause,
             epoch=epoch,
+            progress=progress,
+            machine=loss.machine,
             share=share,
         )
 
@@ -346,6 +370,7 @@ class Driver:
         weights = home / f"attempt-{record.attempt}" / "model.safetensors"
         self._models.take(weights, trial_id)
         arrow("model")
+        record = record.model_copy(update={"content_hash": self._content_hash})
         write_record(self._folder, record, self._study)
         arrow("written")
         del self._running[trial_id]

@@ -48,6 +48,7 @@ def _assignment(
         dataset=study.dataset,
         plan=study.plan,
         estimators=study.estimators,
+        followed=study.followed,
         limits=study.limits,
         seed=derive_seed(study.seed, trial_id, replicate),
     )

@@ -1,6 +1,10 @@
 """Retries of trials: after lost attempts, and after running out of memory on a GPU share.
 
-The journal holds both, so that the next driver continues the counts.
+A lost attempt is no failure of the network, so the limits of `[retries]` only end what would go
+on for ever: attempts lost one after another without a new checkpoint. Those lost together with
+their machine are counted apart from those whose worker crashed or hung, which the network itself
+may cause. Any new checkpoint of an attempt is progress, also one of the same epoch: a fold, or a
+round of settling. The journal holds the losses, so that the next driver continues the counts.
 """
 
 from collections import defaultdict
@@ -8,44 +12,78 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: Attempts of one trial that may be lost without a new checkpoint in between, and in all.
-MAX_STALLED, MAX_LOSSES = 3, 10
+from nas_evidence.spec import RetrySpec
 
 
 @dataclass
 class Losses:
-    """Lost attempts of a trial: all, those since its last progress, and the epoch of that."""
+    """Lost attempts of a trial: all, and by cause those since its last progress."""
 
+    limits: RetrySpec
     n: int = 0
-    n_stalled: int = 0
-    epoch: int = 0
+    n_crashes: int = 0
+    n_with_machine: int = 0
 
-    def add(self, epoch: int) -> None:
-        """Count a loss; `epoch` is that of the newest checkpoint, 0 if there is none."""
-        self.n_stalled = 1 if epoch > self.epoch else self.n_stalled + 1
-        self.n, self.epoch = self.n + 1, max(epoch, self.epoch)
+    def add(self, *, progress: bool, machine: bool = False) -> None:
+        """Count a loss.
+
+        Args:
+            progress: whether the attempt had written a checkpoint.
+            machine: whether it was lost with its machine.
+        """
+        self.n += 1
+        if progress:
+            self.n_crashes = self.n_with_machine = 0
+        elif machine:
+            self.n_with_machine += 1
+        else:
+            self.n_crashes += 1
 
     @property
     def too_many(self) -> bool:
         """Return whether to give up the trial."""
-        return self.n_stalled >= MAX_STALLED or self.n >= MAX_LOSSES
+        limits = self.limits
+        return (
+            _reached(self.n_crashes, limits.crashes)
+            or _reached(self.n_with_machine, limits.machine_losses)
+            or _reached(self.n, limits.in_all)
+        )
 
     def __str__(self) -> str:
-        stuck = f" ({self.n_stalled} without progress)" if self.n_stalled < self.n else ""
+        stalled = self.n_crashes + self.n_with_machine
+        stuck = f" ({stalled} without progress)" if stalled < self.n else ""
         return f"{self.n} attempts lost{stuck}"
 
 
 class Retries:
     """Lost attempts by trial, and the share of a GPU that each trial needs in its next attempt."""
 
-    def __init__(self) -> None:
-        self.losses: defaultdict[int, Losses] = defaultdict(Losses)
+    def __init__(self, limits: RetrySpec) -> None:
+        self.losses: defaultdict[int, Losses] = defaultdict(lambda: Losses(limits))
         self.shares: dict[int, float] = {}
+        self._epochs: dict[int, int] = {}  # of lines of earlier versions, which have no progress
 
     def replay(self, event: Mapping[str, Any]) -> None:
         """Count an event that the journal holds from an earlier run."""
-        if event["event"] == "lost":
+        if event["event"] == "retry":  # on request: the earlier losses count no more
+            self.forget(event["trial_id"])
+        elif event["event"] == "lost":
+            trial_id = event["trial_id"]
             if (share := event.get("share")) is not None:
-                self.shares[event["trial_id"]] = share
+                self.shares[trial_id] = share
             if (epoch := event.get("epoch")) is not None:
-                self.losses[event["trial_id"]].add(epoch)
+                further = epoch > self._epochs.get(trial_id, 0)
+                self._epochs[trial_id] = max(epoch, self._epochs.get(trial_id, 0))
+                self.losses[trial_id].add(
+                    progress=bool(event.get("progress", further)),
+                    machine=bool(event.get("machine", False)),
+                )
+
+    def forget(self, trial_id: int) -> None:
+        """Start the counts of a trial afresh."""
+        self.losses.pop(trial_id, None)
+        self.shares.pop(trial_id, None)
+
+
+def _reached(n: int, limit: int | str) -> bool:
+    return isinstance(limit, int) and n >= limit

@@ -11,6 +11,8 @@ from nas_evidence.data.arrays import value_range
 from nas_evidence.spec import StudySpec
 from nas_evidence.trial import versions
 
+_UNTESTED = "- Not tested: the study had no test rows."
+
 
 def model_card(
     study: StudySpec,
@@ -102,6 +104,8 @@ def _of_labels(row: pd.Series, arrays: ArrayData, summary: dict[str, Any]) -> tu
     outputs = f"- Outputs: {arrays.n_outputs} logits; `softmax` gives class probabilities."
     if summary.get("temperature", 1) != 1:
         outputs += f"\n  They are divided by the learned temperature {summary['temperature']:.4g}."
+    if pd.isna(row["test_accuracy"]):
+        return outputs, _UNTESTED, "logits"
     measured = (
         f"- Test accuracy {row['test_accuracy']:.4f}, test negative log likelihood\n"
         f"  {row['test_nll_per_datum']:.4f} nats per datum."
@@ -119,9 +123,14 @@ def _of_real_targets(
         f"- Outputs: {arrays.n_outputs} predictions in the unit of the targets: the mean of a\n"
         f"  normal distribution with the learned noise standard deviation {noise}."
     )
+    tested = (
+        _UNTESTED
+        if pd.isna(row["test_rmse"])
+        else f"- Test RMSE {row['test_rmse']:.4g} in the unit of the targets, test negative log\n"
+        f"  likelihood {row['test_nll_per_datum']:.4f} nats per datum of standardised targets."
+    )
     measured = (
-        f"- Test RMSE {row['test_rmse']:.4g} in the unit of the targets, test negative log\n"
-        f"  likelihood {row['test_nll_per_datum']:.4f} nats per datum of standardised targets.\n"
+        f"{tested}\n"
         f"- Scores refer to standardised targets; subtract {shift:.6g} nats from an evidence to\n"
         "  get it in the unit of the targets."
     )

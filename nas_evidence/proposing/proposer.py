@@ -82,6 +82,7 @@ class Proposer:
         self._proposals: list[ArchitectureSpec] = []  # by number
         self._trial_ids: dict[int, int] = {}  # ids in the database of proposals not yet told
         self._told: set[int] = set()
+        self._results: dict[int, Told] = {}  # as the database had them at the start
         self._storage = _storage(database)
         self._study_id = study_in(self._storage, database, _directions(study), SCHEMA_VERSION)
         stored = self._storage.get_all_trials(self._study_id, deepcopy=False)
@@ -99,9 +100,14 @@ class Proposer:
         """
         number = len(self._proposals)
         architecture = self._search.next(number, self._learner.draw)
+        self.adopt(architecture)
+        return architecture
+
+    def adopt(self, architecture: ArchitectureSpec) -> None:
+        """Record the next proposal, given: one that an earlier process made."""
+        number = len(self._proposals)
         self._trial_ids[number] = self._write("architecture", architecture, number=number)
         self._add(architecture)
-        return architecture
 
     def tell(self, number: int, result: Told) -> None:
         """Report the result of a proposal; a second report is ignored."""
@@ -122,6 +128,10 @@ class Proposer:
         """Return the numbers of the proposals that have been told."""
         return set(self._told)
 
+    def results(self) -> dict[int, Told]:
+        """Return the results that the database had when it was opened, by number."""
+        return dict(self._results)
+
     def proposals(self) -> list[ArchitectureSpec]:
         """Return the architectures proposed so far, by number."""
         return list(self._proposals)
@@ -139,6 +149,7 @@ class Proposer:
             self._told.add(number)
             values = tuple(frozen.values) if frozen.state == TrialState.COMPLETE else None
             result = Told(values, frozen.constraints, frozen.state == TrialState.PRUNED)
+            self._results[number] = result
             self._learner.show(number, written, result)
 
     def _add(self, architecture: ArchitectureSpec) -> int:

@@ -68,7 +68,10 @@ def settling_sentence(study: Study, found: Sequence[EarlyTrust]) -> str:
     if _is_constant(objective):
         return f"{objective} is known before training, so that no epoch changes its order."
     if len(own) < 2:
-        return f"How early {objective} ranks well is unknown: fewer than two epochs to compare."
+        return (
+            f"How early {objective} ranks well is unknown: it is stored at fewer than two epochs. "
+            "Set curves = true in the study to store it at every evaluation."
+        )
     final = own[-1]
     settled = final.epoch
     for one in reversed(own):

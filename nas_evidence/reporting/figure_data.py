@@ -236,10 +236,10 @@ def front_dots(study: Study, cost: str) -> list[FrontDot]:
 
 
 def evidence_lines(study: Study) -> list[Line]:
-    """Return the objective of the best architectures at its evaluation epochs."""
-    return _lines(
-        study, usable(study.evidence[study.evidence["estimator"] == study.spec.objective]), "shown"
-    )
+    """Return the objective of the best architectures; none if stored at the end of each only."""
+    own = study.evidence[study.evidence["estimator"] == study.spec.objective]
+    lines = _lines(study, usable(own), "shown")
+    return lines if any(len(line.epochs) > 1 for line in lines) else []
 
 
 def _lines(study: Study, rows: pd.DataFrame, column: str) -> list[Line]:

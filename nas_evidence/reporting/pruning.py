@@ -118,7 +118,10 @@ def _replayed(study: Study, own: pd.DataFrame, used: PruningSpec, rule: Rule) ->
     rungs = [epoch for epoch in due if epoch in own.index]
     done = own.loc[rungs, own.columns.isin(study.complete.index)]
     if study.winner is None or not rungs or done.shape[1] <= used.startup_trials:
-        return "Pruning cannot be replayed: too few complete trials, or no score before the end."
+        return (
+            "Pruning cannot be replayed: too few complete trials, or no score before the end, "
+            "which curves = true in the study stores."
+        )
     stopped = stopping_rungs(
         done.to_numpy(float),
         rule=rule,

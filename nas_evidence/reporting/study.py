@@ -78,7 +78,7 @@ CAPTIONS: Mapping[str, str] = {
     ),
 }
 #: Most architectures on the page; all are in ranking.csv and terms.csv.
-MOST_ROWS = 300
+MOST_ROWS = 200
 #: Names of metrics as shown, in this order.
 METRICS: Mapping[str, str] = {
     "log_loss": "log loss",

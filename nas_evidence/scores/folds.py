@@ -34,6 +34,7 @@ from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.domains import Frozen
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import EvidenceEstimate, Term
+from nas_evidence.scores.on_halves import OnHalves, needs_halves, orders_from
 from nas_evidence.scores.protocol import Context, Scorer
 from nas_evidence.spec import EVIDENCE_BATCH, TrainingPlan
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
@@ -202,7 +203,9 @@ class Folds(Scorer):
 
     def __init__(self, names: Sequence[str], context: Context) -> None:
         super().__init__(names, context)
-        self.scores = [s for s in _N_FOLDS if s in names or f"{s}_accuracy" in names]
+        asked = {*names, "two_fold"} if needs_halves(names) else set(names)
+        self.scores = [s for s in _N_FOLDS if s in asked or f"{s}_accuracy" in asked]
+        self.on_halves = OnHalves(names, context)
         self.done: dict[str, list[Fold]] = {score: [] for score in self.scores}
         self.run: Run | None = None
 
@@ -218,13 +221,17 @@ class Folds(Scorer):
         part = part_of(task.trained, data, given, task.purpose)
         self.run = self.run or new_run(part)
         fold = Fold(number=task.number, n_data=len(task.predicted), n_trained=len(task.trained))
+        trained = None
         try:
             if not train_slice(self.run, part):
                 return
         except DivergedError:
             pass  # the fold stays without a prediction
         else:
-            fold = fold.model_copy(update=self._predict(self.run.training, data, task.predicted))
+            trained = self.run.training
+            fold = fold.model_copy(update=self._predict(trained, data, task.predicted))
+        if task.score == "two_fold":
+            self.on_halves.finished(task.number, task.trained, task.predicted, trained)
         seconds = fold.seconds + seconds_of(self.run)
         self.done[task.score].append(fold.model_copy(update={"seconds": seconds}))
         self.context.training.evidence_seconds += seconds
@@ -239,13 +246,14 @@ class Folds(Scorer):
             if folds
             for estimate in fold_estimates(score, folds, labels=labels)
         ]
-        return known
+        return known + self.on_halves.estimates()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the predicted folds, and the current training."""
         return {
             "done": {s: [f.model_dump_json() for f in folds] for s, folds in self.done.items()},
             "run": None if self.run is None else run_state(self.run),
+            "on_halves": self.on_halves.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -254,6 +262,7 @@ class Folds(Scorer):
             score: [Fold.model_validate_json(text) for text in texts]
             for score, texts in state["done"].items()
         }
+        self.on_halves.load_state_dict(orders_from(state))
         task = self._next()
         if state["run"] is not None and task is not None:
             data, given = self.context.data, self.context.assignment

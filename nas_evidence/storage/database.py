@@ -11,9 +11,12 @@ name plus an id, since one database holds many studies. If a server stops answer
 the driver waits for it.
 """
 
+import contextlib
+import itertools
 import json
 import logging
 import os
+import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -95,6 +98,50 @@ def database_of(folder: Path, study: StudySpec) -> Path | Database:
         write_whole(folder / _RECORD, json.dumps({"url": url, "study_name": name}))
         return Database(url, name, password=password)
     return Database(url, known[1], must_exist=url != known[0], password=password)
+
+
+def sqlite_damage(file: Path) -> str:
+    """Return why an SQLite file is not sound, or "" if it is; a new, empty file is sound.
+
+    Raises:
+        StudyStoppedError: another process holds it, or it cannot be opened.
+    """
+    if not file.is_file():
+        return "it is not a file"
+    if file.stat().st_size == 0:
+        return "it is empty"
+    try:
+        with contextlib.closing(sqlite3.connect(file, timeout=60.0)) as connection:
+            said = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            names = {n for (n,) in connection.execute("SELECT name FROM sqlite_master")}
+    except sqlite3.OperationalError as error:
+        raise StudyStoppedError(
+            f"the database {file} cannot be opened: {error}. Check that no other process uses it, "
+            "and that this user may read and write it."
+        ) from None
+    except sqlite3.DatabaseError as error:
+        return f"it is damaged ({error})"
+    if said != "ok":
+        return f"it is damaged ({str(said).splitlines()[-1]})"
+    return "" if "studies" in names else "it has no table of studies"
+
+
+def set_aside(folder: Path, study: StudySpec) -> str:
+    """Put the database of a study out of use, without deleting it; return its new name.
+
+    An SQLite file is renamed. On a server the study gets a new name, and the old one stays.
+    """
+    database = database_of(folder, study)
+    if isinstance(database, Path):
+        taken = (folder / f"study.db.damaged-{n}" for n in itertools.count(1))
+        aside = next(path for path in taken if not path.exists())
+        database.replace(aside)
+        for left in folder.glob("study.db-*"):  # the write-ahead files of the old one
+            left.unlink()
+        return aside.name
+    name = f"{study.name}-{uuid.uuid4().hex[:12]}"
+    write_whole(folder / _RECORD, json.dumps({"url": database.url, "study_name": name}))
+    return f"the study {database.study_name!r}"
 
 
 def check_database(database: Database) -> None:

@@ -11,9 +11,20 @@ crash is terminated and skipped.
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+_NUMBER = (int,)
+#: The keys that the readers of an event use, and their types.
+_NEEDED: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "ask": {"number": _NUMBER},
+    "tell": {"number": _NUMBER},
+    "end": {"trial_id": _NUMBER},
+    "lost": {"trial_id": _NUMBER},
+    "retry": {"trial_id": _NUMBER},
+    "rung": {"trial_id": _NUMBER, "epoch": _NUMBER, "point": (list, type(None))},
+}
 
 
 class Journal:
@@ -46,7 +57,7 @@ def journal_path(folder: Path) -> Path:
 
 
 def read_journal(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events in order; skip lines that are not JSON objects."""
+    """Yield the events in order; skip lines that are not JSON objects or lack a key they need."""
     path = journal_path(folder)
     if not path.exists():
         return
@@ -56,5 +67,14 @@ def read_journal(folder: Path) -> Iterator[dict[str, Any]]:
                 event = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(event, dict) and "event" in event:
+            if isinstance(event, dict) and _is_whole(event):
                 yield event
+
+
+def _is_whole(event: dict[str, Any]) -> bool:
+    """Return whether an event has the keys that its readers use, of their types."""
+    needed = _NEEDED.get(event["event"], {}) if isinstance(event.get("event"), str) else None
+    return needed is not None and all(
+        key in event and isinstance(event[key], kinds) and not isinstance(event[key], bool)
+        for key, kinds in {"t": (int, float), **needed}.items()
+    )

@@ -22,6 +22,7 @@ from nas_evidence.codec import differences, dump_study, load_study
 from nas_evidence.files import write_whole
 from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.storage.budget import read_spent
+from nas_evidence.storage.conditions import check_conditions
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.requests import withdraw
 from nas_evidence.store import TrialRow, finished
@@ -99,6 +100,7 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
                     + "; ".join(different)
                     + ". Give another folder with --out, or the same study."
                 )
+            check_conditions(folder, old)
             study = study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
         write_whole(path, dump_study(study))
         withdraw(folder)  # an old request to stop

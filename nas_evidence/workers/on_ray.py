@@ -219,7 +219,7 @@ class RayExecutor:
         try:
             answer: Answer = ray.get(worker.call)
         except RayError as error:
-            lost = self._pool.lose(worker, _why(error))
+            lost = self._pool.lose(worker, _why(error), machine=_with_machine(error))
             self._look()
             return lost
         event: Event | None = answer.event
@@ -385,6 +385,12 @@ def _smallest_gpu(nodes: list[Node]) -> int:
     return min(ray.get([task.remote() for task in asked], timeout=START_TIMEOUT))
 
 
+def _with_machine(error: RayError) -> bool:
+    """Return whether a worker was lost together with its machine."""
+    gone = isinstance(error, ActorUnavailableError | NodeDiedError)
+    return gone or (isinstance(error, ActorDiedError) and "node" in str(error).lower())
+
+
 def _why(error: RayError) -> str:
     """Return one line that says why a call failed."""
     if isinstance(error, RayTaskError):
@@ -392,7 +398,8 @@ def _why(error: RayError) -> str:
         return str(cause) if isinstance(cause, OSError) else f"{type(cause).__name__}: {cause}"
     last = str(error).strip().splitlines()[-1].strip()
     if isinstance(error, ActorDiedError):
-        return last if "creation task" in str(error) else "the worker process crashed"
+        crashed = "its node was lost" if _with_machine(error) else "the worker process crashed"
+        return last if "creation task" in str(error) else crashed
     if isinstance(error, ActorUnavailableError):
         return "the worker could not be reached"
     return f"{'worker' if isinstance(error, RayActorError) else type(error).__name__}: {last}"

@@ -133,7 +133,7 @@ class Pool:
         if worker.launch is not None and not worker.started:
             self._take_up(worker)
 
-    def lose(self, worker: Pooled, why: str) -> Lost | None:
+    def lose(self, worker: Pooled, why: str, *, machine: bool = False) -> Lost | None:
         """Give up a worker; return the loss of its trial, if it had started one."""
         _LOG.warning("worker_lost node=%s reason=%s", worker.slot.node, why)
         # A lost node takes all its starting workers along: count them once.
@@ -151,7 +151,7 @@ class Pool:
         if worker.launch is None or not worker.started:
             return None
         assignment = worker.launch.assignment
-        return Lost(assignment.trial_id, assignment.attempt, why)
+        return Lost(assignment.trial_id, assignment.attempt, why, machine)
 
     def refill(self) -> None:
         """Replace lost workers while there is room.

@@ -35,11 +35,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Lost:
-    """An attempt whose worker crashed or stopped answering; not the architecture's fault."""
+    """An attempt whose worker crashed or stopped answering; not the architecture's fault.
+
+    machine   whether it was lost together with its machine
+    """
 
     trial_id: int
     attempt: int
     cause: str
+    machine: bool = False
 
 
 Event = SliceReport | TrialRecord | Lost

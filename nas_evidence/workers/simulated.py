@@ -349,13 +349,17 @@ def _evaluations(running: _Running) -> list[Evaluation]:
     assignment, trial, found = running.launch.assignment, running.trial, running.evaluations
     n, curve = trial.n_data, _curve(running)
     done = found[-1].epoch if found else 0
+    complete = trial.status is TrialStatus.COMPLETE
+    last = (trial.ends_at or assignment.plan.epochs) if complete else None
     for epoch in assignment.plan.evaluation_epochs():
         if not done < epoch <= running.epoch:
             continue
         scores = [
             EvidenceEstimate(estimator=name, value=score * n, per_datum=score)
             for name, score in trial.scores(epoch).items()
-            if name in assignment.estimators and declared(name).on_request
+            if name in assignment.estimators
+            and declared(name).on_request
+            and (epoch == last or name in assignment.followed or not declared(name).is_laplace)
         ]
         known = {name: -loss for name, loss in vars(curve[epoch - 1]).items() if loss is not None}
         known["n_parameters"] = trial.costs.get("n_parameters")

@@ -22,7 +22,7 @@ from nas_evidence.store import read_table
 pytestmark = pytest.mark.slow
 
 VERBS = (
-    "search", "resume", "status", "show", "validate", "report", "export", "submit", "attach",
+    "search", "resume", "init", "status", "show", "validate", "report", "export", "submit", "attach",
     "logs", "cancel",
 )  # fmt: skip
 INLINE = ("--executor", "inline")
@@ -142,7 +142,14 @@ def test_a_finished_study_is_looked_at_without_torch_ray_and_optuna(
 
 def test_validate_says_what_the_study_is(home: Path) -> None:
     text = run("validate", "tiny.toml", "--set", "n_trials=7", folder=home).stdout
-    assert text == "tiny: valid; 7 trials over mlp, linear on npz, ranked by diag_ef\n"
+    assert text.splitlines() == [
+        "tiny: valid; 7 trials over mlp, linear on npz, ranked by diag_ef",
+        "classification, 3 classes: 0, 1, 2; --task regression to change",
+        "rows: 120 for training, 60 for the report's test",
+        "data: 120 training rows, 60 test rows, inputs 6, 3 classes",
+        "memory: 0.00288 MB of training inputs in each of the workers",
+        "time: less than a minute",
+    ]
 
 
 def test_validate_reports_every_mistake_once_with_its_place(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from fakes import Silent
 
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import n_proposals
-from nas_evidence.driver.retries import MAX_LOSSES
 from nas_evidence.record import SliceReport, TrialRecord
 from nas_evidence.spec import ResourceSpec, StudySpec
 from nas_evidence.storage.journal import read_journal
@@ -309,7 +308,6 @@ def test_workers_a_node_and_the_driver_are_killed_and_the_table_is_the_undisturb
     assert study_status(folder).state == "finished"
     launches, losses, parks = (how_many(word, folder) for word in ("launch", "lost", "park"))
     assert sum(losses.values()) > 0
-    assert max(losses.values()) < MAX_LOSSES
     for trial_id in ids:
         assert launches[trial_id] <= losses[trial_id] + parks[trial_id] + driver.n_starts
 

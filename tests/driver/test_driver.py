@@ -15,10 +15,9 @@ from nas_evidence.best import Standings
 from nas_evidence.domains import IntRange
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import plan_trials
-from nas_evidence.driver.retries import MAX_LOSSES, MAX_STALLED
 from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, RetrySpec, StudySpec
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.journal import Journal, journal_path, read_journal
@@ -70,6 +69,9 @@ def told_states(folder: Path) -> list[tuple[str, list[float] | None]]:
     (summary,) = optuna.get_all_study_names(storage)
     trials = optuna.load_study(study_name=summary, storage=storage).trials
     return [(t.state.name, t.values) for t in trials]
+
+
+MAX_CRASHES = int(RetrySpec().crashes)
 
 
 def proposer(folder: Path) -> FileProposer:
@@ -148,7 +150,7 @@ def test_a_trial_lost_again_and_again_is_given_up_with_its_cause(tmp_path: Path)
     run(study(), tmp_path, executor)
     row = read_table(tmp_path, "trials").set_index("trial_id").loc[2]
     assert row["status"] == "failed"
-    assert row["cause"] == f"{MAX_STALLED} attempts lost: worker died"
+    assert row["cause"] == f"{MAX_CRASHES} attempts lost: worker died"
     told = {number: values for number, values, *_ in proposer(tmp_path).state["told"]}
     assert [number for number, values in told.items() if values is None] == [2]
 
@@ -169,16 +171,21 @@ def test_losses_with_progress_in_between_do_not_end_a_trial(tmp_path: Path) -> N
     assert [rows[i].attempt for i in range(2)] == [9, 9]
 
 
-def test_losses_with_progress_end_too_at_the_higher_limit(tmp_path: Path) -> None:
-    spec = study(n_trials=1, plan={"epochs": 40, "online": {"every": 1}})
+PLAN = {"epochs": 40, "online": {"every": 1}}
+
+
+def test_losses_with_progress_end_only_at_a_limit_of_all(tmp_path: Path) -> None:
+    spec = study(n_trials=1, plan=PLAN, retries={"in_all": 10})
 
     def lose_at(assignment: Assignment, epoch: int) -> str | None:
         return "flaky" if epoch == assignment.attempt + 1 else None
 
-    run(spec, tmp_path, FakeExecutor(lose_at=lose_at))
-    row = finished(tmp_path)[0]
+    run(spec, tmp_path / "limited", FakeExecutor(lose_at=lose_at))
+    row = finished(tmp_path / "limited")[0]
     assert row.status is TrialStatus.FAILED
-    assert row.cause == f"{MAX_LOSSES} attempts lost (1 without progress): flaky"
+    assert row.cause == "10 attempts lost (0 without progress): flaky"
+    run(study(n_trials=1, plan=PLAN), tmp_path / "free", FakeExecutor(lose_at=lose_at))
+    assert finished(tmp_path / "free")[0].status is TrialStatus.COMPLETE
 
 
 def test_out_of_memory_is_tried_once_more_with_twice_the_share(tmp_path: Path) -> None:
@@ -451,14 +458,14 @@ def test_losses_count_on_in_the_next_driver(tmp_path: Path) -> None:
     def executor() -> FakeExecutor:
         return FakeExecutor(misbehave=lambda a: "worker died" if a.trial_id == 2 else None)
 
-    for _ in range(MAX_STALLED - 1):
+    for _ in range(MAX_CRASHES - 1):
         with pytest.raises(KeyboardInterrupt):
             Driver(study(), tmp_path, executor(), Mourner()).run()
     Driver(study(), tmp_path, executor(), Mourner()).run()
     row = finished(tmp_path)[2]
     assert row.status is TrialStatus.FAILED
-    assert row.cause == f"{MAX_STALLED} attempts lost: worker died"
-    assert row.attempt == MAX_STALLED
+    assert row.cause == f"{MAX_CRASHES} attempts lost: worker died"
+    assert row.attempt == MAX_CRASHES
 
 
 def test_a_larger_share_of_a_gpu_is_asked_for_in_the_next_driver(tmp_path: Path) -> None:

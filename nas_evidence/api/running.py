@@ -1,0 +1,193 @@
+"""Run the trials of a study in its store; used by the command line and by Python alike."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nas_evidence.durations import rough_duration
+from nas_evidence.jobs.auth_token import use_token_if_there_is_one
+from nas_evidence.jobs.jobs import namespace_of
+from nas_evidence.record import SliceReport, TrialRecord
+from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.storage.outside_code import Code, keep_code, outside_names
+from nas_evidence.workers.protocol import Lost
+
+if TYPE_CHECKING:  # these import data readers and stores
+    from nas_evidence.data import ArrayData
+    from nas_evidence.data.source import Source
+    from nas_evidence.driver.driver import Watcher
+    from nas_evidence.driver.mirror import Store
+    from nas_evidence.workers.protocol import Executor
+
+
+@dataclass(frozen=True)
+class Run:
+    """How to run a study: where its trials run, and where its data are."""
+
+    executor: str = "inline"
+    address: str | None = None  # cluster to join
+    data_root: Path | None = None
+    download: bool = False
+    steal: bool = False
+    allow_code: bool = False
+
+
+class Silent:
+    """A watcher that shows nothing."""
+
+    def launched(self, assignment: Assignment) -> None:
+        """Show nothing."""
+
+    def progressed(self, report: SliceReport) -> None:
+        """Show nothing."""
+
+    def parked(self, trial_id: int) -> None:
+        """Show nothing."""
+
+    def ended(self, record: TrialRecord) -> None:
+        """Show nothing."""
+
+    def lost(self, loss: Lost) -> None:
+        """Show nothing."""
+
+
+def _silent(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
+    return nullcontext(Silent())
+
+
+@dataclass(frozen=True)
+class Audience:
+    """Who is told what happens.
+
+    say       one line of text
+    watching  a watcher of the driver while trials run, from the study and its finished trials
+    starting  shown while the workers start
+    """
+
+    say: Callable[[str], None] = lambda line: None
+    watching: "Callable[[StudySpec, int], AbstractContextManager[Watcher]]" = _silent
+    starting: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
+
+
+def begun(
+    folder: Path, spec: StudySpec, source: "Source | None", *, steal: bool = False
+) -> StudySpec:
+    """Create the folder of a study with its data, or continue it; return it as stored there.
+
+    Raises:
+        ValueError: if the folder holds another study, or one of other data.
+    """
+    from nas_evidence.storage.study_folder import open_study, read_study
+
+    if source is not None and (folder / "study.toml").is_file():
+        source.check_unchanged(read_study(folder).dataset, folder)
+    stored = open_study(folder, spec, steal=steal)
+    if source is not None:
+        source.write(folder)
+    return stored
+
+
+def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) -> None:
+    """Load the data, announce the run, and run the rest of the study.
+
+    Raises:
+        KeyboardInterrupt: also if another terminal cancels the study.
+        ValueError: if the data are missing or do not fit the study.
+    """
+    from nas_evidence.data import load
+    from nas_evidence.data.digest import data_digest
+    from nas_evidence.storage.conditions import note_conditions
+    from nas_evidence.storage.redo import find_done
+    from nas_evidence.store import finished
+
+    n_done = len(find_done(store.folder).done)
+    arrays = load(
+        spec.dataset,
+        seed=spec.seed,
+        data_root=None if run.data_root is None else str(run.data_root),
+        download=run.download,
+        base=store.folder.resolve(),
+    )
+
+    # Torch and Ray are imported here, after the folder exists and the data are read.
+    from nas_evidence.driver.driver import Driver
+    from nas_evidence.driver.runtime import forecast_seconds
+    from nas_evidence.trial import check_task, device_for
+
+    check_task(spec.plan, arrays)
+    note_conditions(store.folder, spec, data_digest(arrays))
+    left = spec.n_trials - n_done
+    seconds = forecast_seconds(spec, arrays) * left / spec.n_trials
+    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left)
+    seconds *= min(spec.resources.workers, left) / workers
+    device = "GPU" if device_for(spec.resources.gpus).type == "cuda" else "CPU"
+    trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
+    audience.say(
+        f"{spec.name}: {trials}, {rough_duration(seconds)}, "
+        f"{_counted(workers, 'worker')}, {device} -> {store.place}"
+    )
+    code = keep_code(store.folder, spec)
+    pool = _executor(spec, arrays, store, run, audience, workers=workers, code=code)
+    try:
+        with audience.watching(spec, n_done) as watcher:
+            driver = Driver(spec, store.folder.resolve(), store.around(pool), watcher)
+            for notice in driver.notices:
+                audience.say(f"note: {notice}")
+            driver.run()
+        audience.say(f"workers were idle {pool.idle_share():.0%} of the time")
+    finally:
+        pool.close()
+    if driver.requests.study and len(finished(store.folder)) < spec.n_trials:
+        raise KeyboardInterrupt
+
+
+def tell_what_is_stored(spec: StudySpec, folder: Path, watcher: "Watcher") -> None:
+    """Tell the proposer of trials that were stored before a crash; nothing runs."""
+    from nas_evidence.driver.driver import Driver
+    from nas_evidence.workers.learning_curves import synthetic
+    from nas_evidence.workers.simulated import SimulatedExecutor
+
+    no_workers = SimulatedExecutor(synthetic, workers=0, seed=0)
+    Driver(spec, folder.resolve(), no_workers, watcher).run()
+
+
+def _executor(
+    spec: StudySpec,
+    arrays: "ArrayData",
+    store: "Store",
+    run: Run,
+    audience: Audience,
+    *,
+    workers: int,
+    code: Code,
+) -> "Executor":
+    make_worker = store.make_worker
+    if outside := outside_names(spec):
+        from nas_evidence.workers.process import worker_with_code
+
+        make_worker = partial(worker_with_code, code, outside, make_worker)
+    if run.executor == "inline":
+        from nas_evidence.workers.inline import InlineExecutor
+
+        return InlineExecutor(arrays, spec.resources, make_worker=make_worker)
+    if run.address is not None:
+        use_token_if_there_is_one()
+    from nas_evidence.workers.on_ray import RayExecutor
+
+    with audience.starting():
+        return RayExecutor(
+            arrays,
+            spec.resources.model_copy(update={"workers": workers}),
+            (store.folder / "logs").resolve(),
+            address=run.address,
+            namespace=namespace_of(spec.name, store.place) if run.address else None,
+            make_worker=make_worker,
+            store=store.uri,
+        )
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -1,0 +1,83 @@
+"""Small studies for the tests of `faults/`: run in this process, instantly, and then damaged."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes import FakeExecutor, Silent
+
+from nas_evidence.driver.driver import Driver
+from nas_evidence.spec import StudySpec
+from nas_evidence.store import finished
+
+
+def study(**changes: object) -> StudySpec:
+    given: dict[str, object] = {
+        "name": "s",
+        "objective": "kfac_ggn",
+        "n_trials": 12,
+        "dataset": {"name": "digits"},
+        "family": {"mlp": {"width": {"low": 4, "high": 200}}},
+        "plan": {"epochs": 4, "online": {"every": 2}},
+        "sampler": {"startup_per_family": 2},
+    }
+    return StudySpec.model_validate({**given, **changes})
+
+
+def run(spec: StudySpec, folder: Path, executor: FakeExecutor | None = None) -> Driver:
+    driver = Driver(spec, folder, executor or FakeExecutor(), Silent())
+    driver.run()
+    return driver
+
+
+class StopError(Exception):
+    """The test ends a driver here."""
+
+
+def stop_after(n: int, folder: Path) -> FakeExecutor:
+    """Return an executor that ends the driver once so many trials are stored."""
+    executor = FakeExecutor()
+    poll = executor.poll
+
+    def stopping(timeout: float) -> list[object]:
+        if len(finished(folder)) >= n:
+            raise StopError
+        return poll(timeout)
+
+    executor.poll = stopping  # type: ignore[method-assign,assignment]
+    return executor
+
+
+def stopped(spec: StudySpec, folder: Path, n: int) -> None:
+    """Run a study until so many trials are stored."""
+    with pytest.raises(StopError):
+        run(spec, folder, stop_after(n, folder))
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Call the command line in this process; return exit code, output and errors."""
+    from nas_evidence.cli.main import main
+
+    before, sys.argv = sys.argv, ["nas-evidence", *map(str, arguments)]
+    capsys.readouterr()
+    code: object = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    finally:
+        sys.argv = before
+    said = capsys.readouterr()
+    assert "Traceback" not in said.out + said.err
+    return int(code or 0), said.out, said.err  # type: ignore[call-overload]
+
+
+def flipped(path: Path, at: int, bit: int = 0) -> None:
+    """Flip one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[at % len(content)] ^= 1 << bit
+    path.write_bytes(bytes(content))
+
+
+Damage = Callable[[Path], object]
