@@ -17,9 +17,11 @@ import nas_evidence
 from nas_evidence.cli.cluster import attach, cancel, logs, status, submit
 from nas_evidence.cli.looking import init, validate
 from nas_evidence.cli.options import with_ids
-from nas_evidence.cli.results import audit, export, report, show, watch
+from nas_evidence.cli.results import audit, compare, export, report
 from nas_evidence.cli.run import resume, search
+from nas_evidence.cli.showing import show
 from nas_evidence.cli.terminal import err, out
+from nas_evidence.cli.watching import watch
 from nas_evidence.codec import StudyError
 
 _INTERRUPTED = 130
@@ -70,8 +72,8 @@ def _root(
 
 
 VERBS = (
-    search, resume, init, validate, show, report, watch, audit, export, submit, status, attach,
-    logs, cancel,
+    search, resume, init, validate, show, report, compare, watch, audit, export, submit, status,
+    attach, logs, cancel,
 )  # fmt: skip
 for verb in VERBS:
     app.command()(verb)

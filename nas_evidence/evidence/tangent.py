@@ -275,7 +275,11 @@ def _in_function_space(
         turn = _hessian_slope(likelihood, outputs, blocks - left, power).flatten()
         slope = turn - inner @ (kernel @ turn)
     sums = [
-        (float((inner * g).sum()) / d, float(slope @ g @ alpha) / d, float(alpha @ g @ alpha) / d**2)
+        (
+            float((inner * g).sum()) / d,
+            float(slope @ g @ alpha) / d,
+            float(alpha @ g @ alpha) / d**2,
+        )
         for g, d in zip(grams.each, precision.tolist(), strict=True)
     ]
     return _with_sums(found, sums)

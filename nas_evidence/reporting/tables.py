@@ -173,6 +173,28 @@ def load_study_tables(folder: Path) -> Study:
     )
 
 
+@dataclass(frozen=True)
+class Shown:
+    """The first of a ranking as shown everywhere: the mean of its replicates, in `unit`."""
+
+    trial_id: int
+    value: float
+    unit: str
+
+
+def first_as_shown(folder: Path, objective: str) -> Shown | None:
+    """Return the first architecture of a study as the report shows it; None without a ranking."""
+    tables, _ = read_tables(folder, ["trials", "evidence"])
+    trials, evidence = tables["trials"], tables["evidence"]
+    best = Standings(objective, rows_of(trials, evidence)).best
+    if best is None:
+        return None
+    own = evidence[evidence["estimator"] == objective]
+    last = last_evaluations(own).set_index("trial_id").loc[list(best.objectives)]
+    shown = last["per_datum"].where(last["per_datum"].notna(), last["value"])
+    return Shown(best.trial_id, float(shown.mean()), _unit(own))
+
+
 def last_evaluations(evidence: pd.DataFrame) -> pd.DataFrame:
     """Return the last evaluation of each estimator in each trial, valid or not."""
     return evidence.drop_duplicates(["trial_id", "estimator"], keep="last")
