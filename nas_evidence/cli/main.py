@@ -22,9 +22,11 @@ from nas_evidence.cli.looking import init, validate
 from nas_evidence.cli.mending import repair, verify
 from nas_evidence.cli.options import with_ids
 from nas_evidence.cli.predicting import predict
-from nas_evidence.cli.results import audit, export, report, show, watch
+from nas_evidence.cli.results import audit, compare, export, report
 from nas_evidence.cli.run import resume, search
+from nas_evidence.cli.showing import show
 from nas_evidence.cli.terminal import err, out
+from nas_evidence.cli.watching import watch
 from nas_evidence.codec import StudyError
 from nas_evidence.domains import masked
 from nas_evidence.storage.faults import about_disk, is_disk_full, is_read_only
@@ -84,8 +86,8 @@ def _root(
 
 
 VERBS = (
-    search, resume, init, validate, show, report, watch, verify, repair, audit, export, predict,
-    submit, status,
+    search, resume, init, validate, show, report, compare, watch, verify, repair, audit, export,
+    predict, submit, status,
     attach, logs, cancel,
 )  # fmt: skip
 for verb in VERBS:

@@ -39,7 +39,7 @@ from nas_evidence.cli.options import (
     with_options,
 )
 from nas_evidence.cli.restarting import go_on_without_cluster
-from nas_evidence.cli.results import write_export
+from nas_evidence.cli.results import judged, write_export
 from nas_evidence.cli.terminal import (
     Progress,
     counted,
@@ -56,6 +56,7 @@ from nas_evidence.storage.outside_code import admitted
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.driver.mirror import Store
+    from nas_evidence.reporting.report import Report
 
 StoreOption = Annotated[
     str | None,
@@ -208,6 +209,8 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
                     f"stored, the others resume from their last checkpoint.\nContinue: {again}"
                 )
+                if n_stored:
+                    _rank_and_report(spec, store, run)
                 raise SystemExit(130) from None
             n_stored = len(finished(folder))
             if n_stored < spec.n_trials:
@@ -248,32 +251,44 @@ def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
         yield Progress(spec, n_done, say=lambda line: out.print(line))
 
 
-def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
-    """Print the ranking, write report and export, and print how to continue."""
+def _rank_and_report(spec: StudySpec, store: "Store", run: Run) -> "Report":
+    """Print the ranking of what is stored, write the report, and return it."""
     from nas_evidence.reporting.report import report_on
     from nas_evidence.reporting.study import write_report
     from nas_evidence.reporting.tables import load_study_tables
-    from nas_evidence.storage.study_folder import study_status
 
     folder = store.folder
-    now = study_status(folder)
-    report = report_on(load_study_tables(folder))
+    judgement = judged(folder, run.data_root)
+    report = report_on(load_study_tables(folder), judgement, place=Path(store.place))
     tables = report.study
-    header, rows = ranking_rows(tables.ranking, spec, tables.targets[0])
+    header, rows = ranking_rows(tables.ranking, spec)
     print_rows(
         f"Ranking of {spec.name} by {spec.objective} ({tables.objective_unit})", header, rows
     )
     paths = write_report(report, folder / "report")
-    pruned = report.pruning.sentences if spec.pruning.rule != "none" else ()
-    for sentence in filter(None, (report.settled, *report.certainty, *pruned)):
+    said, pruned = report.headline, report.pruning.sentences
+    if said.answer:
+        out.print(f"answer: {said.answer}")
+    for sentence in filter(None, (said.sure, said.cost, said.worth, *said.advice)):
+        out.print(f"note:   {sentence}")
+    for sentence in pruned if spec.pruning.rule != "none" else ():
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
-    winner = tables.winner
+    out.print(f"report: {shown(paths.html, store)}")
+    return report
+
+
+def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
+    """Print the ranking, write report and export, and print how to continue."""
+    from nas_evidence.storage.study_folder import study_status
+
+    folder = store.folder
+    now = study_status(folder)
+    winner = _rank_and_report(spec, store, run).study.winner
     if winner is not None and not _is_exported(folder / "export", winner.trial_id):
         write_export(spec, folder, folder / "export", winner.trial_id, run.data_root)
     elif winner is not None:
         out.print(f"export: {shown(folder / 'export', store)}")
-    out.print(f"report: {shown(paths.html, store)}")
     counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
     out.print(f"trials: {counts}")
     out.print(
