@@ -6,13 +6,13 @@
     together    K equal networks as one program / K times one alone
     waits       operators of one step, and of one curvature pass
 
-Random data of the sizes of Fashion-MNIST and CIFAR-10 images: no download, no Ray, no peer package.
+Random data of the sizes of Fashion-MNIST and CIFAR-10 images: no download, no Ray, no peers.
 Every figure is a median over repeats, which take turns, with range and number; a GPU is
 synchronised before the clock is read. It stops adding repeats when its time is up, and writes one
 JSON file after every section, so that an interrupted run loses one section.
 
-    python benchmarks/gpu.py [--out F] [--minutes 10]       on a GPU
-    python benchmarks/gpu.py --device cpu --quick           what the tests run
+    python benchmarks/gpu.py --out gpu.json [--minutes 10]     on a GPU
+    python benchmarks/gpu.py --device cpu --quick              does it run?
 """
 
 import argparse
@@ -275,11 +275,12 @@ def about(device: torch.device) -> dict[str, object]:
 def main() -> None:
     """Measure, print a line for each section, and write the file after each."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data_root", nargs="?", help="not read; `make bench` passes it to all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--quick", action="store_true", help="few data and repeats: does it run?")
-    parser.add_argument("--out", type=Path, default=Path("gpu.json"))
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = torch.device(options.device)
     n_data, repeats = (64, 1) if options.quick else (4096, 7)
@@ -304,7 +305,8 @@ def main() -> None:
         result.setdefault(section, []).extend(rows)
         for row in rows:
             print(section, json.dumps(row), flush=True)
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        if options.out:
+            options.out.write_text(json.dumps(result, indent=1) + "\n")
         gc.collect()
 
 

@@ -1,9 +1,9 @@
-"""Training epochs and curvature passes on small images, beside an earlier version of this package.
+"""Training epochs and curvature passes on small images, beside an earlier version of ours.
 
-Each version runs in processes of its own, in turns. In each, every network trains for a plain epoch
-(forward, backward, SGD step) before each pass, and the pass is quoted as a ratio to it; epochs are
-quoted as a ratio to those of the earlier version. CPU time of one thread; median and range over
-the processes. The first round of each process is a warm-up.
+Each version runs in processes of its own, in turns. In each, every network trains for a plain
+epoch (forward, backward, SGD step) before each pass, and the pass is quoted as a ratio to it;
+epochs are quoted as a ratio to those of the earlier version. CPU time of one thread; median and
+range over the processes. The first round of each process is a warm-up.
 
     python benchmarks/kernels.py [--before FOLDER] [--repeats 5] [--out F]
 
