@@ -133,6 +133,8 @@ gradient_clip = 0                 # no limit
 schedule = "steps"
 milestones = [45, 68, 83]
 decay = 0.1
+precision = "bf16"                # training steps in bfloat16
+compile = true                    # and as CUDA graphs
 """,
         """\
 [plan]
