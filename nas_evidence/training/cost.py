@@ -2,9 +2,11 @@
 
     flops    of one forward pass of one example: 2 for each multiply-add of a product or a
              convolution; additions, activations and pooling are not counted
-    memory   4 P (2 + m) + max( B (s + 2 a),  R (s + 2 a) + F + W )    bytes
+    memory   4 P (N (1 + m) + K (4 + m)) + max( K B (s + 2 a),  R (s + 2 a) + F + W )    bytes
 
-    P  parameters; weight, gradient and m numbers of the optimiser each, float32
+    P  parameters; a weight and m numbers of the optimiser each, float32, and in a step once more,
+       with weight decay, gradient and a copy of it
+    N  networks of cross-validation that are in training, at least 1; K of them side by side
     B  examples of a training batch          R  examples of a curvature batch
     s  bytes kept for the backward pass of one example        a  its largest activation
     F  what the curvature kinds of an evaluation store, float64; Monte-Carlo kinds once per draw
@@ -31,7 +33,8 @@ from nas_evidence.curvature.layers import CHUNK_ELEMENTS
 from nas_evidence.curvature.memory import COPIES
 from nas_evidence.models import skeleton
 from nas_evidence.registry import CURVATURES, curvatures_of
-from nas_evidence.spec import ArchitectureSpec, TrainingPlan
+from nas_evidence.spec import PREDICTED_FOLDS, ArchitectureSpec, TrainingPlan
+from nas_evidence.training.together import MOST_TOGETHER, is_stacked
 
 _FLOAT, _DOUBLE = 4, 8  # bytes
 #: Forward passes for a latency: warm-up, and timed.
@@ -93,12 +96,22 @@ def cost_of(
     rows = rows_at_once(model, torch.empty(1, *input_shape, device="meta"))
     work = _work_bytes(evaluated, model, forward, rows, n_outputs)
     states = 2 if plan.optimiser == "adam" else int(plan.momentum > 0)
+    n_trained = _n_trained(plan, estimators)
+    n_together = n_trained if is_stacked(model, n_trained) else 1
+    numbers = n_trained * (1 + states) + n_together * (4 + states)
     return Cost(
         n_parameters=n_parameters,
         flops=forward.flops,
-        memory_bytes=_FLOAT * n_parameters * (2 + states)
-        + max(plan.batch_size * per_example, rows * per_example + kept + work),
+        memory_bytes=_FLOAT * n_parameters * numbers
+        + max(n_together * plan.batch_size * per_example, rows * per_example + kept + work),
     )
+
+
+def _n_trained(plan: TrainingPlan, estimators: Collection[str]) -> int:
+    """Return the most networks that are in training at a time."""
+    known = {**PREDICTED_FOLDS, "two_fold": plan.folds}
+    asked = {name.removesuffix("_accuracy") for name in estimators}
+    return max(1, min(MOST_TOGETHER, sum(known.get(name, 0) for name in asked)))
 
 
 def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:

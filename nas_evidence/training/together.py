@@ -30,6 +30,8 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec import TrainingPlan
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 
+#: Most trainings side by side.
+MOST_TOGETHER = 8
 #: Numbers of inputs that are gathered at once, for several minibatches of all networks.
 _GATHERED = 1 << 19
 #: Parameters from which networks without convolutions gain nothing from being stacked.
