@@ -6,7 +6,7 @@
             also that of another checkout of this repository, in turn
 
 Digits, 1,297 images of 8x8, batches of 128, one thread; seconds of processor time, medians and
-ranges. Networks too wide for the rule of `is_stacked` are stacked here all the same.
+ranges. Networks that `n_together` would not put into one program are put into one here.
 
     python benchmarks/together.py [--repeats 5] [--only groups] [--before DIR] [--out F]
 """
@@ -78,7 +78,7 @@ def groups(repeats: int) -> dict[str, dict[str, object]]:
     """Return gain by network and K, and the overhead of one training over a bare loop."""
     from nas_evidence.training import loop, together  # absent in older checkouts
 
-    together._WIDE = sys.maxsize
+    together._WIDE = together._LARGEST = sys.maxsize
     data, found = digits(), {}
     for name, (family, values) in NETWORKS.items():
         given = [assignment_of(family, values, seed) for seed in range(max(SIZES))]
