@@ -58,6 +58,9 @@ COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 EVIDENCE_BATCH = 512
 #: Draws of the Monte-Carlo kinds; the estimate is their mean.
 MC_DRAWS = 4
+#: Folds of the scores of cross-validation that are predicted, each after a training of its own;
+#: `two_fold` predicts `plan.folds` of them.
+PREDICTED_FOLDS: Mapping[str, int] = {"two_fold": 2, "five_fold": 5, "heldout_10": 1}
 
 #: Longest name of a study, characters.
 MAX_NAME = 200

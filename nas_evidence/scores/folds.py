@@ -36,7 +36,7 @@ from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.scores.on_halves import OnHalves, needs_halves, orders_from
 from nas_evidence.scores.protocol import Context, Scorer
-from nas_evidence.spec import EVIDENCE_BATCH, TrainingPlan
+from nas_evidence.spec import EVIDENCE_BATCH, PREDICTED_FOLDS, TrainingPlan
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
     Part,
@@ -49,12 +49,11 @@ from nas_evidence.training.parts import (
     seconds_of,
     train_slices,
 )
+from nas_evidence.training.together import MOST_TOGETHER
 
 #: The M ratios T_m / T, from 1/8 to 8, evenly spaced in the logarithm.
 SCALES = tuple(2.0 ** (m / 4) for m in range(-12, 13))
-#: Most trainings side by side; a group of convolutional networks gains nothing above it.
-MOST_TOGETHER = 8
-#: Folds of each score, and how many of them are predicted if not all.
+#: Folds that each score divides the data into.
 _N_FOLDS = {"two_fold": 2, "five_fold": 5, "heldout_10": 10}
 
 
@@ -260,7 +259,7 @@ class Folds(Scorer):
         """
         labels = self.context.data.task == "labels"
         given = self.context.assignment
-        n_folds = {**_N_FOLDS, "two_fold": given.plan.folds, "heldout_10": 1}
+        n_folds = {**PREDICTED_FOLDS, "two_fold": given.plan.folds}
         alone = given.first_fold_alone
         known = [
             estimate
