@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.data import ArrayData
+from nas_evidence.data.task import check_task
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.files import write_whole
 from nas_evidence.fixed_keys import without_fixed
@@ -60,21 +60,6 @@ def device_for(gpu_share: str | float) -> torch.device:
     """Return the training device: a GPU if there is one and a share of it is requested."""
     wanted = gpu_share == "auto" or float(gpu_share) > 0
     return torch.device("cuda" if wanted and torch.cuda.is_available() else "cpu")
-
-
-def check_task(plan: TrainingPlan, data: ArrayData | TensorData) -> None:
-    """Check that the likelihood of the plan fits the targets.
-
-    Raises:
-        ValueError: if it does not; names both, and the remedy.
-    """
-    needed = {"labels": "categorical", "real": "gaussian"}[data.task]
-    if plan.likelihood != needed:
-        what = "labels" if data.task == "labels" else "real numbers"
-        raise ValueError(
-            f'`likelihood` must be "{needed}" if the targets are {what}, but got '
-            f'"{plan.likelihood}"; set likelihood = "{needed}" in [plan]'
-        )
 
 
 class Trial:
