@@ -1,12 +1,12 @@
 """Trains the pools of docs/explanation/ranking.md: every network of a grid, with every score.
 
     python benchmarks/ranking/wide.py --data DIR --cache DIR [--pool NAME ...] [--seeds 0 1 2]
-                                      [--what light folds tangents]
+                                      [--what light replay folds tangents]
 
-One row per network is appended to benchmarks/results/ranking/wide/<pool>[-folds, -tangents].csv
-when it is done, so that a run may be stopped and started again: first two thirds of the networks
-of every pool, then `five_fold` of these, then more seeds, then the others. The same seed gives the
-same network in every file. Networks run one after another in this process, without a service.
+One row per network is appended to benchmarks/results/ranking/wide/<pool>.csv, or <pool>-folds.csv
+and so on, when it is done, so that a run may be stopped and started again: first two thirds of the
+networks of every pool, then more seeds, then the others. The same seed gives the same network in
+every file. Networks run one after another in this process, without a service.
 
 `ASIDE` was fixed before any pool was trained: these pools are only looked at after the decision.
 Data are read from DIR in the layout of the public files (UCI tables as text, IDX, CIFAR as npz).
@@ -41,6 +41,7 @@ ASIDE = ("naval", "fashion")
 #: By file: `five_fold` takes longer than all others together, the last two so for classes.
 SCORES = {
     "light": ("two_fold", "heldout_10", "tangent_conditional", "last_layer_conditional"),
+    "replay": ("prequential_replay",),
     "folds": ("five_fold",),
     "tangents": ("tangent", "ntk_init"),
 }
@@ -218,7 +219,7 @@ def row_of(pool: Pool, assignment: Assignment, data: TensorData) -> dict[str, ob
     names = assignment.estimators
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial.start(assignment, data, Path(folder))
-        alone = set(names) <= set(SCORES["folds"])
+        alone = set(names) <= {*SCORES["folds"], *SCORES["replay"]}
         while trial.status is TrialStatus.RUNNING and not (alone and not _due(trial)):
             trial.advance(pool.epochs)
         record = trial.finish(TrialStatus.PRUNED, "the folds are enough")
