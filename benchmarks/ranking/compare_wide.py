@@ -39,7 +39,7 @@ _RESAMPLES = 2000
 def table_of(pool: str, folder: Path) -> pd.DataFrame:
     """Return one row per network and seed, of all files of a pool."""
     table = pd.read_csv(folder / f"{pool}.csv").set_index(KEY)
-    for more in ("replay", "folds", "tangents"):
+    for more in ("plain", "replay", "folds", "tangents"):
         file = folder / f"{pool}-{more}.csv"
         if file.exists():
             table = table.combine_first(pd.read_csv(file).set_index(KEY))

@@ -1,7 +1,7 @@
 """Trains the pools of docs/explanation/ranking.md: every network of a grid, with every score.
 
     python benchmarks/ranking/wide.py --data DIR --cache DIR [--pool NAME ...] [--seeds 0 1 2]
-                                      [--what light replay folds tangents]
+                                      [--what light replay folds tangents plain]
 
 One row per network is appended to benchmarks/results/ranking/wide/<pool>.csv, or <pool>-folds.csv
 and so on, when it is done, so that a run may be stopped and started again: first two thirds of the
@@ -44,6 +44,7 @@ SCORES = {
     "replay": ("prequential_replay",),
     "folds": ("five_fold",),
     "tangents": ("tangent", "ntk_init"),
+    "plain": (),  # the network alone, for the noise ceiling
 }
 _ALL = tuple(name for names in SCORES.values() for name in names)
 #: Taken once, from the network at the end; full_ggn where rows or parameters are few enough.
@@ -219,7 +220,7 @@ def row_of(pool: Pool, assignment: Assignment, data: TensorData) -> dict[str, ob
     names = assignment.estimators
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial.start(assignment, data, Path(folder))
-        alone = set(names) <= {*SCORES["folds"], *SCORES["replay"]}
+        alone = bool(names) and set(names) <= {*SCORES["folds"], *SCORES["replay"]}
         while trial.status is TrialStatus.RUNNING and not (alone and not _due(trial)):
             trial.advance(pool.epochs)
         record = trial.finish(TrialStatus.PRUNED, "the folds are enough")
@@ -305,7 +306,9 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--pool", nargs="+", choices=[*POOLS, *LONG], default=list(POOLS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--what", nargs="+", choices=list(SCORES), default=list(SCORES))
+    parser.add_argument(
+        "--what", nargs="+", choices=list(SCORES), default=["light", "replay", "folds", "tangents"]
+    )
     parser.add_argument("--first-only", action="store_true", help="two thirds of the networks")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
