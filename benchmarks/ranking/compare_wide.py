@@ -44,6 +44,7 @@ def table_of(pool: str, folder: Path) -> pd.DataFrame:
         if file.exists():
             table = table.combine_first(pd.read_csv(file).set_index(KEY))
     table = table[table["status"] == "complete"].reset_index()
+    table = table.reindex(columns=list(dict.fromkeys([*table, *ORDER])))
     real = table["test_accuracy"].isna().all()
     table["loss"] = table["test_nll"]
     table["second"] = -table["test_rmse"] if real else table["test_accuracy"]

@@ -286,13 +286,21 @@ def run(name: str, what: str, seed: int, places: Places, *, first: bool) -> None
             continue
         assignment = assignment_of(pool, architecture, seed, tensors, spec, names)
         row = key | {k: _short(v) for k, v in row_of(pool, assignment, tensors).items()}
-        new = not file.exists()
-        with file.open("a", newline="") as lines:
-            writer = csv.DictWriter(lines, list(row))
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        append(file, row)
         print(f"{name} {what} {seed} {architecture} {row['cpu_seconds']} s", flush=True)
+
+
+def append(file: Path, row: dict[str, object]) -> None:
+    """Add a row to a CSV file, in the columns that the file already has."""
+    columns = list(row)
+    if file.exists():
+        with file.open() as lines:
+            columns = next(csv.reader(lines))
+    with file.open("a", newline="") as lines:
+        writer = csv.DictWriter(lines, columns, extrasaction="ignore")
+        if lines.tell() == 0:
+            writer.writeheader()
+        writer.writerow(row)
 
 
 def _short(value: object) -> object:
