@@ -297,7 +297,13 @@ ALIASES: Mapping[str, str] = {
     "prequential_accuracy": "two_fold_accuracy",
 }
 #: The objective if a study names none: the first of these in its `estimators`.
-PREFERRED = ("two_fold", "kfac_ggn")
+PREFERRED = (
+    "two_fold",
+    "tangent_conditional",
+    "last_layer_conditional",
+    "prequential_replay",
+    "kfac_ggn",
+)
 #: Scores from outside the package that have been imported, by reference.
 _OUTSIDE: dict[str, Score] = {}
 
