@@ -96,6 +96,12 @@ class FoldTask:
     purpose: str
 
 
+def log_likelihoods_at_scales(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> Tensor:
+    """Return the log likelihood in nats at each of `SCALES` [M], float64, on the CPU."""
+    scaled = [float(_at(likelihood, s).log_likelihood(outputs, targets)) for s in SCALES]
+    return torch.tensor(scaled, dtype=torch.float64)
+
+
 def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> LogPredictive:
     """Return how well outputs [n, C] predict targets, under a uniform prior on `SCALES`.
 
@@ -103,8 +109,7 @@ def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> 
     >>> round(even.log_predictive, 6) == round(3 * math.log(0.5), 6)
     True
     """
-    scaled = [float(_at(likelihood, s).log_likelihood(outputs, targets)) for s in SCALES]
-    values = torch.tensor(scaled, dtype=torch.float64)
+    values = log_likelihoods_at_scales(outputs, targets, likelihood)
     hits = None
     if isinstance(likelihood, Categorical):
         hits = int((outputs.argmax(-1) == targets).sum())
@@ -310,7 +315,7 @@ class Folds(Scorer):
         x, y = select(data.x_train, rows), data.y_train[rows.to(data.y_train.device)]
         plan = self.context.assignment.plan
         likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
-        found = log_predictive(_outputs(trained, x), y, likelihood)
+        found = log_predictive(outputs_of(trained, x), y, likelihood)
         return {**vars(found), "seconds": time.perf_counter() - started}
 
 
@@ -319,7 +324,8 @@ def _number(fold: Fold) -> int:
 
 
 @torch.no_grad()
-def _outputs(training: Training, x: Tensor) -> Tensor:
+def outputs_of(training: Training, x: Tensor) -> Tensor:
+    """Return the outputs [n, C] for inputs, in evaluation mode."""
     training.model.eval()
     parts = [training.model(x[i : i + EVIDENCE_BATCH]) for i in range(0, len(x), EVIDENCE_BATCH)]
     return torch.cat(parts)
