@@ -183,6 +183,12 @@ class TrainingPlan(Frozen):
     `likelihood = "gaussian"`, else 0. Linear networks always settle."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior of the weights, before the first update."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Arithmetic of products in training steps: "bf16" is bfloat16 by autocast, for GPUs that are
+    faster so. Parameters, curvature, evidence and test metrics are float32 or float64 always."""
+    compile: bool = False
+    """Run training steps on a GPU as compiled CUDA graphs; pays for small networks, whose steps
+    wait for launches. On a CPU it changes nothing."""
     folds: Annotated[Literal[1, 2], Unit("folds")] = 2
     """Folds that the score `two_fold` predicts: both halves, or only one at half the cost."""
     online: OnlinePlan = OnlinePlan()
@@ -454,6 +460,8 @@ class Assignment(Frozen):
     estimators: tuple[Annotated[str, BeforeValidator(_current)], ...]
     followed: tuple[str, ...] = ()
     limits: LimitSpec = LimitSpec()
+    #: Whether trials are compared after the first fold, which is then not trained beside others.
+    first_fold_alone: bool = False
     seed: int
 
     @model_validator(mode="before")

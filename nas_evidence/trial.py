@@ -38,7 +38,7 @@ from nas_evidence.training.checkpoint import (
     save_checkpoint,
     state_of,
 )
-from nas_evidence.training.cost import Cost, cost_of, measured_latency
+from nas_evidence.training.cost import Cost, cost_of, measured_latency, obstacle
 from nas_evidence.training.loop import (
     DivergedError,
     Training,
@@ -51,7 +51,7 @@ from nas_evidence.training.parts import settling_after
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 5
+CHECKPOINT_VERSION = 6
 #: Prefix of the names of per-parameter precisions in a weights file, before the tensor's name.
 PRECISION_PREFIX = "prior_precision/"
 
@@ -132,8 +132,11 @@ class Trial:
         shape, width = data.input_shape, data.n_outputs
         reason = infeasible(architecture, shape, width)
         if not reason:
-            self.cost = cost_of(architecture, shape, width, plan, given.estimators)
-            reason = self._exceeded_limit()
+            n_data, scores = len(data.x_train), given.estimators
+            self.cost = cost_of(architecture, shape, width, plan, scores, n_data)
+            reason = self._exceeded_limit() or obstacle(
+                architecture, shape, width, plan, scores, n_data=n_data
+            )
         if reason:
             self.status, self.cause = TrialStatus.INFEASIBLE, reason
             return

@@ -74,7 +74,10 @@ class Pool:
         }
         if self.small:
             grids = {"mlp": ((1, 2), (16, 64)), "cnn": ((1, 2), (2, 4))}
-        later: dict[str, Grid] = {"mlp": ((), (8, 32)) if tables else ((2,), ()), "cnn": ((), (4,))}
+        later: dict[str, Grid] = {
+            "mlp": ((), (8, 32)) if tables else ((2,), ()),
+            "cnn": ((), (4,)),
+        }
         for family in self.families:
             for depth, width in product(*grids[family]):
                 first = depth not in later[family][0] and width not in later[family][1]
@@ -302,11 +305,13 @@ def main() -> None:
     parser.add_argument("--pool", nargs="+", choices=[*POOLS, *LONG], default=list(POOLS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--what", nargs="+", choices=list(SCORES), default=list(SCORES))
+    parser.add_argument("--first-only", action="store_true", help="two thirds of the networks")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     places = Places(options.data, options.cache, options.out)
-    for first, seed, what in product((True, False), options.seeds, options.what):
+    rounds = (True,) if options.first_only else (True, False)
+    for first, seed, what in product(rounds, options.seeds, options.what):
         for name in options.pool:
             run(name, what, seed, places, first=first)
 

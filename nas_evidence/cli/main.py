@@ -17,6 +17,7 @@ import nas_evidence
 from nas_evidence.cli.cluster import attach, cancel, logs, status, submit
 from nas_evidence.cli.looking import init, validate
 from nas_evidence.cli.options import with_ids
+from nas_evidence.cli.predicting import predict
 from nas_evidence.cli.results import audit, compare, export, report
 from nas_evidence.cli.run import resume, search
 from nas_evidence.cli.showing import show
@@ -72,8 +73,8 @@ def _root(
 
 
 VERBS = (
-    search, resume, init, validate, show, report, compare, watch, audit, export, submit, status,
-    attach, logs, cancel,
+    search, resume, init, validate, show, report, compare, watch, audit, export, predict, submit,
+    status, attach, logs, cancel,
 )  # fmt: skip
 for verb in VERBS:
     app.command()(verb)

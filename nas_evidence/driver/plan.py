@@ -50,6 +50,7 @@ def _assignment(
         estimators=study.estimators,
         followed=study.followed,
         limits=study.limits,
+        first_fold_alone=0 in study.rungs,
         seed=derive_seed(study.seed, trial_id, replicate),
     )
 

@@ -203,7 +203,7 @@ def _check_memory(sweep: Sweep, sizes: dict[str, int]) -> None:
     n_rows, stored = len(sweep.inputs) * sweep.n_columns, 0
     for layer in sweep.layers:
         for name in set(sizes).intersection(layer.names):
-            linear = isinstance(layer.module, nn.Linear)
-            stored += layer.module.out_features if linear else sizes[name]
+            module = layer.module
+            stored += module.out_features if isinstance(module, nn.Linear) else sizes[name]
     what = f"the Jacobian of {n_rows} rows"
     require_memory(what, 2 * 8 * n_rows * stored, sweep.inputs.device, instead="fewer data")

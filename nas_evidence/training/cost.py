@@ -29,11 +29,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.layers import CHUNK_ELEMENTS
 from nas_evidence.curvature.memory import COPIES
+from nas_evidence.curvature.wide import keeps_rows, too_wide
 from nas_evidence.models import skeleton
 from nas_evidence.registry import CURVATURES, curvatures_of
 from nas_evidence.spec import ArchitectureSpec, TrainingPlan
 
 _FLOAT, _DOUBLE = 4, 8  # bytes
+#: Data enough that no layer has fewer inputs than it is wide.
+MANY = 1 << 62
 #: Forward passes for a latency: warm-up, and timed.
 _WARM_UP, _TIMED = 3, 15
 
@@ -68,6 +71,7 @@ def cost_of(
     n_outputs: int,
     plan: TrainingPlan,
     estimators: Collection[str],
+    n_data: int = MANY,
 ) -> Cost:
     """Return the cost of an architecture; nothing is allocated.
 
@@ -77,6 +81,7 @@ def cost_of(
         n_outputs: width of the head.
         plan: batch size, optimiser and online curvature are read.
         estimators: those without a curvature cost nothing.
+        n_data: training examples; few make the factors of wide layers smaller.
 
     Raises:
         ValueError: if the architecture cannot be built on such inputs.
@@ -87,11 +92,11 @@ def cost_of(
     per_example = forward.saved_bytes + 2 * forward.largest_bytes
     evaluated = sorted({plan.online.curvature} | curvatures_of(estimators))
     kept = sum(
-        factor_bytes(kind, model) * (plan.mc_draws if CURVATURES[kind].approximates else 1)
+        factor_bytes(kind, model, n_data) * (plan.mc_draws if CURVATURES[kind].approximates else 1)
         for kind in evaluated
     )
     rows = rows_at_once(model, torch.empty(1, *input_shape, device="meta"))
-    work = _work_bytes(evaluated, model, forward, rows, n_outputs)
+    work = _work_bytes(evaluated, model, forward, rows, n_outputs, n_data)
     states = 2 if plan.optimiser == "adam" else int(plan.momentum > 0)
     return Cost(
         n_parameters=n_parameters,
@@ -130,34 +135,62 @@ def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:
     return Pass(counter.get_total_flops(), sum(sizes.values()), max(outputs), max(patches))
 
 
-def factor_bytes(kind: str, model: nn.Module) -> int:
+def obstacle(
+    architecture: ArchitectureSpec,
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    plan: TrainingPlan,
+    estimators: Collection[str],
+    *,
+    n_data: int,
+) -> str:
+    """Return why the curvatures of a plan take too long for an architecture, or "".
+
+    Args:
+        architecture: what to build.
+        input_shape: of one example.
+        n_outputs: width of the head.
+        plan: the online curvature is read.
+        estimators: those without a curvature are never in the way.
+        n_data: training examples.
+    """
+    kinds = sorted({plan.online.curvature} | curvatures_of(estimators))
+    return too_wide(skeleton(architecture, input_shape, n_outputs), kinds, n_data)
+
+
+def factor_bytes(kind: str, model: nn.Module, n_data: int = MANY) -> int:
     """Return the bytes that a curvature kind stores for a model, in float64.
 
     The dense kinds store less where rows are fewer than parameters; this is their matrix form,
     the most for any number of data.
     """
-    elements = sum(side**2 for side in _sides(kind, model))
+    elements = sum(side**2 for side in _sides(kind, model, n_data))
     structure = CURVATURES[kind].structure
     if structure == "diagonal":
         elements = sum(p.numel() for p in model.parameters())
     if structure == "eigen_corrected":
         elements += sum(p.numel() for p in model.parameters() if p.ndim > 1)
-    return _DOUBLE * elements
+    return _DOUBLE * elements + _row_bytes(kind, model, n_data)
 
 
 def _work_bytes(
-    kinds: Collection[str], model: nn.Module, forward: Pass, rows: int, n_outputs: int
+    kinds: Collection[str],
+    model: nn.Module,
+    forward: Pass,
+    rows: int,
+    n_outputs: int,
+    n_data: int,
 ) -> int:
     """Return the bytes of temporaries in curvature passes and in processing their results."""
-    partial = max(factor_bytes(kind, model) for kind in kinds) // 2
+    partial = max(factor_bytes(kind, model, n_data) for kind in kinds) // 2
     roots = 3 * _DOUBLE * rows * n_outputs**2
     patches = _FLOAT * min(CHUNK_ELEMENTS, rows * forward.patch_elements)
-    side = max((side for kind in kinds for side in _sides(kind, model)), default=0)
+    side = max((side for kind in kinds for side in _sides(kind, model, n_data)), default=0)
     vectors = 4 * _DOUBLE * sum(p.numel() for p in model.parameters())
     return partial + roots + patches + COPIES * _DOUBLE * side**2 + vectors
 
 
-def _sides(kind: str, model: nn.Module) -> list[int]:
+def _sides(kind: str, model: nn.Module, n_data: int) -> list[int]:
     """Return the sides of the square matrices that a curvature kind stores."""
     sizes = [p.numel() for p in model.parameters()]
     structure = CURVATURES[kind].structure
@@ -173,10 +206,20 @@ def _sides(kind: str, model: nn.Module) -> list[int]:
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             if parameter.ndim > 1:
-                sides += [parameter[0].numel(), len(parameter)]
+                few = keeps_rows(module, n_data)
+                sides += [n_data if few else parameter[0].numel(), len(parameter)]
             elif not (shares and isinstance(module, nn.Linear)):
                 sides.append(parameter.numel())
     return sides
+
+
+def _row_bytes(kind: str, model: nn.Module, n_data: int) -> int:
+    """Return the bytes of the input factors that a kind keeps as rows."""
+    if CURVATURES[kind].structure not in ("kronecker", "eigen_corrected"):
+        return 0
+    wide = (m for m in model.modules() if isinstance(m, nn.Linear) and keeps_rows(m, n_data))
+    # The rows, and the basis of their span.
+    return sum((_FLOAT + _DOUBLE) * n_data * module.in_features for module in wide)
 
 
 def _storage(tensor: Tensor) -> int:

@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 
 import torch
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec import TrainingPlan
+from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 
 #: Numbers of inputs that are gathered at once, for several minibatches of all networks.
@@ -57,25 +59,27 @@ class Batch:
     step     of the epoch, from 0
     x, y     [K, B, ...]
     sizes    data of each network [K]; fewer than B where a row is padded at its end
-    weights  [K, B], 1 / size for data and 0 for padding; None if no row is padded
+    is_real  [K, B], 0 for padding; None if no row is padded
     """
 
     step: int
     x: Tensor
     y: Tensor
     sizes: tuple[int, ...]
-    weights: Tensor | None
+    is_real: Tensor | None
 
     def mean(self, each: Tensor) -> Tensor:
         """Return the means over data [K] of a quantity [K, B]."""
-        return each.mean(1) if self.weights is None else (each * self.weights).sum(1)
+        if self.is_real is None:
+            return each.mean(1)
+        return (each * self.is_real).sum(1) / self.is_real.sum(1)
 
     def add_sums(self, totals: Tensor, means: Tensor) -> None:
         """Add the sums over data that belong to some means [K] to totals [K]."""
-        if self.weights is None:
+        if self.is_real is None:
             totals.add_(means, alpha=self.x.shape[1])
         else:
-            totals.add_(means * (self.weights > 0).sum(1))
+            totals.add_(means * self.is_real.sum(1))
 
 
 def minibatches(
@@ -130,14 +134,14 @@ def _gathered(rows: Sequence[_Rows], size: int, start: int, stop: int) -> Iterat
         first = (at - start) * size
         sizes = tuple(min(size, count - first) for count in counts)
         part = slice(first, first + max(sizes))
-        weights = None if min(sizes) == max(sizes) else _weights(sizes, x.device)
-        yield Batch(at, x[:, part], y[:, part], sizes, weights)
+        is_real = None if min(sizes) == max(sizes) else _is_real(sizes, x.device)
+        yield Batch(at, x[:, part], y[:, part], sizes, is_real)
 
 
-def _weights(sizes: Sequence[int], device: torch.device) -> Tensor:
+def _is_real(sizes: Sequence[int], device: torch.device) -> Tensor:
     found = torch.zeros(len(sizes), max(sizes), device=device)
     for row, size in zip(found, sizes, strict=True):
-        row[:size] = 1 / size
+        row[:size] = 1
     return found
 
 
@@ -178,7 +182,7 @@ class Program(AbstractContextManager["Program"]):
         plan: TrainingPlan,
     ) -> None:
         self.models, self.optimisers, self.plan = models, optimisers, plan
-        self.parameters = [list(model.parameters()) for model in models]
+        self.parameters: list[list[Tensor]] = [list(model.parameters()) for model in models]
         self.sizes = [parameter.numel() for parameter in self.parameters[0]]
         self.stacks = is_stacked(models[0], len(models))
         assert self.stacks or len(models) == 1
@@ -191,7 +195,7 @@ class Program(AbstractContextManager["Program"]):
         self.moments = [torch.stack([_flat(row) for row in self._moment(n)]) for n in self._names]
         self._homes = [[p.data for p in row] for row in self.parameters]
         for row, values in zip(self.parameters, self.theta, strict=True):
-            for parameter, value in zip(row, values.split(self.sizes), strict=True):
+            for parameter, value in zip(row, torch.split(values, self.sizes), strict=True):
                 parameter.data = value.view_as(parameter)
         return self
 
@@ -206,7 +210,7 @@ class Program(AbstractContextManager["Program"]):
                 parameter.data = home.copy_(parameter.data)
         for name, moments in zip(self._names, self.moments, strict=True):
             for row, values in zip(self._moment(name), moments, strict=True):
-                for home, value in zip(row, values.split(self.sizes), strict=True):
+                for home, value in zip(row, torch.split(values, self.sizes), strict=True):
                     home.copy_(value.view_as(home))
         self._leaves = {}
 
@@ -256,19 +260,31 @@ class Program(AbstractContextManager["Program"]):
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return the outputs [K, B, C] of the first K networks on inputs [K, B, ...]."""
-        if not self.stacks:
-            found: Tensor = self.models[0](x[0])
-            return found[None]
-        known = zip(map(id, self.parameters[0]), self.leaves(len(x)), strict=True)
-        stack = Stack(len(x), dict(known))
-        return stacked_outputs(self.models[0], stack, x)
+        return self._forward(self.leaves(len(x)), x)
+
+    @cached_property
+    def _forward(self) -> Forward:
+        """The outputs as a function of the leaves and the inputs, run as the plan wants."""
+        model, ids = self.models[0], [id(parameter) for parameter in self.parameters[0]]
+
+        def stacked(leaves: list[Tensor], x: Tensor) -> Tensor:
+            return stacked_outputs(model, Stack(len(x), dict(zip(ids, leaves, strict=True))), x)
+
+        def alone(_: list[Tensor], x: Tensor) -> Tensor:
+            outputs: Tensor = model(x[0])
+            return outputs[None]
+
+        device = self.theta.device
+        if self.stacks:
+            return planned(stacked, model, self.plan, device)
+        return in_precision(alone, self.plan, device)
 
     def leaves(self, n: int) -> list[Tensor]:
         """Return the parameters of the first `n` networks as tensors [n, *shape], views of θ."""
         if not self.stacks:
-            return list(self.parameters[0])
+            return self.parameters[0]
         if n not in self._leaves:
-            parts = self.theta[:n].split(self.sizes, 1)
+            parts = torch.split(self.theta[:n], self.sizes, 1)
             self._leaves[n] = [
                 part.view(n, *p.shape).requires_grad_()
                 for part, p in zip(parts, self.parameters[0], strict=True)
