@@ -287,6 +287,14 @@ class RetrySpec(Frozen):
     """Lost attempts of one trial in all, whatever progress they made."""
 
 
+class RaceSpec(Frozen):
+    """The race of the finalists after the search; see `finalists`."""
+
+    trials: Annotated[Count, Unit("trials")] | None = None
+    """Most trials of the race, on top of `n_trials`; if absent a third of `n_trials`, at least
+    10."""
+
+
 class DatabaseSpec(Frozen):
     """The database of a study, if not SQLite in its folder; the password is never written."""
 
@@ -342,6 +350,9 @@ class StudySpec(Frozen):
     """Trials to run, whatever their final status: architectures times replicates."""
     replicates: Annotated[Count, Unit("trials")] = 1
     """Trials per architecture, each with its own seed."""
+    finalists: Annotated[int, Field(ge=0), Unit("architectures")] = 0
+    """Best architectures that are trained again after the search, with further seeds, until the
+    first is the best by the score with probability 0.9; 5 is a good number, 0 for none."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
@@ -371,6 +382,7 @@ class StudySpec(Frozen):
     budget: BudgetSpec = BudgetSpec()
     resources: ResourceSpec = ResourceSpec()
     retries: RetrySpec = RetrySpec()
+    race: RaceSpec = RaceSpec()
     database: DatabaseSpec = DatabaseSpec()
 
     @property
@@ -396,6 +408,16 @@ class StudySpec(Frozen):
             return ()
         early = (0,) if declared(self.pruning_score).taken == "before" else ()
         return early + self.pruning.rungs(self.plan)
+
+    @model_validator(mode="after")
+    def _finalists(self) -> "StudySpec":
+        if self.finalists == 1:
+            raise ValueError("`finalists` must be 0 (no race) or at least 2, but got 1")
+        if self.finalists and self.minimise:
+            raise ValueError(
+                "`finalists` must be 0 with `minimise`: several objectives have no single best"
+            )
+        return self
 
     @model_validator(mode="after")
     def _task(self) -> "StudySpec":

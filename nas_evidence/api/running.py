@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nas_evidence.durations import rough_duration
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
-from nas_evidence.record import SliceReport, TrialRecord
+from nas_evidence.record import SliceReport, TrialRecord, n_searched
 from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.storage.outside_code import Code, keep_code, outside_names
 from nas_evidence.workers.protocol import Lost
@@ -103,7 +103,8 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
     from nas_evidence.storage.redo import find_done
     from nas_evidence.store import finished
 
-    n_done = len(find_done(store.folder).done)
+    done = find_done(store.folder).done
+    n_done = n_searched(done)
     arrays = load(
         spec.dataset,
         seed=spec.seed,
@@ -114,17 +115,20 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
 
     # Torch and Ray are imported here, after the folder exists and the data are read.
     from nas_evidence.driver.driver import Driver
+    from nas_evidence.driver.race import race_left
     from nas_evidence.driver.runtime import forecast_seconds
     from nas_evidence.trial import check_task, device_for
 
     check_task(spec.plan, arrays)
     note_conditions(store.folder, spec, data_digest(arrays))
-    left = spec.n_trials - n_done
-    seconds = forecast_seconds(spec, arrays) * left / spec.n_trials
-    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left)
-    seconds *= min(spec.resources.workers, left) / workers
+    left, race = spec.n_trials - n_done, race_left(spec, store.folder, done)
+    seconds = forecast_seconds(spec, arrays) * (left + race) / spec.n_trials
+    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
+    seconds *= min(spec.resources.workers, left + race) / workers
     device = "GPU" if device_for(spec.resources.gpus).type == "cuda" else "CPU"
     trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
+    if race:
+        trials += f" and up to {race} in the race of the finalists"
     audience.say(
         f"{spec.name}: {trials}, {rough_duration(seconds)}, "
         f"{_counted(workers, 'worker')}, {device} -> {store.place}"
@@ -140,7 +144,10 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
         audience.say(f"workers were idle {pool.idle_share():.0%} of the time")
     finally:
         pool.close()
-    if driver.requests.study and len(finished(store.folder)) < spec.n_trials:
+    finished_now = finished(store.folder)
+    if driver.requests.study and (
+        n_searched(finished_now) < spec.n_trials or race_left(spec, store.folder, finished_now)
+    ):
         raise KeyboardInterrupt
 
 
