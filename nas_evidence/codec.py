@@ -28,6 +28,7 @@ from nas_evidence.spec import (
     LimitSpec,
     OnlinePlan,
     PruningSpec,
+    RaceSpec,
     ResourceSpec,
     RetrySpec,
     SamplerSpec,
@@ -47,6 +48,7 @@ TABLES: Mapping[str, type[Frozen]] = {
     "budget": BudgetSpec,
     "resources": ResourceSpec,
     "retries": RetrySpec,
+    "race": RaceSpec,
     "database": DatabaseSpec,
 }
 

@@ -46,6 +46,8 @@ COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 
 #: Batch size of `estimate_evidence`; does not affect the result.
 EVIDENCE_BATCH = 512
+#: Architectures that race if a study does not say, and the smallest search that has a race then.
+FINALISTS, FEWEST_FOR_RACE = 5, 20
 #: Draws of the Monte-Carlo kinds; the estimate is their mean.
 MC_DRAWS = 4
 
@@ -350,9 +352,10 @@ class StudySpec(Frozen):
     """Trials to run, whatever their final status: architectures times replicates."""
     replicates: Annotated[Count, Unit("trials")] = 1
     """Trials per architecture, each with its own seed."""
-    finalists: Annotated[int, Field(ge=0), Unit("architectures")] = 0
+    finalists: Annotated[int, Field(ge=0), Unit("architectures")] | None = None
     """Best architectures that are trained again after the search, with further seeds, until the
-    first is the best by the score with probability 0.9; 5 is a good number, 0 for none."""
+    first is the best by the score with probability 0.9; 0 for none. If absent 5, but 0 with fewer
+    than 20 trials or with `minimise`."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
@@ -384,6 +387,13 @@ class StudySpec(Frozen):
     retries: RetrySpec = RetrySpec()
     race: RaceSpec = RaceSpec()
     database: DatabaseSpec = DatabaseSpec()
+
+    @property
+    def n_finalists(self) -> int:
+        """Return how many architectures the race of the finalists compares, 0 for no race."""
+        if self.finalists is not None:
+            return self.finalists
+        return FINALISTS if self.n_trials >= FEWEST_FOR_RACE and not self.minimise else 0
 
     @property
     def pruning_score(self) -> str:

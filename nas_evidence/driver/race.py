@@ -45,7 +45,7 @@ def chosen_so_far(events: Iterable[Mapping[str, Any]], done: Mapping[int, TrialR
 def finalists(study: StudySpec, done: Mapping[int, TrialRow]) -> list[TrialRow]:
     """Return a trial of each of the first architectures by the search alone, best first."""
     searched = [row for i, row in done.items() if not is_race(i)]
-    first = Standings(study.objective, searched).first(study.finalists)
+    first = Standings(study.objective, searched).first(study.n_finalists)
     return [done[one.trial_id] for one in first]
 
 
@@ -81,7 +81,7 @@ def next_round(
 
 def race_left(study: StudySpec, folder: Path, done: Mapping[int, TrialRow]) -> int:
     """Return how many trials the race may still run; 0 if it is over or the study has none."""
-    if not study.finalists:
+    if not study.n_finalists:
         return 0
     chosen = chosen_so_far(read_journal(folder), done)
     if n_searched(done) >= study.n_trials and not (
