@@ -28,6 +28,7 @@ from nas_evidence.spec import (
     LimitSpec,
     OnlinePlan,
     PruningSpec,
+    RaceSpec,
     ResourceSpec,
     RetrySpec,
     SamplerSpec,
@@ -47,6 +48,7 @@ TABLES: Mapping[str, type[Frozen]] = {
     "budget": BudgetSpec,
     "resources": ResourceSpec,
     "retries": RetrySpec,
+    "race": RaceSpec,
     "database": DatabaseSpec,
 }
 
@@ -156,7 +158,7 @@ def dump_study(study: StudySpec) -> str:
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
     """Return one line per difference, except `n_trials` and keys that may change between runs."""
     left, right = (_flatten(_without_none(s.model_dump(mode="json"))) for s in (old, new))
-    free = ("n_trials", "budget", "resources", "retries", "database")
+    free = ("n_trials", "budget", "resources", "retries", "database", "finalists", "race")
     names = [n for n in {**left, **right} if n.partition(".")[0] not in free]
     return [
         f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"

@@ -56,6 +56,8 @@ COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 
 #: Batch size of `estimate_evidence`; does not affect the result.
 EVIDENCE_BATCH = 512
+#: Architectures that race if a study does not say, and the smallest search that has a race then.
+FINALISTS, FEWEST_FOR_RACE = 5, 20
 #: Draws of the Monte-Carlo kinds; the estimate is their mean.
 MC_DRAWS = 4
 #: Folds of the scores of cross-validation that are predicted, each after a training of its own;
@@ -312,6 +314,14 @@ class RetrySpec(Frozen):
         return value
 
 
+class RaceSpec(Frozen):
+    """The race of the finalists after the search; see `finalists`."""
+
+    trials: Annotated[Count, Unit("trials")] | None = None
+    """Most trials of the race, on top of `n_trials`; if absent a third of `n_trials`, at least
+    10."""
+
+
 class DatabaseSpec(Frozen):
     """The database of a study, if not SQLite in its folder; the password is never written."""
 
@@ -377,6 +387,10 @@ class StudySpec(Frozen):
     """Trials to run, whatever their final status: architectures times replicates."""
     replicates: Annotated[Count, Unit("trials")] = 1
     """Trials per architecture, each with its own seed."""
+    finalists: Annotated[int, Field(ge=0), Unit("architectures")] | None = None
+    """Best architectures that are trained again after the search, with further seeds, until the
+    first is the best by the score with probability 0.9; 0 for none. If absent 5, but 0 with fewer
+    than 20 trials or with `minimise`."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
@@ -406,6 +420,7 @@ class StudySpec(Frozen):
     budget: BudgetSpec = BudgetSpec()
     resources: ResourceSpec = ResourceSpec()
     retries: RetrySpec = RetrySpec()
+    race: RaceSpec = RaceSpec()
     database: DatabaseSpec = DatabaseSpec()
 
     @field_validator("name")
@@ -418,6 +433,13 @@ class StudySpec(Frozen):
                 f"({len(value)} characters)"
             )
         return value
+
+    @property
+    def n_finalists(self) -> int:
+        """Return how many architectures the race of the finalists compares, 0 for no race."""
+        if self.finalists is not None:
+            return self.finalists
+        return FINALISTS if self.n_trials >= FEWEST_FOR_RACE and not self.minimise else 0
 
     @property
     def pruning_score(self) -> str:
@@ -442,6 +464,16 @@ class StudySpec(Frozen):
             return ()
         early = (0,) if declared(self.pruning_score).taken == "before" else ()
         return early + self.pruning.rungs(self.plan)
+
+    @model_validator(mode="after")
+    def _finalists(self) -> "StudySpec":
+        if self.finalists == 1:
+            raise ValueError("`finalists` must be 0 (no race) or at least 2, but got 1")
+        if self.finalists and self.minimise:
+            raise ValueError(
+                "`finalists` must be 0 with `minimise`: several objectives have no single best"
+            )
+        return self
 
     @model_validator(mode="after")
     def _task(self) -> "StudySpec":

@@ -87,8 +87,7 @@ def _root(
 
 VERBS = (
     search, resume, init, validate, show, report, compare, watch, verify, repair, audit, export,
-    predict, submit, status,
-    attach, logs, cancel,
+    predict, submit, status, attach, logs, cancel,
 )  # fmt: skip
 for verb in VERBS:
     app.command()(verb)

@@ -50,7 +50,7 @@ from nas_evidence.cli.terminal import (
     ranking_rows,
     trust_line,
 )
-from nas_evidence.record import TrialStatus
+from nas_evidence.record import TrialStatus, n_searched
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.outside_code import admitted
 
@@ -192,6 +192,7 @@ def _check_address(run: Run) -> None:
 
 
 def _run(spec: StudySpec, store: "Store", run: Run) -> None:
+    from nas_evidence.driver.race import race_left
     from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.store import finished
@@ -200,11 +201,11 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
     _log_to(folder / "logs" / "driver.log")
     with locked(folder, steal=run.steal):
         done = find_done(folder).done
-        if len(done) < spec.n_trials:
+        if n_searched(done) < spec.n_trials or race_left(spec, folder, done):
             try:
                 run_trials(spec, store, run, _audience())
             except KeyboardInterrupt:
-                n_stored = len(finished(folder))
+                n_stored = n_searched(finished(folder))
                 err.print(
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
                     f"stored, the others resume from their last checkpoint.\nContinue: {again}"
@@ -212,7 +213,7 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
                 if n_stored:
                     _rank_and_report(spec, store, run)
                 raise SystemExit(130) from None
-            n_stored = len(finished(folder))
+            n_stored = n_searched(finished(folder))
             if n_stored < spec.n_trials:
                 out.print(
                     f"budget: spent after {n_stored} of {spec.n_trials} trials; resume with "

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nas_evidence.durations import duration
-from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.record import SliceReport, TrialRecord, TrialStatus, is_race
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.workers.protocol import Lost
 
@@ -161,7 +161,7 @@ class Progress:
     def ended(self, record: TrialRecord) -> None:
         """Move a trial to the finished ones, and print a line."""
         row = self.rows.pop(record.trial_id)
-        self.n_done += 1
+        self.n_done += not is_race(record.trial_id)
         row.seconds = record.total_seconds
         row.outcome, row.epoch = str(record.status), record.epochs
         estimate = record.final_estimate(self.study.objective)
@@ -192,8 +192,9 @@ class Progress:
             result = record.cause
         left = self.expected_seconds()
         end = "" if left is None else f", {duration(left)} left"
+        place = "race" if is_race(record.trial_id) else f"{self.n_done}/{self.study.n_trials}"
         return (
-            f"[{self.n_done}/{self.study.n_trials}] trial {record.trial_id} {architecture.family} "
+            f"[{place}] trial {record.trial_id} {architecture.family} "
             f"{size_text(architecture)} {record.status} {result} "
             f"({duration(record.total_seconds)}{end})"
         )

@@ -41,12 +41,17 @@ def watch(
 
     Example: nas-evidence watch runs/digits
     """
+    from nas_evidence.driver.race import race_left
     from nas_evidence.reporting.watching import all_finished
     from nas_evidence.reporting.watching import watch as reports
-    from nas_evidence.storage.study_folder import is_locked
+    from nas_evidence.storage.study_folder import is_locked, read_study
+    from nas_evidence.store import finished
 
     store = opened(place)
     was_running = False
+
+    def racing() -> int:
+        return race_left(read_study(store.folder), store.folder, finished(store.folder))
 
     def over() -> bool:
         nonlocal was_running
@@ -54,7 +59,7 @@ def watch(
         running, before = is_locked(store.folder), was_running
         was_running = running
         # Not running any more: parked, cancelled or killed.
-        return all_finished(store.folder) or (before and not running)
+        return (before and not running) or (all_finished(store.folder) and not racing())
 
     with served(lambda: progress_page(store.folder), store.folder / "report", port) as address:
         out.print(f"live: {address}")

@@ -6,7 +6,7 @@ With `scheduling = "batch"` a batch is asked only after the previous one was tol
 the speed of workers nor a crash changes what is proposed.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_seed
 
@@ -34,6 +34,30 @@ def plan_trials(
             if trial_id not in done:
                 assignments.append(_assignment(architecture, trial_id, first + r, study))
         seen[key] = first + study.replicates
+    return assignments
+
+
+#: Replicates of the race start here, so that those of a longer search never repeat one.
+RACE_REPLICATES = 1000
+
+
+def plan_race(
+    chosen: Mapping[int, ArchitectureSpec], done: Container[int], study: StudySpec
+) -> list[Assignment]:
+    """Return the race trials left to run; each is the next replicate of its architecture.
+
+    Args:
+        chosen: all race trials so far by id, in order.
+        done: the finished trials.
+        study: what was asked.
+    """
+    counts: dict[str, int] = {}
+    assignments = []
+    for trial_id, architecture in sorted(chosen.items()):
+        replicate = counts.get(architecture.key, RACE_REPLICATES)
+        counts[architecture.key] = replicate + 1
+        if trial_id not in done:
+            assignments.append(_assignment(architecture, trial_id, replicate, study))
     return assignments
 
 

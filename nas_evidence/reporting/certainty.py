@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from nas_evidence.maths.finalists import MIN_REPEATS, posterior_of
 from nas_evidence.reporting.tables import RankedArchitecture, Study
+from nas_evidence.spec import FINALISTS
 
-#: Architectures that may be the best, if the study raced none.
-FINALISTS = 5
 #: Whoever is the best with at least this probability may be the best.
 MAY_BE_BEST = 0.05
 
