@@ -17,7 +17,6 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from nas_evidence.curvature.batch_rows import rows_at_once
@@ -31,6 +30,7 @@ from nas_evidence.record import Evaluation, SliceReport, TrialRecord, TrialStatu
 from nas_evidence.registry import declared
 from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
+from nas_evidence.sealing import sealed_tensors
 from nas_evidence.spec import COSTS, EVIDENCE_BATCH, Assignment, TrainingPlan
 from nas_evidence.training.checkpoint import (
     load_checkpoint,
@@ -51,7 +51,7 @@ from nas_evidence.training.parts import settling_after
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 5
+CHECKPOINT_VERSION = 6
 #: Prefix of the names of per-parameter precisions in a weights file, before the tensor's name.
 PRECISION_PREFIX = "prior_precision/"
 
@@ -387,7 +387,7 @@ class Trial:
             for name, part in parts.items():
                 tensors[PRECISION_PREFIX + name] = part.view(named[name].shape).contiguous()
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / "model.safetensors", save(tensors, metadata=header))
+        write_whole(self.folder / "model.safetensors", sealed_tensors(tensors, header))
 
 
 class _Failures:

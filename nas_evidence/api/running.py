@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nas_evidence.durations import rough_duration
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
-from nas_evidence.record import SliceReport, TrialRecord
+from nas_evidence.record import SliceReport, TrialRecord, n_searched
 from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.storage.outside_code import Code, keep_code, outside_names
 from nas_evidence.workers.protocol import Lost
@@ -70,11 +70,14 @@ class Audience:
     say       one line of text
     watching  a watcher of the driver while trials run, from the study and its finished trials
     starting  shown while the workers start
+    cluster_lost  called from a thread if Ray dies on this machine, with the place of the study;
+              None to leave it to Ray
     """
 
     say: Callable[[str], None] = lambda line: None
     watching: "Callable[[StudySpec, int], AbstractContextManager[Watcher]]" = _silent
     starting: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
+    cluster_lost: "Callable[[str, Run], None] | None" = None
 
 
 def begun(
@@ -105,14 +108,18 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
     from nas_evidence.data import load
     from nas_evidence.data.digest import data_digest
     from nas_evidence.data.task import check_task
+    from nas_evidence.driver.race import race_left
     from nas_evidence.storage.conditions import note_conditions
     from nas_evidence.storage.redo import find_done
     from nas_evidence.store import finished
 
-    n_done = len(find_done(store.folder).done)
-    left = spec.n_trials - n_done
-    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left)
+    done = find_done(store.folder).done
+    n_done = n_searched(done)
+    left, race = spec.n_trials - n_done, race_left(spec, store.folder, done)
+    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
     trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
+    if race:
+        trials += f" and up to {race} in the race of the finalists"
     # Before anything slow: reading data takes a second, Ray and torch take several.
     audience.say(f"{spec.name}: {trials}, {_counted(workers, 'worker')} -> {store.place}")
     arrays = load(
@@ -125,7 +132,8 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
     check_task(spec.plan, arrays)
     note_conditions(store.folder, spec, data_digest(arrays))
     code = keep_code(store.folder, spec)
-    with _forecast_told(spec, arrays, audience, left=left, inline=run.executor == "inline"):
+    inline = run.executor == "inline"
+    with _forecast_told(spec, arrays, audience, left=left + race, inline=inline):
         pool = _executor(spec, arrays, store, run, audience, workers=workers, code=code)
         try:
             from nas_evidence.driver.driver import Driver
@@ -138,7 +146,9 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
             audience.say(f"workers were idle {pool.idle_share():.0%} of the time")
         finally:
             pool.close()
-    if driver.requests.study and len(finished(store.folder)) < spec.n_trials:
+    done = finished(store.folder)
+    unfinished = n_searched(done) < spec.n_trials or race_left(spec, store.folder, done)
+    if driver.requests.study and unfinished:
         raise KeyboardInterrupt
 
 
@@ -208,8 +218,11 @@ def _executor(
         use_token_if_there_is_one()
     from nas_evidence.workers.on_ray import RayExecutor
 
+    lost = None
+    if audience.cluster_lost is not None:
+        lost = partial(audience.cluster_lost, store.place, run)
     with audience.starting():
-        return RayExecutor(
+        executor = RayExecutor(
             arrays,
             spec.resources.model_copy(update={"workers": workers}),
             (store.folder / "logs").resolve(),
@@ -217,7 +230,11 @@ def _executor(
             namespace=namespace_of(spec.name, store.place) if run.address else None,
             make_worker=make_worker,
             store=store.uri,
+            on_cluster_lost=lost,
         )
+    for notice in executor.notices:
+        audience.say(f"note: {notice}")
+    return executor
 
 
 def _counted(n: int, noun: str) -> str:

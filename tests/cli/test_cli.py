@@ -22,8 +22,8 @@ from nas_evidence.store import read_table
 pytestmark = pytest.mark.slow
 
 VERBS = (
-    "search", "resume", "init", "status", "show", "validate", "report", "export", "submit", "attach",
-    "logs", "cancel",
+    "search", "resume", "init", "status", "show", "validate", "report", "export", "predict",
+    "submit", "attach", "logs", "cancel",
 )  # fmt: skip
 INLINE = ("--executor", "inline")
 
@@ -168,7 +168,6 @@ def test_validate_reports_every_mistake_once_with_its_place(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("study", "said"),
     [
-        (TINY.replace("{data}", "{data}.gone"), "data.npz.gone"),
         (TINY.replace('"npz"\npath = "{data}"', '"fashion_mnist"'), "fashion_mnist"),
     ],
 )
@@ -183,6 +182,11 @@ def test_missing_data_is_one_line_and_the_folder_is_there(
     assert said in process.stderr
     assert load_study(tmp_path / "s" / "study.toml") == load_study(path)
     assert run("status", "s", folder=tmp_path).stdout.startswith("tiny: stopped, 0 of 4 trials")
+    own = write_study(tmp_path, TINY.replace("{data}", "{data}.gone"))
+    process = run("search", own, "--out", "own", folder=tmp_path, code=2)
+    assert process.stderr.count("\n") == 1
+    assert "data.npz.gone" in process.stderr
+    assert not (tmp_path / "own").exists()
 
 
 @pytest.mark.slow
