@@ -322,6 +322,7 @@ def swept(sampler: str, slice_seconds: float, workers: int, scratch: Path) -> di
         {
             "name": "sweep",
             "n_trials": max(100, min(3 * workers // 2, 1024)),
+            "finalists": 0,
             "dataset": {"name": "digits"},
             "family": SPACE,
             "plan": {"epochs": 40, "online": {"every": 5}},

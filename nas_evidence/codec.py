@@ -28,6 +28,7 @@ from nas_evidence.spec import (
     LimitSpec,
     OnlinePlan,
     PruningSpec,
+    RaceSpec,
     ResourceSpec,
     RetrySpec,
     SamplerSpec,
@@ -47,6 +48,7 @@ TABLES: Mapping[str, type[Frozen]] = {
     "budget": BudgetSpec,
     "resources": ResourceSpec,
     "retries": RetrySpec,
+    "race": RaceSpec,
     "database": DatabaseSpec,
 }
 
@@ -65,6 +67,7 @@ _TYPES = {
     "float_type": "a number",
     "int_from_float": "an integer",
     "int_parsing": "an integer",
+    "int_parsing_size": "an integer that fits in 64 bits",
     "int_type": "an integer",
     "float_parsing": "a number",
     "string_type": "text in quotes",
@@ -155,7 +158,7 @@ def dump_study(study: StudySpec) -> str:
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
     """Return one line per difference, except `n_trials` and keys that may change between runs."""
     left, right = (_flatten(_without_none(s.model_dump(mode="json"))) for s in (old, new))
-    free = ("n_trials", "budget", "resources", "retries", "database")
+    free = ("n_trials", "budget", "resources", "retries", "database", "finalists", "race")
     names = [n for n in {**left, **right} if n.partition(".")[0] not in free]
     return [
         f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"
@@ -405,8 +408,10 @@ def _reason(error: ErrorDetails) -> str:
         return "must not be empty"
     if kind in _TYPES:
         return f"must be {_TYPES[kind]}, but got {given!r}"
-    text = error["msg"].removeprefix("Input should be ").partition(",")[0]
-    return f"must be {text}, but got {given!r}"
+    text, found, _ = error["msg"].removeprefix("Input should be ").partition(",")
+    if error["msg"].startswith("Input should be ") and "ydantic" not in text + found:
+        return f"must be {text}, but got {given!r}"
+    return f"has a value that is not allowed here: {given!r}"
 
 
 def _without_none(value: Any) -> Any:

@@ -32,7 +32,10 @@ class Yardstick(Frozen):
 
 
 class CalibrationPoint(Frozen):
-    """Test data of similar confidence: how many, mean confidence, and share that is right."""
+    """Test data of similar confidence: how many, mean confidence, and share that is right.
+
+    For real targets: the probability of an interval, and the share of targets inside.
+    """
 
     n: int
     confidence: float

@@ -46,7 +46,7 @@ _TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": 
 _COLUMNS: Mapping[TableName, str] = {
     "trials": """
         trial_id:int attempt:int replicate:int architecture_key:str status:str cause:str family:str
-        arch_depth:int arch_width:int arch_shape:str seed:int n_parameters:int n_data:int
+        arch_depth:int arch_width:int arch_shape:str seed:int stage:str n_parameters:int n_data:int
         flops:int memory_bytes:int latency_seconds:float gpu_share:float epochs:int
         best_epoch:int best_evidence:float noise_std:float temperature:float
         test_accuracy:float test_nll_per_datum:float test_rmse:float
@@ -105,6 +105,7 @@ class TrialRow:
     cause: str = ""
     total_seconds: float = 0.0
     gpu_share: float | None = None
+    content_hash: str | None = None
 
     @property
     def architecture_key(self) -> str:
@@ -132,6 +133,7 @@ class TrialRow:
             cause=record.cause,
             total_seconds=record.total_seconds,
             gpu_share=record.gpu_share,
+            content_hash=record.content_hash,
         )
 
 
@@ -287,6 +289,7 @@ def _row(cells: Mapping[Hashable, Any], values: Mapping[int, Mapping[str, float]
         cause=known.get("cause", ""),
         total_seconds=float(known.get("total_seconds", 0.0)),
         gpu_share=known.get("gpu_share"),
+        content_hash=known.get("content_hash"),
     )
 
 

@@ -62,6 +62,9 @@ scheduling = "batch"              # the same proposals on any number of workers
 batch = 6
 curves = true                     # the report shows from which epoch on the scores rank well
 """,
+        """\
+finalists = 8                     # 0: no race
+""",
     ),
     "dataset": (
         """\
@@ -210,9 +213,16 @@ device_seconds = 14400            # two workers for two hours
         """\
 [resources]
 workers = 4
+min_workers = 2                   # do not start with fewer
 cpus = 2
 gpus = 0.25                       # four trials share one GPU
 slice_timeout_seconds = 1800      # five epochs of the largest network take minutes
+""",
+    ),
+    "race": (
+        """\
+[race]
+trials = 20                       # on top of n_trials; without it 10
 """,
     ),
     "retries": (
@@ -220,6 +230,7 @@ slice_timeout_seconds = 1800      # five epochs of the largest network take minu
 [retries]
 crashes = 5
 machine_losses = "unlimited"
+in_all = 100
 """,
     ),
     "database": (

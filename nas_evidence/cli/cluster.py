@@ -358,12 +358,13 @@ def _follow_folder(place: str) -> None:
 
 
 def _facts(store: "Store") -> dict[str, Any]:
+    from nas_evidence.reporting.tables import first_as_shown
     from nas_evidence.storage.study_folder import study_status
 
     now = study_status(store.folder)
     best = None
-    if now.best is not None:
-        best = {"trial_id": int(now.best.trial_id), now.objective: now.best.values[now.objective]}
+    if now.best is not None and (first := first_as_shown(store.folder, now.objective)):
+        best = {"trial_id": first.trial_id, now.objective: first.value, "unit": first.unit}
     return {
         "name": now.name,
         "state": now.state,
@@ -391,8 +392,9 @@ def _print_status(now: dict[str, Any], where: str, job: Job | None) -> None:
     for trial_id, architecture in now["architectures"].items():
         out.print(f"running: trial {trial_id} {architecture}")
     if now["best"] is not None:
-        (_, trial_id), (objective, value) = now["best"].items()
-        out.print(f"best: trial {trial_id} with {objective} = {score_text(value)}")
+        (_, trial_id), (objective, value), *more = now["best"].items()
+        unit = "".join(f" {name}" for _, name in more if name == "nats per datum")
+        out.print(f"best: trial {trial_id} with {objective} = {score_text(value)}{unit}")
     again = where if job is None else f"{job.store} {where}"
     if now["state"] == "stopped":
         out.print(f"continue: {program()} resume {again}")

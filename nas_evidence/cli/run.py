@@ -38,7 +38,8 @@ from nas_evidence.cli.options import (
     trial_ids,
     with_options,
 )
-from nas_evidence.cli.results import write_export
+from nas_evidence.cli.restarting import go_on_without_cluster
+from nas_evidence.cli.results import judged, write_export
 from nas_evidence.cli.terminal import (
     Progress,
     counted,
@@ -49,12 +50,13 @@ from nas_evidence.cli.terminal import (
     ranking_rows,
     trust_line,
 )
-from nas_evidence.record import TrialStatus
+from nas_evidence.record import TrialStatus, n_searched
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.outside_code import admitted
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.driver.mirror import Store
+    from nas_evidence.reporting.report import Report
 
 StoreOption = Annotated[
     str | None,
@@ -190,6 +192,7 @@ def _check_address(run: Run) -> None:
 
 
 def _run(spec: StudySpec, store: "Store", run: Run) -> None:
+    from nas_evidence.driver.race import race_left
     from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.store import finished
@@ -198,17 +201,19 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
     _log_to(folder / "logs" / "driver.log")
     with locked(folder, steal=run.steal):
         done = find_done(folder).done
-        if len(done) < spec.n_trials:
+        if n_searched(done) < spec.n_trials or race_left(spec, folder, done):
             try:
                 run_trials(spec, store, run, _audience())
             except KeyboardInterrupt:
-                n_stored = len(finished(folder))
+                n_stored = n_searched(finished(folder))
                 err.print(
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
                     f"stored, the others resume from their last checkpoint.\nContinue: {again}"
                 )
+                if n_stored:
+                    _rank_and_report(spec, store, run)
                 raise SystemExit(130) from None
-            n_stored = len(finished(folder))
+            n_stored = n_searched(finished(folder))
             if n_stored < spec.n_trials:
                 out.print(
                     f"budget: spent after {n_stored} of {spec.n_trials} trials; resume with "
@@ -221,11 +226,20 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
         _conclude(spec, store, run)
 
 
+def _cluster_lost(place: str, run: Run) -> None:
+    go_on_without_cluster(place, _words(run), run.address)
+
+
 def _audience() -> Audience:
     def starting() -> contextlib.AbstractContextManager[object]:
         return out.status("starting the workers") if out.is_terminal else nullcontext()
 
-    return Audience(say=out.print, watching=_watching, starting=starting)
+    return Audience(
+        say=out.print,
+        watching=_watching,
+        starting=starting,
+        cluster_lost=_cluster_lost,
+    )
 
 
 @contextlib.contextmanager
@@ -238,32 +252,44 @@ def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
         yield Progress(spec, n_done, say=lambda line: out.print(line))
 
 
-def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
-    """Print the ranking, write report and export, and print how to continue."""
+def _rank_and_report(spec: StudySpec, store: "Store", run: Run) -> "Report":
+    """Print the ranking of what is stored, write the report, and return it."""
     from nas_evidence.reporting.report import report_on
     from nas_evidence.reporting.study import write_report
     from nas_evidence.reporting.tables import load_study_tables
-    from nas_evidence.storage.study_folder import study_status
 
     folder = store.folder
-    now = study_status(folder)
-    report = report_on(load_study_tables(folder))
+    judgement = judged(folder, run.data_root)
+    report = report_on(load_study_tables(folder), judgement, place=Path(store.place))
     tables = report.study
-    header, rows = ranking_rows(tables.ranking, spec, tables.targets[0])
+    header, rows = ranking_rows(tables.ranking, spec)
     print_rows(
         f"Ranking of {spec.name} by {spec.objective} ({tables.objective_unit})", header, rows
     )
     paths = write_report(report, folder / "report")
-    pruned = report.pruning.sentences if spec.pruning.rule != "none" else ()
-    for sentence in filter(None, (report.settled, *report.certainty, *pruned)):
+    said, pruned = report.headline, report.pruning.sentences
+    if said.answer:
+        out.print(f"answer: {said.answer}")
+    for sentence in filter(None, (said.sure, said.cost, said.worth, *said.advice)):
+        out.print(f"note:   {sentence}")
+    for sentence in pruned if spec.pruning.rule != "none" else ():
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
-    winner = tables.winner
+    out.print(f"report: {shown(paths.html, store)}")
+    return report
+
+
+def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
+    """Print the ranking, write report and export, and print how to continue."""
+    from nas_evidence.storage.study_folder import study_status
+
+    folder = store.folder
+    now = study_status(folder)
+    winner = _rank_and_report(spec, store, run).study.winner
     if winner is not None and not _is_exported(folder / "export", winner.trial_id):
         write_export(spec, folder, folder / "export", winner.trial_id, run.data_root)
     elif winner is not None:
         out.print(f"export: {shown(folder / 'export', store)}")
-    out.print(f"report: {shown(paths.html, store)}")
     counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
     out.print(f"trials: {counts}")
     out.print(
@@ -275,18 +301,27 @@ def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
 
 
 def _is_exported(folder: Path, trial_id: int) -> bool:
-    """Return whether the folder holds this trial complete: the model card is written last."""
-    if not (folder / "MODEL_CARD.md").is_file():
+    """Return whether the folder holds this trial, complete and as it was written."""
+    from nas_evidence.exporting.sums import wrong_sums
+
+    if not (folder / "MODEL_CARD.md").is_file() or wrong_sums(folder):  # the card comes last
         return False
-    written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-    return bool(written["trial_id"] == trial_id)
+    try:
+        written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+        return bool(written["trial_id"] == trial_id)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def _options(run: Run) -> str:
-    """Return the options that the next run also needs."""
+    """Return the options that the next run also needs, as text."""
+    return "".join(f" {word}" for word in _words(run))
+
+
+def _words(run: Run) -> list[str]:
     given = (("--data-root", run.data_root), ("--address", run.address))
-    words = "".join(f" {name} {value}" for name, value in given if value is not None)
-    return words + " --allow-code" * run.allow_code
+    words = [word for name, value in given if value is not None for word in (name, str(value))]
+    return words + ["--allow-code"] * run.allow_code
 
 
 def _log_to(path: Path) -> None:

@@ -13,7 +13,7 @@ names of the labels 0..C-1 or an empty list, was written by a study and is read 
 
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -116,6 +116,19 @@ def arrays_of(
     return RawArrays(x, train, x_rest, test, meaning)
 
 
+def read_inputs(path: Path) -> Array:
+    """Return the inputs x_test of an .npz file, or x_train, x or X if it has no others.
+
+    Raises:
+        ValueError: If the file is missing, damaged, or has none of them.
+    """
+    arrays = _read_keys(path, needed=())
+    for key in ("x_test", "x_train"):
+        if key in arrays:
+            return np.asarray(_inputs(arrays[key], key, path)[:])
+    raise ValueError(f"{path} must have an array x, x_test or x_train; write it with numpy.savez")
+
+
 def _rows(x: Inputs, chosen: Array) -> Inputs:
     """Return the rows where `chosen` is true; rows of a file stay in the file."""
     return x.subset(np.flatnonzero(chosen)) if isinstance(x, MappedRows) else x[chosen]
@@ -132,7 +145,7 @@ def _named(found: Targets, classes: tuple[str, ...], path: Path) -> Targets:
     return Targets(found.train, found.test, classes, said_classes(classes))
 
 
-def _read_keys(path: Path) -> dict[str, Array]:
+def _read_keys(path: Path, *, needed: Sequence[str] = KEYS[:2]) -> dict[str, Array]:
     """Return the arrays as stored; nothing in the file is executed."""
     if not path.is_file():
         raise ValueError(
@@ -161,7 +174,7 @@ def _read_keys(path: Path) -> dict[str, Array]:
             f"{path} must be an .npz file of plain number arrays, but reading it failed: {error}; "
             "write it with numpy.savez"
         ) from error
-    missing = [key for key in KEYS[:2] if key not in arrays]
+    missing = [key for key in needed if key not in arrays]
     if missing:
         raise ValueError(
             f"x_train and y_train must be in {path}, but {', '.join(missing)} is missing; "

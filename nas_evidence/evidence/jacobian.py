@@ -168,9 +168,7 @@ def head_of(model: nn.Module) -> tuple[str, ...]:
     return tuple(f"{path}.{name}" if path else name for name in inside)
 
 
-def jacobian(
-    model: nn.Module, inputs: Tensor, *, only: tuple[str, ...] | None = None
-) -> Jacobian:
+def jacobian(model: nn.Module, inputs: Tensor, *, only: tuple[str, ...] | None = None) -> Jacobian:
     """Return the Jacobian of the outputs of a model in evaluation mode; the model is unchanged.
 
     Args:
@@ -191,9 +189,7 @@ def jacobian(
         with torch.no_grad():
             outputs = torch.cat([model(inputs[i : i + rows]) for i in range(0, len(inputs), rows)])
         # Unit noise: the roots of the output Hessian are the unit vectors of the outputs.
-        sweep = Sweep(
-            model, inputs, torch.zeros_like(outputs), Gaussian(1.0), "exact", rows, None
-        )
+        sweep = Sweep(model, inputs, torch.zeros_like(outputs), Gaussian(1.0), "exact", rows, None)
         sweep.prepare(any_layer=True)
         names = tuple(name for name in sizes if only is None or name in only)
         _check_memory(sweep, {name: sizes[name] for name in names})
@@ -207,7 +203,7 @@ def _check_memory(sweep: Sweep, sizes: dict[str, int]) -> None:
     n_rows, stored = len(sweep.inputs) * sweep.n_columns, 0
     for layer in sweep.layers:
         for name in set(sizes).intersection(layer.names):
-            linear = isinstance(layer.module, nn.Linear)
-            stored += layer.module.out_features if linear else sizes[name]
+            module = layer.module
+            stored += module.out_features if isinstance(module, nn.Linear) else sizes[name]
     what = f"the Jacobian of {n_rows} rows"
     require_memory(what, 2 * 8 * n_rows * stored, sweep.inputs.device, instead="fewer data")

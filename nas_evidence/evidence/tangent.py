@@ -14,21 +14,8 @@ unlike in the Laplace evidence of the network itself. With Gaussian noise log q 
 log N(y; m_0, K + s² I / κ); with classes it is Laplace's approximation of a log-concave posterior
 (Rasmussen & Williams 2006, section 3.4). Both forms are the same number: function space costs
 (N C)³, weight space N C P² + P³.
-
-MacKay's step for the precision δ_l of tensor l maximises log q at fixed W. With classes W moves
-with f*, and so with δ; ignoring that, the step leads away from the maximum (64-32-32-10 network at
-initialisation, 200 digits: from -1.130 to -1.255 nats per datum in 12 steps). The term c_l counts it:
-
-    γ_l = tr((I + Rᵀ K R)⁻¹ Rᵀ J_l J_lᵀ R) / δ_l      δ_l <- (γ_l + c_l) / ‖θ*_l‖²
-    c_l = tᵀ (I + K W)⁻¹ J_l J_lᵀ α / δ_l             θ*_l = J_lᵀ α / δ_l
-    t   = ∂/∂f tr(Σ W(f)) at f*,  Σ = K − K R (I + Rᵀ K R)⁻¹ Rᵀ K held fixed
-
-so that d log q / d log δ_l = ½ (γ_l + c_l − δ_l ‖θ*_l‖²) exactly (Rasmussen & Williams 2006,
-section 5.5.1, for one precision per tensor). With Gaussian noise c_l = 0. Steps are taken half-way
-in the logarithms, and the best value on the way is kept.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -45,8 +32,6 @@ LIMIT = 6000
 _NEWTON_STEPS, _HALVINGS = 60, 30
 #: Relative gain of a Newton step below which it is the last one.
 _SMALL_GAIN = 1e-13
-#: MacKay's steps at most, and the gain of a step, nats per datum, below which it is the last one.
-MACKAY_STEPS, _GAIN = 8, 0.002
 
 
 class TooLargeError(ValueError):
@@ -88,7 +73,9 @@ class Fit:
 
     def slope(self, precision: Tensor) -> Tensor:
         """Return d log q / d log δ_l [G] at the precisions of the fit."""
-        assert self.effective is not None and self.moving is not None and self.norms is not None
+        assert self.effective is not None
+        assert self.moving is not None
+        assert self.norms is not None
         return 0.5 * (self.effective + self.moving - precision * self.norms)
 
 
@@ -142,9 +129,9 @@ def log_evidence(
     """
     if tangent.is_dual if dual is None else dual:
         grams = Grams.of(tangent.jacobian, precision, separate=details)
-        return _in_function_space(tangent, likelihood, grams, precision, power)
-    weights = _Weights(tangent.jacobian.rows(), tangent.jacobian.sizes)
-    return _in_weight_space(tangent, likelihood, weights, precision, power, details=details)
+        return in_function_space(tangent, likelihood, grams, precision, power)
+    weights = Weights(tangent.jacobian.rows(), tangent.jacobian.sizes)
+    return in_weight_space(tangent, likelihood, weights, precision, power, details=details)
 
 
 def conditional_log_evidence(
@@ -171,14 +158,14 @@ def conditional_log_evidence(
         grams = Grams.of(whole, precision, separate=False)
         first = Grams(grams.kernel[:n_rows, :n_rows].contiguous())
         values = [
-            _in_function_space(one, likelihood, gram, precision, power).value
+            in_function_space(one, likelihood, gram, precision, power).value
             for one, gram in ((tangent, grams), (early, first))
         ]
     else:
         rows = whole.rows()
         values = [
-            _in_weight_space(
-                one, likelihood, _Weights(part, whole.sizes), precision, power, details=False
+            in_weight_space(
+                one, likelihood, Weights(part, whole.sizes), precision, power, details=False
             ).value
             for one, part in ((tangent, rows), (early, rows[:n_rows]))
         ]
@@ -221,7 +208,7 @@ def _weighted(each: Sequence[Tensor], precision: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _in_function_space(
+def in_function_space(
     tangent: Tangent,
     likelihood: Likelihood,
     grams: Grams,
@@ -230,6 +217,7 @@ def _in_function_space(
     *,
     start: Tensor | None = None,
 ) -> Fit:
+    """Return the evidence, from the kernel; with the parts of the kernel also MacKay's terms."""
     kernel, mean, y = grams.kernel, tangent.mean, tangent.targets
 
     def at(alpha: Tensor) -> tuple[Tensor, float]:
@@ -275,7 +263,11 @@ def _in_function_space(
         turn = _hessian_slope(likelihood, outputs, blocks - left, power).flatten()
         slope = turn - inner @ (kernel @ turn)
     sums = [
-        (float((inner * g).sum()) / d, float(slope @ g @ alpha) / d, float(alpha @ g @ alpha) / d**2)
+        (
+            float((inner * g).sum()) / d,
+            float(slope @ g @ alpha) / d,
+            float(alpha @ g @ alpha) / d**2,
+        )
         for g, d in zip(grams.each, precision.tolist(), strict=True)
     ]
     return _with_sums(found, sums)
@@ -315,7 +307,8 @@ def _factor_of(kernel: Tensor, root: Tensor) -> Tensor:
     """Return the Cholesky factor of I + Rᵀ K R [N K, N K]."""
     inner = _blockwise(kernel, root.permute(1, 2, 0))
     inner.diagonal().add_(1.0)
-    return torch.linalg.cholesky(inner)
+    factor: Tensor = torch.linalg.cholesky(inner)
+    return factor
 
 
 def _sandwich(root: Tensor, inner: Tensor) -> Tensor:
@@ -332,23 +325,24 @@ def _blockwise(matrix: Tensor, blocks: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Weights:
+class Weights:
     """The rows of J [N C, P], and the sizes of the tensors."""
 
     rows: Tensor
     sizes: tuple[int, ...]
 
 
-def _in_weight_space(
+def in_weight_space(
     tangent: Tangent,
     likelihood: Likelihood,
-    weights: _Weights,
+    weights: Weights,
     precision: Tensor,
     power: float,
     *,
     details: bool,
     start: Tensor | None = None,
 ) -> Fit:
+    """Return the evidence, from the rows of J; with `details` also MacKay's terms."""
     rows, mean, y = weights.rows, tangent.mean, tangent.targets
     delta = Precisions(precision.to(rows), weights.sizes).of_each_parameter()
 
@@ -397,87 +391,5 @@ def _precision_factor(rows: Tensor, root: Tensor, delta: Tensor) -> Tensor:
     whitened = torch.bmm(root.permute(1, 0, 2), by_datum).reshape(n_data * n_columns, -1)
     matrix = whitened.mT @ whitened
     matrix.diagonal().add_(delta)
-    return torch.linalg.cholesky(matrix)
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """The best evidence on the way of MacKay's step, and its hyperparameters.
-
-    value       log q in nats
-    precision   of each tensor [G]
-    likelihood  with the noise fitted, for real targets
-    n_steps     taken
-    """
-
-    value: float
-    precision: Tensor
-    likelihood: Likelihood
-    n_steps: int
-
-
-def fit_by_mackay(
-    tangent: Tangent,
-    likelihood: Likelihood,
-    precision: Tensor,
-    *,
-    power: float = 1.0,
-    n_steps: int = MACKAY_STEPS,
-    dual: bool | None = None,
-) -> Fitted:
-    """Return the evidence at precisions, and a noise, that maximise it up to W's own motion.
-
-    Args:
-        tangent: the linearised network and its data.
-        likelihood: where to start; a noise is fitted, a temperature stays.
-        precision: where to start, one per tensor [G].
-        power: κ.
-        n_steps: at most, each half the way of MacKay's in the logarithms.
-        dual: as in `log_evidence`.
-    """
-    dual = tangent.is_dual if dual is None else dual
-    precision = precision.detach().double().cpu()
-    if dual:
-        grams = Grams.of(tangent.jacobian, precision, separate=True)
-    else:
-        weights = _Weights(tangent.jacobian.rows(), tangent.jacobian.sizes)
-    best: Fitted | None = None
-    start: Tensor | None = None
-    for step in range(n_steps + 1):
-        if dual:
-            grams = grams.at(precision)
-            fit = _in_function_space(tangent, likelihood, grams, precision, power, start=start)
-        else:
-            fit = _in_weight_space(
-                tangent, likelihood, weights, precision, power, details=True, start=start
-            )
-        start = fit.solution
-        gain = fit.value - (-math.inf if best is None else best.value)
-        if best is None or gain > 0:
-            best = Fitted(fit.value, precision, likelihood, step)
-        moved = _mackay(tangent, fit, likelihood, precision, power)
-        if moved is None or (0 <= gain < _GAIN * len(tangent.mean)):
-            break
-        precision, likelihood = moved
-    assert best is not None
-    return best
-
-
-def _mackay(
-    tangent: Tangent, fit: Fit, likelihood: Likelihood, precision: Tensor, power: float
-) -> tuple[Tensor, Likelihood] | None:
-    """Return hyperparameters half-way to MacKay's in the logarithms, None where undefined."""
-    assert fit.effective is not None and fit.moving is not None and fit.norms is not None
-    # Far from the maximum c_l can outweigh gamma_l; then a step of bounded length.
-    wanted = torch.maximum(fit.effective + fit.moving, 0.1 * fit.effective).clamp(min=1e-10)
-    ratio = wanted / (precision * fit.norms).clamp(min=1e-10)
-    moved = (precision * ratio.sqrt()).clamp(1e-8, 1e12)
-    if not bool(moved.isfinite().all()):
-        return None
-    if not isinstance(likelihood, Gaussian):
-        return moved, likelihood
-    rss = float((tangent.targets - fit.outputs).square().sum())
-    left = fit.outputs.numel() - float(fit.effective.sum()) / power
-    if rss <= 0 or left <= 0:
-        return moved, likelihood
-    return moved, Gaussian((likelihood.noise_std * (rss / left) ** 0.5) ** 0.5)
+    factor: Tensor = torch.linalg.cholesky(matrix)
+    return factor

@@ -20,6 +20,7 @@ from nas_evidence.maths.predictions import (
     class_losses,
     class_metrics,
     confusion,
+    coverage,
     named,
     paired_difference,
     real_metrics,
@@ -34,6 +35,8 @@ from nas_evidence.yardsticks import Predicted, predict_halves, predict_test
 _BATCH = 1024
 #: Most pairs of true and predicted values that are kept.
 MOST_PAIRS = 500
+#: Probabilities of the intervals whose coverage is measured.
+_LEVELS = tuple(k / 10 for k in range(1, 10))
 
 
 def judge(folder: Path, arrays: ArrayData) -> Judgement | None:
@@ -101,7 +104,15 @@ def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Judgemen
         rows = np.linspace(0, len(arrays.y_test) - 1, min(MOST_PAIRS, len(arrays.y_test)))
         at = rows.astype(int)
         true, guess = arrays.y_test[at].ravel(), predicted.outputs[at].ravel()
-        more = {"pairs": tuple(zip(true.tolist(), guess.tolist(), strict=True))}
+        assert predicted.noise is not None
+        inside = coverage(predicted.outputs, predicted.noise, arrays.y_test, _LEVELS)
+        more = {
+            "pairs": tuple(zip(true.tolist(), guess.tolist(), strict=True)),
+            "calibration": tuple(
+                CalibrationPoint(n=len(arrays.y_test), confidence=level, accuracy=share)
+                for level, share in zip(_LEVELS, inside, strict=True)
+            ),
+        }
     return Judgement(
         trial_id=trial_id,
         task=arrays.task,

@@ -8,9 +8,9 @@
     λ_ik, τ_ik  eigenvalues of the tridiagonal matrix that the Lanczos iteration started from z_i
                 finds, and the first components of its eigenvectors
 
-The quadrature of one probe is exact for polynomials of degree 2 k − 1 after k steps; for f = log it
-falls with k towards z_iᵀ log(A) z_i. The mean over probes is Hutchinson's (1990), with a standard
-error from their spread. Taking the largest eigenvalues out first (Gambhir et al. 2017) lowers the
+The quadrature of one probe is exact for polynomials of degree 2 k − 1 after k steps; for f = log
+it falls with k towards z_iᵀ log(A) z_i. The mean over probes is Hutchinson's (1990); their spread
+gives its standard error. Taking the largest eigenvalues out first (Gambhir et al. 2017) lowers the
 spread: from 50 to 6 nats for one probe, where 60 of 465 eigenvalues lie between 1 and 10⁴.
 Memory is P times the number of steps.
 """

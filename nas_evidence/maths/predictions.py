@@ -14,7 +14,7 @@
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,6 +110,18 @@ def real_metrics(predictions: Floats, noise: Floats, targets: Floats) -> dict[st
         "coverage": float((np.abs(error) <= half).mean()),
         "log_loss": float(-density.sum(1).mean()),
     }
+
+
+def coverage(
+    predictions: Floats, noise: Floats, targets: Floats, levels: Sequence[float]
+) -> list[float]:
+    """Return the share of the targets inside the central interval of each probability.
+
+    >>> coverage(np.zeros((2, 1)), np.ones(1), np.array([[0.5], [3.0]]), [0.9])
+    [0.5]
+    """
+    away = np.abs(targets - predictions) / noise
+    return [float((away <= norm.ppf((1 + level) / 2)).mean()) for level in levels]
 
 
 def paired_difference(losses: Floats, others: Floats) -> tuple[float, float]:

@@ -59,7 +59,8 @@ def pruning_report(study: Study) -> PruningReport:
     long = study.by_epoch
     own = long[long["score"] == score].pivot(index="epoch", columns="trial_id", values="value")
     own = own.reindex(columns=sorted(own.columns))
-    if declared(score).taken == "before":  # known at epoch 0, but stored with the first evidence
+    if declared(score).taken == "before" and len(own):
+        # known at epoch 0, but stored with the first evidence
         own.loc[0] = own.bfill().iloc[0]
         own = own.sort_index()
     final = study.spec.plan.epochs

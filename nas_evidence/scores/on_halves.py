@@ -4,10 +4,10 @@
 
     q  evidence of a linearised network at its own optimum (evidence/tangent.py)
 
-The network is trained on D_early as for `two_fold`, which is trained once for all of these scores.
-Its features, its prior mean, prior precisions, noise or temperature have seen D_early alone and are
-the same in both terms. So nothing is plugged in: the density is joint over D_late, averaged over
-the posterior of the linear model given D_early, and exact for linear networks with Gaussian noise.
+The network is trained on D_early as for `two_fold`, once for all of these scores. Features, prior
+mean, precisions, noise or temperature have seen D_early alone and are the same in both terms. So
+nothing is plugged in: the density is joint over D_late, averaged over the posterior of the linear
+model given D_early, and exact for linear networks with Gaussian noise.
 
     tangent_conditional     features are the Jacobian of all parameters; exact while
                             min(data x outputs, parameters) is at most `LIMIT`
@@ -24,12 +24,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nas_evidence.data.tensors import select
 from nas_evidence.domains import Frozen
 from nas_evidence.evidence.jacobian import head_of, jacobian
 from nas_evidence.evidence.tangent import LIMIT, conditional_log_evidence, tangent_of
+from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.registry import SCORES
@@ -101,19 +102,14 @@ class OnHalves:
         """Return log q(D_late | D_early) in nats, and the reason if there is none."""
         data, plan = self.context.data, self.context.assignment.plan
         rows = torch.cat([early, late])
-        x, y = select(data.x_train, rows), data.y_train[rows.to(data.y_train.device)]
-        model = training.model
-        only = head_of(model) if name == "last_layer_conditional" else None
-        linear = jacobian(model, x, only=only)
-        chosen = [i for i, (n, _) in enumerate(model.named_parameters()) if n in linear.names]
-        parameters = [p.detach().flatten() for p in model.parameters()]
-        theta = torch.cat([parameters[i] for i in chosen])
-        parts = Precisions(training.prior_precision, [len(p) for p in parameters]).by_tensor()
-        value = conditional_log_evidence(
-            tangent_of(linear, y, theta),
-            len(early),
-            likelihood_of(plan, training.noise_std, training.temperature),
-            torch.cat([parts[i].reshape(-1) for i in chosen]),
+        value = late_given_early(
+            name,
+            training.model,
+            select(data.x_train, rows),
+            data.y_train[rows.to(data.y_train.device)],
+            n_early=len(early),
+            likelihood=likelihood_of(plan, training.noise_std, training.temperature),
+            prior_precision=training.prior_precision,
             power=plan.likelihood_power,
         )
         if not math.isfinite(value):
@@ -121,6 +117,46 @@ class OnHalves:
         if data.task == "labels" and value > 0:
             return None, f"{value:.6g} nats is above 0, impossible for labels"
         return value, ""
+
+
+def late_given_early(
+    name: str,
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    n_early: int,
+    likelihood: Likelihood,
+    prior_precision: Tensor,
+    power: float = 1.0,
+) -> float:
+    """Return log q(late data | early data) in nats, by the linearised network or its last layer.
+
+    Args:
+        name: of the score.
+        model: trained on the first `n_early` data.
+        inputs: of all data, the early ones first.
+        targets: likewise.
+        n_early: number of early data.
+        likelihood: with the noise or temperature of that training.
+        prior_precision: of that training, one per tensor [G] or per parameter [P].
+        power: of the likelihood.
+
+    Raises:
+        TooLargeError: if data and network are both too large.
+    """
+    only = head_of(model) if name == "last_layer_conditional" else None
+    linear = jacobian(model, inputs, only=only)
+    free = [i for i, (n, _) in enumerate(model.named_parameters()) if n in linear.names]
+    parameters = [p.detach().flatten() for p in model.parameters()]
+    parts = Precisions(prior_precision, [len(p) for p in parameters]).by_tensor()
+    return conditional_log_evidence(
+        tangent_of(linear, targets, torch.cat([parameters[i] for i in free])),
+        n_early,
+        likelihood,
+        torch.cat([parts[i].reshape(-1) for i in free]),
+        power=power,
+    )
 
 
 def _check_size(context: Context) -> None:
@@ -164,4 +200,5 @@ def needs_halves(names: Sequence[str]) -> bool:
 
 def orders_from(state: Mapping[str, Any]) -> Sequence[str]:
     """Return the part of a fold state that belongs to these scores; older states have none."""
-    return state.get("on_halves", ())
+    orders: Sequence[str] = state.get("on_halves", ())
+    return orders

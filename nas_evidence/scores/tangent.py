@@ -6,7 +6,7 @@
     ntk_init  at the initial weights, with prior mean 0 as in the limit of infinite width (Jacot et
               al. 2018): no training. Precisions and noise by MacKay's step from the plan's.
 
-Formulas are in evidence/tangent.py, with what MacKay's step neglects for classes. Exact while
+Formulas are in evidence/tangent.py and tangent_fit.py. Exact while
 min(data x outputs, parameters) is at most `LIMIT`; above it the estimate is invalid, with a note.
 """
 
@@ -19,7 +19,8 @@ import torch
 
 from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.evidence.jacobian import jacobian
-from nas_evidence.evidence.tangent import Fitted, TooLargeError, fit_by_mackay, tangent_of
+from nas_evidence.evidence.tangent import TooLargeError, tangent_of
+from nas_evidence.evidence.tangent_fit import Fitted, fit_by_mackay
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import EvidenceEstimate, Term

@@ -20,8 +20,10 @@ module counts as another module, because its `forward` may differ.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -85,14 +87,14 @@ def _small_images(x: Tensor, n: int) -> Tensor:
     """Return images of either layout as images [K, B, C, H, W]."""
     if x.ndim == 5:
         return x
-    by_network = x.permute(0, 2, 3, 1).unflatten(3, (n, -1)).permute(3, 0, 1, 2, 4)
+    by_network = x.view(len(x), n, -1, *x.shape[2:]).permute(1, 0, 3, 4, 2)
     return by_network.contiguous().permute(0, 1, 4, 2, 3)
 
 
 def _vectors(x: Tensor, n: int) -> Tensor:
     """Return images of either layout as vectors [K, B, F], and vectors as they are."""
     if x.ndim == 4:
-        x = x.unflatten(1, (n, -1)).transpose(0, 1)
+        x = x.reshape(len(x), n, -1, *x.shape[2:]).transpose(0, 1)
     return x.flatten(2)
 
 
@@ -141,9 +143,9 @@ def _convolution(
         assert isinstance(bias, FixupBias)
         added = stack[bias.bias]
         shift = added.expand(-1, module.out_channels) if shift is None else shift + added
-    pairs = _pixel_pairs(module, x.shape[-2], x.shape[-1])
-    if pairs is not None:
-        return _product(_small_images(x, stack.n), weight, shift, pairs.to(weight))
+    if _is_product(module, x.shape[-2], x.shape[-1]):
+        pairs = _taps_that_join(_Sides.of(module, x), weight.device, weight.dtype)
+        return _product(_small_images(x, stack.n), weight, shift, pairs)
     return F.conv2d(
         _images(x),
         weight.flatten(0, 1).contiguous(memory_format=torch.channels_last),
@@ -179,15 +181,29 @@ def _product(x: Tensor, weight: Tensor, shift: Tensor | None, pairs: Tensor) -> 
     return found.view(n, -1, height, width, n_out).permute(0, 1, 4, 2, 3)
 
 
+class _Sides(NamedTuple):
+    """Size, kernel, stride and padding of a convolution, along both sides."""
+
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+
+    @classmethod
+    def of(cls, module: nn.Conv2d, x: Tensor) -> "_Sides":
+        assert not isinstance(module.padding, str)
+        return cls(tuple(x.shape[-2:]), module.kernel_size, module.stride, module.padding)
+
+
 @functools.cache
-def _taps_that_join(
-    height: int, width: int, kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int]
-) -> Tensor:
-    """Return which tap joins an input and an output pixel [P, H_out, W_out, h w], 1 or 0."""
-    rows = _joining(height, kernel[0], stride[0], pad[0])
-    columns = _joining(width, kernel[1], stride[1], pad[1])
+def _taps_that_join(sides: _Sides, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return which tap joins an input and an output pixel [P, H_out, W_out, h w], 1 or 0.
+
+    Kept, so that nothing is copied to the device in later steps.
+    """
+    rows, columns = (_joining(*side) for side in zip(*sides, strict=True))
     pairs = torch.einsum("pqa,xyb->pxqyab", rows, columns)
-    return pairs.flatten(4).flatten(0, 1)
+    return pairs.flatten(4).flatten(0, 1).to(device, dtype)
 
 
 def _joining(size: int, kernel: int, stride: int, pad: int) -> Tensor:
@@ -197,15 +213,14 @@ def _joining(size: int, kernel: int, stride: int, pad: int) -> Tensor:
     return (tap[:, :, None] == torch.arange(kernel)).float()
 
 
-def _pixel_pairs(module: nn.Conv2d, height: int, width: int) -> Tensor | None:
-    """Return the pixels that a convolution joins if it is better done as a product, else None."""
-    if module.groups > 1 or module.dilation != (1, 1) or isinstance(module.padding, str):
-        return None
-    if module.padding_mode != "zeros" or height * width > _MOST_PAIRS:
-        return None
-    kernel, stride = tuple(module.kernel_size), tuple(module.stride)
-    pairs = _taps_that_join(height, width, kernel, stride, tuple(module.padding))
-    return pairs if pairs[..., 0].numel() <= _MOST_PAIRS else None
+def _is_product(module: nn.Conv2d, height: int, width: int) -> bool:
+    """Tell whether a convolution of such images is done as a product."""
+    plain = module.groups == 1 and module.dilation == (1, 1) and module.padding_mode == "zeros"
+    if not plain or isinstance(module.padding, str):
+        return False
+    sides = zip((height, width), module.kernel_size, module.stride, module.padding, strict=True)
+    n_out = math.prod((n + 2 * pad - kernel) // by + 1 for n, kernel, by, pad in sides)
+    return height * width * n_out <= _MOST_PAIRS
 
 
 def _scale(module: nn.Module, stack: Stack, x: Tensor) -> Tensor:
@@ -231,8 +246,7 @@ def _cell_mean(module: nn.Module, stack: Stack, x: Tensor) -> Tensor:
     x = _images(x)
     grid = torch.kron(module.rows, module.columns)  # [cells, H W]
     means = torch.matmul(grid, x.permute(0, 2, 3, 1).flatten(1, 2))  # [B, cells, K C]
-    cells = (len(module.rows), len(module.columns))
-    return means.unflatten(1, cells).permute(0, 3, 1, 2)
+    return means.mT.view(*x.shape[:2], len(module.rows), len(module.columns))
 
 
 def _pointwise(module: nn.Module, stack: Stack, x: Tensor) -> Tensor:
@@ -267,7 +281,8 @@ def _block(module: nn.Module, stack: Stack, x: Tensor) -> Tensor:
     if residual.ndim == 5:
         thinned = _small_images(thinned, stack.n)
         return F.relu(residual + F.pad(thinned, (0, 0, 0, 0, 0, module.added)))
-    parts = thinned.permute(0, 2, 3, 1).unflatten(3, (stack.n, -1))  # [B, H, W, K, C]
+    parts = thinned.permute(0, 2, 3, 1)
+    parts = parts.reshape(*parts.shape[:3], stack.n, -1)  # [B, H, W, K, C]
     padded = F.pad(parts, (0, module.added)).flatten(3)
     return F.relu(residual + padded.permute(0, 3, 1, 2))
 

@@ -32,24 +32,66 @@ from nas_evidence.spec import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 
+#: Most trainings side by side.
+MOST_TOGETHER = 8
 #: Numbers of inputs that are gathered at once, for several minibatches of all networks.
 _GATHERED = 1 << 19
-#: Parameters from which networks without convolutions gain nothing from being stacked.
-_WIDE = 1 << 16
+#: On a CPU: parameters from which networks without convolutions gain nothing from being stacked,
+#: and numbers in the largest layer of all stacked networks beyond which they lose (CNN-16 on 8x8
+#: images: three 1.2 times faster, five 0.8 times). Other devices gain from any number.
+_WIDE, _LARGEST = 1 << 16, 3 << 18
 #: Added to a norm before a division by it, as in torch.
 _TINY = 1e-6
 
 
 def is_stacked(model: nn.Module, n: int) -> bool:
-    """Tell whether `n` such networks train as one program; else one after another.
+    """Tell whether a program of `n` such networks uses their stacked form.
 
-    Measured on one CPU core with batches of 128 (benchmarks/together.py): networks of
-    convolutions gain even alone, from the memory layout and from fewer passes over the images;
-    others gain from two on, as long as they are small.
+    Networks of convolutions gain even alone: by memory layout, and fewer passes over images.
     """
-    sizes = [parameter.numel() for parameter in model.parameters()]
-    convolutions = any(parameter.ndim == 4 for parameter in model.parameters())
-    return can_stack(model) and (convolutions or (n > 1 and sum(sizes) < _WIDE))
+    return can_stack(model) and (n > 1 or _has_convolutions(model))
+
+
+def n_together(model: nn.Module, example: Tensor, batch_size: int, n: int) -> int:
+    """Return how many of `n` such networks to train as one program; 1 for one after another.
+
+    Measured with batches of 128 on one CPU core; see `benchmarks/together.py`.
+
+    Args:
+        model: one of them.
+        example: an input [1, ...] on its device.
+        batch_size: of each network.
+        n: trainings that are to do an epoch.
+    """
+    if n == 1 or not can_stack(model):
+        return 1
+    if example.device.type != "cpu":
+        return n
+    if not _has_convolutions(model):
+        return n if sum(p.numel() for p in model.parameters()) < _WIDE else 1
+    most = max(1, _LARGEST // (batch_size * _largest_layer(model, example)))
+    return -(-n // -(-n // most))  # groups of equal size
+
+
+def _has_convolutions(model: nn.Module) -> bool:
+    return any(parameter.ndim == 4 for parameter in model.parameters())
+
+
+@torch.no_grad()
+def _largest_layer(model: nn.Module, example: Tensor) -> int:
+    """Return the most numbers that a layer returns for one example."""
+    sizes: list[int] = []
+
+    def note(module: nn.Module, inputs: object, output: Tensor) -> None:
+        sizes.append(output.numel())
+
+    handles = [module.register_forward_hook(note) for module in model.modules()]
+    try:
+        model(example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return max(sizes)
 
 
 @dataclass(frozen=True)
@@ -59,25 +101,27 @@ class Batch:
     step     of the epoch, from 0
     x, y     [K, B, ...]
     sizes    data of each network [K]; fewer than B where a row is padded at its end
-    weights  [K, B], 1 / size for data and 0 for padding; None if no row is padded
+    is_real  [K, B], 0 for padding; None if no row is padded
     """
 
     step: int
     x: Tensor
     y: Tensor
     sizes: tuple[int, ...]
-    weights: Tensor | None
+    is_real: Tensor | None
 
     def mean(self, each: Tensor) -> Tensor:
         """Return the means over data [K] of a quantity [K, B]."""
-        return each.mean(1) if self.weights is None else (each * self.weights).sum(1)
+        if self.is_real is None:
+            return each.mean(1)
+        return (each * self.is_real).sum(1) / self.is_real.sum(1)
 
     def add_sums(self, totals: Tensor, means: Tensor) -> None:
         """Add the sums over data that belong to some means [K] to totals [K]."""
-        if self.weights is None:
+        if self.is_real is None:
             totals.add_(means, alpha=self.x.shape[1])
         else:
-            totals.add_(means * (self.weights > 0).sum(1))
+            totals.add_(means * self.is_real.sum(1))
 
 
 def minibatches(
@@ -132,14 +176,14 @@ def _gathered(rows: Sequence[_Rows], size: int, start: int, stop: int) -> Iterat
         first = (at - start) * size
         sizes = tuple(min(size, count - first) for count in counts)
         part = slice(first, first + max(sizes))
-        weights = None if min(sizes) == max(sizes) else _weights(sizes, x.device)
-        yield Batch(at, x[:, part], y[:, part], sizes, weights)
+        is_real = None if min(sizes) == max(sizes) else _is_real(sizes, x.device)
+        yield Batch(at, x[:, part], y[:, part], sizes, is_real)
 
 
-def _weights(sizes: Sequence[int], device: torch.device) -> Tensor:
+def _is_real(sizes: Sequence[int], device: torch.device) -> Tensor:
     found = torch.zeros(len(sizes), max(sizes), device=device)
     for row, size in zip(found, sizes, strict=True):
-        row[:size] = 1 / size
+        row[:size] = 1
     return found
 
 
@@ -180,7 +224,7 @@ class Program(AbstractContextManager["Program"]):
         plan: TrainingPlan,
     ) -> None:
         self.models, self.optimisers, self.plan = models, optimisers, plan
-        self.parameters = [list(model.parameters()) for model in models]
+        self.parameters: list[list[Tensor]] = [list(model.parameters()) for model in models]
         self.sizes = [parameter.numel() for parameter in self.parameters[0]]
         self.stacks = is_stacked(models[0], len(models))
         assert self.stacks or len(models) == 1
@@ -193,7 +237,7 @@ class Program(AbstractContextManager["Program"]):
         self.moments = [torch.stack([_flat(row) for row in self._moment(n)]) for n in self._names]
         self._homes = [[p.data for p in row] for row in self.parameters]
         for row, values in zip(self.parameters, self.theta, strict=True):
-            for parameter, value in zip(row, values.split(self.sizes), strict=True):
+            for parameter, value in zip(row, torch.split(values, self.sizes), strict=True):
                 parameter.data = value.view_as(parameter)
         return self
 
@@ -208,7 +252,7 @@ class Program(AbstractContextManager["Program"]):
                 parameter.data = home.copy_(parameter.data)
         for name, moments in zip(self._names, self.moments, strict=True):
             for row, values in zip(self._moment(name), moments, strict=True):
-                for home, value in zip(row, values.split(self.sizes), strict=True):
+                for home, value in zip(row, torch.split(values, self.sizes), strict=True):
                     home.copy_(value.view_as(home))
         self._leaves = {}
 
@@ -280,9 +324,9 @@ class Program(AbstractContextManager["Program"]):
     def leaves(self, n: int) -> list[Tensor]:
         """Return the parameters of the first `n` networks as tensors [n, *shape], views of θ."""
         if not self.stacks:
-            return list(self.parameters[0])
+            return self.parameters[0]
         if n not in self._leaves:
-            parts = self.theta[:n].split(self.sizes, 1)
+            parts = torch.split(self.theta[:n], self.sizes, 1)
             self._leaves[n] = [
                 part.view(n, *p.shape).requires_grad_()
                 for part, p in zip(parts, self.parameters[0], strict=True)
