@@ -310,6 +310,18 @@ def test_what_costs_more_than_is_allowed_is_infeasible(
     assert not Trial.start(wide, data, tmp_path).report().done
 
 
+def test_a_factor_too_wide_to_decompose_is_infeasible_with_its_remedy(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nas_evidence.curvature.wide.WIDEST", 8)
+    record = run(assignment(), data, tmp_path)
+    assert record.status is TrialStatus.INFEASIBLE
+    assert "has a Kronecker factor of side" in record.cause
+    assert "use diag_ef or diag_ggn instead of" in record.cause
+    assert record.epochs == 0
+    assert record.n_parameters is not None
+
+
 def test_a_resumed_trial_keeps_its_latency(data: TensorData, tmp_path: Path) -> None:
     trial = Trial.start(assignment(), data, tmp_path)
     trial.advance(2)

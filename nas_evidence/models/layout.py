@@ -8,7 +8,8 @@ On one CPU core in float32 a training epoch takes 1 / 1.04 to 1 / 1.5 times as l
 last, for CNNs of width 2 to 32 and ResNets of width 4 to 16 on 8x8 and 28x28 images. Curvature
 passes take 1 / 0.99 to 1 / 1.4 times as long from width 8, and up to 1.2 times as long below.
 Training takes most of the time, so CNNs always have their channels last; ResNets, whose epochs
-gain less, from width 8 (benchmarks/kernels.py).
+gain less, from width 8 (benchmarks/kernels.py). On a GPU neither order has been timed;
+benchmarks/gpu.py compares them.
 """
 
 import torch
