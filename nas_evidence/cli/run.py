@@ -14,6 +14,7 @@ import typer
 from rich.live import Live
 
 from nas_evidence.cli.cluster import resubmit
+from nas_evidence.cli.interrupting import interruptible
 from nas_evidence.cli.options import (
     AllowCode,
     DataRoot,
@@ -189,14 +190,26 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
     with locked(folder, steal=run.steal):
         done = find_done(folder).done
         if len(done) < spec.n_trials:
-            try:
-                _search(spec, store, run, n_done=len(done))
-            except KeyboardInterrupt:
+
+            def stopped() -> None:
                 n_stored = len(finished(folder))
                 err.print(
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
                     f"stored, the others resume from their last checkpoint.\nContinue: {again}"
                 )
+
+            def late() -> bool:
+                if run.executor == "inline" and store.uri is None:
+                    stopped()
+                    return True
+                err.print("Stopping: the workers end, and what is not stored yet is stored.")
+                return False
+
+            try:
+                with interruptible(late):
+                    _search(spec, store, run, n_done=len(done))
+            except KeyboardInterrupt:
+                stopped()
                 raise SystemExit(130) from None
             n_stored = len(finished(folder))
             if n_stored < spec.n_trials:
