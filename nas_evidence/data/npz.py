@@ -9,7 +9,10 @@
 With four axes, the last holds the channels if its length is 1 or 3, otherwise the second.
 """
 
+import struct
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,12 @@ from nas_evidence.data.arrays import Array, Inputs, RawArrays, slices
 from nas_evidence.data.mapped import MappedRows, arranged
 from nas_evidence.spec import DatasetSpec
 
+#: What numpy raises for damaged files; a file that is no archive has no `with`.
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, TypeError, ValueError, LookupError,
+    AttributeError, NotImplementedError, OverflowError, RuntimeError, MemoryError, SyntaxError,
+    tokenize.TokenError, OSError,
+)  # fmt: skip
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -66,10 +75,10 @@ def _read_keys(path: Path) -> dict[str, Array]:
             "correct path in [dataset] or --data-root"
         )
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             names = list(file)
             arrays = {key: file[key] for key in KEYS if key in names}
-    except (zipfile.BadZipFile, EOFError, TypeError, ValueError) as error:
+    except _DAMAGED as error:
         raise ValueError(
             f"{path} must be an .npz file of plain number arrays, but reading it failed: {error}; "
             "write it with numpy.savez"
