@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import nas_evidence
+from nas_evidence.cli.checking import check_family
 from nas_evidence.cli.cluster import attach, cancel, logs, status, submit
 from nas_evidence.cli.looking import init, validate
 from nas_evidence.cli.predicting import predict
@@ -71,7 +72,7 @@ def _root(
 
 VERBS = (
     search, resume, init, validate, show, report, watch, audit, export, predict, submit, status,
-    attach, logs, cancel,
+    attach, logs, cancel, check_family,
 )  # fmt: skip
 for verb in VERBS:
     app.command()(verb)
