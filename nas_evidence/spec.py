@@ -39,6 +39,7 @@ from nas_evidence.domains import (
     Unit,
     masked,
 )
+from nas_evidence.families import domains_of
 from nas_evidence.fixed_keys import without_fixed
 from nas_evidence.registry import (
     ALIASES,
@@ -47,6 +48,7 @@ from nas_evidence.registry import (
     PREFERRED,
     curvatures_of,
     declared,
+    is_outside,
 )
 
 #: Costs of an architecture that can be limited.
@@ -86,6 +88,20 @@ FAMILY_DEFAULTS: Mapping[str, Mapping[str, ParameterValue]] = {
     "resnet": {"depth": 8, "width": 16},
     "linear": {},
 }
+
+
+def defaults_of(family: str) -> Mapping[str, ParameterValue]:
+    """Return the values of parameters that a study omits; families from outside omit none."""
+    return FAMILY_DEFAULTS.get(family, {})
+
+
+def parameters_of(family: str) -> Mapping[str, Domain]:
+    """Return the parameters of a family and the widest domain of each.
+
+    Raises:
+        ValueError: if it is from outside the package and has not been imported.
+    """
+    return domains_of(family) if is_outside(family) else FAMILY_PARAMETERS[family]
 
 
 def _current(name: object) -> object:
