@@ -67,6 +67,7 @@ _TYPES = {
     "float_type": "a number",
     "int_from_float": "an integer",
     "int_parsing": "an integer",
+    "int_parsing_size": "an integer that fits in 64 bits",
     "int_type": "an integer",
     "float_parsing": "a number",
     "string_type": "text in quotes",
@@ -419,8 +420,10 @@ def _reason(error: ErrorDetails) -> str:
         return "must not be empty"
     if kind in _TYPES:
         return f"must be {_TYPES[kind]}, but got {given!r}"
-    text = error["msg"].removeprefix("Input should be ").partition(",")[0]
-    return f"must be {text}, but got {given!r}"
+    text, found, _ = error["msg"].removeprefix("Input should be ").partition(",")
+    if error["msg"].startswith("Input should be ") and "ydantic" not in text + found:
+        return f"must be {text}, but got {given!r}"
+    return f"has a value that is not allowed here: {given!r}"
 
 
 def _without_none(value: Any) -> Any:

@@ -23,8 +23,11 @@ class Unit:
     name: str
 
 
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
+#: No number of a study file is larger: it would be a mistake, and overflow somewhere.
+LARGEST = 10**15
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST)]
+NotNegative = Annotated[float, Field(ge=0, le=LARGEST)]
 Epochs = Annotated[Count, Unit("epochs")]
 Seconds = Annotated[Positive, Unit("seconds")]
 
@@ -149,10 +152,13 @@ def described(domain: Domain) -> str:
 
 
 def masked(text: str) -> str:
-    """Return a text with the passwords in its URLs replaced by asterisks.
+    """Return a text with all that looks like a password in it replaced by asterisks.
 
     >>> masked("cannot open postgresql://me:secret@host/db")
     'cannot open postgresql://me:***@host/db'
+    >>> masked("host=h password=secret")
+    'host=h password=***'
     """
-    text = re.sub(r"(://[^\s/:@'\"]*):[^\s'\"]*@", r"\1:***@", text)
-    return re.sub(r"([?&]\w*password=)[^&\s'\"]*", r"\1***", text, flags=re.IGNORECASE)
+    text = re.sub(r"(://[^\s/:@]*?)(:|%3[aA])[^\n]*@", r"\1:***@", text)
+    secret = r"(\w*(?:passw|pwd|secret|token)\w*\s*=\s*)(?!\*\*\*)[^&\s'\"]+"
+    return re.sub(secret, r"\1***", text, flags=re.IGNORECASE)

@@ -6,11 +6,12 @@ import uuid
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes | memoryview | str) -> None:
+def write_whole(path: Path, content: bytes | memoryview | str, *, private: bool = False) -> None:
     """Write a file atomically: it has either its old content or the new one.
 
     The content is written to a hidden file beside it and synced (fsync); then the file is renamed
-    and the folder synced, else a power failure could undo the rename. Text is UTF-8.
+    and the folder synced, else a power failure could undo the rename. Text is UTF-8. A `private`
+    file can be read by its owner only.
 
     Raises:
         OSError: if it cannot be written, as on a full disk; names the file. The old file stays.
@@ -18,6 +19,8 @@ def write_whole(path: Path, content: bytes | memoryview | str) -> None:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
+            if private:
+                os.fchmod(file.fileno(), 0o600)
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())

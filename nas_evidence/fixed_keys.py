@@ -18,7 +18,7 @@ EVIDENCE_SMOOTHING = 0.5
 MAX_HISTORY = 1000
 #: Draws from TPE's density of good trials, the best of which is proposed.
 N_EI_CANDIDATES = 24
-#: Trials that a worker process runs before it is replaced.
+#: Trials that a worker process runs before it is replaced, if it has served long enough.
 TRIALS_PER_WORKER = 50
 #: Growth of a worker's resident memory after which it is replaced, bytes.
 WORKER_GROWTH_BYTES = 2 * 1024**3

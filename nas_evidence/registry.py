@@ -229,6 +229,14 @@ _ALL = [
     _on_halves("tangent_conditional", "linearised networks: half of the data given the other"),
     _on_halves("last_layer_conditional", "last layers: half of the data given the other"),
     Score(
+        name="prequential_replay",
+        summary="chain-rule code of three quarters of the data, by one network that learns on",
+        implementation="nas_evidence.scores.prequential_replay:PrequentialReplay",
+        taken="before",
+        unit="nats",
+        trainings=0.8,
+    ),
+    Score(
         name="ntk_init",
         summary="evidence of the network linearised at initialisation",
         implementation="nas_evidence.scores.tangent:NtkInit",
@@ -289,7 +297,13 @@ ALIASES: Mapping[str, str] = {
     "prequential_accuracy": "two_fold_accuracy",
 }
 #: The objective if a study names none: the first of these in its `estimators`.
-PREFERRED = ("two_fold", "kfac_ggn")
+PREFERRED = (
+    "two_fold",
+    "tangent_conditional",
+    "last_layer_conditional",
+    "prequential_replay",
+    "kfac_ggn",
+)
 #: Scores from outside the package that have been imported, by reference.
 _OUTSIDE: dict[str, Score] = {}
 

@@ -8,21 +8,31 @@ gives its meaning: `study_reference.py` makes the reference page from these stri
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from nas_evidence.dataset_spec import DATASET_NAMES as DATASET_NAMES
 from nas_evidence.dataset_spec import LIKELIHOODS
 from nas_evidence.dataset_spec import DatasetSpec as DatasetSpec
 from nas_evidence.domains import (
+    LARGEST,
     Choice,
     Count,
     Domain,
     Epochs,
     Frozen,
     IntRange,
+    NotNegative,
     ParameterValue,
     Positive,
     Seconds,
@@ -50,6 +60,12 @@ EVIDENCE_BATCH = 512
 FINALISTS, FEWEST_FOR_RACE = 5, 20
 #: Draws of the Monte-Carlo kinds; the estimate is their mean.
 MC_DRAWS = 4
+#: Folds of the scores of cross-validation that are predicted, each after a training of its own;
+#: `two_fold` predicts `plan.folds` of them.
+PREDICTED_FOLDS: Mapping[str, int] = {"two_fold": 2, "five_fold": 5, "heldout_10": 1}
+
+#: Longest name of a study, characters.
+MAX_NAME = 200
 
 FAMILY_NAMES = ("mlp", "cnn", "resnet", "linear")
 #: The parameters of each family, with the widest domain of each.
@@ -171,7 +187,7 @@ class TrainingPlan(Frozen):
     """Learning rate at the start of training."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Momentum of SGD; used with `optimiser = "sgd"`."""
-    gradient_clip: Annotated[float, Field(ge=0)] = 2.0
+    gradient_clip: NotNegative = 2.0
     """Largest gradient norm of a step; 0 for no limit."""
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
     """Learning rate: constant, falling along a half cosine to 0, or falling at `milestones`."""
@@ -179,9 +195,7 @@ class TrainingPlan(Frozen):
     """Epochs after which the learning rate falls, in order; used with `schedule = "steps"`."""
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Factor on the learning rate at each milestone."""
-    settle: Annotated[float, Field(ge=0), Unit("scheduled trainings")] = Field(
-        default_factory=_settle
-    )
+    settle: Annotated[NotNegative, Unit("scheduled trainings")] = Field(default_factory=_settle)
     """Budget of settling: after the last epoch the network is optimised to a mode, and its
     hyperparameters to the largest evidence there; 0 for no settling. Without it 1 with
     `likelihood = "gaussian"`, else 0. Linear networks always settle."""
@@ -277,7 +291,7 @@ class BudgetSpec(Frozen):
 
 
 #: A number of attempts, or no limit.
-Limit = Annotated[Count, Unit("attempts")] | Literal["unlimited"]
+Limit = Literal["unlimited"] | int
 
 
 class RetrySpec(Frozen):
@@ -287,13 +301,24 @@ class RetrySpec(Frozen):
     were given up.
     """
 
-    crashes: Limit = 3
+    crashes: Annotated[Limit, Unit("attempts")] = 3
     """Attempts in a row that may crash or hang their worker without writing a checkpoint, or
     "unlimited"."""
-    machine_losses: Limit = 10
+    machine_losses: Annotated[Limit, Unit("attempts")] = 10
     """The same for attempts that are lost together with their machine."""
-    in_all: Limit = "unlimited"
+    in_all: Annotated[Limit, Unit("attempts")] = "unlimited"
     """Lost attempts of one trial in all, whatever progress they made."""
+
+    @field_validator("crashes", "machine_losses", "in_all", mode="before")
+    @classmethod
+    def _limit(cls, value: object, info: ValidationInfo) -> object:
+        number = isinstance(value, int) and not isinstance(value, bool)
+        if value != "unlimited" and not (number and 1 <= value <= LARGEST):  # type: ignore[operator]
+            raise ValueError(
+                f'`{info.field_name}` must be a number of attempts or "unlimited", '
+                f"but got {value!r}"
+            )
+        return value
 
 
 class RaceSpec(Frozen):
@@ -313,10 +338,17 @@ class DatabaseSpec(Frozen):
     @field_validator("url")
     @classmethod
     def _url(cls, value: str | None) -> str | None:
-        if value is not None and masked(value) != value:
+        if value is None:
+            return value
+        if masked(value) != value:
             raise ValueError(
                 "`url` must not hold a password, but it does; "
                 "give it in the environment: NAS_EVIDENCE_DATABASE_PASSWORD"
+            )
+        if not re.fullmatch(r"[\w+]+://[^\s'\"]*", value):
+            raise ValueError(
+                "`url` must be a database URL such as postgresql://USER@HOST:PORT/NAME, without "
+                "blanks and quotes, but it is not"
             )
         return value
 
@@ -325,7 +357,9 @@ class ResourceSpec(Frozen):
     """The resources of a study; may change between runs of a study."""
 
     workers: Annotated[Count, Unit("processes")] = 2
-    """Trials that run in parallel."""
+    """Trials that run in parallel, as soon as there is room for so many."""
+    min_workers: Annotated[Count, Unit("processes")] = 1
+    """Workers that a cluster must have room for at the start; more join as room comes."""
     cpus: Annotated[Count, Unit("CPUs")] = 1
     """CPUs and torch threads per worker."""
     gpus: Literal["auto"] | float = "auto"
@@ -345,7 +379,8 @@ class ResourceSpec(Frozen):
 
 def _preferred(data: Mapping[str, Any]) -> str:
     asked = [name for name in PREFERRED if name in data.get("estimators", ())]
-    return (*asked, PREFERRED[-1])[0]
+    others = [str(name) for name in data.get("estimators", ())]
+    return (*asked, *others, PREFERRED[-1])[0]
 
 
 class StudySpec(Frozen):
@@ -353,7 +388,7 @@ class StudySpec(Frozen):
 
     name: Annotated[str, Field(min_length=1)]
     """Name of the study, and of its folder runs/<name> unless --out gives another."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of all random streams: the same study and seed give the same results."""
     n_trials: Annotated[Count, Unit("trials")] = 24
     """Trials to run, whatever their final status: architectures times replicates."""
@@ -367,9 +402,9 @@ class StudySpec(Frozen):
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
     """Scores to compute in each trial; see [scores](estimators.md)."""
-    #: The score that ranks; by default the first of `PREFERRED` in `estimators`.
     objective: ScoreName = Field(default_factory=_preferred)
-    """The score that ranks; if absent `two_fold` if in `estimators`, else `kfac_ggn`."""
+    """The score that ranks; if absent `two_fold` if in `estimators`, else `kfac_ggn`, else the
+    first of them."""
     scheduling: Literal["async", "batch"] = "async"
     """Whether to propose whenever a worker is free, or `batch` architectures together, which makes
     the proposals independent of the number and speed of workers."""
@@ -394,6 +429,17 @@ class StudySpec(Frozen):
     retries: RetrySpec = RetrySpec()
     race: RaceSpec = RaceSpec()
     database: DatabaseSpec = DatabaseSpec()
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        if len(value) > MAX_NAME or not value.isprintable() or not value.strip():
+            shown = value[:20] + ("..." if len(value) > 20 else "")
+            raise ValueError(
+                f"`name` must be 1 to {MAX_NAME} printable characters, but got {shown!r} "
+                f"({len(value)} characters)"
+            )
+        return value
 
     @property
     def n_finalists(self) -> int:

@@ -105,6 +105,7 @@ class TrialRow:
     cause: str = ""
     total_seconds: float = 0.0
     gpu_share: float | None = None
+    content_hash: str | None = None
 
     @property
     def architecture_key(self) -> str:
@@ -132,6 +133,7 @@ class TrialRow:
             cause=record.cause,
             total_seconds=record.total_seconds,
             gpu_share=record.gpu_share,
+            content_hash=record.content_hash,
         )
 
 
@@ -287,6 +289,7 @@ def _row(cells: Mapping[Hashable, Any], values: Mapping[int, Mapping[str, float]
         cause=known.get("cause", ""),
         total_seconds=float(known.get("total_seconds", 0.0)),
         gpu_share=known.get("gpu_share"),
+        content_hash=known.get("content_hash"),
     )
 
 

@@ -138,6 +138,8 @@ gradient_clip = 0                 # no limit
 schedule = "steps"
 milestones = [45, 68, 83]
 decay = 0.1
+precision = "bf16"                # training steps in bfloat16
+compile = true                    # and as CUDA graphs
 """,
         """\
 [plan]
@@ -213,6 +215,7 @@ device_seconds = 14400            # two workers for two hours
         """\
 [resources]
 workers = 4
+min_workers = 2                   # do not start with fewer
 cpus = 2
 gpus = 0.25                       # four trials share one GPU
 slice_timeout_seconds = 1800      # five epochs of the largest network take minutes
@@ -229,6 +232,7 @@ trials = 20                       # on top of n_trials; without it 10
 [retries]
 crashes = 5
 machine_losses = "unlimited"
+in_all = 100
 """,
     ),
     "database": (

@@ -17,11 +17,10 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.data import ArrayData
+from nas_evidence.data.task import check_task
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.files import write_whole
 from nas_evidence.fixed_keys import without_fixed
@@ -31,6 +30,7 @@ from nas_evidence.record import Evaluation, SliceReport, TrialRecord, TrialStatu
 from nas_evidence.registry import declared
 from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
+from nas_evidence.sealing import sealed_tensors
 from nas_evidence.spec import COSTS, EVIDENCE_BATCH, Assignment, TrainingPlan
 from nas_evidence.training.checkpoint import (
     load_checkpoint,
@@ -60,21 +60,6 @@ def device_for(gpu_share: str | float) -> torch.device:
     """Return the training device: a GPU if there is one and a share of it is requested."""
     wanted = gpu_share == "auto" or float(gpu_share) > 0
     return torch.device("cuda" if wanted and torch.cuda.is_available() else "cpu")
-
-
-def check_task(plan: TrainingPlan, data: ArrayData | TensorData) -> None:
-    """Check that the likelihood of the plan fits the targets.
-
-    Raises:
-        ValueError: if it does not; names both, and the remedy.
-    """
-    needed = {"labels": "categorical", "real": "gaussian"}[data.task]
-    if plan.likelihood != needed:
-        what = "labels" if data.task == "labels" else "real numbers"
-        raise ValueError(
-            f'`likelihood` must be "{needed}" if the targets are {what}, but got '
-            f'"{plan.likelihood}"; set likelihood = "{needed}" in [plan]'
-        )
 
 
 class Trial:
@@ -402,7 +387,7 @@ class Trial:
             for name, part in parts.items():
                 tensors[PRECISION_PREFIX + name] = part.view(named[name].shape).contiguous()
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / "model.safetensors", save(tensors, metadata=header))
+        write_whole(self.folder / "model.safetensors", sealed_tensors(tensors, header))
 
 
 class _Failures:

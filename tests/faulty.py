@@ -81,3 +81,17 @@ def flipped(path: Path, at: int, bit: int = 0) -> None:
 
 
 Damage = Callable[[Path], object]
+
+
+def quiet_call(*arguments: object) -> int:
+    """Call the command line in this process, with its output wherever it goes."""
+    from nas_evidence.cli.main import main
+
+    before, sys.argv = sys.argv, ["nas-evidence", *map(str, arguments)]
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = before
+    return 0

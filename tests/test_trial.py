@@ -12,11 +12,12 @@ import torch
 
 from nas_evidence import trial as trial_module
 from nas_evidence.data import ArrayData, load
+from nas_evidence.data.task import check_task
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, LimitSpec, TrainingPlan
 from nas_evidence.training import loop
-from nas_evidence.trial import Trial, check_task
+from nas_evidence.trial import Trial
 
 PLAN = {"epochs": 5, "batch_size": 64, "learning_rate": 0.05, "online": {"every": 2}}
 

@@ -26,12 +26,12 @@ KEY = ["seed", "family", "depth", "width"]
 #: Trainings beside the main one.
 COST = {
     "two_fold": 1.0, "tangent_conditional": 1.0, "last_layer_conditional": 1.0,
-    "heldout_10": 0.9, "five_fold": 4.0,
+    "heldout_10": 0.9, "five_fold": 4.0, "prequential_replay": 0.8,
 }  # fmt: skip
 ORDER = (
-    "two_fold", "tangent_conditional", "last_layer_conditional", "heldout_10", "five_fold",
-    "tangent", "ntk_init", "kfac_ggn", "diag_ef", "full_ggn", "sotl", "train_nll_per_datum",
-    "n_parameters",
+    "two_fold", "tangent_conditional", "last_layer_conditional", "prequential_replay",
+    "heldout_10", "five_fold", "tangent", "ntk_init", "kfac_ggn", "diag_ef", "full_ggn", "sotl",
+    "train_nll_per_datum", "n_parameters",
 )  # fmt: skip
 _RESAMPLES = 2000
 
@@ -39,11 +39,12 @@ _RESAMPLES = 2000
 def table_of(pool: str, folder: Path) -> pd.DataFrame:
     """Return one row per network and seed, of all files of a pool."""
     table = pd.read_csv(folder / f"{pool}.csv").set_index(KEY)
-    for more in ("folds", "tangents"):
+    for more in ("plain", "replay", "folds", "tangents"):
         file = folder / f"{pool}-{more}.csv"
         if file.exists():
             table = table.combine_first(pd.read_csv(file).set_index(KEY))
     table = table[table["status"] == "complete"].reset_index()
+    table = table.reindex(columns=list(dict.fromkeys([*table, *ORDER])))
     real = table["test_accuracy"].isna().all()
     table["loss"] = table["test_nll"]
     table["second"] = -table["test_rmse"] if real else table["test_accuracy"]
@@ -133,7 +134,7 @@ def differences(pools: list[str], folder: Path) -> list[dict[str, object]]:
     random = np.random.default_rng(0)
     tables = [table_of(pool, folder) for pool in pools]
     found = []
-    for one, other in combinations((*ORDER[:5], "n_parameters", "sotl"), 2):
+    for one, other in combinations((*ORDER[:6], "n_parameters", "sotl"), 2):
         pairs = [
             part[[one, other, "loss"]].to_numpy()
             for table in tables

@@ -22,7 +22,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from compare_wide import KEY, spearman, table_of
-from wide import POOLS, RESULTS, assignment_of, tensors_of
+from wide import POOLS, RESULTS, append, assignment_of, tensors_of
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihood import Gaussian
@@ -83,12 +83,7 @@ def run_pool(name: str, seed: int, data: Path, cache: Path, out: Path) -> None:
             continue
         given = assignment_of(POOLS[name], architecture, seed, tensors, spec, ())
         row = key | {name: f"{value:.6g}" for name, value in measured(tensors, given).items()}
-        new = not file.exists()
-        with file.open("a", newline="") as lines:
-            writer = csv.DictWriter(lines, list(row))
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        append(file, row)
 
 
 def main() -> None:

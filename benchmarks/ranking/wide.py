@@ -1,12 +1,12 @@
 """Trains the pools of docs/explanation/ranking.md: every network of a grid, with every score.
 
     python benchmarks/ranking/wide.py --data DIR --cache DIR [--pool NAME ...] [--seeds 0 1 2]
-                                      [--what light folds tangents]
+                                      [--what light replay folds tangents plain]
 
-One row per network is appended to benchmarks/results/ranking/wide/<pool>[-folds, -tangents].csv
-when it is done, so that a run may be stopped and started again: first two thirds of the networks
-of every pool, then `five_fold` of these, then more seeds, then the others. The same seed gives the
-same network in every file. Networks run one after another in this process, without a service.
+One row per network is appended to benchmarks/results/ranking/wide/<pool>.csv, or <pool>-folds.csv
+and so on, when it is done, so that a run may be stopped and started again: first two thirds of the
+networks of every pool, then more seeds, then the others. The same seed gives the same network in
+every file. Networks run one after another in this process, without a service.
 
 `ASIDE` was fixed before any pool was trained: these pools are only looked at after the decision.
 Data are read from DIR in the layout of the public files (UCI tables as text, IDX, CIFAR as npz).
@@ -41,8 +41,10 @@ ASIDE = ("naval", "fashion")
 #: By file: `five_fold` takes longer than all others together, the last two so for classes.
 SCORES = {
     "light": ("two_fold", "heldout_10", "tangent_conditional", "last_layer_conditional"),
+    "replay": ("prequential_replay",),
     "folds": ("five_fold",),
     "tangents": ("tangent", "ntk_init"),
+    "plain": (),  # the network alone, for the noise ceiling
 }
 _ALL = tuple(name for names in SCORES.values() for name in names)
 #: Taken once, from the network at the end; full_ggn where rows or parameters are few enough.
@@ -218,7 +220,7 @@ def row_of(pool: Pool, assignment: Assignment, data: TensorData) -> dict[str, ob
     names = assignment.estimators
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial.start(assignment, data, Path(folder))
-        alone = set(names) <= set(SCORES["folds"])
+        alone = bool(names) and set(names) <= {*SCORES["folds"], *SCORES["replay"]}
         while trial.status is TrialStatus.RUNNING and not (alone and not _due(trial)):
             trial.advance(pool.epochs)
         record = trial.finish(TrialStatus.PRUNED, "the folds are enough")
@@ -284,13 +286,21 @@ def run(name: str, what: str, seed: int, places: Places, *, first: bool) -> None
             continue
         assignment = assignment_of(pool, architecture, seed, tensors, spec, names)
         row = key | {k: _short(v) for k, v in row_of(pool, assignment, tensors).items()}
-        new = not file.exists()
-        with file.open("a", newline="") as lines:
-            writer = csv.DictWriter(lines, list(row))
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        append(file, row)
         print(f"{name} {what} {seed} {architecture} {row['cpu_seconds']} s", flush=True)
+
+
+def append(file: Path, row: dict[str, object]) -> None:
+    """Add a row to a CSV file, in the columns that the file already has."""
+    columns = list(row)
+    if file.exists():
+        with file.open() as lines:
+            columns = next(csv.reader(lines))
+    with file.open("a", newline="") as lines:
+        writer = csv.DictWriter(lines, columns, extrasaction="ignore")
+        if lines.tell() == 0:
+            writer.writeheader()
+        writer.writerow(row)
 
 
 def _short(value: object) -> object:
@@ -304,7 +314,9 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--pool", nargs="+", choices=[*POOLS, *LONG], default=list(POOLS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--what", nargs="+", choices=list(SCORES), default=list(SCORES))
+    parser.add_argument(
+        "--what", nargs="+", choices=list(SCORES), default=["light", "replay", "folds", "tangents"]
+    )
     parser.add_argument("--first-only", action="store_true", help="two thirds of the networks")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()

@@ -1,10 +1,13 @@
 """Run the trials of a study in its store; used by the command line and by Python alike."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from nas_evidence.durations import rough_duration
@@ -21,6 +24,8 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.driver.driver import Watcher
     from nas_evidence.driver.mirror import Store
     from nas_evidence.workers.protocol import Executor
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,11 +70,14 @@ class Audience:
     say       one line of text
     watching  a watcher of the driver while trials run, from the study and its finished trials
     starting  shown while the workers start
+    cluster_lost  called from a thread if Ray dies on this machine, with the place of the study;
+              None to leave it to Ray
     """
 
     say: Callable[[str], None] = lambda line: None
     watching: "Callable[[StudySpec, int], AbstractContextManager[Watcher]]" = _silent
     starting: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
+    cluster_lost: "Callable[[str, Run], None] | None" = None
 
 
 def begun(
@@ -121,12 +129,21 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
     """
     from nas_evidence.data import load
     from nas_evidence.data.digest import data_digest
+    from nas_evidence.data.task import check_task
+    from nas_evidence.driver.race import race_left
     from nas_evidence.storage.conditions import note_conditions
     from nas_evidence.storage.redo import find_done
     from nas_evidence.store import finished
 
     done = find_done(store.folder).done
     n_done = n_searched(done)
+    left, race = spec.n_trials - n_done, race_left(spec, store.folder, done)
+    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
+    trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
+    if race:
+        trials += f" and up to {race} in the race of the finalists"
+    # Before anything slow: reading data takes a second, Ray and torch take several.
+    audience.say(f"{spec.name}: {trials}, {_counted(workers, 'worker')} -> {store.place}")
     arrays = load(
         spec.dataset,
         seed=spec.seed,
@@ -134,43 +151,60 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
         download=run.download,
         base=store.folder.resolve(),
     )
-
-    # Torch and Ray are imported here, after the folder exists and the data are read.
-    from nas_evidence.driver.driver import Driver
-    from nas_evidence.driver.race import race_left
-    from nas_evidence.driver.runtime import forecast_seconds
-    from nas_evidence.trial import check_task, device_for
-
     check_task(spec.plan, arrays)
     note_conditions(store.folder, spec, data_digest(arrays))
-    left, race = spec.n_trials - n_done, race_left(spec, store.folder, done)
-    seconds = forecast_seconds(spec, arrays) * (left + race) / spec.n_trials
-    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
-    seconds *= min(spec.resources.workers, left + race) / workers
-    device = "GPU" if device_for(spec.resources.gpus).type == "cuda" else "CPU"
-    trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
-    if race:
-        trials += f" and up to {race} in the race of the finalists"
-    audience.say(
-        f"{spec.name}: {trials}, {rough_duration(seconds)}, "
-        f"{_counted(workers, 'worker')}, {device} -> {store.place}"
-    )
     code = keep_code(store.folder, spec)
-    pool = _executor(spec, arrays, store, run, audience, workers=workers, code=code)
-    try:
-        with audience.watching(spec, n_done) as watcher:
-            driver = Driver(spec, store.folder.resolve(), store.around(pool), watcher)
-            for notice in driver.notices:
-                audience.say(f"note: {notice}")
-            driver.run()
-        audience.say(f"workers were idle {pool.idle_share():.0%} of the time")
-    finally:
-        pool.close()
-    finished_now = finished(store.folder)
-    if driver.requests.study and (
-        n_searched(finished_now) < spec.n_trials or race_left(spec, store.folder, finished_now)
-    ):
+    inline = run.executor == "inline"
+    with _forecast_told(spec, arrays, audience, left=left + race, inline=inline):
+        pool = _executor(spec, arrays, store, run, audience, workers=workers, code=code)
+        try:
+            from nas_evidence.driver.driver import Driver
+
+            with audience.watching(spec, n_done) as watcher:
+                driver = Driver(spec, store.folder.resolve(), store.around(pool), watcher)
+                for notice in driver.notices:
+                    audience.say(f"note: {notice}")
+                driver.run()
+            audience.say(f"workers were idle {pool.idle_share():.0%} of the time")
+        finally:
+            pool.close()
+    done = finished(store.folder)
+    unfinished = n_searched(done) < spec.n_trials or race_left(spec, store.folder, done)
+    if driver.requests.study and unfinished:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def _forecast_told(
+    spec: StudySpec, arrays: "ArrayData", audience: Audience, *, left: int, inline: bool
+) -> Iterator[None]:
+    """Say how long the study will take; with Ray, found out while its workers start.
+
+    Torch is imported for this alone and some training steps are timed, which takes seconds.
+    """
+
+    def tell() -> None:
+        import_module("nas_evidence.driver.driver")  # needed next, and slow too
+        from nas_evidence.driver.runtime import forecast_seconds
+        from nas_evidence.trial import device_for
+
+        try:
+            seconds = forecast_seconds(spec, arrays) * left / spec.n_trials
+        except Exception as error:  # the trials will say what is wrong
+            _LOG.warning("no_forecast error=%r", error)
+            return
+        seconds *= min(spec.resources.workers, left) if inline else 1
+        device = "GPU" if device_for(spec.resources.gpus).type == "cuda" else "CPU"
+        audience.say(f"{spec.name}: {rough_duration(seconds)} on the {device}")
+
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    if inline:
+        teller.join()
+    try:
+        yield
+    finally:
+        teller.join()
 
 
 def tell_what_is_stored(spec: StudySpec, folder: Path, watcher: "Watcher") -> None:
@@ -206,8 +240,11 @@ def _executor(
         use_token_if_there_is_one()
     from nas_evidence.workers.on_ray import RayExecutor
 
+    lost = None
+    if audience.cluster_lost is not None:
+        lost = partial(audience.cluster_lost, store.place, run)
     with audience.starting():
-        return RayExecutor(
+        executor = RayExecutor(
             arrays,
             spec.resources.model_copy(update={"workers": workers}),
             (store.folder / "logs").resolve(),
@@ -215,7 +252,11 @@ def _executor(
             namespace=namespace_of(spec.name, store.place) if run.address else None,
             make_worker=make_worker,
             store=store.uri,
+            on_cluster_lost=lost,
         )
+    for notice in executor.notices:
+        audience.say(f"note: {notice}")
+    return executor
 
 
 def _counted(n: int, noun: str) -> str:

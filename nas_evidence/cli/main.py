@@ -4,9 +4,12 @@ Exit codes: 0 done, 1 failure (every trial failed, or an unexpected error), 2 wr
 invalid study, 130 interrupted.
 """
 
+import contextlib
+import logging
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -16,6 +19,7 @@ import typer
 import nas_evidence
 from nas_evidence.cli.cluster import attach, cancel, logs, status, submit
 from nas_evidence.cli.looking import init, validate
+from nas_evidence.cli.mending import repair, verify
 from nas_evidence.cli.options import with_ids
 from nas_evidence.cli.predicting import predict
 from nas_evidence.cli.results import audit, compare, export, report
@@ -24,8 +28,12 @@ from nas_evidence.cli.showing import show
 from nas_evidence.cli.terminal import err, out
 from nas_evidence.cli.watching import watch
 from nas_evidence.codec import StudyError
+from nas_evidence.domains import masked
+from nas_evidence.storage.faults import about_disk, is_disk_full, is_read_only
 
 _INTERRUPTED = 130
+#: With this in the environment an unexpected error is raised with its traceback.
+_DEBUG = "NAS_EVIDENCE_DEBUG"
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -57,6 +65,11 @@ def main() -> None:
         err.print(f"error: {error}")
         sys.exit(2)
     except Exception as error:
+        if os.environ.get(_DEBUG):
+            raise
+        if is_disk_full(error) or is_read_only(error):
+            err.print(f"error: {about_disk(error)}")
+            sys.exit(1)
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # click's own usage errors
             error.show()
             sys.exit(error.exit_code)
@@ -73,8 +86,8 @@ def _root(
 
 
 VERBS = (
-    search, resume, init, validate, show, report, compare, watch, audit, export, predict, submit,
-    status, attach, logs, cancel,
+    search, resume, init, validate, show, report, compare, watch, verify, repair, audit, export,
+    predict, submit, status, attach, logs, cancel,
 )  # fmt: skip
 for verb in VERBS:
     app.command()(verb)
@@ -85,7 +98,18 @@ def _interrupt(signum: int, frame: object) -> NoReturn:
 
 
 def _unexpected(error: BaseException) -> NoReturn:
-    path = Path(f"nas-evidence-error-{os.getpid()}.txt").resolve()
-    path.write_text("".join(traceback.format_exception(error)))
-    err.print(f"unexpected {type(error).__name__}: {error}; details in {path}")
+    """Say what happened in one line; the details go to the logs of the study, or nowhere."""
+    why = (str(error).strip().splitlines() or ["no message"])[0]
+    err.print(f"unexpected {type(error).__name__}: {masked(why)}{_details(error)}")
     sys.exit(1)
+
+
+def _details(error: BaseException) -> str:
+    for handler in logging.getLogger("nas_evidence").handlers:
+        log = Path(getattr(handler, "baseFilename", ""))
+        if log.name == "driver.log":
+            path = log.with_name(f"error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt")
+            with contextlib.suppress(OSError):
+                path.write_text("".join(traceback.format_exception(error)))
+                return f"; details in {path}"
+    return f"; show the details: {_DEBUG}=1 in the environment"

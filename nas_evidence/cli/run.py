@@ -38,6 +38,7 @@ from nas_evidence.cli.options import (
     trial_ids,
     with_options,
 )
+from nas_evidence.cli.restarting import go_on_without_cluster
 from nas_evidence.cli.results import judged, write_export
 from nas_evidence.cli.terminal import (
     Progress,
@@ -228,11 +229,20 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
         _conclude(spec, store, run)
 
 
+def _cluster_lost(place: str, run: Run) -> None:
+    go_on_without_cluster(place, _words(run), run.address)
+
+
 def _audience() -> Audience:
     def starting() -> contextlib.AbstractContextManager[object]:
         return out.status("starting the workers") if out.is_terminal else nullcontext()
 
-    return Audience(say=out.print, watching=_watching, starting=starting)
+    return Audience(
+        say=out.print,
+        watching=_watching,
+        starting=starting,
+        cluster_lost=_cluster_lost,
+    )
 
 
 @contextlib.contextmanager
@@ -294,18 +304,27 @@ def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
 
 
 def _is_exported(folder: Path, trial_id: int) -> bool:
-    """Return whether the folder holds this trial complete: the model card is written last."""
-    if not (folder / "MODEL_CARD.md").is_file():
+    """Return whether the folder holds this trial, complete and as it was written."""
+    from nas_evidence.exporting.sums import wrong_sums
+
+    if not (folder / "MODEL_CARD.md").is_file() or wrong_sums(folder):  # the card comes last
         return False
-    written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-    return bool(written["trial_id"] == trial_id)
+    try:
+        written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+        return bool(written["trial_id"] == trial_id)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def _options(run: Run) -> str:
-    """Return the options that the next run also needs."""
+    """Return the options that the next run also needs, as text."""
+    return "".join(f" {word}" for word in _words(run))
+
+
+def _words(run: Run) -> list[str]:
     given = (("--data-root", run.data_root), ("--address", run.address))
-    words = "".join(f" {name} {value}" for name, value in given if value is not None)
-    return words + " --allow-code" * run.allow_code
+    words = [word for name, value in given if value is not None for word in (name, str(value))]
+    return words + ["--allow-code"] * run.allow_code
 
 
 def _log_to(path: Path) -> None:

@@ -47,6 +47,7 @@ _LOG = logging.getLogger(__name__)
 #: A slice counts as hung when it takes this many times as long as the longest one so far, over
 #: all trials.
 HUNG_FACTOR = 5.0
+_ATTEMPT = re.compile(r"attempt-\d+")
 _CANCELLED = Verdict(TrialStatus.CANCELLED, "on request")
 
 
@@ -164,7 +165,7 @@ class Driver:
         """Finish what a killed process left half done; plan the remaining trials."""
         self._check_lease()
         for home in (self._folder / "checkpoints").glob("[0-9]*"):
-            if int(home.name) in self._done:
+            if home.name.isdecimal() and int(home.name) in self._done:
                 shutil.rmtree(home, ignore_errors=True)
         for table in TABLES:
             for half_written in (self._folder / table).glob(".*"):
@@ -246,7 +247,8 @@ class Driver:
     def _launch(self, planned: Assignment) -> None:
         trial_id = planned.trial_id
         home = self._home(trial_id)
-        earlier = sorted(home.glob("attempt-*"), key=_number)
+        attempts = (p for p in home.glob("attempt-*") if _ATTEMPT.fullmatch(p.name))
+        earlier = sorted(attempts, key=_number)
         attempt = 1 + max([self._redo.get(trial_id, 0), *map(_number, earlier)])
         assignment = planned.model_copy(update={"attempt": attempt})
         folder = home / f"attempt-{attempt}"
@@ -328,7 +330,7 @@ class Driver:
     def _lost(self, loss: Lost, assignment: Assignment) -> None:
         if is_disk_full(loss.cause):
             raise disk_stop(self._folder, loss.cause)
-        epochs = map(_number, self._home(loss.trial_id).glob("attempt-*/epoch-*.pt"))
+        epochs = map(_number, self._home(loss.trial_id).glob("attempt-*/epoch-[0-9]*.pt"))
         epoch = max(epochs, default=0)
         attempt = self._home(loss.trial_id) / f"attempt-{loss.attempt}"
         progress = any(attempt.glob("epoch-*.pt"))

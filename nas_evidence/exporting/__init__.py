@@ -7,6 +7,7 @@
     posterior.safetensors  the Laplace posterior, for predictions with uncertainty
     meaning.json        classes, targets, columns and their preparation, learned noise
     evidence.json       every score with its terms, and the learned hyperparameters
+    SHA256SUMS          checksums of these files, for `sha256sum -c`
     MODEL_CARD.md       data, splits, scores and their meaning, how to load, versions
 
 Before the files are moved into place, the winner is loaded back, its evidence is recomputed and
@@ -22,7 +23,6 @@ from typing import Any
 import pandas as pd
 import tomli_w
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from nas_evidence.best import Standings
@@ -34,6 +34,7 @@ from nas_evidence.exporting.posterior import FILE as POSTERIOR
 from nas_evidence.exporting.posterior import Posterior, fit_posterior
 from nas_evidence.exporting.predictor import MEANING, Predictor
 from nas_evidence.exporting.program import Exported, load_exported, write_program
+from nas_evidence.exporting.sums import write_sums
 from nas_evidence.exporting.winner import (
     Winner,
     assert_same_evidence,
@@ -43,7 +44,9 @@ from nas_evidence.exporting.winner import (
     rescore,
     with_preprocessing,
 )
+from nas_evidence.files import write_whole
 from nas_evidence.record import TrialStatus
+from nas_evidence.sealing import sealed_tensors
 from nas_evidence.spec import ArchitectureSpec, StudySpec
 from nas_evidence.store import TrialRow, read_tables, rows_of
 from nas_evidence.training.loop import likelihood_of
@@ -110,7 +113,7 @@ def export_winner(
     if "prior_precision" not in winner.header:  # one per parameter: too many for text
         tensors |= {PRECISION_PREFIX + name: part for name, part in winner.precisions().items()}
     metadata = {"architecture": architecture.model_dump_json(), "study": study.name}
-    (to / "model.safetensors").write_bytes(save(tensors, metadata=metadata))
+    write_whole(to / "model.safetensors", sealed_tensors(tensors, metadata))
     difference = write_program(exported, to / "model.pt2", arrays)
     summary: dict[str, Any] = {
         "study": study.name,
@@ -130,6 +133,8 @@ def export_winner(
     (to / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
     _posterior(winner, arrays).save(to / POSTERIOR)
     card = model_card(study, row, arrays, summary, difference)
+    whole = ("architecture.toml", "model.safetensors", "model.pt2", "evidence.json")
+    write_sums(to, (*whole, POSTERIOR, MEANING))
     (to / "MODEL_CARD.md").write_text(card, encoding="utf-8")
     return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)
 

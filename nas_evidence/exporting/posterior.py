@@ -26,7 +26,7 @@ from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.files import write_whole
 from nas_evidence.likelihood import Likelihood
-from nas_evidence.maths.blocks import Block, Diagonal, Kronecker, Rotated, Rows
+from nas_evidence.maths.blocks import Block, Diagonal, FewInputs, Kronecker, Rotated, Rows
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 
 #: Most parameters for all of Σ, and most stored numbers for Kronecker factors of all layers.
@@ -43,6 +43,7 @@ class Posterior:
     structure  "full", "kronecker", "last_layer" or "diagonal"
     names      of the parameter tensors, in the order of the model
     tensors    by name and part: "weight/variances" with "/left" and "/right", or "/covariance";
+               "/outside" is the variance of what these leave out;
                "covariance" of all parameters for "full"
     """
 
@@ -80,11 +81,17 @@ class Posterior:
         if f"{name}/covariance" in self.tensors:
             return flat @ self.tensors[f"{name}/covariance"] @ flat.mT
         variances = self.tensors[f"{name}/variances"]
-        if f"{name}/left" in self.tensors:
-            blocks = flat.reshape(*flat.shape[:2], *variances.shape)  # [n, C, groups, out, in]
-            left, right = self.tensors[f"{name}/left"], self.tensors[f"{name}/right"]
-            flat = (left.mT @ blocks @ right).flatten(2)
-        return (flat * variances.flatten()) @ flat.mT
+        if f"{name}/left" not in self.tensors:
+            return (flat * variances.flatten()) @ flat.mT
+        left, right = self.tensors[f"{name}/left"], self.tensors[f"{name}/right"]
+        groups, n_out, _ = variances.shape
+        turned = left.mT @ flat.reshape(*flat.shape[:2], groups, n_out, -1)
+        inside = turned @ right  # [n, C, groups, out, m]
+        covariance = (inside.flatten(2) * variances.flatten()) @ inside.flatten(2).mT
+        if f"{name}/outside" in self.tensors:
+            outside = (turned - inside @ right.mT).flatten(2)
+            covariance += self.tensors[f"{name}/outside"] * (outside @ outside.mT)
+        return covariance
 
     def save(self, path: Path) -> None:
         """Write it as safetensors, in float32 where that loses nothing that matters."""
@@ -171,7 +178,7 @@ def fit_posterior(
 def _parts(block: Block, precision: Tensor, power: float) -> dict[str, Tensor]:
     """Return (κ H + δ)⁻¹ of one block, factored if H is."""
     match block:
-        case Kronecker():
+        case Kronecker() | FewInputs():
             rotated = block.decomposed()
         case Rotated():
             rotated = block
@@ -182,7 +189,10 @@ def _parts(block: Block, precision: Tensor, power: float) -> dict[str, Tensor]:
             eye = torch.eye(dense.size, dtype=torch.float64)
             return {"covariance": _inverse(power * dense.matrix + precision * eye)}
     variances = 1 / (power * rotated.values.clamp(min=0) + precision)
-    return {"variances": variances, "left": rotated.left, "right": rotated.right}
+    parts = {"variances": variances, "left": rotated.left, "right": rotated.right}
+    if rotated.right.shape[2] < rotated.right.shape[1]:
+        parts["outside"] = 1 / precision.reshape(1)
+    return parts
 
 
 def _inverse(matrix: Tensor) -> Tensor:

@@ -2,13 +2,15 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nas_evidence.data import ArrayData
+from nas_evidence.exporting.sums import wrong_sums
 from nas_evidence.models import build
+from nas_evidence.sealing import DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec
 from nas_evidence.trial import PRECISION_PREFIX
 
@@ -57,16 +59,34 @@ def load_exported(folder: str | Path) -> Exported:
     """Return the model of an export folder, in evaluation mode, with raw inputs as its inputs.
 
     Raises:
-        ValueError: if a file is missing or does not fit the architecture.
+        ValueError: if a file is missing, damaged, or does not fit the architecture.
     """
     folder = Path(folder)
-    for name in ("architecture.toml", "model.safetensors"):
+    names = ("architecture.toml", "model.safetensors")
+    for name in names:
         if not (folder / name).is_file():
             raise ValueError(f"{folder} is not an export folder: it has no {name}.")
+    if wrong := wrong_sums(folder, names):
+        raise ValueError(f"{folder}/{wrong[0]} is damaged: it does not match SHA256SUMS.")
+    try:
+        return _loaded(folder)
+    except DamagedError:
+        raise
+    except Exception as error:  # whatever a damaged description may lead to
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"{folder} is not a sound export: its files do not fit together ({why}); export the "
+            "trial again."
+        ) from None
+
+
+def _loaded(folder: Path) -> Exported:
     described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
     architecture = ArchitectureSpec(family=described["family"], values=described["values"])
-    state = without_precision(load_file(folder / "model.safetensors"))
+    state = without_precision(read_tensors(folder / "model.safetensors")[0])
     width = described["n_classes" if "n_classes" in described else "n_outputs"]
+    if not _is_small(described, state):
+        raise ValueError("the weights are not those of this architecture")
     model = build(
         architecture, tuple(described["input_shape"]), width, torch.Generator().manual_seed(0)
     )
@@ -75,6 +95,15 @@ def load_exported(folder: str | Path) -> Exported:
     exported = Exported(model, **buffers)
     exported.load_state_dict(state)
     return exported.eval()
+
+
+def _is_small(described: dict[str, Any], state: dict[str, Tensor]) -> bool:
+    """Return whether an architecture has as many parameters as are stored, before it is built.
+
+    A damaged description may name a network larger than memory.
+    """
+    stored = sum(t.numel() for name, t in state.items() if name.startswith("model."))
+    return int(described["n_parameters"]) == stored
 
 
 def write_program(exported: Exported, path: Path, arrays: ArrayData) -> float:

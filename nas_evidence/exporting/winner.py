@@ -1,6 +1,7 @@
 """A finished trial loaded from its file of weights, and its evidence recomputed."""
 
 import json
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +10,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nas_evidence.curvature import curvature_pass
@@ -22,10 +21,12 @@ from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build
 from nas_evidence.record import TrialStatus
 from nas_evidence.registry import CURVATURES
+from nas_evidence.sealing import DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.trial import PRECISION_PREFIX, Trial
 
+_LOG = logging.getLogger(__name__)
 #: Largest relative difference between the stored evidence and the one computed from the files.
 RESCORE_TOLERANCE = 1e-6
 
@@ -60,10 +61,12 @@ class Winner:
 def load_winner(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd.Series) -> Winner:
     """Return a complete trial, retrained from its seed if its weights were not kept."""
     path = study_folder / "models" / f"{int(row['trial_id'])}.safetensors"
-    if not path.is_file():
-        path = _train_again(study_folder, study, arrays, row)
-    with safe_open(path, framework="pt") as file:
-        header = dict(file.metadata())
+    try:
+        tensors, header = read_tensors(path)
+    except (OSError, DamagedError) as error:
+        if path.is_file():
+            _LOG.warning("weights_unreadable path=%s error=%s; training again", path, error)
+        tensors, header = read_tensors(train_again(study_folder, study, arrays, row))
     assignment = Assignment.model_validate_json(header["assignment"])
     model = build(
         assignment.architecture,
@@ -71,7 +74,6 @@ def load_winner(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd
         arrays.n_outputs,
         torch.Generator().manual_seed(0),
     )
-    tensors = load_file(path)
     model.load_state_dict(without_precision(tensors))
     names = [name for name, _ in model.named_parameters()]
     if "prior_precision" in header:
@@ -111,7 +113,8 @@ def likelihood_fields(winner: Winner, arrays: ArrayData) -> dict[str, Any]:
     }
 
 
-def _train_again(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd.Series) -> Path:
+def train_again(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd.Series) -> Path:
+    """Train a complete trial again from its seed; return the file of its weights."""
     columns = {n: row[n] for n in row.index if n.startswith("arch_") and not pd.isna(row[n])}
     values = {
         name.removeprefix("arch_"): v.item() if hasattr(v, "item") else v

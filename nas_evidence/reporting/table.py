@@ -27,6 +27,10 @@ CAPTIONS: Mapping[str, str] = {
 }
 
 
+#: Most groups of a table: each gets its own statistics.
+MAX_GROUPS = 50
+
+
 @dataclass(frozen=True)
 class TableReport:
     """Statistics of a table, their verdicts, and the path of the report if written."""
@@ -59,6 +63,11 @@ def rank_table_report(
     names = list(dict.fromkeys([score, *baselines]))
     for name in [*names, target, *([group] if group is not None else [])]:
         _require(frame, name, csv_path)
+    if group is not None and (n := frame[group].nunique()) > MAX_GROUPS:
+        raise ValueError(
+            f'--group must name a column of at most {MAX_GROUPS} different values, but "{group}" '
+            f"of {csv_path} has {n}; leave --group away, or group its values first."
+        )
     for name in [*names, target]:
         frame[name] = _numeric(frame[name], csv_path)
     judged = trust(

@@ -36,7 +36,7 @@ from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.scores.on_halves import OnHalves, needs_halves, orders_from
 from nas_evidence.scores.protocol import Context, Scorer
-from nas_evidence.spec import EVIDENCE_BATCH, TrainingPlan
+from nas_evidence.spec import EVIDENCE_BATCH, PREDICTED_FOLDS, TrainingPlan
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
     Part,
@@ -49,12 +49,11 @@ from nas_evidence.training.parts import (
     seconds_of,
     train_slices,
 )
+from nas_evidence.training.together import MOST_TOGETHER
 
 #: The M ratios T_m / T, from 1/8 to 8, evenly spaced in the logarithm.
 SCALES = tuple(2.0 ** (m / 4) for m in range(-12, 13))
-#: Most trainings side by side; a group of convolutional networks gains nothing above it.
-MOST_TOGETHER = 8
-#: Folds of each score, and how many of them are predicted if not all.
+#: Folds that each score divides the data into.
 _N_FOLDS = {"two_fold": 2, "five_fold": 5, "heldout_10": 10}
 
 
@@ -97,6 +96,12 @@ class FoldTask:
     purpose: str
 
 
+def log_likelihoods_at_scales(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> Tensor:
+    """Return the log likelihood in nats at each of `SCALES` [M], float64, on the CPU."""
+    scaled = [float(_at(likelihood, s).log_likelihood(outputs, targets)) for s in SCALES]
+    return torch.tensor(scaled, dtype=torch.float64)
+
+
 def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> LogPredictive:
     """Return how well outputs [n, C] predict targets, under a uniform prior on `SCALES`.
 
@@ -104,8 +109,7 @@ def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> 
     >>> round(even.log_predictive, 6) == round(3 * math.log(0.5), 6)
     True
     """
-    scaled = [float(_at(likelihood, s).log_likelihood(outputs, targets)) for s in SCALES]
-    values = torch.tensor(scaled, dtype=torch.float64)
+    values = log_likelihoods_at_scales(outputs, targets, likelihood)
     hits = None
     if isinstance(likelihood, Categorical):
         hits = int((outputs.argmax(-1) == targets).sum())
@@ -260,7 +264,7 @@ class Folds(Scorer):
         """
         labels = self.context.data.task == "labels"
         given = self.context.assignment
-        n_folds = {**_N_FOLDS, "two_fold": given.plan.folds, "heldout_10": 1}
+        n_folds = {**PREDICTED_FOLDS, "two_fold": given.plan.folds}
         alone = given.first_fold_alone
         known = [
             estimate
@@ -311,7 +315,7 @@ class Folds(Scorer):
         x, y = select(data.x_train, rows), data.y_train[rows.to(data.y_train.device)]
         plan = self.context.assignment.plan
         likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
-        found = log_predictive(_outputs(trained, x), y, likelihood)
+        found = log_predictive(outputs_of(trained, x), y, likelihood)
         return {**vars(found), "seconds": time.perf_counter() - started}
 
 
@@ -320,7 +324,8 @@ def _number(fold: Fold) -> int:
 
 
 @torch.no_grad()
-def _outputs(training: Training, x: Tensor) -> Tensor:
+def outputs_of(training: Training, x: Tensor) -> Tensor:
+    """Return the outputs [n, C] for inputs, in evaluation mode."""
     training.model.eval()
     parts = [training.model(x[i : i + EVIDENCE_BATCH]) for i in range(0, len(x), EVIDENCE_BATCH)]
     return torch.cat(parts)

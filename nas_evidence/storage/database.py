@@ -95,7 +95,8 @@ def database_of(folder: Path, study: StudySpec) -> Path | Database:
                 f"its database: unset {URL_VARIABLE} and `url` in [database]."
             )
         name = f"{study.name}-{uuid.uuid4().hex[:12]}"
-        write_whole(folder / _RECORD, json.dumps({"url": url, "study_name": name}))
+        record = json.dumps({"url": url, "study_name": name})
+        write_whole(folder / _RECORD, record, private=True)
         return Database(url, name, password=password)
     return Database(url, known[1], must_exist=url != known[0], password=password)
 
@@ -140,7 +141,8 @@ def set_aside(folder: Path, study: StudySpec) -> str:
             left.unlink()
         return aside.name
     name = f"{study.name}-{uuid.uuid4().hex[:12]}"
-    write_whole(folder / _RECORD, json.dumps({"url": database.url, "study_name": name}))
+    record = json.dumps({"url": database.url, "study_name": name})
+    write_whole(folder / _RECORD, record, private=True)
     return f"the study {database.study_name!r}"
 
 
@@ -272,8 +274,14 @@ def _remembered(folder: Path) -> tuple[str, str] | None:
     path = folder / _RECORD
     if not path.exists():
         return None
-    facts = json.loads(path.read_text(encoding="utf-8"))
-    return facts["url"], facts["study_name"]
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return str(facts["url"]), str(facts["study_name"])
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(
+            f"{path} is damaged: it must hold the `url` of the database and the `study_name` "
+            "there, as JSON. Restore it, or look up the study's name in the database."
+        ) from None
 
 
 def _without_password(text: str) -> tuple[str, str | None]:
@@ -282,11 +290,17 @@ def _without_password(text: str) -> tuple[str, str | None]:
         url = sqlalchemy.make_url(text)
     except (exc.ArgumentError, ValueError):  # its message may contain the password
         raise ValueError(
-            f"{masked(text)} is no database URL; expected postgresql://USER@HOST:PORT/NAME or "
-            f"another of SQLAlchemy's, the password in {PASSWORD_VARIABLE}."
+            f"{URL_VARIABLE} or `url` in [database] is no database URL; expected "
+            f"postgresql://USER@HOST:PORT/NAME, the password in {PASSWORD_VARIABLE}."
         ) from None
     query = dict(url.query)
     password = query.pop("password", None) or url.password
+    left = url.set(password=None, query=query).render_as_string(hide_password=False)
+    if ":" in (url.username or "") or masked(left) != left:
+        raise ValueError(
+            f"the database URL holds what looks like a password in another place than "
+            f"USER:PASSWORD@; remove it, and give the password in {PASSWORD_VARIABLE}."
+        )
     bare = sqlalchemy.URL.create(
         _DRIVERS.get(url.drivername, url.drivername),
         username=url.username,

@@ -54,6 +54,26 @@ def is_disk_full(error: BaseException | str) -> bool:
     return bool(_FULL_TEXT.search(str(error)))
 
 
+def is_read_only(error: BaseException) -> bool:
+    """Return whether an error means that a place may not be written."""
+    read_only = {errno.EROFS, errno.EACCES, errno.EPERM}
+    if isinstance(error, OSError):
+        return error.errno in read_only
+    return bool(re.search("readonly database|Read-only file system", str(error)))
+
+
+def about_disk(error: BaseException) -> str:
+    """Return one sentence about a disk that cannot be written: what, where, and the remedy."""
+    why = (getattr(error, "strerror", None) or str(error).splitlines()[0]).rstrip(".")
+    where = f" at {name}" if (name := getattr(error, "filename", None)) else ""
+    remedy = (
+        "give this user the right to write there, or another folder"
+        if is_read_only(error)
+        else "free space there"
+    )
+    return f"cannot write{where}: {why}; {remedy}, then run the command again. Nothing is lost."
+
+
 def disk_stop(folder: Path, error: BaseException | str) -> StudyStoppedError:
     """Return the error that stops a study because its disk is full or failing."""
     where = getattr(error, "filename", None) or folder

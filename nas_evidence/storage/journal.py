@@ -11,7 +11,7 @@ crash is terminated and skipped.
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,19 +57,38 @@ def journal_path(folder: Path) -> Path:
     return folder / "logs" / "events.jsonl"
 
 
+def broken_lines(folder: Path) -> int:
+    """Return how many lines of the journal cannot be used; one cut short at the end is none."""
+    path = journal_path(folder)
+    content = path.read_bytes() if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1].splitlines()
+    return sum(bool(line.strip()) for line in whole) - len(usable_lines(folder))
+
+
+def usable_lines(folder: Path) -> list[bytes]:
+    """Return the lines of the journal that can be used."""
+    path = journal_path(folder)
+    content = path.read_bytes() if path.exists() else b""
+    lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
+    return [line for line in lines if any(True for _ in _events([line]))]
+
+
 def read_journal(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the events in order; skip lines that are not JSON objects or lack a key they need."""
     path = journal_path(folder)
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict) and _is_whole(event):
-                yield event
+    if path.exists():
+        with path.open("rb") as file:
+            yield from _events(file)
+
+
+def _events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict) and _is_whole(event):
+            yield event
 
 
 def _is_whole(event: dict[str, Any]) -> bool:

@@ -26,7 +26,11 @@ PATIENCE, LONGEST_PAUSE = 120.0, 15.0
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 _PROBE = ".probe"
 #: Errors that retries cannot fix.
-_HOPELESS = (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError)
+_HOPELESS = (
+    PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError,
+    # The service cannot list or write at all, or cannot read such an address.
+    NotImplementedError, AttributeError, TypeError, ValueError, LookupError,
+)  # fmt: skip
 _HOPELESS_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}
 
 T = TypeVar("T")
@@ -63,7 +67,7 @@ class Remote:
                 f"'nas-evidence[{extra}]'" if extra else f"what fsspec needs for it ({error})"
             )
             raise ValueError(f"{self.uri} cannot be opened: install {package}.") from None
-        except ValueError as error:
+        except (ValueError, TypeError, LookupError, OSError) as error:
             known = "s3://, gs://, file:// and others that fsspec lists"
             raise ValueError(f"{self.uri} cannot be opened: {error} (known: {known}).") from None
         self._root = str(root).rstrip("/")

@@ -92,8 +92,11 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / "lock").touch()
     except OSError as error:
-        raise ValueError(f"{folder} cannot be created: {error.strerror}.") from None
+        raise ValueError(
+            f"{folder} cannot be created or written: {error.strerror}; give another with --out."
+        ) from None
     with locked(folder, steal=steal):  # a running study keeps its file
         if path.is_file():
             old = load_study(path)
@@ -105,7 +108,7 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
                 )
             check_conditions(folder, old)
             study = study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
-        write_whole(path, dump_study(study))
+        write_whole(path, dump_study(study), private=study.database.url is not None)
         withdraw(folder)  # an old request to stop
     for name in _SUBFOLDERS:
         (folder / name).mkdir(exist_ok=True)
@@ -212,8 +215,9 @@ def lease_of(text: str) -> Lease | None:
     """Return the lease in a text; None if it holds none."""
     try:
         facts = json.loads(text)
-        return Lease(facts["pid"], facts["host"], facts["boot_id"], facts["expires_at"])
-    except (ValueError, LookupError, TypeError):
+        pid, expires_at = int(facts["pid"]), float(facts["expires_at"])
+        return Lease(pid, str(facts["host"]), str(facts["boot_id"]), expires_at)
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -223,8 +227,15 @@ def refuse_if_held(lease: Lease, place: Path | str, *, steal: bool) -> None:
     Raises:
         ValueError: if not; names the holder, the expiry time and the remedy.
     """
-    until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(lease.expires_at))
-    if lease.expires_at > time.time():
+    until = _when(lease.expires_at)
+    ahead = lease.expires_at - time.time() > 2 * LEASE_SECONDS
+    if ahead and not steal:  # no driver ever takes a lease for so long
+        raise ValueError(
+            f"process {lease.pid} of host {lease.host} holds {place} until {until}, which only a "
+            "clock that ran ahead can have written; correct the clocks, make sure that it is "
+            "dead, then take the study over with --steal."
+        )
+    if lease.expires_at > time.time() and not ahead:
         raise ValueError(
             f"another process works on {place} (process {lease.pid} of host {lease.host}, with a "
             f"lease until {until}); wait for it, or stop it first."
@@ -234,6 +245,13 @@ def refuse_if_held(lease: Lease, place: Path | str, *, steal: bool) -> None:
             f"process {lease.pid} of host {lease.host} held {place} and was last heard of before "
             f"{until}; make sure that it is dead, then take the study over with --steal."
         )
+
+
+def _when(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # no time at all
+        return f"second {seconds:g}"
 
 
 def _renew(folder: Path, file: FileIO, over: threading.Event) -> None:
@@ -256,7 +274,7 @@ def _is_mine(lease: Lease | None) -> bool:
 
 def _lock_text(folder: Path) -> str:
     try:
-        return (folder / "lock").read_text().strip()
+        return (folder / "lock").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 

@@ -17,9 +17,15 @@ import torch
 
 from nas_evidence.files import write_whole
 from nas_evidence.record import CurvePoint
+from nas_evidence.sealing import DamagedError, sealed, unsealed
 from nas_evidence.training.loop import Training
 
 _LOG = logging.getLogger(__name__)
+#: What reading a damaged file of an earlier version, without a checksum, may raise.
+_UNREADABLE = (
+    RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError,
+    AssertionError, pickle.PickleError,
+)  # fmt: skip
 #: Numbers and flags of `Training`, written as they are.
 _PLAIN = (
     "prior_precision",
@@ -69,7 +75,7 @@ def save_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:
     content = io.BytesIO()
     torch.save(dict(state), content)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content.getbuffer())
+    write_whole(path, sealed(content.getbuffer()))
     for old in _checkpoints(folder)[2:]:
         old.unlink()
     return path
@@ -87,11 +93,24 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     found = [path for attempt in attempts for path in _checkpoints(attempt)]
     for path in sorted(found, key=_place, reverse=True):
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            return dict(state)
-        except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.PickleError) as e:
+            return read_checkpoint(path)
+        except (OSError, ValueError) as e:
             _LOG.warning("checkpoint_unreadable path=%s error=%r", path, e)
     return None
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return the state in a checkpoint.
+
+    Raises:
+        DamagedError: it cannot be read, or does not match its checksum.
+        OSError: there is no such file, or the disk fails.
+    """
+    content = unsealed(path.read_bytes(), path)
+    try:
+        return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+    except _UNREADABLE as error:
+        raise DamagedError(f"{path} is damaged: {type(error).__name__}.") from None
 
 
 def _place(path: Path) -> tuple[str, int]:

@@ -2,9 +2,11 @@
 
     flops    of one forward pass of one example: 2 for each multiply-add of a product or a
              convolution; additions, activations and pooling are not counted
-    memory   4 P (2 + m) + max( B (s + 2 a),  R (s + 2 a) + F + W )    bytes
+    memory   4 P (N (1 + m) + K (4 + m)) + max( K B (s + 2 a),  R (s + 2 a) + F + W )    bytes
 
-    P  parameters; weight, gradient and m numbers of the optimiser each, float32
+    P  parameters; a weight and m numbers of the optimiser each, float32, and in a step once more,
+       with weight decay, gradient and a copy of it
+    N  networks of cross-validation that are in training, at least 1; K of them as one program
     B  examples of a training batch          R  examples of a curvature batch
     s  bytes kept for the backward pass of one example        a  its largest activation
     F  what the curvature kinds of an evaluation store, float64; Monte-Carlo kinds once per draw
@@ -32,7 +34,8 @@ from nas_evidence.curvature.memory import COPIES
 from nas_evidence.curvature.wide import keeps_rows, too_wide
 from nas_evidence.models import skeleton
 from nas_evidence.registry import CURVATURES, curvatures_of
-from nas_evidence.spec import ArchitectureSpec, TrainingPlan
+from nas_evidence.spec import PREDICTED_FOLDS, ArchitectureSpec, TrainingPlan
+from nas_evidence.training.together import MOST_TOGETHER, n_together
 
 _FLOAT, _DOUBLE = 4, 8  # bytes
 #: Data enough that no layer has fewer inputs than it is wide.
@@ -95,15 +98,26 @@ def cost_of(
         factor_bytes(kind, model, n_data) * (plan.mc_draws if CURVATURES[kind].approximates else 1)
         for kind in evaluated
     )
-    rows = rows_at_once(model, torch.empty(1, *input_shape, device="meta"))
+    example = torch.empty(1, *input_shape, device="meta")
+    rows = rows_at_once(model, example)
     work = _work_bytes(evaluated, model, forward, rows, n_outputs, n_data)
     states = 2 if plan.optimiser == "adam" else int(plan.momentum > 0)
+    n_trained = _n_trained(plan, estimators)
+    at_once = n_together(model, example, plan.batch_size, n_trained)
+    numbers = n_trained * (1 + states) + at_once * (4 + states)
     return Cost(
         n_parameters=n_parameters,
         flops=forward.flops,
-        memory_bytes=_FLOAT * n_parameters * (2 + states)
-        + max(plan.batch_size * per_example, rows * per_example + kept + work),
+        memory_bytes=_FLOAT * n_parameters * numbers
+        + max(at_once * plan.batch_size * per_example, rows * per_example + kept + work),
     )
+
+
+def _n_trained(plan: TrainingPlan, estimators: Collection[str]) -> int:
+    """Return the most networks that are in training at a time."""
+    known = {**PREDICTED_FOLDS, "two_fold": plan.folds}
+    asked = (s for s in known if s in estimators or f"{s}_accuracy" in estimators)
+    return max(1, min(MOST_TOGETHER, sum(known[score] for score in asked)))
 
 
 def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:

@@ -32,8 +32,8 @@ from nas_evidence.spec import Assignment, TrainingPlan
 from nas_evidence.training.together import (
     Batch,
     Program,
-    is_stacked,
     minibatches,
+    n_together,
     nll_means,
 )
 
@@ -166,10 +166,20 @@ def train_epochs(
     Returns:
         For each member the error if it diverged, else None.
     """
-    if len(members) > 1 and not is_stacked(members[0].training.model, len(members)):
-        errors = [train_epochs(members[:1], before_step)]
-        errors += [train_epochs([member]) for member in members[1:]]
-        return [error for one in errors for error in one]
+    first, n = members[0], len(members)
+    size = n_together(
+        first.training.model, first.data.x_train[:1], first.assignment.plan.batch_size, n
+    )
+    errors = _train_group(members[:size], before_step)
+    for start in range(size, n, size):
+        errors += _train_group(members[start : start + size], None)
+    return errors
+
+
+def _train_group(
+    members: Sequence[Member], before_step: Callable[[Tensor, Tensor], float] | None
+) -> list[DivergedError | None]:
+    """Run one epoch of each as one program."""
     started = time.perf_counter()
     counts = [len(member.data.x_train) for member in members]
     # Those with fewer steps leave first, so that the others are always the first rows.

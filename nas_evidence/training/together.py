@@ -32,24 +32,66 @@ from nas_evidence.spec import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 
+#: Most trainings side by side.
+MOST_TOGETHER = 8
 #: Numbers of inputs that are gathered at once, for several minibatches of all networks.
 _GATHERED = 1 << 19
-#: Parameters from which networks without convolutions gain nothing from being stacked.
-_WIDE = 1 << 16
+#: On a CPU: parameters from which networks without convolutions gain nothing from being stacked,
+#: and numbers in the largest layer of all stacked networks beyond which they lose (CNN-16 on 8x8
+#: images: three 1.2 times faster, five 0.8 times). Other devices gain from any number.
+_WIDE, _LARGEST = 1 << 16, 3 << 18
 #: Added to a norm before a division by it, as in torch.
 _TINY = 1e-6
 
 
 def is_stacked(model: nn.Module, n: int) -> bool:
-    """Tell whether `n` such networks train as one program; else one after another.
+    """Tell whether a program of `n` such networks uses their stacked form.
 
-    Measured on one CPU core with batches of 128 (benchmarks/together.py): networks of
-    convolutions gain even alone, from the memory layout and from fewer passes over the images;
-    others gain from two on, as long as they are small.
+    Networks of convolutions gain even alone: by memory layout, and fewer passes over images.
     """
-    sizes = [parameter.numel() for parameter in model.parameters()]
-    convolutions = any(parameter.ndim == 4 for parameter in model.parameters())
-    return can_stack(model) and (convolutions or (n > 1 and sum(sizes) < _WIDE))
+    return can_stack(model) and (n > 1 or _has_convolutions(model))
+
+
+def n_together(model: nn.Module, example: Tensor, batch_size: int, n: int) -> int:
+    """Return how many of `n` such networks to train as one program; 1 for one after another.
+
+    Measured with batches of 128 on one CPU core; see `benchmarks/together.py`.
+
+    Args:
+        model: one of them.
+        example: an input [1, ...] on its device.
+        batch_size: of each network.
+        n: trainings that are to do an epoch.
+    """
+    if n == 1 or not can_stack(model):
+        return 1
+    if example.device.type != "cpu":
+        return n
+    if not _has_convolutions(model):
+        return n if sum(p.numel() for p in model.parameters()) < _WIDE else 1
+    most = max(1, _LARGEST // (batch_size * _largest_layer(model, example)))
+    return -(-n // -(-n // most))  # groups of equal size
+
+
+def _has_convolutions(model: nn.Module) -> bool:
+    return any(parameter.ndim == 4 for parameter in model.parameters())
+
+
+@torch.no_grad()
+def _largest_layer(model: nn.Module, example: Tensor) -> int:
+    """Return the most numbers that a layer returns for one example."""
+    sizes: list[int] = []
+
+    def note(module: nn.Module, inputs: object, output: Tensor) -> None:
+        sizes.append(output.numel())
+
+    handles = [module.register_forward_hook(note) for module in model.modules()]
+    try:
+        model(example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return max(sizes)
 
 
 @dataclass(frozen=True)

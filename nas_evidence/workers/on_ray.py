@@ -8,6 +8,7 @@ this module imports ray.
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import ray._private.node as ray_node
 import ray._private.worker as ray_worker
 from ray.exceptions import (
     ActorDiedError,
@@ -31,15 +33,27 @@ from nas_evidence.data import ArrayData
 from nas_evidence.record import TrialRecord
 from nas_evidence.spec import Assignment, ResourceSpec
 from nas_evidence.workers.node_check import NODE_LOST, Answered, Look, NodeCheck
+from nas_evidence.workers.own_cluster import (
+    WATCH_EVERY,
+    ClusterLostError,
+    answers,
+    clear_leftovers,
+    forget_session,
+    note_session,
+    watch,
+)
 from nas_evidence.workers.packing import SHARES, Node, Slot, share_for
 from nas_evidence.workers.pool import PATIENCE, Pool, Pooled
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 from nas_evidence.workers.protocol import Event, Launch, Verdict
 from nas_evidence.workers.quiet import signals_deferred, stderr_to
+from nas_evidence.workers.reachable import check_reachable
 
 _LOG = logging.getLogger(__name__)
 #: A worker that has not started after this many seconds is given up.
 START_TIMEOUT = 120.0
+#: Longest wait for the process to be replaced after Ray has died, seconds.
+LOST_PATIENCE = 60.0
 #: Seconds between two looks at the nodes of the cluster.
 LOOK_EVERY = 2.0
 
@@ -74,6 +88,8 @@ class RayExecutor:
         gpu_memory_bytes: Memory of one GPU; queried if not given.
         memory_of: Estimates a trial's memory in bytes; `training/cost.py` by default.
         make_worker: Has the signature of `Worker`; for tests and benchmarks.
+        on_cluster_lost: Called from a thread when Ray dies on this machine. Ray itself ends this
+            process soon after; without it `poll` raises an error if there is time.
 
     Raises:
         ValueError: the cluster cannot hold the workers, they do not start, or a node does not
@@ -92,11 +108,16 @@ class RayExecutor:
         gpu_memory_bytes: int | None = None,
         memory_of: Callable[[Assignment], int] | None = None,
         make_worker: MakeWorker | None = None,
+        on_cluster_lost: Callable[[], None] | None = None,
     ) -> None:
+        self.notices: list[str] = []  # about the cluster, to be shown to the user
+        self._on_lost = on_cluster_lost
+        self._is_alive: Callable[[], bool] = lambda: True
         self._resources, self._logs, self._make_worker = resources, logs, make_worker
         self._memory_of = memory_of or (lambda assignment: _estimated_bytes(assignment, arrays))
         self._gpu_memory = gpu_memory_bytes
         self._until_close = ExitStack()
+        self._stop_watching: Callable[[], None] = lambda: None
         self._store = store or str(logs)
         self._check: NodeCheck | None = None
         share = None if resources.gpus == "auto" else float(resources.gpus)
@@ -143,6 +164,7 @@ class RayExecutor:
         Raises:
             ValueError: no node has had room for a worker for 30 s, or workers fail to start.
         """
+        self._check_cluster()
         self._refill()
         calls = {w.call: w for w in self._pool.workers if w.call is not None}
         if not calls:
@@ -173,6 +195,9 @@ class RayExecutor:
 
     def close(self) -> None:
         """Stop the workers, and the cluster if we started it; Ctrl-C is deferred until then."""
+        if self._on_lost is not None and not self._is_alive():
+            self._check_cluster()
+        self._stop_watching()
         with signals_deferred(), stderr_to(self._logs / "ray.log"):
             self._pool.close()
             ray.shutdown()
@@ -243,10 +268,16 @@ class RayExecutor:
 
     def _connect(self, address: str | None, namespace: str | None) -> None:
         resources = self._resources
+        if address is not None and address != "auto":
+            check_reachable(address)
+        if left := clear_leftovers(self._logs):
+            self.notices.append(left)
         # address="local": never join a cluster that happens to be running.
         ours = {"num_cpus": resources.workers * resources.cpus, "include_dashboard": False}
         with signals_deferred(), stderr_to(self._logs / "ray.log"):
             self._until_close.enter_context(_prints_to(self._logs / "ray.log"))
+            if address is None:
+                self._until_close.enter_context(_only_what_trials_need())
             try:
                 ray.init(
                     address=address or "local",
@@ -263,6 +294,47 @@ class RayExecutor:
                     f"no Ray cluster can be joined at {address} ({str(error).splitlines()[0]}); "
                     "check that it runs and that RAY_AUTH_TOKEN or ~/.ray/auth_token is its token."
                 ) from None
+            self._watch(ours=address is None)
+
+    def _check_cluster(self) -> None:
+        """Leave the rest to `on_cluster_lost` if Ray has died here: it does not come back.
+
+        Raises:
+            ClusterLostError: Ray has died, and nobody else ends this process.
+        """
+        if self._is_alive():
+            return
+        if self._on_lost is not None:
+            time.sleep(LOST_PATIENCE)
+        raise ClusterLostError("Ray has died on this machine.")
+
+    def _watch(self, *, ours: bool) -> None:
+        """Notice the death of the raylet; note what our own cluster is, to clear it away."""
+        node = ray_worker._global_node
+        socket, raylets = Path(node.raylet_socket_name), node.all_processes.get("raylet", ())
+
+        def is_alive() -> bool:
+            if ours:
+                return all(raylet.process.poll() is None for raylet in raylets)
+            return answers(socket)
+
+        def lost() -> None:
+            _LOG.error("cluster_lost")
+            gone.set()
+            if ours:
+                with suppress(Exception):
+                    node.kill_all_processes(check_alive=False, allow_graceful=False)
+            if self._on_lost is not None:
+                self._on_lost()
+
+        if ours:
+            session = Path(node.get_session_dir_path())
+            note_session(self._logs, session)
+            self._until_close.callback(forget_session, self._logs, session)
+        # The socket of a cluster that is not ours is asked once a second, not at every poll.
+        gone = threading.Event()
+        self._is_alive = is_alive if ours else lambda: not gone.is_set()
+        self._stop_watching = watch(is_alive, lost, every=WATCH_EVERY if ours else 1.0)
 
     def _refill(self) -> None:
         if time.monotonic() - self._looked > LOOK_EVERY:
@@ -303,12 +375,15 @@ class RayExecutor:
             self._look()
             with_gpus = [node for node in pool.nodes if node.gpus]
             pool.share = pool.share if not auto else None if with_gpus else 0.0
-            lacking = pool.missing(1 if pool.share is None else self._resources.workers)
+            wanted, least = self._resources.workers, self._resources.min_workers
+            lacking = pool.missing(1 if pool.share is None else min(least, wanted))
             if not lacking:
                 break
             if time.monotonic() >= end:
                 raise ValueError(f"{lacking}.")
             time.sleep(0.5)
+        if pool.share is not None and (few := pool.missing(wanted)):
+            self.notices.append(f"{few.partition(';')[0]}; more workers start when nodes join.")
         if pool.share is None and not self._gpu_memory:
             self._gpu_memory = _smallest_gpu(with_gpus)
             if not self._gpu_memory:
@@ -316,6 +391,24 @@ class RayExecutor:
                     f"the cluster counts {sum(n.gpus for n in with_gpus)} GPUs, but torch finds "
                     "none there; install torch for CUDA, or set gpus = 0 in [resources]."
                 )
+
+
+@contextmanager
+def _only_what_trials_need() -> Iterator[None]:
+    """Start a local cluster without its dashboard server and the monitor of its autoscaler.
+
+    Nothing here asks either; each is a process that takes about a second of CPU time and 100 MB,
+    and `ray.init` waits for the former even with `include_dashboard=False`.
+    """
+    unused = ("start_api_server", "start_monitor")
+    before = {name: getattr(ray_node.Node, name) for name in unused}
+    for name in unused:
+        setattr(ray_node.Node, name, lambda self, **_: None)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(ray_node.Node, name, method)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import nas_evidence
 from nas_evidence.data import ArrayData, load
 from nas_evidence.driver.driver import Driver
 from nas_evidence.exporting import export_winner, load_exported
+from nas_evidence.sealing import read_tensors, sealed_tensors
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.study_folder import open_study
 from nas_evidence.store import read_table
@@ -66,7 +67,8 @@ def test_the_best_trial_is_exported_with_all_its_files(
     assert report.trial_id == max(values, key=lambda i: values[i])
     names = {path.name for path in (tmp_path / "e").iterdir()}
     assert names == {
-        "architecture.toml", "model.safetensors", "model.pt2", "evidence.json", "MODEL_CARD.md"
+        "architecture.toml", "model.safetensors", "model.pt2", "evidence.json", "SHA256SUMS",
+        "MODEL_CARD.md"
     }  # fmt: skip
     described = tomllib.loads((tmp_path / "e" / "architecture.toml").read_text())
     assert described["family"] == report.architecture.family
@@ -157,7 +159,10 @@ def test_weights_of_another_model_are_refused(
 ) -> None:
     kept = folder / "models" / "1.safetensors"
     weights = kept.read_bytes()
-    kept.write_bytes(weights[:-8] + b"\x00\x00\x80\x3f" * 2)  # the last two weights become 1
+    tensors, header = read_tensors(kept)
+    del header["blake2b"]
+    next(iter(tensors.values())).view(-1)[:2] = 1.0
+    kept.write_bytes(sealed_tensors(tensors, header))
     try:
         with pytest.raises(ArithmeticError, match="not the same model"):
             export_winner(folder, tmp_path / "e", arrays, trial_id=1)

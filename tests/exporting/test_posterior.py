@@ -122,3 +122,20 @@ def test_more_data_never_raise_the_variance() -> None:
     )
     before, after = (p.output_covariance(model, x).diagonal(dim1=1, dim2=2) for p in (few, many))
     assert (after <= before + 1e-12).all()
+
+
+def test_a_layer_wider_than_the_data_has_the_prior_variance_outside_their_span(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "MOST_FULL", 0)
+    model, (x, _) = network(), data(2)
+    labels, delta = torch.arange(len(x)) % 2, precisions(model)
+    expected = fit_posterior(model, x, labels, Categorical(), delta)
+    monkeypatch.setattr("nas_evidence.curvature.wide.WIDE", 1)
+    found = fit_posterior(model, x, labels, Categorical(), delta)
+    assert any(name.endswith("/outside") for name in found.tensors)
+    assert not any(name.endswith("/outside") for name in expected.tensors)
+    new, _ = data(4)
+    torch.testing.assert_close(
+        found.output_covariance(model, new), expected.output_covariance(model, new)
+    )

@@ -24,7 +24,7 @@ from nas_evidence.training.loop import (
     train_epoch,
     train_epochs,
 )
-from nas_evidence.training.together import is_stacked
+from nas_evidence.training.together import is_stacked, n_together
 
 EPOCHS = 3
 
@@ -211,9 +211,11 @@ def test_parameters_own_their_memory_after_an_epoch(data: TensorData) -> None:
 
 def test_a_network_with_an_unknown_layer_trains_alone(data: TensorData) -> None:
     members = members_of(data, torch.float32, (20, 20), seed=3)
-    assert is_stacked(members[0].training.model, 2)
-    assert not is_stacked(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh()), 2)
-    assert not is_stacked(nn.Sequential(nn.Flatten(), nn.Linear(64, 2048)), 2)  # too wide to gain
+    x = data.x_train[:1]
+    unknown = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh())
+    assert n_together(members[0].training.model, x, 128, 2) == 2
+    assert n_together(unknown, x, 128, 2) == 1
+    assert not is_stacked(unknown, 1)
     own = [copy.deepcopy(members[0]), copy.deepcopy(members[0])]
     for member in own:
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10))
@@ -221,6 +223,20 @@ def test_a_network_with_an_unknown_layer_trains_alone(data: TensorData) -> None:
         vars(member.training).update(vars(states))
     assert train_epochs(own) == [None, None]
     assert [member.training.epoch for member in own] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("channels", "n", "size"), [(2, 8, 8), (48, 2, 2), (48, 5, 2), (500, 3, 1)]
+)
+def test_networks_train_together_as_far_as_they_gain(
+    channels: int, n: int, size: int, data: TensorData
+) -> None:
+    """On a CPU; on an accelerator as many as there are."""
+    model = nn.Sequential(nn.Conv2d(1, channels, 3, padding=1))
+    assert n_together(model, data.x_train[:1], 128, n) == size
+    assert n_together(model.to("meta"), data.x_train[:1].to("meta"), 128, n) == n
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 2048))
+    assert n_together(wide, data.x_train[:1], 128, n) == 1
 
 
 class _Copies(TorchDispatchMode):

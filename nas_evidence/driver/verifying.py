@@ -1,0 +1,135 @@
+"""Check all that a study folder holds, without changing any of it."""
+
+import contextlib
+import re
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nas_evidence.codec import StudyError
+from nas_evidence.driver.reconcile import difference, known_proposals
+from nas_evidence.exporting.sums import wrong_sums
+from nas_evidence.proposing.proposer import Proposer
+from nas_evidence.sealing import DamagedError, read_tensors
+from nas_evidence.spec import StudySpec
+from nas_evidence.storage.conditions import check_conditions
+from nas_evidence.storage.database import database_of, sqlite_damage
+from nas_evidence.storage.journal import broken_lines
+from nas_evidence.storage.study_folder import read_study
+from nas_evidence.store import Stock, take_stock
+from nas_evidence.training.checkpoint import read_checkpoint
+
+_HOME, _ATTEMPT = re.compile(r"\d{6,}"), re.compile(r"attempt-\d+")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it was written.
+
+    place   relative to the study folder
+    """
+
+    place: str
+    problem: str
+
+
+def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Finding]:
+    """Return all that is wrong in a study folder, in order of place.
+
+    Args:
+        folder: A study folder.
+        with_checkpoints: Whether checkpoints are there; of a store only their names are fetched.
+    """
+    found: list[Finding] = []
+    study = _study(folder, found)
+    stock = take_stock(folder)
+    found += _tables(folder, stock)
+    if study is not None:
+        found += _database(folder, study, stock)
+    if n := broken_lines(folder):
+        found.append(Finding("logs/events.jsonl", f"{n} lines cannot be used"))
+    found += _models(folder)
+    found += _checkpoints(folder) if with_checkpoints else ()
+    found += [
+        Finding(f"export/{name}", "missing, or not as it was written")
+        for name in wrong_sums(folder / "export")
+    ]
+    return sorted(found, key=lambda finding: finding.place)
+
+
+def _study(folder: Path, found: list[Finding]) -> StudySpec | None:
+    try:
+        study = read_study(folder)
+    except StudyError as error:
+        found += [Finding("study.toml", message) for message in error.messages]
+        return None
+    try:
+        check_conditions(folder, study)
+    except ValueError as error:
+        found.append(Finding("study.toml", str(error)))
+    return study
+
+
+def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
+    for file in stock.unreadable:
+        yield Finding(file.path.relative_to(folder).as_posix(), file.reason)
+    for trial_id in sorted(stock.short):
+        yield Finding("trials", f"trial {trial_id} lacks rows of evidence, terms or curves")
+    hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}
+    if len(hashes) > 1:
+        yield Finding("trials", f"the trials ran under {len(hashes)} different conditions")
+
+
+def _database(folder: Path, study: StudySpec, stock: Stock) -> Iterator[Finding]:
+    database = database_of(folder, study)
+    if not isinstance(database, Path):
+        return  # its server checks it
+    if not database.exists():
+        if stock.rows:
+            yield Finding(database.name, "missing, although there are results")
+        return
+    if damage := sqlite_damage(database):
+        yield Finding(database.name, damage)
+        return
+    with tempfile.TemporaryDirectory() as place:  # opening it writes
+        copy = Path(place) / database.name
+        with (
+            contextlib.closing(sqlite3.connect(database)) as source,
+            contextlib.closing(sqlite3.connect(copy)) as target,
+        ):
+            source.backup(target)
+        known = known_proposals(study, folder, stock.rows)
+        try:
+            if why := difference(Proposer(study, copy), known, stock.rows, study):
+                yield Finding(database.name, why)
+        except Exception as error:  # whatever a damaged content leads to
+            yield Finding(database.name, f"cannot be read: {str(error).splitlines()[0]}")
+
+
+def _models(folder: Path) -> Iterator[Finding]:
+    for path in sorted((folder / "models").glob("*")):
+        try:
+            read_tensors(path)
+        except (OSError, DamagedError) as error:
+            yield Finding(f"models/{path.name}", _short(error, path))
+
+
+def _checkpoints(folder: Path) -> Iterator[Finding]:
+    for home in sorted((folder / "checkpoints").glob("*")):
+        if home.name == "retrained":
+            continue
+        if not _HOME.fullmatch(home.name) or not home.is_dir():
+            yield Finding(f"checkpoints/{home.name}", "not the folder of a trial")
+            continue
+        for path in sorted(home.glob("attempt-*/epoch-*.pt")):
+            try:
+                read_checkpoint(path)
+            except (OSError, DamagedError) as error:
+                name = path.relative_to(folder).as_posix()
+                yield Finding(name, _short(error, path))
+
+
+def _short(error: Exception, path: Path) -> str:
+    return str(error).replace(f"{path} is ", "").replace(str(path), path.name)

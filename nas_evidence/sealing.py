@@ -1,0 +1,88 @@
+"""Checksums inside the files of tensors: a flipped bit never becomes another result.
+
+    checkpoint     32 bytes of BLAKE2b after the content, with a mark; no file beside another that
+                   a crash could separate from it
+    safetensors    `blake2b` in the header, over names, types, shapes, values and the other
+                   entries of the header, so that any reader of safetensors can read the file
+
+Files of earlier versions have no checksum and are read as they are.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, uint8
+
+_MARK = b"nas-evidence/blake2b:"
+_SIZE = 32
+_KEY = "blake2b"
+
+
+class DamagedError(ValueError):
+    """A file does not match its checksum, or cannot be read at all."""
+
+
+def sealed(content: bytes | memoryview) -> bytes:
+    """Return content with its checksum appended."""
+    content = bytes(content)
+    return content + _MARK + hashlib.blake2b(content, digest_size=_SIZE).digest()
+
+
+def unsealed(content: bytes, path: Path) -> bytes:
+    """Return content without its checksum.
+
+    Raises:
+        DamagedError: the checksum is wrong, or the mark before it is damaged.
+    """
+    body, tail = content[: -_SIZE - len(_MARK)], content[-_SIZE - len(_MARK) :]
+    if tail[: len(_MARK)] != _MARK:
+        # An archive ends with the record of its end; more behind it is a damaged mark.
+        if content[:2] == b"PK" and content[-22:-18] == b"PK\x05\x06":
+            return content
+        raise DamagedError(f"{path} is damaged: it does not end with its checksum.")
+    if hashlib.blake2b(body, digest_size=_SIZE).digest() != tail[len(_MARK) :]:
+        raise DamagedError(f"{path} is damaged: its content does not match its checksum.")
+    return body
+
+
+def sealed_tensors(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> bytes:
+    """Return a safetensors file with a checksum in its header."""
+    whole = {**header, _KEY: _checksum(tensors, header)}
+    content: bytes = save(dict(tensors), metadata=whole)
+    return content
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return tensors and header of a safetensors file.
+
+    Raises:
+        DamagedError: it cannot be read, or does not match its checksum.
+        OSError: there is no such file, or the disk fails.
+    """
+    content = path.read_bytes()
+    try:
+        size = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + size]).get("__metadata__", {})
+        tensors: dict[str, Tensor] = load(content)
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{path} is damaged: {str(error).splitlines()[0]}.") from None
+    except (OverflowError, RuntimeError, MemoryError) as error:
+        raise DamagedError(f"{path} is damaged: {type(error).__name__}.") from None
+    kept = {key: value for key, value in header.items() if key != _KEY}
+    if _KEY in header and header[_KEY] != _checksum(tensors, kept):
+        raise DamagedError(f"{path} is damaged: its content does not match its checksum.")
+    return tensors, header
+
+
+def _checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps(sorted(header.items())).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(tensor.reshape(-1).view(uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,134 @@
+"""The local cluster that a driver starts: watched while it runs, and cleared away afterwards.
+
+Ray ends the driver's process without a word when its raylet dies. A thread here notices first and
+says so. If the driver itself is killed, Ray's processes may live on for a minute and their session
+folder for ever: `logs/ray-session.json` says what was started, and the next driver of the study
+ends what is left of it. A process is only ended if it started when the record says it did.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from nas_evidence.files import write_whole
+
+_LOG = logging.getLogger(__name__)
+_NAME = "ray-session.json"
+#: Seconds between two looks; Ray leaves 0.3 s at the least.
+WATCH_EVERY = 0.1
+
+
+class ClusterLostError(RuntimeError):
+    """The cluster of this machine is gone; everything that was stored is safe."""
+
+
+def watch(
+    is_alive: Callable[[], bool], on_lost: Callable[[], None], *, every: float = WATCH_EVERY
+) -> Callable[[], None]:
+    """Call `on_lost` once, from a thread, when `is_alive` turns false; return how to stop."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(every):
+            if not is_alive():
+                on_lost()
+                return
+
+    threading.Thread(target=look, daemon=True, name="watch-cluster").start()
+    return over.set
+
+
+def answers(path: Path) -> bool:
+    """Return whether a process listens at a socket of this machine."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(str(path))
+        except TimeoutError:  # busy, but there
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def note_session(logs: Path, session: Path) -> None:
+    """Record the session folder and the processes that this process has started below it."""
+    facts = {"session": str(session), "processes": _descendants(os.getpid())}
+    write_whole(logs / _NAME, json.dumps(facts))
+
+
+def forget_session(logs: Path, session: Path) -> None:
+    """Remove the folder of a session that has ended, and its record."""
+    _remove(session)
+    with contextlib.suppress(OSError):
+        (logs / _NAME).unlink(missing_ok=True)
+
+
+def clear_leftovers(logs: Path) -> str:
+    """End what an earlier driver of this study has left running; return a line about it, or ""."""
+    try:
+        facts = json.loads((logs / _NAME).read_text(encoding="utf-8"))
+        session, processes = Path(facts["session"]), dict(facts["processes"])
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        _LOG.warning("session_unreadable error=%r", error)
+        return ""
+    ended = 0
+    for pid, started in processes.items():
+        if _started(int(pid)) == started:
+            with contextlib.suppress(OSError):
+                os.kill(int(pid), signal.SIGKILL)
+                ended += 1
+    forget_session(logs, session)
+    if session.exists():
+        return f"Ray's files of an earlier run could not be removed; they are in {session}."
+    return f"{ended} processes that an earlier run had left were ended." if ended else ""
+
+
+def _remove(session: Path) -> None:
+    # Only what looks like a session of Ray, whatever a record says.
+    if session.name.startswith("session_") and session.parent.name == "ray":
+        shutil.rmtree(session, ignore_errors=True)
+        latest = session.parent / "session_latest"
+        with contextlib.suppress(OSError):
+            if latest.is_symlink() and latest.readlink().name == session.name:
+                latest.unlink()
+
+
+def _descendants(root: int) -> dict[str, str]:
+    """Return the processes below one: pid -> when it started, in clock ticks since boot."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile
+            parents[int(entry.name)] = int(_facts(int(entry.name))[1])
+    below, new = set[int](), {root}
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new} - below
+        below |= new
+    return {str(pid): started for pid in sorted(below) if (started := _started(pid))}
+
+
+def _started(pid: int) -> str:
+    try:
+        return f"{_boot()} {_facts(pid)[19]}"
+    except (OSError, IndexError):
+        return ""
+
+
+def _facts(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,62 @@
+"""A study without a single score still has a report, and every verb says what is the matter."""
+
+import os
+from pathlib import Path
+
+import pytest
+from fakes import FakeExecutor
+from faulty import call, run, stopped, study
+
+from nas_evidence.record import TrialStatus
+from nas_evidence.storage.study_folder import open_study
+
+OUTCOMES = [
+    TrialStatus.INFEASIBLE, TrialStatus.DIVERGED, TrialStatus.CANCELLED, TrialStatus.FAILED,
+]  # fmt: skip
+SPEC = study(n_trials=3)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
+
+
+@pytest.mark.parametrize("status", OUTCOMES)
+def test_all_trials_ended_without_a_score(
+    tmp_path: Path, status: TrialStatus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_study(tmp_path, SPEC)
+    run(SPEC, tmp_path, FakeExecutor(misbehave=lambda assignment: status))
+    for verb in (("report", tmp_path), ("watch", tmp_path), ("status", tmp_path)):
+        code, text, said = call(capsys, *verb)
+        assert (code, said) == (0, ""), (verb, said)
+        assert text
+    code, text, said = call(capsys, "resume", tmp_path)
+    assert code == 1
+    assert "no trial is complete" in said
+    assert f"trials: 3 {status}" in text
+    code, _, said = call(capsys, "export", tmp_path, "--to", tmp_path / "out")
+    assert code == 2
+    assert said.count("\n") == 1
+
+
+def test_a_report_of_a_study_without_any_trial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_study(tmp_path, SPEC)
+    code, text, said = call(capsys, "report", tmp_path)
+    assert (code, said) == (0, "")
+    assert "report: " in text
+    code, _, said = call(capsys, "show", tmp_path, 0)
+    assert code == 2
+    assert "no finished trial 0" in said
+
+
+def test_a_report_while_only_one_trial_has_a_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_study(tmp_path, SPEC)
+    stopped(SPEC, tmp_path, 1)
+    code, text, said = call(capsys, "report", tmp_path)
+    assert (code, said) == (0, "")
+    assert "report: " in text

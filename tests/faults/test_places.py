@@ -1,0 +1,140 @@
+"""Disks that cannot be written, odd files in a folder, foreign locks: one sentence, no block."""
+
+import errno
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from fakes import FakeExecutor
+from faulty import call, run, stopped, study
+
+from nas_evidence.storage.faults import about_disk
+from nas_evidence.storage.study_folder import (
+    Lease,
+    is_locked,
+    lease_of,
+    locked,
+    open_study,
+    refuse_if_held,
+    study_status,
+)
+from nas_evidence.store import finished
+
+SPEC = study(n_trials=3)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
+
+
+def foreign(expires_in: float) -> Lease:
+    return Lease(4321, "elsewhere", "another boot", time.time() + expires_in)
+
+
+def test_a_lease_of_a_clock_that_ran_ahead_is_told_and_can_be_stolen(tmp_path: Path) -> None:
+    ahead = foreign(expires_in=10 * 24 * 3600.0)
+    with pytest.raises(ValueError, match="only a clock that ran ahead"):
+        refuse_if_held(ahead, tmp_path, steal=False)
+    refuse_if_held(ahead, tmp_path, steal=True)
+    with pytest.raises(ValueError, match="another process works on"):
+        refuse_if_held(foreign(expires_in=30.0), tmp_path, steal=True)
+    forever = foreign(expires_in=1e300)
+    with pytest.raises(ValueError, match="only a clock that ran ahead"):
+        refuse_if_held(forever, tmp_path, steal=False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe\x00garbage", "{}".encode("utf-16"), b"[1]", b'{"pid": "x"}', b"{" * 10_000],
+)
+def test_a_lock_of_unknown_content_blocks_nothing(tmp_path: Path, content: bytes) -> None:
+    open_study(tmp_path, SPEC)
+    (tmp_path / "lock").write_bytes(content)
+    assert not is_locked(tmp_path)
+    assert study_status(tmp_path).state == "stopped"
+    with locked(tmp_path):
+        assert is_locked(tmp_path)
+    assert lease_of(json.dumps({"pid": 1, "host": 2, "boot_id": 3, "expires_at": "x"})) is None
+
+
+def test_stray_names_among_the_checkpoints_block_nothing(tmp_path: Path) -> None:
+    stopped(SPEC, tmp_path, 1)
+    for name in (
+        "000002.bak/attempt-1",
+        "000001/attempt-x",
+        "000001/attempt-1.old",
+        "0 copy",
+        "x",
+    ):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    (tmp_path / "checkpoints" / "12notes.txt").write_text("mine")
+    run(SPEC, tmp_path)
+    assert len(finished(tmp_path)) == 3
+    assert (tmp_path / "checkpoints" / "12notes.txt").exists()
+
+
+def test_lines_of_the_journal_without_a_key_block_nothing(tmp_path: Path) -> None:
+    stopped(SPEC, tmp_path, 1)
+    with (tmp_path / "logs" / "events.jsonl").open("a") as journal:
+        journal.write('{"t": 1.0, "event": "end"}\n{"event": "ask"}\n{"t": 1, "event": ["x"]}\n')
+        journal.write('{"t": 1.0, "event": "rung", "trial_id": 1, "epoch": 2}\n[]\n')
+        journal.write("[" * 100_000 + "\n")
+    run(SPEC, tmp_path)
+    assert len(finished(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
+@pytest.mark.parametrize("verb", ["report", "search"])
+def test_a_disk_that_cannot_be_written_gets_one_sentence_and_no_file_elsewhere(
+    tmp_path: Path,
+    verb: str,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    folder = tmp_path / "s"
+    open_study(folder, SPEC)
+    run(SPEC, folder, FakeExecutor())
+    monkeypatch.chdir(here)
+
+    def full(self: Path, *_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code), str(self))
+
+    what = "open" if verb == "search" else "write_text"
+    if verb == "report":
+        monkeypatch.setattr(Path, what, full)
+        given: tuple[object, ...] = ("report", folder)
+    else:
+        monkeypatch.setattr("nas_evidence.storage.study_folder.write_whole", full)
+        given = ("search", "digits", "--out", tmp_path / "new")
+    exit_code, _, said = call(capsys, *given)
+    assert exit_code in (1, 2)
+    assert os.strerror(code) in said
+    assert said.count("\n") == 1
+    assert not list(here.iterdir())
+
+
+def test_the_sentence_about_a_disk_names_place_and_remedy() -> None:
+    error = OSError(errno.EROFS, "Read-only file system", "/a/b")
+    assert about_disk(error).startswith("cannot write at /a/b: Read-only file system; give this")
+
+
+def test_an_unexpected_error_leaves_no_file_in_the_working_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def wrong(*_: object, **__: object) -> None:
+        raise RuntimeError("no such luck\nsecond line")
+
+    monkeypatch.setattr("nas_evidence.codec.load_study", wrong)
+    monkeypatch.setattr("nas_evidence.cli.options.load_study", wrong)
+    code, _, said = call(capsys, "validate", "digits")
+    assert code == 1
+    assert said.startswith("unexpected RuntimeError: no such luck; ")
+    assert not list(tmp_path.iterdir())

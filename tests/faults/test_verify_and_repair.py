@@ -1,0 +1,136 @@
+"""`verify` finds what was damaged, and `repair` restores it without touching what is sound."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from commands import TINY, found, hashes, write_study
+from faulty import Damage, call, flipped
+
+STUDY = TINY.replace('[sampler]\nname = "random"', '[sampler]\nname = "tpe"')
+
+
+@pytest.fixture(scope="module")
+def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study of real trials; `calm` beside it holds another name of its tables."""
+    from faulty import quiet_call
+
+    home = tmp_path_factory.mktemp("verify")
+    path = write_study(home, STUDY)
+    assert quiet_call("search", path, "--out", home / "s", "--executor", "inline") == 0
+    return home / "s"
+
+
+@pytest.fixture
+def folder(finished_study: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished_study, tmp_path / "s"))
+
+
+def torn(name: str) -> Damage:
+    def damage(folder: Path) -> object:
+        path = folder / name
+        return path.write_bytes(path.read_bytes()[:-40])
+
+    return damage
+
+
+def edited(folder: Path) -> None:
+    path = folder / "study.toml"
+    path.write_text(path.read_text().replace("epochs = 4", "epochs = 6"))
+
+
+def without_a_key(folder: Path) -> None:
+    with (folder / "logs/events.jsonl").open("a") as file:
+        file.write('{"t": 1.0, "event": "tell"}\n')
+
+
+DAMAGES: dict[str, Damage] = {
+    "evidence/000001-a1.parquet": torn("evidence/000001-a1.parquet"),
+    "curves/000002-a1.parquet": lambda folder: flipped(folder / "curves/000002-a1.parquet", 300),
+    "study.db": torn("study.db"),
+    "study.toml": edited,
+    "models/1.safetensors": torn("models/1.safetensors"),
+    "export/model.safetensors": torn("export/model.safetensors"),
+    "logs/events.jsonl": without_a_key,
+}
+
+
+@pytest.mark.parametrize("place", DAMAGES)
+def test_what_is_damaged_is_found_and_restored_and_the_rest_untouched(
+    folder: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, said = call(capsys, "verify", folder)
+    assert (code, said) == (0, "everything is as it was written.\n")
+    before, sound = found(folder, without=["attempt"]), hashes(folder)
+    DAMAGES[place](folder)
+    code, text, said = call(capsys, "verify", folder)
+    assert code == 1
+    assert place in text
+    assert "repair" in said
+    code, text, said = call(capsys, "repair", folder)
+    assert (code, said) == (0, "")
+    assert place.split("/")[0] in text or "database" in text
+    code, text, said = call(capsys, "verify", folder)
+    assert (code, text) == (0, ""), text
+    now = found(folder, without=["attempt"])
+    for name, frame in before.items():
+        pd.testing.assert_frame_equal(now[name], frame, check_exact=True)
+    kept = hashes(folder)
+    for name, digest in sound.items():
+        assert name == place or kept[name] == digest
+    assert call(capsys, "repair", folder)[1] == "nothing to repair.\n"
+
+
+def test_a_study_file_edited_by_hand_is_refused_by_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited(folder)
+    code, _, said = call(capsys, "resume", folder, "--executor", "inline", "--trials", 5)
+    assert code == 2
+    assert "plan.epochs: 4 then, 6 now" in said
+    assert "repair" in said
+
+
+def test_other_data_under_the_same_name_are_refused(
+    folder: Path, finished_study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = finished_study.parent
+    kept = (home / "data.npz").read_bytes()
+    try:
+        write_study(home, STUDY, mix_test_labels=True)
+        code, _, said = call(capsys, "resume", folder, "--executor", "inline", "--trials", 5)
+    finally:
+        (home / "data.npz").write_bytes(kept)
+    assert code == 2
+    assert "is not the one that the trials" in said
+
+
+def test_every_row_has_the_hash_of_what_decides_it(folder: Path) -> None:
+    hash_of = found(folder)["trials"]["content_hash"]
+    assert hash_of.nunique() == 1
+    assert (folder / "logs" / f"conditions-{hash_of[0]}.toml").is_file()
+
+
+def test_a_torn_table_of_a_finished_study_runs_its_trial_again_on_resume(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = found(folder, without=["attempt"])
+    torn("curves/000003-a1.parquet")(folder)
+    code, text, _ = call(capsys, "resume", folder, "--executor", "inline")
+    assert code == 0
+    assert "1 damaged files were moved" in text
+    now = found(folder, without=["attempt"])
+    for name, frame in before.items():
+        pd.testing.assert_frame_equal(now[name], frame, check_exact=True)
+
+
+def test_torn_weights_of_the_winner_block_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (folder / "models").iterdir():
+        path.write_bytes(b"torn")
+    shutil.rmtree(folder / "export")
+    code, text, _ = call(capsys, "resume", folder, "--executor", "inline")
+    assert code == 0
+    assert "export:" in text
