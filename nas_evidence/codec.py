@@ -143,6 +143,7 @@ def parse_study(text: str, path: str, overrides: Iterable[str] = ()) -> StudySpe
         _apply_override(raw, override, places, messages)
     if is_of_version_0_1(raw):
         raw["plan"]["settle"] = 0
+    raw = _without_automatic(raw)
     raw, refused = without_fixed(raw)
     messages += [f"{places.of(name)}: {mistake}" for name, mistake in refused.items()]
     study = _check(raw, places, messages)
@@ -151,9 +152,20 @@ def parse_study(text: str, path: str, overrides: Iterable[str] = ()) -> StudySpe
     return study
 
 
+def _without_automatic(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a study without `epochs = "auto"`, which is the same as no value."""
+    plan = raw.get("plan")
+    if not isinstance(plan, Mapping) or plan.get("epochs") != "auto":
+        return dict(raw)
+    return {**raw, "plan": {key: value for key, value in plan.items() if key != "epochs"}}
+
+
 def dump_study(study: StudySpec) -> str:
     """Return the study as TOML with every key explicit; `load_study` reads it back unchanged."""
-    return tomli_w.dumps(_without_none(study.model_dump(mode="json")))
+    keys = _without_none(study.model_dump(mode="json"))
+    if study.plan.automatic:
+        keys["plan"]["epochs"] = "auto"
+    return tomli_w.dumps(keys)
 
 
 def differences(old: StudySpec, new: StudySpec) -> list[str]:

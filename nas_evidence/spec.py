@@ -192,7 +192,9 @@ class TrainingPlan(Frozen):
     mc_draws: Annotated[Count, Unit("draws")] = MC_DRAWS
     """Draws of the `_mc` curvatures at the last evaluation; the estimate is their mean."""
     epochs: Epochs = 40
-    """Most passes over the training data."""
+    """Most passes over the training data. "auto", the default of study files: about 2,500 steps of
+    the optimiser, from 20 to 150 epochs, chosen from the number of training data when the study
+    begins and stored as a number."""
     batch_size: Annotated[Count, Unit("examples")] = 128
     """Examples per step."""
     optimiser: Literal["sgd", "adam"] = "sgd"
@@ -224,6 +226,11 @@ class TrainingPlan(Frozen):
     folds: Annotated[Literal[1, 2], Unit("folds")] = 2
     """Folds that the score `two_fold` predicts: both halves, or only one at half the cost."""
     online: OnlinePlan = OnlinePlan()
+
+    @property
+    def automatic(self) -> bool:
+        """Return whether the number of epochs is still to be chosen from the data."""
+        return "epochs" not in self.model_fields_set
 
     @model_validator(mode="after")
     def _milestones(self) -> "TrainingPlan":

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -120,8 +120,11 @@ class Study:
 
     def report(self, to: str | Path | None = None) -> Path:
         """Write the report and return the path of its page."""
+        from nas_evidence.exporting.judging import kept_judgement
         from nas_evidence.reporting.study import build_report
 
+        with suppress(ValueError, OSError):  # without the data the report does without
+            kept_judgement(self.folder, self.data_root)
         html: Path = build_report(self.folder, None if to is None else Path(to)).html
         return html
 

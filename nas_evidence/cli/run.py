@@ -119,7 +119,10 @@ def search(
         out.print(sentence)
     store = open_store(place or str(default_folder(spec)))
     with store.held(steal=steal):
-        _run(begun(store.folder, spec, asked.source, steal=steal), store, run)
+        spec = begun(
+            store.folder, spec, asked.source, steal=steal, data_root=data_root, download=download
+        )
+        _run(spec, store, run)
 
 
 def resume(

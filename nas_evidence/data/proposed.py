@@ -80,7 +80,16 @@ def training_length(n_rows: int) -> tuple[int, int]:
     ((16, 24), (256, 20))
     """
     batch = 2 ** round(math.log2(max(16.0, min(256.0, n_rows / 80))))
-    return batch, max(20, min(150, round(STEPS * batch / n_rows)))
+    return batch, epochs_for(n_rows, batch)
+
+
+def epochs_for(n_rows: int, batch: int) -> int:
+    """Return the epochs of `epochs = "auto"` for a number of rows and a batch size.
+
+    >>> epochs_for(480, 128), epochs_for(5000, 128), epochs_for(60_000, 128)
+    (150, 64, 20)
+    """
+    return max(20, min(150, round(STEPS * batch / n_rows)))
 
 
 def name_of(path: Path) -> str:
