@@ -329,7 +329,7 @@ def driver_and_disk() -> str:
          f"{r['journal_bytes'] / 1e6:.2f}", f"{r['fsyncs_per_trial']:.0f}"]
         for r in chosen
     ]  # fmt: skip
-    header = "64 GPUs,slices,driver in ms per trial (of it Ray),of a core,memory in MB,files"
+    header = "64 GPUs,slices of main trainings,driver in ms per trial (of it Ray),of a core,memory in MB,files"
     header += ",Parquet in MB,database in MB,journal in MB,fsyncs per trial"
     return table(header.split(","), lines)
 
