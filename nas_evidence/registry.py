@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from nas_evidence.families import add_family, is_family
+
 #: What holds on linear-Gaussian models at the mode: equal, a lower bound, or neither (score only).
 Relation = Literal["EXACT_ON_LINEAR", "LOWER_BOUND", "SCORE"]
 #: "python": only in Python and the audit, not in studies.
@@ -344,10 +346,10 @@ def curvatures_of(names: Iterable[str]) -> set[str]:
 
 
 def import_outside(names: Iterable[str]) -> None:
-    """Import the scores among `names` from outside the package, which runs their code.
+    """Import the scores and families among `names` from outside the package: runs their code.
 
     Raises:
-        ValueError: if there is no such module, or no `Score` of that name in it.
+        ValueError: if there is no such module, or no `Score` or family of that name in it.
     """
     for name in filter(is_outside, names):
         module, _, attribute = name.partition(":")
@@ -355,12 +357,16 @@ def import_outside(names: Iterable[str]) -> None:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise ValueError(
-                f"{name} cannot be imported: {error}; it must name a `Score` in a module that "
-                "is installed or is in the folder of the study file."
+                f"{name} cannot be imported: {error}; it must name a `Score` or a family in a "
+                "module that is installed or is in the folder of the study file."
             ) from error
+        if is_family(found):
+            add_family(name, found)
+            continue
         if not isinstance(found, Score):
             raise ValueError(
-                f"{name} must be a nas_evidence.Score, but is a {type(found).__name__}."
+                f"{name} must be a nas_evidence.Score, or a family with `domains` and `build`, "
+                f"but is a {type(found).__name__}."
             )
         _OUTSIDE[name] = replace(found, name=name)
 

@@ -39,6 +39,7 @@ from nas_evidence.domains import (
     Unit,
     masked,
 )
+from nas_evidence.families import domains_of
 from nas_evidence.fixed_keys import without_fixed
 from nas_evidence.registry import (
     ALIASES,
@@ -47,6 +48,7 @@ from nas_evidence.registry import (
     PREFERRED,
     curvatures_of,
     declared,
+    is_outside,
 )
 
 #: Costs of an architecture that can be limited.
@@ -86,6 +88,20 @@ FAMILY_DEFAULTS: Mapping[str, Mapping[str, ParameterValue]] = {
     "resnet": {"depth": 8, "width": 16},
     "linear": {},
 }
+
+
+def defaults_of(family: str) -> Mapping[str, ParameterValue]:
+    """Return the values of parameters that a study omits; families from outside omit none."""
+    return FAMILY_DEFAULTS.get(family, {})
+
+
+def parameters_of(family: str) -> Mapping[str, Domain]:
+    """Return the parameters of a family and the widest domain of each.
+
+    Raises:
+        ValueError: if it is from outside the package and has not been imported.
+    """
+    return domains_of(family) if is_outside(family) else FAMILY_PARAMETERS[family]
 
 
 def _current(name: object) -> object:
@@ -176,7 +192,9 @@ class TrainingPlan(Frozen):
     mc_draws: Annotated[Count, Unit("draws")] = MC_DRAWS
     """Draws of the `_mc` curvatures at the last evaluation; the estimate is their mean."""
     epochs: Epochs = 40
-    """Most passes over the training data."""
+    """Most passes over the training data. "auto", the default of study files: about 2,500 steps of
+    the optimiser, from 20 to 150 epochs, chosen from the number of training data when the study
+    begins and stored as a number."""
     batch_size: Annotated[Count, Unit("examples")] = 128
     """Examples per step."""
     optimiser: Literal["sgd", "adam"] = "sgd"
@@ -208,6 +226,11 @@ class TrainingPlan(Frozen):
     folds: Annotated[Literal[1, 2], Unit("folds")] = 2
     """Folds that the score `two_fold` predicts: both halves, or only one at half the cost."""
     online: OnlinePlan = OnlinePlan()
+
+    @property
+    def automatic(self) -> bool:
+        """Return whether the number of epochs is still to be chosen from the data."""
+        return "epochs" not in self.model_fields_set
 
     @model_validator(mode="after")
     def _milestones(self) -> "TrainingPlan":

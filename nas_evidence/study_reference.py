@@ -29,8 +29,10 @@ from nas_evidence.domains import (
     described,
 )
 from nas_evidence.fixed_keys import FIXED_KEYS
-from nas_evidence.spec import FAMILY_DEFAULTS, FAMILY_PARAMETERS
+from nas_evidence.spec import FAMILY_DEFAULTS, FAMILY_PARAMETERS, TrainingPlan
 
+#: Keys that a study file leaves to the data: their value in `spec.py` is for plans made in Python.
+_AUTOMATIC = {(TrainingPlan, "epochs")}
 #: Longer lists of names are not shown in a row.
 _MOST_NAMES = 8
 
@@ -320,7 +322,8 @@ def _table(kind: type[Frozen]) -> Iterator[str]:
     meaning = meanings(kind)
     for name in keys(kind):
         field = kind.model_fields[name]
-        cells = (f"`{name}`", _type(field), _default(field), _unit(field), meaning[name])
+        default = '`"auto"`' if (kind, name) in _AUTOMATIC else _default(field)
+        cells = (f"`{name}`", _type(field), default, _unit(field), meaning[name])
         yield "| " + " | ".join(cells) + " |"
     yield ""
 

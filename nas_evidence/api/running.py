@@ -81,17 +81,39 @@ class Audience:
 
 
 def begun(
-    folder: Path, spec: StudySpec, source: "Source | None", *, steal: bool = False
+    folder: Path,
+    spec: StudySpec,
+    source: "Source | None",
+    *,
+    steal: bool = False,
+    data_root: Path | None = None,
+    download: bool = False,
 ) -> StudySpec:
     """Create the folder of a study with its data, or continue it; return it as stored there.
+
+    `epochs = "auto"` becomes a number here: the stored one, or one that fits the data.
 
     Raises:
         ValueError: if the folder holds another study, or one of other data.
     """
+    from nas_evidence.data import load
+    from nas_evidence.data.proposed import epochs_for
     from nas_evidence.storage.study_folder import open_study, read_study
 
     if source is not None and (folder / "study.toml").is_file():
         source.check_unchanged(read_study(folder).dataset, folder)
+    if spec.plan.automatic:
+        if (folder / "study.toml").is_file():
+            epochs = read_study(folder).plan.epochs
+        else:
+            root = None if data_root is None else str(data_root)
+            arrays = (
+                source.preview(seed=spec.seed)
+                if source is not None
+                else load(spec.dataset, seed=spec.seed, data_root=root, download=download)
+            )
+            epochs = epochs_for(arrays.n_train, spec.plan.batch_size)
+        spec = spec.model_copy(update={"plan": spec.plan.model_copy(update={"epochs": epochs})})
     stored = open_study(folder, spec, steal=steal)
     if source is not None:
         source.write(folder)

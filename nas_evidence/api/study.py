@@ -3,14 +3,15 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nas_evidence.api.asking import Asked, DataOptions, asked_for, of_source
 from nas_evidence.api.running import Audience, Run, Silent, begun, run_trials
+from nas_evidence.families import add_family, domains_of, reference_of
 from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.spec import StudySpec
+from nas_evidence.spec import FAMILY_PARAMETERS, StudySpec
 
 if TYPE_CHECKING:  # these import pandas and torch
     from contextlib import AbstractContextManager
@@ -119,8 +120,11 @@ class Study:
 
     def report(self, to: str | Path | None = None) -> Path:
         """Write the report and return the path of its page."""
+        from nas_evidence.exporting.judging import kept_judgement
         from nas_evidence.reporting.study import build_report
 
+        with suppress(ValueError, OSError):  # without the data the report does without
+            kept_judgement(self.folder, self.data_root)
         html: Path = build_report(self.folder, None if to is None else Path(to)).html
         return html
 
@@ -169,6 +173,7 @@ def search(
     categorical: Sequence[str] = (),
     numeric: Sequence[str] = (),
     image_size: int | None = None,
+    families: Sequence[Any] | None = None,
     n_trials: int | None = None,
     settings: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -191,6 +196,8 @@ def search(
         categorical: columns to read as categories.
         numeric: columns to read as numbers.
         image_size: pixels along the sides that images are resized to.
+        families: what to search: names of families, and families of your own (see
+            `nas_evidence.families`); by default those that fit the data.
         n_trials: trials to run; by default as the study file says, or 24.
         settings: any key of a study file: {"plan.epochs": 50}.
         out: study folder; by default runs/<name>.
@@ -229,11 +236,33 @@ def search(
     )
     run = Run("inline" if workers == 1 else "ray", data_root=root, allow_code=allow_code)
     resources = asked.spec.resources.model_copy(update={"workers": workers})
-    spec = asked.spec.model_copy(update={"resources": resources})
+    spec = _with_families(asked.spec, families).model_copy(update={"resources": resources})
     audience = _audience(progress)
     for sentence in asked.arrays.meaning.said if asked.arrays else ():
         audience.say(sentence)
     return _run(begun(folder, spec, asked.source), folder, run, audience)
+
+
+def _with_families(spec: StudySpec, families: Sequence[Any] | None) -> StudySpec:
+    """Return a study that searches these families.
+
+    Raises:
+        ValueError: for an unknown name, or an object that is no family.
+    """
+    if families is None:
+        return spec
+    chosen = {}
+    for family in families:
+        if isinstance(family, str):
+            if family not in FAMILY_PARAMETERS:
+                known = ", ".join(FAMILY_PARAMETERS)
+                raise ValueError(f"family {family!r} is unknown; choose among {known}")
+            chosen[family] = spec.family.get(family, FAMILY_PARAMETERS[family])
+        else:
+            reference = reference_of(family)
+            add_family(reference, family)
+            chosen[reference] = domains_of(reference)
+    return spec.model_copy(update={"family": chosen})
 
 
 def resume(

@@ -116,9 +116,9 @@ def validate(
 
 def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
     """Print what the data are and what the study would take."""
+    from nas_evidence.data.task import check_task
     from nas_evidence.driver.runtime import forecast_seconds
     from nas_evidence.durations import rough_duration
-    from nas_evidence.trial import check_task
 
     for sentence in arrays.meaning.said:
         out.print(sentence)

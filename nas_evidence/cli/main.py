@@ -17,6 +17,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import nas_evidence
+from nas_evidence.cli.checking import check_family
 from nas_evidence.cli.cluster import attach, cancel, logs, status, submit
 from nas_evidence.cli.looking import init, validate
 from nas_evidence.cli.mending import repair, verify
@@ -87,7 +88,7 @@ def _root(
 
 VERBS = (
     search, resume, init, validate, show, report, compare, watch, verify, repair, audit, export,
-    predict, submit, status, attach, logs, cancel,
+    predict, submit, status, attach, logs, cancel, check_family,
 )  # fmt: skip
 for verb in VERBS:
     app.command()(verb)

@@ -140,26 +140,13 @@ def judged(folder: Path, data_root: Path | None) -> "Judgement | None":
 
     Where the data or the weights cannot be read the report does without, and the reason is said.
     """
-    from nas_evidence.data import load
-    from nas_evidence.exporting.judging import judge
-    from nas_evidence.judgement import read_judgement, write_judgement
-    from nas_evidence.reporting.tables import first_as_shown
-    from nas_evidence.storage.study_folder import read_study
+    from nas_evidence.exporting.judging import kept_judgement
 
-    spec, stored = read_study(folder), read_judgement(folder)
-    first = first_as_shown(folder, spec.objective)
-    if first is None or (stored is not None and stored.trial_id == first.trial_id):
-        return stored
-    root = None if data_root is None else str(data_root)
     try:
-        arrays = load(spec.dataset, seed=spec.seed, data_root=root, base=folder.resolve())
-        found = judge(folder, arrays)
+        return kept_judgement(folder, data_root)
     except (ValueError, OSError, RuntimeError) as error:
         err.print(f"the winner is not compared with simple models: {error}")
         return None
-    if found is not None:
-        write_judgement(folder, found)
-    return found
 
 
 def write_export(

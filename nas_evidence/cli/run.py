@@ -13,6 +13,7 @@ from rich.live import Live
 
 from nas_evidence.api.running import Audience, Run, begun, run_trials, tell_what_is_stored
 from nas_evidence.cli.cluster import resubmit
+from nas_evidence.cli.interrupting import interruptible
 from nas_evidence.cli.options import (
     AllowCode,
     Categorical,
@@ -118,7 +119,10 @@ def search(
         out.print(sentence)
     store = open_store(place or str(default_folder(spec)))
     with store.held(steal=steal):
-        _run(begun(store.folder, spec, asked.source, steal=steal), store, run)
+        spec = begun(
+            store.folder, spec, asked.source, steal=steal, data_root=data_root, download=download
+        )
+        _run(spec, store, run)
 
 
 def resume(
@@ -202,15 +206,27 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
     with locked(folder, steal=run.steal):
         done = find_done(folder).done
         if n_searched(done) < spec.n_trials or race_left(spec, folder, done):
-            try:
-                run_trials(spec, store, run, _audience())
-            except KeyboardInterrupt:
+
+            def stopped() -> int:
                 n_stored = n_searched(finished(folder))
                 err.print(
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
                     f"stored, the others resume from their last checkpoint.\nContinue: {again}"
                 )
-                if n_stored:
+                return n_stored
+
+            def late() -> bool:
+                if run.executor == "inline" and store.uri is None:
+                    stopped()
+                    return True
+                err.print("Stopping: the workers end, and what is not stored yet is stored.")
+                return False
+
+            try:
+                with interruptible(late):
+                    run_trials(spec, store, run, _audience())
+            except KeyboardInterrupt:
+                if stopped():
                     _rank_and_report(spec, store, run)
                 raise SystemExit(130) from None
             n_stored = n_searched(finished(folder))

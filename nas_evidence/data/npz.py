@@ -12,7 +12,10 @@ names of the labels 0..C-1 or an empty list, was written by a study and is read 
 """
 
 import json
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,6 +30,12 @@ from nas_evidence.data.tables import CSV, PARQUET, test_rows, test_sentence
 from nas_evidence.data.targets import Targets, said_classes, targets_of
 from nas_evidence.spec import DatasetSpec
 
+#: What numpy raises for damaged files; a file that is no archive has no `with`.
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, TypeError, ValueError, LookupError,
+    AttributeError, NotImplementedError, OverflowError, RuntimeError, MemoryError, SyntaxError,
+    tokenize.TokenError, OSError,
+)  # fmt: skip
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 _OTHER_NAMES = {"x": "x_train", "X": "x_train", "y": "y_train"}
 CLASSES = "classes.json"
@@ -158,16 +167,14 @@ def _read_keys(path: Path, *, needed: Sequence[str] = KEYS[:2]) -> dict[str, Arr
             f"[dataset], or run `nas-evidence search {path.name} --target COLUMN`"
         )
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if isinstance(file, np.ndarray):
-                raise ValueError("it holds a single array")
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             stored = list(file)
             arrays = {
                 _OTHER_NAMES.get(key, key): _plain(partial(file.__getitem__, key), key, path)
                 for key in stored
                 if _OTHER_NAMES.get(key, key) in KEYS
             }
-    except (zipfile.BadZipFile, EOFError, TypeError, ValueError, AttributeError) as error:
+    except _DAMAGED as error:
         if isinstance(error, _ObjectArrayError):
             raise
         raise ValueError(

@@ -33,8 +33,7 @@ def model_card(
     shape = " x ".join(map(str, arrays.input_shape))
     sizes = shape.replace(" x ", ", ")
     scores = "\n".join(
-        f"| `{name}` | {_cell(s['value'])} | {_cell(s['per_datum'])} | {s['note']} |"
-        for name, s in summary["scores"].items()
+        f"| `{name}` | {_shown(s)} | {s['note']} |" for name, s in summary["scores"].items()
     )
     found = versions(torch.device("cpu"))
     used = "\n".join(f"- {name} {version}" for name, version in found.items())
@@ -46,8 +45,8 @@ def model_card(
     )
     rescored = summary["rescored"]
     check = (
-        f"Recomputed from these files, `{summary['rescored_estimator']}` is {rescored:.6f} "
-        "nats, the value stored by the study."
+        f"Recomputed from these files, `{summary['rescored_estimator']}` is "
+        f"{rescored / summary['n_data']:.6f} nats per datum, the value stored by the study."
         if rescored is not None
         else "The study has no evidence that can be recomputed from these files."
     )
@@ -69,15 +68,15 @@ Found by the study "{study.name}": of the architectures tried, the one with the 
 - {int(row["n_parameters"])} parameters, {int(row["epochs"])} epochs.
 
 ## Scores
-Larger is better. Values in nats summed over the training data where a value per datum is given.
+Larger is better; evidences and cross-validated scores in nats per datum.
 `sotl*`, `prequential_epoch1` and `train_nll_per_datum` hold minus the named quantity;
 `two_fold`, `five_fold` and `heldout_10` are nats over data that the predicting network had not
 seen (cross-validation). A
 Laplace evidence (`diag_*`, `kfac_*`) approximates the log marginal likelihood at the learned
 prior precisions; use it to compare models on the same data, not to predict accuracy.
 
-| score | value | per datum | note |
-|---|---|---|---|
+| score | value | note |
+|---|---|---|
 {scores}
 
 {check}
@@ -135,6 +134,11 @@ def _of_real_targets(
         "  get it in the unit of the targets."
     )
     return outputs, measured, "predictions"
+
+
+def _shown(score: dict[str, Any]) -> str:
+    """Return a score as everywhere: per datum where that is defined."""
+    return _cell(score["value"] if score["per_datum"] is None else score["per_datum"])
 
 
 def _cell(value: float | None) -> str:

@@ -138,17 +138,15 @@ def submit_study(
         sleep: Called between two tries.
 
     Raises:
-        ValueError: a study of this name is alive with another store.
+        ValueError: the cluster knows a study of this name with another store, alive or not: a
+            job may have died before its driver could say a word.
     """
 
     def start() -> tuple[Job, bool]:
         jobs = jobs_of(client, name)
+        if jobs and jobs[-1].store != store:
+            raise ValueError(_about_name(jobs[-1], store))
         if jobs and jobs[-1].alive:
-            if jobs[-1].store != store:
-                raise ValueError(
-                    f"a study named '{name}' runs on the cluster with the store "
-                    f"{jobs[-1].store}, not {store}; give this one another --name."
-                )
             return jobs[-1], False
         number = int(jobs[-1].id.rpartition("-")[2]) + 1 if jobs else 1
         job = Job(f"nas-{slug(name)}-{number}", name, store, "PENDING")
@@ -163,6 +161,15 @@ def submit_study(
 
     # If the id is taken, somebody else was faster: the next try finds that job.
     return _asked_again(start, (IdTakenError, NotReadyError), sleep)
+
+
+def _about_name(job: Job, store: str) -> str:
+    if job.alive:
+        does = f"runs on the cluster with the store {job.store}"
+    else:
+        why = f": {job.message.strip().splitlines()[-1]}" if job.message.strip() else ""
+        does = f"is known to the cluster with the store {job.store} ({job.id} {job.state}{why})"
+    return f"a study named '{job.study}' {does}, not {store}; give this one another --name."
 
 
 def command(arguments: Sequence[str]) -> str:

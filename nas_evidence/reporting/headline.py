@@ -248,13 +248,13 @@ def settled_sentence(study: Study) -> str:
 
 
 def _load(study: Study, place: Path) -> tuple[str, ...]:
-    use = "model(x)  # in the unit of the targets"
-    if study.spec.plan.likelihood == "categorical":
-        use = "model(x).softmax(-1)  # class probabilities"
+    what = "with its class probabilities"
+    if study.spec.plan.likelihood == "gaussian":
+        what = "with its 90 % intervals"
     return (
         "import nas_evidence",
-        f'model = nas_evidence.load_exported("{place / "export"}")  # preprocessing included',
-        use,
+        f'study = nas_evidence.load("{place}")',
+        f"study.predict(X)  # the winner's prediction of each row, {what}",
     )
 
 

@@ -1,0 +1,56 @@
+"""Ctrl-C takes effect within two seconds, also inside a long computation.
+
+Python handles a signal between two of its instructions, and a backward pass or a factorisation is
+one instruction. A thread learns of the signal at once (`signal.set_wakeup_fd`). Everything that
+counts is on disk before each step, so the process may end at any moment.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+#: Seconds that a computation may take to end by itself after Ctrl-C.
+PATIENCE = 1.0
+
+
+@contextlib.contextmanager
+def interruptible(on_late: Callable[[], bool]) -> Iterator[None]:
+    """Watch for Ctrl-C and SIGTERM during the block.
+
+    Args:
+        on_late: Called from a thread if the block has not ended `PATIENCE` seconds after a
+            signal; says what goes on, and returns whether to end the process now, with exit
+            code 130.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only it gets signals
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    over = threading.Event()
+
+    def wait() -> None:
+        while not over.is_set():
+            ready, _, _ = select.select([reading], [], [], 0.2)
+            if ready and set(os.read(reading, 64)) & {signal.SIGINT, signal.SIGTERM}:
+                if not over.wait(PATIENCE) and on_late():
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    os._exit(130)
+                return
+
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    thread = threading.Thread(target=wait, daemon=True, name="interruptible")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.set_wakeup_fd(before)
+        thread.join()
+        os.close(reading)
+        os.close(writing)

@@ -1,0 +1,30 @@
+"""`workers` is a wish and `min_workers` a demand."""
+
+import pytest
+
+from nas_evidence.spec import ResourceSpec
+from nas_evidence.workers.on_ray import RayExecutor
+from nas_evidence.workers.packing import Node
+from nas_evidence.workers.pool import Pool
+
+
+def executor(min_workers: int) -> RayExecutor:
+    """An executor on a cluster with room for two workers of the four asked for."""
+    made = RayExecutor.__new__(RayExecutor)
+    resources = ResourceSpec(workers=4, min_workers=min_workers, gpus=0.0)
+    made._resources, made._gpu_memory, made.notices = resources, None, []
+    made._pool = Pool(None, resources, lambda launch: 0.0, 0.0, [Node("a", 2.0, 0)])  # type: ignore[arg-type]
+    made._look = lambda: None  # type: ignore[method-assign]
+    return made
+
+
+def test_a_smaller_cluster_is_used_and_said() -> None:
+    made = executor(min_workers=1)
+    made._check_capacity(patience=0.0)
+    (notice,) = made.notices
+    assert "more workers start when nodes join" in notice
+
+
+def test_a_cluster_below_the_demand_is_refused() -> None:
+    with pytest.raises(ValueError, match="lower `workers`"):
+        executor(min_workers=3)._check_capacity(patience=0.0)
