@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange, described, masked
 from nas_evidence.fixed_keys import is_of_version_0_1, without_fixed
+from nas_evidence.retry_spec import RetrySpec
 from nas_evidence.spec import (
     FAMILY_PARAMETERS,
     BudgetSpec,
@@ -28,7 +29,6 @@ from nas_evidence.spec import (
     OnlinePlan,
     PruningSpec,
     ResourceSpec,
-    RetrySpec,
     SamplerSpec,
     StudySpec,
     TrainingPlan,

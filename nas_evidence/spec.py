@@ -16,13 +16,11 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from nas_evidence.domains import (
-    LARGEST,
     Choice,
     Count,
     Domain,
@@ -45,6 +43,7 @@ from nas_evidence.registry import (
     curvatures_of,
     declared,
 )
+from nas_evidence.retry_spec import RetrySpec
 
 #: Costs of an architecture that can be limited.
 ALL_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
@@ -303,37 +302,6 @@ class BudgetSpec(Frozen):
     """Time summed over all workers."""
 
 
-#: A number of attempts, or no limit.
-Limit = Literal["unlimited"] | int
-
-
-class RetrySpec(Frozen):
-    """When a trial that keeps losing its worker is given up; may change between runs of a study.
-
-    A lost attempt is retried from its last checkpoint. `resume --retry-failed` retries trials that
-    were given up.
-    """
-
-    crashes: Annotated[Limit, Unit("attempts")] = 3
-    """Attempts in a row that may crash or hang their worker without writing a checkpoint, or
-    "unlimited"."""
-    machine_losses: Annotated[Limit, Unit("attempts")] = 10
-    """The same for attempts that are lost together with their machine."""
-    in_all: Annotated[Limit, Unit("attempts")] = "unlimited"
-    """Lost attempts of one trial in all, whatever progress they made."""
-
-    @field_validator("crashes", "machine_losses", "in_all", mode="before")
-    @classmethod
-    def _limit(cls, value: object, info: ValidationInfo) -> object:
-        number = isinstance(value, int) and not isinstance(value, bool)
-        if value != "unlimited" and not (number and 1 <= value <= LARGEST):  # type: ignore[operator]
-            raise ValueError(
-                f'`{info.field_name}` must be a number of attempts or "unlimited", '
-                f"but got {value!r}"
-            )
-        return value
-
-
 class DatabaseSpec(Frozen):
     """The database of a study, if not SQLite in its folder; the password is never written."""
 
@@ -431,10 +399,9 @@ class StudySpec(Frozen):
     @classmethod
     def _name(cls, value: str) -> str:
         if len(value) > MAX_NAME or not value.isprintable() or not value.strip():
-            shown = value[:20] + ("..." if len(value) > 20 else "")
             raise ValueError(
-                f"`name` must be 1 to {MAX_NAME} printable characters, but got {shown!r} "
-                f"({len(value)} characters)"
+                f"`name` must be 1 to {MAX_NAME} printable characters, but got {value[:20]!r} "
+                f"and in all {len(value)} characters"
             )
         return value
 
