@@ -117,6 +117,7 @@ def study(n_trials: int, sampler: str, *, epochs: int = 3, workers: int = 8) -> 
         {
             "name": "overhead",
             "n_trials": n_trials,
+            "finalists": 0,
             "dataset": {"name": "digits", "max_train": 50, "max_test": 20},
             "family": SPACE,
             "plan": {"epochs": epochs, "online": {"every": 1}},

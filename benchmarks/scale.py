@@ -3,8 +3,9 @@
     slices    what one epoch of each architecture costs: its flops (exact, on the meta device), a
               training step of some of them on one core (measured), the passes of an evaluation in
               epochs (measured, `evidence_cost_cpu.json`)
-    plans     the published studies as they are shipped, on 8 and 64 workers: as fast as one core
-              of this machine (measured), or as GPUs of three kinds (assumed, see `GPUS`)
+    plans     the published studies as they are shipped, with the trainings on parts of the data,
+              on 8 and 64 workers: as fast as one core of this machine (measured), or as GPUs of
+              three kinds (assumed, see `GPUS`)
     sweep     8 to 1024 workers and slices of 1 and 10 s: where the driver becomes the bottleneck
 
 The driver, the database and the files are the real ones; trials take virtual time only. The CPU
@@ -32,6 +33,7 @@ from service_overhead import alone, peak_megabytes, surroundings
 
 from nas_evidence.codec import find_study, load_study
 from nas_evidence.driver.driver import Driver
+from nas_evidence.registry import declared
 from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.workers.learning_curves import SimulatedTrial, synthetic
 from nas_evidence.workers.protocol import Event
@@ -211,15 +213,32 @@ def step_seconds(point: Any, shape: tuple[int, ...], n_outputs: int, study: Stud
 # --- plans
 
 
-def evaluation_epochs() -> float:
-    """Return what one evaluation of the published plan costs, in epochs of training.
+def costs_of(study: StudySpec) -> dict[str, float]:
+    """Return what the trainings of one trial cost, in epochs of the main training.
 
-    One pass of `diag_ef`, which the online update and the estimate share, and one of
-    `kfac_ggn_mc`; the ratios are of ResNet-20, the dearest of the measured networks.
+    main      scheduled epochs, an update at each evaluation, and the Laplace scores at the last
+    settle    the budget of settling
+    fold      one slice of a training on a half of the data, with the update at its end
+    n_folds   number of those slices
+
+    The passes are those of ResNet-20, the dearest of the measured networks.
     """
     rows = json.loads((HERE / "results" / "evidence_cost_cpu.json").read_text())["rows"]
-    ratios = {r["candidate"]: r["median"] for r in rows if r["model"] == "resnet20"}
-    return float(ratios["diag_ef"] + ratios["kfac_ggn_mc"])
+    measured = [r for r in rows if r["model"] == "resnet20" and "median" in r]
+    passes = {r["candidate"]: float(r["median"]) for r in measured}
+    plan = study.plan
+    n_slices = len(plan.evaluation_epochs())
+    update = passes[plan.online.curvature]
+    kinds = [name for name in study.estimators if declared(name).is_laplace]
+    draws = {k: plan.mc_draws if declared(k).approximates else 1 for k in kinds}
+    last = sum(passes[k] * draws[k] for k in kinds)
+    folds = plan.folds if "two_fold" in study.estimators else 0
+    return {
+        "main": plan.epochs + n_slices * update + last,
+        "settle": plan.settle * plan.epochs,
+        "fold": 0.5 * (plan.epochs / n_slices * (1 + plan.settle) + update),
+        "n_folds": folds * n_slices,
+    }
 
 
 def core_epoch(rows: list[dict[str, Any]]) -> Callable[[dict[str, Any]], float]:
@@ -251,8 +270,10 @@ def gpu_epoch(kind: str) -> Callable[[dict[str, Any]], float]:
     return seconds
 
 
-def curves_of(epoch_seconds: dict[str, float]) -> Callable[[Assignment], SimulatedTrial]:
-    """Return trials whose epochs, evaluation included, take so long; by architecture."""
+def curves_of(
+    epoch_seconds: dict[str, float], costs: dict[str, float]
+) -> Callable[[Assignment], SimulatedTrial]:
+    """Return trials with all their trainings; seconds of a plain epoch by architecture."""
 
     def curves(assignment: Assignment) -> SimulatedTrial:
         shape = assignment.architecture
@@ -260,7 +281,13 @@ def curves_of(epoch_seconds: dict[str, float]) -> Callable[[Assignment], Simulat
         values = {**shape.values, "depth": min(5, int(shape.values["depth"]))}
         shallow = shape.model_copy(update={"values": values})
         trial = synthetic(assignment.model_copy(update={"architecture": shallow}))
-        return replace(trial, seconds_per_epoch=epoch_seconds[shape.key])
+        epoch, whole = epoch_seconds[shape.key], costs["main"] + costs["settle"]
+        return replace(
+            trial,
+            seconds_per_epoch=epoch * whole / assignment.plan.epochs,
+            slices_before=int(costs["n_folds"]),
+            slice_seconds_before=epoch * costs["fold"],
+        )
 
     return curves
 
@@ -298,19 +325,21 @@ def simulate_plan(
     epoch_seconds = core_epoch(rows) if device == "core" else gpu_epoch(device)
     of_grid = [row for row in rows if row["grid"] == name]
     study = plan_of(name, replicates)
-    every, epochs = study.plan.online.every, study.plan.epochs
-    per_epoch = 1 + evaluation_epochs() / every
-    seconds = [epoch_seconds(row) * per_epoch for row in of_grid]
+    costs = costs_of(study)
+    main, n_slices = costs["main"] + costs["settle"], len(study.plan.evaluation_epochs())
+    whole = main + costs["n_folds"] * costs["fold"]
+    seconds = {row["key"]: epoch_seconds(row) for row in of_grid}
+    longest, total = max(seconds.values()), sum(seconds.values())
     asked = {
         "grid": name,
         "device": device,
         "replicates": replicates,
-        "longest_slice_seconds": every * max(seconds),
-        "longest_trial_seconds": epochs * max(seconds),
-        "device_seconds": replicates * epochs * sum(seconds),
+        "epochs_of_a_trial": costs | {"whole": whole, "plain": study.plan.epochs},
+        "longest_slice_seconds": max(main / n_slices, costs["fold"]) * longest,
+        "longest_trial_seconds": whole * longest,
+        "device_seconds": replicates * whole * total,
     }
-    by_key = {row["key"]: second for row, second in zip(of_grid, seconds, strict=True)}
-    return asked | simulate(study, curves_of(by_key), scratch, workers)
+    return asked | simulate(study, curves_of(seconds, costs), scratch, workers)
 
 
 # --- sweep
@@ -322,6 +351,7 @@ def swept(sampler: str, slice_seconds: float, workers: int, scratch: Path) -> di
         {
             "name": "sweep",
             "n_trials": max(100, min(3 * workers // 2, 1024)),
+            "finalists": 0,
             "dataset": {"name": "digits"},
             "family": SPACE,
             "plan": {"epochs": 40, "online": {"every": 5}},

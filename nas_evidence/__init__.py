@@ -18,6 +18,13 @@ _EXPORTS = {
     "load_study": "nas_evidence.codec",
     "load_exported": "nas_evidence.exporting",
     "read_table": "nas_evidence.store",
+    "search": "nas_evidence.api.study",
+    "resume": "nas_evidence.api.study",
+    "load": "nas_evidence.api.study",
+    "Study": "nas_evidence.api.study",
+    "Predictor": "nas_evidence.exporting",
+    "EvidenceClassifier": "nas_evidence.api.estimators",
+    "EvidenceRegressor": "nas_evidence.api.estimators",
 }
 __all__ = ["__version__", *_EXPORTS]
 

@@ -15,6 +15,7 @@ show how far a correct implementation of each definition is from the evidence.
 """
 
 import contextlib
+import copy
 import ctypes
 import math
 import tempfile
@@ -37,17 +38,24 @@ from nas_evidence.auditing_problems import (
     linear_problem,
     logistic_problem,
 )
+from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.domains import Frozen
 from nas_evidence.evidence.estimate import estimate_evidence
+from nas_evidence.evidence.jacobian import jacobian
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
+from nas_evidence.evidence.tangent import log_evidence, tangent_of
 from nas_evidence.fixed_keys import SOTL_EPOCHS, SOTL_GAMMA
 from nas_evidence.likelihood import Gaussian
+from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.registry import CURVATURES, SCORES
 from nas_evidence.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.conditional import conditional_estimate
+from nas_evidence.scores.full_ggn_slq import evidence_by_products
+from nas_evidence.scores.on_halves import NAMES as ON_HALVES
+from nas_evidence.scores.on_halves import late_given_early
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
@@ -130,7 +138,69 @@ def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
     """Return the rows of all estimators that need no training."""
     rows = {k: _row(problem, k, partial(_laplace, problem, k, seed)) for k in CURVATURES}
     judged = [_judged(row, _laplace_claim(problem, rows, kind)) for kind, row in rows.items()]
+    judged += tangent_rows(problem, seed)
     return judged + _sampled_rows(problem, rows["full_ggn"].value, seed)
+
+
+def tangent_rows(problem: Problem, seed: int) -> list[AuditRow]:
+    """Return the rows of the linearised network, and of the full curvature by its products.
+
+    At a mode of the network the linearised one has the same mode and the same curvature, so its
+    evidence is `full_ggn`; with a linear network, whatever the weights it is linearised at.
+    """
+    full = definition(problem, "full_ggn")
+    assert full is not None
+    exact = _around(full, _ROUNDING * abs(full), "closed form of full_ggn")
+    row = _row(problem, "tangent", partial(_tangent, problem, "tangent"))
+    rows = [_judged(row, exact)]
+    if isinstance(problem.model, nn.Linear):
+        row = _row(problem, "ntk_init", partial(_tangent, problem, "ntk_init"))
+        rows.append(_judged(row, exact))
+    generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, "full_ggn_slq"))
+    row = _row(problem, "full_ggn_slq", partial(_by_products, problem, generator))
+    slack = STANDARD_ERRORS * (row.spread or 0.0) + _ROUNDING * abs(full)
+    claim = _around(full, slack, f"{STANDARD_ERRORS:g} errors of full_ggn")
+    return [*rows, _judged(row, claim)]
+
+
+def _tangent(problem: Problem, name: str) -> EvidenceEstimate:
+    theta = torch.cat([p.detach().flatten() for p in problem.model.parameters()])
+    at = theta if name == "tangent" else None
+    tangent = tangent_of(jacobian(problem.model, problem.x), problem.y, at)
+    fit = log_evidence(tangent, problem.likelihood, problem.precision)
+    return EvidenceEstimate(estimator=name, value=fit.value)
+
+
+def _by_products(problem: Problem, generator: torch.Generator) -> EvidenceEstimate:
+    model = copy.deepcopy(problem.model)
+    sizes = [p.numel() for p in model.parameters()]
+    each = Precisions(problem.precision, sizes).of_each_parameter()
+    joint = LogJoint(model, problem.x, problem.y, problem.likelihood, each, 1.0, len(problem.x))
+    theta = torch.cat([p.detach().double().flatten() for p in model.parameters()])
+    return evidence_by_products(joint, theta, generator)
+
+
+def half_rows(problem: Problem) -> list[AuditRow]:
+    """Return the rows of the conditional evidences of linearised networks on linear regression.
+
+    The truth is the log density of the late half given the early one, in this order only.
+    """
+    half = early_half(problem)
+    late = replace(problem, truth=problem.truth - half.truth)
+    slack = _ROUNDING * (abs(problem.truth) + abs(half.truth))
+    claim = _around(late.truth, slack, "closed form")
+    return [
+        _judged(_row(late, name, partial(_late_given_early, problem, half, name)), claim)
+        for name in ON_HALVES
+    ]
+
+
+def _late_given_early(problem: Problem, half: Problem, name: str) -> EvidenceEstimate:
+    value = late_given_early(
+        name, half.model, problem.x, problem.y, n_early=len(half.x),
+        likelihood=problem.likelihood, prior_precision=problem.precision,
+    )  # fmt: skip
+    return EvidenceEstimate(estimator=name, value=value)
 
 
 def conditional_rows(problem: Problem, seed: int) -> list[AuditRow]:
@@ -361,7 +431,7 @@ def _status_bytes(field: str) -> int:
 
 def _linear(name: str, n_data: int, n_features: int, n_outputs: int, seed: int) -> list[AuditRow]:
     problem = linear_problem(name, seed, n_data=n_data, n_features=n_features, n_outputs=n_outputs)
-    return rows_of(problem, seed) + conditional_rows(problem, seed)
+    return rows_of(problem, seed) + conditional_rows(problem, seed) + half_rows(problem)
 
 
 def _softmax(seed: int) -> list[AuditRow]:

@@ -7,6 +7,9 @@ replicate with the best objective.
     mean_a = 1/|R_a| sum_{i in R_a} v_i      trial_a = argmax_{i in R_a} v_i
 
     R_a  complete trials of architecture a whose objective v_i (larger is better) is valid
+
+Those that the race of the finalists trained again come before all others: the mean of one seed
+owes its rank partly to luck, and is not compared with means of several.
 """
 
 from bisect import bisect_left, insort
@@ -15,7 +18,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Protocol
 
-from nas_evidence.record import TrialStatus
+from nas_evidence.record import TrialStatus, is_race
 
 
 class FinishedTrial(Protocol):
@@ -54,6 +57,11 @@ class Standing:
         return fmean(self.objectives.values())
 
     @property
+    def raced(self) -> bool:
+        """Return whether the race of the finalists trained the architecture again."""
+        return any(map(is_race, self.objectives))
+
+    @property
     def trial_id(self) -> int:
         """Return the trial that represents the architecture; among ties the first."""
         return min(self.objectives, key=lambda trial_id: (-self.objectives[trial_id], trial_id))
@@ -68,7 +76,7 @@ class Standings:
     def __init__(self, objective: str, trials: Iterable[FinishedTrial] = ()) -> None:
         self._objective = objective
         self._by_key: dict[str, Standing] = {}
-        self._order: list[tuple[float, int, str]] = []  # sorted
+        self._order: list[tuple[bool, float, int, str]] = []  # sorted
         for trial in trials:
             self.add(trial)
 
@@ -89,7 +97,7 @@ class Standings:
 
     def first(self, n: int | None = None) -> list[Standing]:
         """Return the best `n` architectures, or all, best first."""
-        return [self._by_key[key] for _, _, key in self._order[:n]]
+        return [self._by_key[key] for *_, key in self._order[:n]]
 
     def of(self, key: str) -> Standing:
         """Return the standing of one architecture; KeyError if none of its trials counts."""
@@ -101,5 +109,5 @@ class Standings:
         return next(iter(self.first(1)), None)
 
 
-def _place(standing: Standing) -> tuple[float, int, str]:
-    return -standing.mean, min(standing.objectives), standing.key
+def _place(standing: Standing) -> tuple[bool, float, int, str]:
+    return not standing.raced, -standing.mean, min(standing.objectives), standing.key

@@ -17,8 +17,10 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from nas_evidence.dataset_spec import with_task
 from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange, described, masked
 from nas_evidence.fixed_keys import is_of_version_0_1, without_fixed
+from nas_evidence.registry import is_outside
 from nas_evidence.retry_spec import RetrySpec
 from nas_evidence.spec import (
     FAMILY_PARAMETERS,
@@ -28,6 +30,7 @@ from nas_evidence.spec import (
     LimitSpec,
     OnlinePlan,
     PruningSpec,
+    RaceSpec,
     ResourceSpec,
     SamplerSpec,
     StudySpec,
@@ -46,6 +49,7 @@ TABLES: Mapping[str, type[Frozen]] = {
     "budget": BudgetSpec,
     "resources": ResourceSpec,
     "retries": RetrySpec,
+    "race": RaceSpec,
     "database": DatabaseSpec,
 }
 
@@ -124,16 +128,22 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError([f"{path}: cannot be read: {error}"]) from error
+    return parse_study(text, str(path), overrides)
+
+
+def parse_study(text: str, path: str, overrides: Iterable[str] = ()) -> StudySpec:
+    """Return the study in a text, as `load_study`; `path` is its place in messages."""
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise StudyError([f"{path}: not valid TOML: {error}"]) from error
-    places = _Places(str(path), text)
+    places = _Places(path, text)
     messages: list[str] = []
     for override in overrides:
         _apply_override(raw, override, places, messages)
     if is_of_version_0_1(raw):
         raw["plan"]["settle"] = 0
+    raw = _without_automatic(raw)
     raw, refused = without_fixed(raw)
     messages += [f"{places.of(name)}: {mistake}" for name, mistake in refused.items()]
     study = _check(raw, places, messages)
@@ -142,15 +152,26 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
     return study
 
 
+def _without_automatic(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a study without `epochs = "auto"`, which is the same as no value."""
+    plan = raw.get("plan")
+    if not isinstance(plan, Mapping) or plan.get("epochs") != "auto":
+        return dict(raw)
+    return {**raw, "plan": {key: value for key, value in plan.items() if key != "epochs"}}
+
+
 def dump_study(study: StudySpec) -> str:
     """Return the study as TOML with every key explicit; `load_study` reads it back unchanged."""
-    return tomli_w.dumps(_without_none(study.model_dump(mode="json")))
+    keys = _without_none(study.model_dump(mode="json"))
+    if study.plan.automatic:
+        keys["plan"]["epochs"] = "auto"
+    return tomli_w.dumps(keys)
 
 
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
     """Return one line per difference, except `n_trials` and keys that may change between runs."""
     left, right = (_flatten(_without_none(s.model_dump(mode="json"))) for s in (old, new))
-    free = ("n_trials", "budget", "resources", "retries", "database")
+    free = ("n_trials", "budget", "resources", "retries", "database", "finalists", "race")
     names = [n for n in {**left, **right} if n.partition(".")[0] not in free]
     return [
         f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"
@@ -249,7 +270,7 @@ def _validated(data: Mapping[str, Any]) -> StudySpec:
         for family, table in data["family"].items()
     }
     # Strict, so that "10" is not a number and true not a count; as JSON, so lists become tuples.
-    text = json.dumps({**data, "family": families}, default=str)
+    text = json.dumps({**with_task(data), "family": families}, default=str)
     return StudySpec.model_validate_json(text, strict=True)
 
 
@@ -266,6 +287,9 @@ def _check_families(
     families: dict[str, dict[str, Domain]] = {}
     for family, table in tables.items():
         place = places.of(f"family.{family}")
+        if isinstance(table, Mapping) and ("module" in table or is_outside(family)):
+            _outside(family, table, places, families, messages)
+            continue
         if family not in FAMILY_PARAMETERS:
             known = _known(family, FAMILY_PARAMETERS)
             messages.append(f"{place}: unknown family '{family}'{known}")
@@ -288,6 +312,49 @@ def _check_families(
             else:
                 families[family][key] = parsed
     return families
+
+
+def _outside(
+    family: str,
+    table: Mapping[str, Any],
+    places: _Places,
+    families: dict[str, dict[str, Domain]],
+    messages: list[str],
+) -> None:
+    """Add a family from outside the package, under its reference; its code says what it takes."""
+    place = places.of(f"family.{family}")
+    reference = table.get("module", family)
+    if not isinstance(reference, str) or not re.fullmatch(r"[\w.]+:[\w.]+", reference):
+        messages.append(
+            f'{place}: module in [family.{family}] must be a reference "package.module:NAME", '
+            f"but got {reference!r}"
+        )
+        return
+    families[reference] = {}
+    for key, value in table.items():
+        if key == "module":
+            continue
+        parsed = _free_domain(value)
+        if isinstance(parsed, str):
+            messages.append(f"{places.of(f'family.{family}.{key}')}: {key} {parsed}")
+        else:
+            families[reference][key] = parsed
+
+
+def _free_domain(value: Any) -> Domain | str:
+    """Return the parsed domain of a parameter of any type, or what is wrong with it."""
+    if isinstance(value, list):
+        value = {"options": value}
+    elif not isinstance(value, Mapping):
+        value = {"options": [value]}
+    ends = (value.get("low"), value.get("high"))
+    numbers = FloatRange if any(isinstance(end, float) for end in ends) else IntRange
+    kind = Choice if "options" in value else numbers
+    try:
+        domain: Domain = kind.model_validate(value)
+    except ValidationError as error:
+        return "; ".join(_reason(e) for e in error.errors()[:1])
+    return domain
 
 
 def _domain(value: Any, widest: Domain) -> Domain | str:

@@ -14,11 +14,11 @@ SOTL_EPOCHS = 1
 SOTL_GAMMA = 0.9
 #: Weight of the past in the moving average of the evidence that `patience` watches.
 EVIDENCE_SMOOTHING = 0.5
-#: Number of latest finished trials that TPE learns from; bounds the cost of a proposal.
+#: Formerly the latest finished trials that TPE learnt from; see `MAX_LEARNT` in the proposer.
 MAX_HISTORY = 1000
 #: Draws from TPE's density of good trials, the best of which is proposed.
 N_EI_CANDIDATES = 24
-#: Trials that a worker process runs before it is replaced.
+#: Trials that a worker process runs before it is replaced, if it has served long enough.
 TRIALS_PER_WORKER = 50
 #: Growth of a worker's resident memory after which it is replaced, bytes.
 WORKER_GROWTH_BYTES = 2 * 1024**3

@@ -30,8 +30,11 @@ class Likelihood(Protocol):
     def hessian_roots(self, outputs: Tensor) -> Tensor:
         """Return r [K, n, C] with Σ_k r_k r_kᵀ = Λ_n, exactly."""
 
-    def sampled_roots(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Return one random r [1, n, C] with E r rᵀ = Λ_n."""
+    def n_roots(self, n_outputs: int) -> int:
+        """Return K, the number of exact roots for C outputs."""
+
+    def signed_root(self, outputs: Tensor, signs: Tensor) -> Tensor:
+        """Return r = Σ_k ε_k r_k [1, n, C] for signs ε [K, n]; random ones give E r rᵀ = Λ_n."""
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return ∂ log p(y_n|f_n) / ∂f_n [n, C]."""
@@ -73,8 +76,12 @@ class Categorical:
         roots.diagonal(dim1=1, dim2=2).copy_(diagonal)
         return (roots.permute(2, 0, 1) / self.temperature).to(outputs.dtype)
 
-    def sampled_roots(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Return Σ_k ε_k r_k, signs ε_k = ±1 at random, r_k the exact roots [1, n, C].
+    def n_roots(self, n_outputs: int) -> int:
+        """Return C − 1."""
+        return n_outputs - 1
+
+    def signed_root(self, outputs: Tensor, signs: Tensor) -> Tensor:
+        """Return Σ_k ε_k r_k for signs ε_k = ±1 [C-1, n], r_k the exact roots [1, n, C].
 
         Differs from the usual onehot(ŷ) − p, ŷ ~ Cat(p), which is unbiased too: there a confident
         datum contributes almost nothing or, rarely, a lot; here every draw has typical size. On a
@@ -85,7 +92,7 @@ class Categorical:
         ε_i V_ii − p_i Σ_{j<i} ε_j V_jj / Q_{j+1}, a running sum, so time and memory are O(n C).
         """
         p, diagonal, rest = self._triangular_root(outputs)
-        signed = _signs(diagonal.mT, generator).mT * diagonal
+        signed = signs.mT.to(diagonal) * diagonal
         root = torch.nn.functional.pad(signed, (0, 1))
         root[:, 1:] -= p[:, 1:] * (signed / rest).cumsum(1)
         return (root / self.temperature).to(outputs.dtype)[None]
@@ -137,9 +144,13 @@ class Gaussian:
         eye = torch.eye(n_outputs, dtype=outputs.dtype, device=outputs.device) / self.noise_std
         return eye[:, None, :].expand(n_outputs, n_data, n_outputs)
 
-    def sampled_roots(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Return ε / s, signs ε = ±1 at random [1, n, C]."""
-        return (_signs(outputs.detach().mT, generator).mT / self.noise_std)[None]
+    def n_roots(self, n_outputs: int) -> int:
+        """Return C."""
+        return n_outputs
+
+    def signed_root(self, outputs: Tensor, signs: Tensor) -> Tensor:
+        """Return ε / s for signs ε = ±1 [C, n] [1, n, C]."""
+        return (signs.mT.to(outputs) / self.noise_std)[None]
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return (y − f) / s² [n, C]; hence the empirical Fisher scales as 1/s⁴."""
@@ -157,11 +168,14 @@ def _onehot_minus(p: Tensor, labels: Tensor) -> Tensor:
     return (-others).scatter(1, labels[:, None], others.sum(1, keepdim=True))
 
 
-def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return ±1 at random in the shape, dtype and on the device of `like`."""
-    # Drawn on the generator's device, so that draws do not depend on the device of the model.
-    signs = torch.randint(0, 2, like.shape, generator=generator, device=generator.device)
-    return (2 * signs - 1).to(like)
+def random_signs(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+    """Return ±1 at random [K, n], int8, on the generator's device.
+
+    A pass draws them batch by batch on the CPU, so that they are the same for every device, and
+    moves all of them at once.
+    """
+    signs = torch.randint(0, 2, shape, generator=generator, device=generator.device)
+    return (2 * signs - 1).to(torch.int8)
 
 
 def _check_labels(outputs: Tensor, targets: Tensor) -> None:

@@ -3,7 +3,7 @@
 Every `value` is larger-is-better; evidence is in nats, summed over the data.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Literal
 
@@ -41,6 +41,20 @@ class TrialStatus(StrEnum):
         return self not in (TrialStatus.RUNNING, TrialStatus.LOST)
 
 
+#: Ids of the race of the finalists start here; those of the search stay below.
+RACE_IDS = 1_000_000
+
+
+def is_race(trial_id: int) -> bool:
+    """Tell whether a trial belongs to the race of the finalists."""
+    return trial_id >= RACE_IDS
+
+
+def n_searched(trial_ids: Iterable[int]) -> int:
+    """Return how many of these trials belong to the search, which `n_trials` counts."""
+    return sum(not is_race(trial_id) for trial_id in trial_ids)
+
+
 class Evaluation(Frozen):
     """An estimate and the number of epochs finished when it was made."""
 
@@ -74,6 +88,7 @@ class TrialRecord(Frozen):
     status: TrialStatus
     cause: str = ""
     seed: int
+    stage: Literal["search", "race"] = "search"
     n_parameters: int | None = None
     n_data: int | None = None
     flops: int | None = None  # of one forward pass of one example

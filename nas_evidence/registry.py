@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from nas_evidence.families import add_family, is_family
+
 #: What holds on linear-Gaussian models at the mode: equal, a lower bound, or neither (score only).
 Relation = Literal["EXACT_ON_LINEAR", "LOWER_BOUND", "SCORE"]
 #: "python": only in Python and the audit, not in studies.
@@ -180,6 +182,19 @@ def _folds(
     return log_density, accuracy
 
 
+def _on_halves(name: str, summary: str) -> Score:
+    return Score(
+        name=name,
+        summary=summary,
+        # The class that trains the halves of `two_fold` also computes what is made from them.
+        implementation="nas_evidence.scores.folds:Folds",
+        taken="before",
+        unit="nats",
+        relation="EXACT_ON_LINEAR",
+        trainings=1.0,
+    )
+
+
 def _free(
     name: str,
     summary: str,
@@ -213,6 +228,39 @@ _ALL = [
     *_folds("heldout_10", "a tenth held out", 0.9, baseline=True),
     *_folds("five_fold", "five-fold cross-validation", 4.0, baseline=True),
     *_CONDITIONAL,
+    _on_halves("tangent_conditional", "linearised networks: half of the data given the other"),
+    _on_halves("last_layer_conditional", "last layers: half of the data given the other"),
+    Score(
+        name="prequential_replay",
+        summary="chain-rule code of three quarters of the data, by one network that learns on",
+        implementation="nas_evidence.scores.prequential_replay:PrequentialReplay",
+        taken="before",
+        unit="nats",
+        trainings=0.8,
+    ),
+    Score(
+        name="ntk_init",
+        summary="evidence of the network linearised at initialisation",
+        implementation="nas_evidence.scores.tangent:NtkInit",
+        taken="before",
+        unit="nats",
+    ),
+    Score(
+        name="tangent",
+        summary="evidence of the network linearised where its training ended",
+        implementation="nas_evidence.scores.tangent:tangent",
+        taken="end",
+        unit="nats",
+        relation="EXACT_ON_LINEAR",
+    ),
+    Score(
+        name="full_ggn_slq",
+        summary="Laplace evidence, full Gauss-Newton, log determinant by random probes",
+        implementation="nas_evidence.scores.full_ggn_slq:score",
+        taken="end",
+        unit="nats",
+        approximates="full_ggn",
+    ),
     Score(
         name="prequential_epoch1_laplace",
         summary="first epoch predicted by linearised networks",
@@ -251,7 +299,13 @@ ALIASES: Mapping[str, str] = {
     "prequential_accuracy": "two_fold_accuracy",
 }
 #: The objective if a study names none: the first of these in its `estimators`.
-PREFERRED = ("two_fold", "kfac_ggn")
+PREFERRED = (
+    "two_fold",
+    "tangent_conditional",
+    "last_layer_conditional",
+    "prequential_replay",
+    "kfac_ggn",
+)
 #: Scores from outside the package that have been imported, by reference.
 _OUTSIDE: dict[str, Score] = {}
 
@@ -292,10 +346,10 @@ def curvatures_of(names: Iterable[str]) -> set[str]:
 
 
 def import_outside(names: Iterable[str]) -> None:
-    """Import the scores among `names` from outside the package, which runs their code.
+    """Import the scores and families among `names` from outside the package: runs their code.
 
     Raises:
-        ValueError: if there is no such module, or no `Score` of that name in it.
+        ValueError: if there is no such module, or no `Score` or family of that name in it.
     """
     for name in filter(is_outside, names):
         module, _, attribute = name.partition(":")
@@ -303,12 +357,16 @@ def import_outside(names: Iterable[str]) -> None:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise ValueError(
-                f"{name} cannot be imported: {error}; it must name a `Score` in a module that "
-                "is installed or is in the folder of the study file."
+                f"{name} cannot be imported: {error}; it must name a `Score` or a family in a "
+                "module that is installed or is in the folder of the study file."
             ) from error
+        if is_family(found):
+            add_family(name, found)
+            continue
         if not isinstance(found, Score):
             raise ValueError(
-                f"{name} must be a nas_evidence.Score, but is a {type(found).__name__}."
+                f"{name} must be a nas_evidence.Score, or a family with `domains` and `build`, "
+                f"but is a {type(found).__name__}."
             )
         _OUTSIDE[name] = replace(found, name=name)
 

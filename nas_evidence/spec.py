@@ -20,6 +20,9 @@ from pydantic import (
     model_validator,
 )
 
+from nas_evidence.dataset_spec import DATASET_NAMES as DATASET_NAMES
+from nas_evidence.dataset_spec import LIKELIHOODS
+from nas_evidence.dataset_spec import DatasetSpec as DatasetSpec
 from nas_evidence.domains import (
     Choice,
     Count,
@@ -34,6 +37,7 @@ from nas_evidence.domains import (
     Unit,
     masked,
 )
+from nas_evidence.families import domains_of
 from nas_evidence.fixed_keys import without_fixed
 from nas_evidence.registry import (
     ALIASES,
@@ -42,6 +46,7 @@ from nas_evidence.registry import (
     PREFERRED,
     curvatures_of,
     declared,
+    is_outside,
 )
 from nas_evidence.retry_spec import RetrySpec
 
@@ -52,19 +57,18 @@ COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 
 #: Batch size of `estimate_evidence`; does not affect the result.
 EVIDENCE_BATCH = 512
+#: Architectures that race if a study does not say, and the smallest search that has a race then.
+FINALISTS, FEWEST_FOR_RACE = 5, 20
 #: Draws of the Monte-Carlo kinds; the estimate is their mean.
 MC_DRAWS = 4
+#: Folds of the scores of cross-validation that are predicted, each after a training of its own;
+#: `two_fold` predicts `plan.folds` of them.
+PREDICTED_FOLDS: Mapping[str, int] = {"two_fold": 2, "five_fold": 5, "heldout_10": 1}
 
 #: Longest name of a study, characters.
 MAX_NAME = 200
 
 FAMILY_NAMES = ("mlp", "cnn", "resnet", "linear")
-#: Test examples split off the bundled data sets if a study gives no `test_size`.
-DIGITS_TEST_SIZE = 500
-DIABETES_TEST_SIZE = 142
-DATASET_NAMES = ("digits", "diabetes", "mnist", "fashion_mnist", "cifar10", "cifar100", "npz")
-
-
 #: The parameters of each family, with the widest domain of each.
 FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
     "mlp": {
@@ -83,6 +87,20 @@ FAMILY_DEFAULTS: Mapping[str, Mapping[str, ParameterValue]] = {
     "resnet": {"depth": 8, "width": 16},
     "linear": {},
 }
+
+
+def defaults_of(family: str) -> Mapping[str, ParameterValue]:
+    """Return the values of parameters that a study omits; families from outside omit none."""
+    return FAMILY_DEFAULTS.get(family, {})
+
+
+def parameters_of(family: str) -> Mapping[str, Domain]:
+    """Return the parameters of a family and the widest domain of each.
+
+    Raises:
+        ValueError: if it is from outside the package and has not been imported.
+    """
+    return domains_of(family) if is_outside(family) else FAMILY_PARAMETERS[family]
 
 
 def _current(name: object) -> object:
@@ -173,7 +191,9 @@ class TrainingPlan(Frozen):
     mc_draws: Annotated[Count, Unit("draws")] = MC_DRAWS
     """Draws of the `_mc` curvatures at the last evaluation; the estimate is their mean."""
     epochs: Epochs = 40
-    """Most passes over the training data."""
+    """Most passes over the training data. "auto", the default of study files: about 2,500 steps of
+    the optimiser, from 20 to 150 epochs, chosen from the number of training data when the study
+    begins and stored as a number."""
     batch_size: Annotated[Count, Unit("examples")] = 128
     """Examples per step."""
     optimiser: Literal["sgd", "adam"] = "sgd"
@@ -196,9 +216,20 @@ class TrainingPlan(Frozen):
     `likelihood = "gaussian"`, else 0. Linear networks always settle."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior of the weights, before the first update."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Arithmetic of products in training steps: "bf16" is bfloat16 by autocast, for GPUs that are
+    faster so. Parameters, curvature, evidence and test metrics are float32 or float64 always."""
+    compile: bool = False
+    """Run training steps on a GPU as compiled CUDA graphs; pays for small networks, whose steps
+    wait for launches. On a CPU it changes nothing."""
     folds: Annotated[Literal[1, 2], Unit("folds")] = 2
     """Folds that the score `two_fold` predicts: both halves, or only one at half the cost."""
     online: OnlinePlan = OnlinePlan()
+
+    @property
+    def automatic(self) -> bool:
+        """Return whether the number of epochs is still to be chosen from the data."""
+        return "epochs" not in self.model_fields_set
 
     @model_validator(mode="after")
     def _milestones(self) -> "TrainingPlan":
@@ -212,34 +243,6 @@ class TrainingPlan(Frozen):
         """Return the 1-based epochs at which evidence is stored: every F after B, and the last."""
         regular = range(self.online.every, self.epochs + 1, self.online.every)
         return tuple(sorted({e for e in regular if e > self.online.burn_in} | {self.epochs}))
-
-
-class DatasetSpec(Frozen):
-    """Which data, and how much of it; only the report reads the test part."""
-
-    name: Literal[*DATASET_NAMES]  # type: ignore[valid-type]
-    """Name of a data set, or "npz" for arrays of your own."""
-    test_size: Annotated[Count, Unit("examples")] | None = None
-    """Examples split off for testing: of `digits` (by default 500) or `diabetes` (142)."""
-    max_train: Annotated[Count, Unit("examples")] | None = None
-    """Most training examples: a seeded subset, stratified by class; if absent, all."""
-    max_test: Annotated[Count, Unit("examples")] | None = None
-    """Most test examples, chosen in the same way; if absent, all."""
-    path: str | None = None
-    """An .npz file or a folder of .npy files; used with `name = "npz"`."""
-
-    @model_validator(mode="after")
-    def _path(self) -> "DatasetSpec":
-        if self.name == "npz" and self.path is None:
-            raise ValueError('`path` must name the .npz file when name = "npz"')
-        if self.name != "npz" and self.path is not None:
-            raise ValueError(f'`path` is used only with name = "npz", but name = "{self.name}"')
-        if self.name not in ("digits", "diabetes") and self.test_size is not None:
-            raise ValueError(
-                f'`test_size` is for data without a test split, but "{self.name}" has one; '
-                "use max_test"
-            )
-        return self
 
 
 class SamplerSpec(Frozen):
@@ -300,6 +303,14 @@ class BudgetSpec(Frozen):
     """Wall time over all runs of the study."""
     device_seconds: Seconds | None = None
     """Time summed over all workers."""
+
+
+class RaceSpec(Frozen):
+    """The race of the finalists after the search; see `finalists`."""
+
+    trials: Annotated[Count, Unit("trials")] | None = None
+    """Most trials of the race, on top of `n_trials`; if absent a third of `n_trials`, at least
+    10."""
 
 
 class DatabaseSpec(Frozen):
@@ -367,6 +378,10 @@ class StudySpec(Frozen):
     """Trials to run, whatever their final status: architectures times replicates."""
     replicates: Annotated[Count, Unit("trials")] = 1
     """Trials per architecture, each with its own seed."""
+    finalists: Annotated[int, Field(ge=0), Unit("architectures")] | None = None
+    """Best architectures that are trained again after the search, with further seeds, until the
+    first is the best by the score with probability 0.9; 0 for none. If absent 5, but 0 with fewer
+    than 20 trials or with `minimise`."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
@@ -379,6 +394,9 @@ class StudySpec(Frozen):
     the proposals independent of the number and speed of workers."""
     batch: Annotated[Count, Unit("proposals")] = 8
     """Proposals per batch; used with `scheduling = "batch"`."""
+    curves: bool = False
+    """Whether to compute Laplace scores at every evaluation, for curves over the epochs, and not
+    only at the last one; pruning has its own score at every evaluation in any case."""
     warm_start: str | None = None
     """Folder of an older study of the same data and objective for the sampler to learn from."""
     first: tuple[Mapping[str, ParameterValue], ...] = ()
@@ -393,6 +411,7 @@ class StudySpec(Frozen):
     budget: BudgetSpec = BudgetSpec()
     resources: ResourceSpec = ResourceSpec()
     retries: RetrySpec = RetrySpec()
+    race: RaceSpec = RaceSpec()
     database: DatabaseSpec = DatabaseSpec()
 
     @field_validator("name")
@@ -406,9 +425,24 @@ class StudySpec(Frozen):
         return value
 
     @property
+    def n_finalists(self) -> int:
+        """Return how many architectures the race of the finalists compares, 0 for no race."""
+        if self.finalists is not None:
+            return self.finalists
+        return FINALISTS if self.n_trials >= FEWEST_FOR_RACE and not self.minimise else 0
+
+    @property
     def pruning_score(self) -> str:
         """Return the score by which trials are compared at the rungs."""
         return str(self.pruning.score or self.objective)
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """Return the scores to compute at every evaluation, even if they cost a pass each time."""
+        if self.curves:
+            return self.estimators
+        pruned_by = () if self.pruning.rule == "none" else (self.pruning_score,)
+        return tuple(name for name in self.estimators if name in pruned_by)
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -420,6 +454,26 @@ class StudySpec(Frozen):
             return ()
         early = (0,) if declared(self.pruning_score).taken == "before" else ()
         return early + self.pruning.rungs(self.plan)
+
+    @model_validator(mode="after")
+    def _finalists(self) -> "StudySpec":
+        if self.finalists == 1:
+            raise ValueError("`finalists` must be 0 (no race) or at least 2, but got 1")
+        if self.finalists and self.minimise:
+            raise ValueError(
+                "`finalists` must be 0 with `minimise`: several objectives have no single best"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _task(self) -> "StudySpec":
+        task, likelihood = self.dataset.task, self.plan.likelihood
+        if task is not None and LIKELIHOODS[task] != likelihood:
+            raise ValueError(
+                f'`likelihood` in [plan] must be "{LIKELIHOODS[task]}" with task = "{task}" '
+                f'in [dataset], but got "{likelihood}"; remove one of the two'
+            )
+        return self
 
     @model_validator(mode="after")
     def _objective(self) -> "StudySpec":
@@ -472,7 +526,10 @@ class Assignment(Frozen):
     dataset: DatasetSpec
     plan: TrainingPlan
     estimators: tuple[Annotated[str, BeforeValidator(_current)], ...]
+    followed: tuple[str, ...] = ()
     limits: LimitSpec = LimitSpec()
+    #: Whether trials are compared after the first fold, which is then not trained beside others.
+    first_fold_alone: bool = False
     seed: int
 
     @model_validator(mode="before")

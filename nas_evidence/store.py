@@ -46,7 +46,7 @@ _TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": 
 _COLUMNS: Mapping[TableName, str] = {
     "trials": """
         trial_id:int attempt:int replicate:int architecture_key:str status:str cause:str family:str
-        arch_depth:int arch_width:int arch_shape:str seed:int n_parameters:int n_data:int
+        arch_depth:int arch_width:int arch_shape:str seed:int stage:str n_parameters:int n_data:int
         flops:int memory_bytes:int latency_seconds:float gpu_share:float epochs:int
         best_epoch:int best_evidence:float noise_std:float temperature:float
         test_accuracy:float test_nll_per_datum:float test_rmse:float

@@ -29,8 +29,10 @@ from nas_evidence.domains import (
     described,
 )
 from nas_evidence.fixed_keys import FIXED_KEYS
-from nas_evidence.spec import FAMILY_DEFAULTS, FAMILY_PARAMETERS
+from nas_evidence.spec import FAMILY_DEFAULTS, FAMILY_PARAMETERS, TrainingPlan
 
+#: Keys that a study file leaves to the data: their value in `spec.py` is for plans made in Python.
+_AUTOMATIC = {(TrainingPlan, "epochs")}
 #: Longer lists of names are not shown in a row.
 _MOST_NAMES = 8
 
@@ -60,6 +62,10 @@ first = [{family = "mlp", depth = 1, width = 64}]   # a baseline, tried before a
 warm_start = "runs/older"
 scheduling = "batch"              # the same proposals on any number of workers
 batch = 6
+curves = true                     # the report shows from which epoch on the scores rank well
+""",
+        """\
+finalists = 8                     # 0: no race
 """,
     ),
     "dataset": (
@@ -71,9 +77,35 @@ test_size = 500                   # of 1,797 images
         """\
 [dataset]
 name = "npz"
-path = "mine.npz"                 # x_train, y_train, x_test, y_test
+path = "mine.npz"                 # x_train, y_train; x_test, y_test if there are test rows
 max_train = 5000                  # a first look at large data
 max_test = 2000
+""",
+        """\
+[dataset]
+name = "table"
+path = "mine.csv"                 # beside the study file
+target = "price"
+task = "regression"               # not guessed from the values
+test_fraction = 0.2
+drop = ["id"]
+categorical = ["district"]        # a code, not an amount
+numeric = ["area"]                # what is no number counts as missing
+""",
+        """\
+[dataset]
+name = "table"
+path = "train.parquet"
+test_path = "test.parquet"
+target = "label"
+# Written by `search`: data that changed under a study are refused.
+content = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+""",
+        """\
+[dataset]
+name = "images"
+path = "pets"                     # pets/cat/1.png, pets/dog/1.png, ...
+image_size = 32                   # resize all to 32 x 32
 """,
     ),
     "family": (
@@ -106,6 +138,8 @@ gradient_clip = 0                 # no limit
 schedule = "steps"
 milestones = [45, 68, 83]
 decay = 0.1
+precision = "bf16"                # training steps in bfloat16
+compile = true                    # and as CUDA graphs
 """,
         """\
 [plan]
@@ -185,6 +219,12 @@ min_workers = 2                   # do not start with fewer
 cpus = 2
 gpus = 0.25                       # four trials share one GPU
 slice_timeout_seconds = 1800      # five epochs of the largest network take minutes
+""",
+    ),
+    "race": (
+        """\
+[race]
+trials = 20                       # on top of n_trials; without it 10
 """,
     ),
     "retries": (
@@ -282,7 +322,8 @@ def _table(kind: type[Frozen]) -> Iterator[str]:
     meaning = meanings(kind)
     for name in keys(kind):
         field = kind.model_fields[name]
-        cells = (f"`{name}`", _type(field), _default(field), _unit(field), meaning[name])
+        default = '`"auto"`' if (kind, name) in _AUTOMATIC else _default(field)
+        cells = (f"`{name}`", _type(field), default, _unit(field), meaning[name])
         yield "| " + " | ".join(cells) + " |"
     yield ""
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.data import ArrayData
+from nas_evidence.data.task import check_task
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.files import write_whole
 from nas_evidence.fixed_keys import without_fixed
@@ -38,7 +38,7 @@ from nas_evidence.training.checkpoint import (
     save_checkpoint,
     state_of,
 )
-from nas_evidence.training.cost import Cost, cost_of, measured_latency
+from nas_evidence.training.cost import Cost, cost_of, measured_latency, obstacle
 from nas_evidence.training.loop import (
     DivergedError,
     Training,
@@ -51,7 +51,7 @@ from nas_evidence.training.parts import settling_after
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 5
+CHECKPOINT_VERSION = 6
 #: Prefix of the names of per-parameter precisions in a weights file, before the tensor's name.
 PRECISION_PREFIX = "prior_precision/"
 
@@ -60,21 +60,6 @@ def device_for(gpu_share: str | float) -> torch.device:
     """Return the training device: a GPU if there is one and a share of it is requested."""
     wanted = gpu_share == "auto" or float(gpu_share) > 0
     return torch.device("cuda" if wanted and torch.cuda.is_available() else "cpu")
-
-
-def check_task(plan: TrainingPlan, data: ArrayData | TensorData) -> None:
-    """Check that the likelihood of the plan fits the targets.
-
-    Raises:
-        ValueError: if it does not; names both, and the remedy.
-    """
-    needed = {"labels": "categorical", "real": "gaussian"}[data.task]
-    if plan.likelihood != needed:
-        what = "labels" if data.task == "labels" else "real numbers"
-        raise ValueError(
-            f'`likelihood` must be "{needed}" if the targets are {what}, but got '
-            f'"{plan.likelihood}"; set likelihood = "{needed}" in [plan]'
-        )
 
 
 class Trial:
@@ -132,8 +117,11 @@ class Trial:
         shape, width = data.input_shape, data.n_outputs
         reason = infeasible(architecture, shape, width)
         if not reason:
-            self.cost = cost_of(architecture, shape, width, plan, given.estimators)
-            reason = self._exceeded_limit()
+            n_data, scores = len(data.x_train), given.estimators
+            self.cost = cost_of(architecture, shape, width, plan, scores, n_data)
+            reason = self._exceeded_limit() or obstacle(
+                architecture, shape, width, plan, scores, n_data=n_data
+            )
         if reason:
             self.status, self.cause = TrialStatus.INFEASIBLE, reason
             return
@@ -444,7 +432,8 @@ def versions(device: torch.device) -> dict[str, str]:
 
 
 def _identity(assignment: Assignment) -> str:
-    return assignment.model_dump_json(exclude={"attempt"})
+    # What is followed changes no training.
+    return assignment.model_dump_json(exclude={"attempt", "followed"})
 
 
 def _is_of(identity: str, assignment: Assignment) -> bool:
@@ -462,11 +451,13 @@ def _known(cost: Cost | None) -> dict[str, int]:
 
 @torch.no_grad()
 def _test(training: Training, data: TensorData, plan: TrainingPlan) -> dict[str, float]:
-    """Return the metrics on the test data, for reports only.
+    """Return the metrics on the test data, for reports only; none without test data.
 
     The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
     fraction, or the root mean squared error over data and outputs, in the unit of the targets.
     """
+    if not len(data.y_test):
+        return {}
     likelihood = likelihood_of(plan, training.noise_std, training.temperature)
     model: nn.Module = training.model
     model.eval()

@@ -22,9 +22,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from nas_evidence.maths.posterior import bayes_factor_words, posterior_weights
+from nas_evidence.maths.finalists import posterior_of
 from nas_evidence.maths.ranking import random_statistics, rank_statistics, resampling_plan
-from nas_evidence.maths.seeds import certainty
 
 quick = os.environ.get("NAS_EVIDENCE_NOTEBOOK_QUICK") == "1"  # set where notebooks are tested
 n_resamples = 100 if quick else 2000
@@ -76,27 +75,13 @@ bar = figure.colorbar(dots, label="log10 of the number of parameters")
 # %% [markdown]
 # ## How sure is the first rank?
 #
-# Replicates are trials that differ only in their seed. They show how much a score varies by chance.
+# Replicates are trials that differ only in their seed. They show how much a score varies by chance. The first of many is
+# first partly by luck, which the posterior takes back. A report states a probability only from three replicates on.
 
 # %%
 best_first = study.sort_values("evidence", ascending=False)["evidence"].to_numpy()
 for spread in (0.002, 0.02):
-    replicates = [value + spread * np.array([-1, 1]) / np.sqrt(2) for value in best_first]
-    sure = certainty(replicates, seed=0)
-    print(f"spread {spread}: first beats second with probability {sure.beats_second:.2f};")
-    print(f"  {len(sure.candidates)} may be best; rank {sure.rank_low[0]} to {sure.rank_high[0]}")
-
-# %% [markdown]
-# ## Raw and tempered weights
-#
-# Summed over 1,000 data, the same gaps are tens of nats, so the raw posterior is nearly one-hot, regardless of the
-# spread over seeds. Tempered by 1/N, the weights say how much the choice matters for one label.
-
-# %%
-n_data = 1000
-pd.DataFrame({
-    "behind the first, nats": n_data * (best_first[0] - best_first[:6]),
-    "in words": ["", *(bayes_factor_words(n_data * (best_first[0] - b)) for b in best_first[1:6])],
-    "raw": posterior_weights(n_data * best_first)[:6].round(4),
-    "tempered": posterior_weights(n_data * best_first, temperature=n_data)[:6].round(4),
-})  # fmt: skip
+    replicates = [value + spread * np.array([-1, 0, 1]) for value in best_first]
+    found = posterior_of(replicates, ["mlp"] * n, seed=0)
+    print(f"spread {spread}: the first is the best with probability {found.best[0]:.2f};")
+    print(f"  {(found.best >= 0.05).sum()} may be the best")

@@ -26,16 +26,21 @@ def only_laplace(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_curvature_of_a_linear_model_is_its_definition(only_laplace: None) -> None:
     rows = run_audit(["linear-12"])
     differences = [f"conditional_{kind}" for kind in CURVATURES]
-    assert [row.estimator for row in rows] == [*CURVATURES, *differences]
+    linearised = ["tangent", "ntk_init", "full_ggn_slq"]
+    on_halves = ["tangent_conditional", "last_layer_conditional"]
+    assert [row.estimator for row in rows] == [
+        *CURVATURES, *linearised, *differences, *on_halves,
+    ]  # fmt: skip
     assert all(row.holds for row in rows), [row for row in rows if not row.holds]
     full = next(row for row in rows if row.estimator == "full_ggn")
     assert full.truth is not None
     assert full.low is not None
     assert full.low <= full.truth <= (full.high or 0)
     assert full.bias == pytest.approx(0, abs=1e-8)
-    conditional = next(row for row in rows if row.estimator == "conditional_full_ggn")
-    assert conditional.bias == pytest.approx(0, abs=1e-8)
-    assert conditional.truth != full.truth
+    for name in ("conditional_full_ggn", *on_halves):
+        conditional = next(row for row in rows if row.estimator == name)
+        assert conditional.bias == pytest.approx(0, abs=1e-8)
+        assert conditional.truth != full.truth
 
 
 @pytest.mark.parametrize("kind", ["diag_ggn", "kfac_ef", "full_ef"])

@@ -22,6 +22,7 @@ STUDY = StudySpec.model_validate(
         "name": "two seeds",
         "objective": "kfac_ggn",
         "n_trials": 500,
+        "finalists": 0,
         "replicates": 2,
         "dataset": {"name": "digits"},
         "family": {"mlp": {"width": {"low": 4, "high": 1000}}},

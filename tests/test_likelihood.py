@@ -7,7 +7,7 @@ from largest_tensor import LargestTensor
 from torch.distributions import Normal
 from torch.testing import assert_close
 
-from nas_evidence.likelihood import Categorical, Gaussian
+from nas_evidence.likelihood import Categorical, Gaussian, random_signs
 
 CLASSES = (2, 3, 10)
 
@@ -114,11 +114,18 @@ def test_sampled_roots_are_unbiased(
 ) -> None:
     outputs = torch.randn(1, 4, dtype=torch.float64)
     draws = 40_000
-    roots = likelihood.sampled_roots(outputs.expand(draws, 4), generator)[0]
+    roots = _sampled_root(likelihood, outputs.expand(draws, 4), generator)[0]
     products = roots[:, :, None] * roots[:, None, :]
     exact = _outer(likelihood.hessian_roots(outputs))[0]
     error = products.std(0) / math.sqrt(draws)
     assert bool(((products.mean(0) - exact).abs() <= 5 * error + 1e-12).all())
+
+
+def _sampled_root(
+    likelihood: Categorical | Gaussian, outputs: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    shape = (likelihood.n_roots(outputs.shape[1]), len(outputs))
+    return likelihood.signed_root(outputs, random_signs(shape, generator))
 
 
 def _signed_sum_of_roots(
@@ -138,7 +145,7 @@ def test_a_sampled_root_is_the_signed_sum_of_the_exact_roots(
     likelihood: Categorical | Gaussian, scale: float, n_classes: int
 ) -> None:
     outputs = scale * torch.randn(50, n_classes, dtype=torch.float64)
-    found = likelihood.sampled_roots(outputs, torch.Generator().manual_seed(3))
+    found = _sampled_root(likelihood, outputs, torch.Generator().manual_seed(3))
     expected = _signed_sum_of_roots(likelihood, outputs, 3)
     assert_close(found, expected, rtol=1e-13, atol=1e-15)
 
@@ -147,7 +154,7 @@ def test_a_sampled_root_has_zeros_where_probabilities_are_exactly_zero() -> None
     inf = float("inf")
     rows = [[0.0, -inf, 1.0, -inf], [-inf, 0.0, -inf, -inf], [-2e3, 0.0, 2e3, 1.0]]
     outputs = torch.tensor(rows, dtype=torch.float64)
-    found = Categorical().sampled_roots(outputs, torch.Generator().manual_seed(3))
+    found = _sampled_root(Categorical(), outputs, torch.Generator().manual_seed(3))
     assert_close(found, _signed_sum_of_roots(Categorical(), outputs, 3), rtol=1e-13, atol=0)
     assert bool((found[0][outputs.softmax(1) == 0] == 0).all())
 
@@ -161,7 +168,7 @@ def test_sampled_roots_of_many_outputs_need_no_square_array(
     outputs[0, 7] = 1e4  # saturated: every other probability is exactly zero
     outputs[1] *= 100
     with LargestTensor() as seen:
-        roots = likelihood.sampled_roots(outputs, torch.Generator().manual_seed(3))
+        roots = _sampled_root(likelihood, outputs, torch.Generator().manual_seed(3))
     assert roots.shape == (1, n_data, n_outputs)
     assert bool(roots.isfinite().all())
     assert 0 < seen.largest <= n_data * n_outputs

@@ -12,11 +12,12 @@ import torch
 
 from nas_evidence import trial as trial_module
 from nas_evidence.data import ArrayData, load
+from nas_evidence.data.task import check_task
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, LimitSpec, TrainingPlan
 from nas_evidence.training import loop
-from nas_evidence.trial import Trial, check_task
+from nas_evidence.trial import Trial
 
 PLAN = {"epochs": 5, "batch_size": 64, "learning_rate": 0.05, "online": {"every": 2}}
 
@@ -171,7 +172,7 @@ def test_a_checkpoint_of_an_older_version_is_taken_up_if_its_fixed_keys_have_the
     smoothing: float,
     epoch: int,
 ) -> None:
-    written = json.loads(assignment("mlp").model_dump_json(exclude={"attempt"}))
+    written = json.loads(assignment("mlp").model_dump_json(exclude={"attempt", "followed"}))
     written["plan"] |= {"sotl_epochs": 1, "sotl_gamma": 0.9}
     written["plan"]["online"]["smoothing"] = smoothing
     with monkeypatch.context() as older:
@@ -307,6 +308,18 @@ def test_what_costs_more_than_is_allowed_is_infeasible(
     assert record.n_parameters is not None  # so that a sampler can learn from it
     wide = assignment().model_copy(update={"limits": LimitSpec(**{name: 10**12})})
     assert not Trial.start(wide, data, tmp_path).report().done
+
+
+def test_a_factor_too_wide_to_decompose_is_infeasible_with_its_remedy(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nas_evidence.curvature.wide.WIDEST", 8)
+    record = run(assignment(), data, tmp_path)
+    assert record.status is TrialStatus.INFEASIBLE
+    assert "has a Kronecker factor of side" in record.cause
+    assert "use diag_ef or diag_ggn instead of" in record.cause
+    assert record.epochs == 0
+    assert record.n_parameters is not None
 
 
 def test_a_resumed_trial_keeps_its_latency(data: TensorData, tmp_path: Path) -> None:

@@ -8,25 +8,34 @@ import json
 import shlex
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nas_evidence.api.asking import to_submit
 from nas_evidence.cli.options import (
     AllowCode,
     AsJson,
+    Categorical,
     Dashboard,
     DataRoot,
     Download,
+    Drop,
+    ImageSize,
     JobName,
+    Numeric,
     Override,
     StudyFile,
+    Target,
+    Task,
+    TestFile,
+    TestFraction,
     Trials,
     Workers,
     as_arguments,
-    checked,
+    data_options,
     opened,
     with_options,
 )
@@ -59,6 +68,14 @@ def submit(
     store: Annotated[
         str, typer.Option("--store", metavar="DIR|URI", help="Study folder that all nodes see.")
     ],
+    target: Target = None,
+    task: Task = None,
+    test: TestFile = None,
+    test_fraction: TestFraction = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    image_size: ImageSize = None,
     name: JobName = None,
     trials: Trials = None,
     workers: Workers = None,
@@ -71,7 +88,11 @@ def submit(
 
     Example: nas-evidence submit digits --address URL --store /nfs/digits
     """
-    spec = with_options(checked(study, overrides, allow_code=allow_code), trials, workers)
+    given = data_options(target, task, test, test_fraction, drop, categorical, numeric, image_size)
+    asked = to_submit(study, overrides or (), given, allow_code=allow_code)
+    spec = with_options(asked.spec, trials, workers)
+    for sentence in asked.arrays.meaning.said if asked.arrays else ():
+        out.print(sentence)
     _check_store(store)
     options = as_arguments(
         trials=None,
@@ -83,7 +104,8 @@ def submit(
         allow_code=allow_code,
     )
     arguments = ["search", STUDY_FILE, "--out", store, "--address", "auto", *options]
-    _submit(address, name or spec.name, store, arguments=arguments, spec=spec)
+    data = asked.source.files if asked.source else None
+    _submit(address, name or spec.name, store, arguments=arguments, spec=spec, data=data)
 
 
 def resubmit(address: str, name: str | None, store: str | None, options: Sequence[str]) -> None:
@@ -237,10 +259,11 @@ def _submit(
     *,
     arguments: Sequence[str],
     spec: StudySpec | None,
+    data: Mapping[str, bytes] | None = None,
 ) -> None:
     client = connect(address)
     with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
-        size = write_package(Path(folder), spec, package=package_to_send())
+        size = write_package(Path(folder), spec, package=package_to_send(), data=data)
         job, is_new = submit_study(
             client, name, store, arguments=arguments, folder=folder if size else None
         )
@@ -335,12 +358,13 @@ def _follow_folder(place: str) -> None:
 
 
 def _facts(store: "Store") -> dict[str, Any]:
+    from nas_evidence.reporting.tables import first_as_shown
     from nas_evidence.storage.study_folder import study_status
 
     now = study_status(store.folder)
     best = None
-    if now.best is not None:
-        best = {"trial_id": int(now.best.trial_id), now.objective: now.best.values[now.objective]}
+    if now.best is not None and (first := first_as_shown(store.folder, now.objective)):
+        best = {"trial_id": first.trial_id, now.objective: first.value, "unit": first.unit}
     return {
         "name": now.name,
         "state": now.state,
@@ -368,8 +392,9 @@ def _print_status(now: dict[str, Any], where: str, job: Job | None) -> None:
     for trial_id, architecture in now["architectures"].items():
         out.print(f"running: trial {trial_id} {architecture}")
     if now["best"] is not None:
-        (_, trial_id), (objective, value) = now["best"].items()
-        out.print(f"best: trial {trial_id} with {objective} = {score_text(value)}")
+        (_, trial_id), (objective, value), *more = now["best"].items()
+        unit = "".join(f" {name}" for _, name in more if name == "nats per datum")
+        out.print(f"best: trial {trial_id} with {objective} = {score_text(value)}{unit}")
     again = where if job is None else f"{job.store} {where}"
     if now["state"] == "stopped":
         out.print(f"continue: {program()} resume {again}")

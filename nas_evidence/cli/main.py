@@ -17,12 +17,17 @@ from typing import Annotated, NoReturn
 import typer
 
 import nas_evidence
+from nas_evidence.cli.checking import check_family
 from nas_evidence.cli.cluster import attach, cancel, logs, status, submit
+from nas_evidence.cli.looking import init, validate
 from nas_evidence.cli.mending import repair, verify
-from nas_evidence.cli.options import Override, StudyFile, checked, with_ids
-from nas_evidence.cli.results import audit, export, report, show, watch
+from nas_evidence.cli.options import with_ids
+from nas_evidence.cli.predicting import predict
+from nas_evidence.cli.results import audit, compare, export, report
 from nas_evidence.cli.run import resume, search
+from nas_evidence.cli.showing import show
 from nas_evidence.cli.terminal import err, out
+from nas_evidence.cli.watching import watch
 from nas_evidence.codec import StudyError
 from nas_evidence.domains import masked
 from nas_evidence.storage.faults import about_disk, is_disk_full, is_read_only
@@ -81,24 +86,9 @@ def _root(
         raise typer.Exit(0)
 
 
-def validate(
-    study: StudyFile,
-    overrides: Override = None,
-) -> None:
-    """Check a study file and report all its errors at once.
-
-    Example: nas-evidence validate search_spaces/digits.toml
-    """
-    spec = checked(study, overrides)
-    out.print(
-        f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
-        f"{spec.dataset.name}, ranked by {spec.objective}"
-    )
-
-
 VERBS = (
-    search, resume, verify, repair, show, validate, report, watch, audit, export, submit, status,
-    attach, logs, cancel,
+    search, resume, init, validate, show, report, compare, watch, verify, repair, audit, export,
+    predict, submit, status, attach, logs, cancel, check_family,
 )  # fmt: skip
 for verb in VERBS:
     app.command()(verb)

@@ -3,18 +3,19 @@
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nas_evidence.codec import find_study, load_study
+from nas_evidence.api.asking import DataOptions
 from nas_evidence.spec import StudySpec
-from nas_evidence.storage.outside_code import admitted, outside_names
 
 if TYPE_CHECKING:  # imports the stores
     from nas_evidence.driver.mirror import Store
 
-StudyFile = Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or a shipped one.")]
+StudyFile = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A study file, a shipped one, or data.")
+]
 Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Total number of trials.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel workers.")]
 Override = Annotated[
@@ -31,6 +32,32 @@ Steal = Annotated[
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Run the scores that the study names as module:NAME.")
 ]
+Target = Annotated[
+    str | None, typer.Option("--target", metavar="COL", help="Of a table: the column to predict.")
+]
+Task = Annotated[
+    Literal["classification", "regression"] | None,
+    typer.Option("--task", help="What the targets are, if the data do not say it right."),
+]
+TestFile = Annotated[
+    Path | None, typer.Option("--test", metavar="FILE", help="A table of test rows, not searched.")
+]
+TestFraction = Annotated[
+    float | None,
+    typer.Option("--test-fraction", metavar="SHARE", help="Rows to split off for the test."),
+]
+Drop = Annotated[
+    list[str] | None, typer.Option("--drop", metavar="COL", help="Leave this column out.")
+]
+Categorical = Annotated[
+    list[str] | None, typer.Option("--categorical", metavar="COL", help="Read it as categories.")
+]
+Numeric = Annotated[
+    list[str] | None, typer.Option("--numeric", metavar="COL", help="Read it as numbers.")
+]
+ImageSize = Annotated[
+    int | None, typer.Option("--image-size", metavar="PIXELS", help="Resize all images to this.")
+]
 RetryFailed = Annotated[
     str | None,
     typer.Option("--retry-failed", metavar="[IDS]", help="Run failed trials again, all or 3,5."),
@@ -43,6 +70,29 @@ Dashboard = Annotated[
 JobName = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Of the study on the cluster.")
 ]
+
+
+def data_options(
+    target: str | None,
+    task: Literal["classification", "regression"] | None,
+    test: Path | None,
+    test_fraction: float | None,
+    drop: Sequence[str] | None,
+    categorical: Sequence[str] | None,
+    numeric: Sequence[str] | None,
+    image_size: int | None,
+) -> DataOptions:
+    """Return the options about data of one's own."""
+    return DataOptions(
+        target=target,
+        task=task,
+        test=test,
+        test_fraction=test_fraction,
+        drop=drop or (),
+        categorical=categorical or (),
+        numeric=numeric or (),
+        image_size=image_size,
+    )
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:
@@ -72,22 +122,6 @@ def trial_ids(text: str) -> list[int] | None:
     if not parts or not all(part.isdecimal() for part in parts):
         raise ValueError(f"--retry-failed takes trial ids such as 3,5, or nothing, not {text!r}.")
     return [int(part) for part in parts]
-
-
-def checked(study: str, overrides: Sequence[str] | None, *, allow_code: bool = False) -> StudySpec:
-    """Return a study, after checking its file and that its `first` points are in its space.
-
-    With `allow_code`, import the scores that it names from outside the package.
-    """
-    path = find_study(study)
-    spec = load_study(path, overrides or ())
-    if outside_names(spec):
-        spec = admitted(spec, (Path.cwd(), path.resolve().parent), allowed=allow_code)
-    if spec.first:
-        from nas_evidence.proposing.startup import first_points
-
-        first_points(spec)
-    return spec
 
 
 def with_options(spec: StudySpec, trials: int | None, workers: int | None) -> StudySpec:

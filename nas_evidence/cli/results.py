@@ -1,56 +1,27 @@
-"""The verbs for the results of a study: show, report, watch, export; and the audit of scores.
+"""The verbs for the results of a study: report, export; and the audit of scores.
 
 Each takes a study folder or the URI of a store; a report is written where the study is.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nas_evidence.cli.options import AsJson, DataRoot, opened, shown
+from nas_evidence.cli.showing import StudyPlace
 from nas_evidence.cli.terminal import (
     err,
     out,
     print_json,
-    print_line,
     print_rows,
-    score_text,
     statistic_text,
 )
 from nas_evidence.spec import StudySpec
 
-StudyPlace = Annotated[
-    str, typer.Argument(metavar="DIR", help="A study folder, or a store's URI.")
-]
-
-
-def show(
-    place: StudyPlace,
-    trial_id: Annotated[int, typer.Argument(metavar="TRIAL", help="A trial id.")],
-    as_json: AsJson = False,
-) -> None:
-    """Show one trial: how it ended, its scores and the terms of its evidence.
-
-    Example: nas-evidence show runs/digits 7
-    """
-    from nas_evidence.store import TABLES, read_table
-
-    store = opened(place)
-    tables: dict[str, list[dict[str, Any]]] = {}
-    for name in TABLES:
-        frame = read_table(store.folder, name)
-        tables[name] = json.loads(
-            frame[frame["trial_id"] == trial_id].to_json(orient="records", double_precision=15)
-        )
-    if not tables["trials"]:
-        raise ValueError(f"{place} has no finished trial {trial_id}; see `nas-evidence status`.")
-    if as_json:
-        print_json({"trial": tables.pop("trials")[0]} | tables)
-    else:
-        _print_trial(tables)
+if TYPE_CHECKING:  # imports pydantic models that only reports need
+    from nas_evidence.judgement import Judgement
 
 
 def report(
@@ -72,6 +43,7 @@ def report(
     baseline: Annotated[
         list[str] | None, typer.Option(metavar="COL", help="A column to beat.")
     ] = None,
+    data_root: DataRoot = None,
 ) -> None:
     """Write the report of a study, or the same statistics for any table.
 
@@ -88,40 +60,30 @@ def report(
     from nas_evidence.reporting.study import build_report
 
     store = opened(place or _latest_study())
+    judged(store.folder, data_root)
     paths = build_report(store.folder, to)
     if to is None:
         store.push()
     out.print(f"report: {paths.html if to else shown(paths.html, store)}")
 
 
-def watch(
-    place: StudyPlace,
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Least time between two reports.")
-    ] = 30.0,
+def compare(
+    places: Annotated[list[str], typer.Argument(metavar="DIR...", help="Two to ten studies.")],
+    to: Annotated[Path, typer.Option("--to", metavar="OUT", help="Write the page here.")] = Path(
+        "comparison"
+    ),
 ) -> None:
-    """Keep the report of a running study up to date until the study ends.
+    """Put two to ten studies on one page: winners, scores, yardsticks, time.
 
-    Example: nas-evidence watch runs/digits
+    Example: nas-evidence compare runs/digits runs/digits-wide
     """
-    from nas_evidence.reporting.watching import all_finished
-    from nas_evidence.reporting.watching import watch as reports
-    from nas_evidence.storage.study_folder import is_locked
+    from nas_evidence.reporting.compare import HEADER, compare_studies
 
-    store = opened(place)
-    was_running = False
-
-    def over() -> bool:
-        nonlocal was_running
-        store.pull()
-        running, before = is_locked(store.folder), was_running
-        was_running = running
-        # Not running any more: parked, cancelled or killed.
-        return all_finished(store.folder) or (before and not running)
-
-    for paths in reports(store.folder, is_over=over, every_seconds=every):
-        store.push()
-        out.print(f"report: {shown(paths.html, store)}")
+    compared = compare_studies([opened(place).folder for place in places], to)
+    print_rows("Studies", HEADER, compared.rows)
+    for sentence in compared.notes:
+        out.print(f"note:   {sentence}")
+    out.print(f"report: {to / 'index.html'}")
 
 
 def audit(as_json: AsJson = False) -> None:
@@ -173,6 +135,20 @@ def export(
 # ---------------------------------------------------------------------------------------------
 
 
+def judged(folder: Path, data_root: Path | None) -> "Judgement | None":
+    """Return the winner of a study beside simple models, computed and stored if it is new.
+
+    Where the data or the weights cannot be read the report does without, and the reason is said.
+    """
+    from nas_evidence.exporting.judging import kept_judgement
+
+    try:
+        return kept_judgement(folder, data_root)
+    except (ValueError, OSError, RuntimeError) as error:
+        err.print(f"the winner is not compared with simple models: {error}")
+        return None
+
+
 def write_export(
     spec: StudySpec, folder: Path, to: Path, trial_id: int | None, data_root: Path | None
 ) -> None:
@@ -181,45 +157,10 @@ def write_export(
     from nas_evidence.exporting import export_winner
 
     root = None if data_root is None else str(data_root)
-    arrays = load(spec.dataset, seed=spec.seed, data_root=root)
+    arrays = load(spec.dataset, seed=spec.seed, data_root=root, base=folder.resolve())
     done = export_winner(folder, to, arrays, trial_id=trial_id)
     again = "" if done.rescored_value is None else ", evidence computed again and equal"
     out.print(f"export: {done.folder} (trial {done.trial_id}, {done.architecture}{again})")
-
-
-def _print_trial(tables: dict[str, list[dict[str, Any]]]) -> None:
-    trial = tables["trials"][0]
-    for key, value in trial.items():
-        if value is not None and key not in ("error", "versions", "attempt", "architecture_key"):
-            print_line(key, value)
-    last = max((row["epoch"] for row in tables["evidence"]), default=0)
-    print_rows(
-        f"Scores after epoch {last} (larger is better)",
-        ("score", "value", "per datum", "standard error", "valid", "note"),
-        [
-            (
-                r["estimator"],
-                score_text(r["value"]),
-                score_text(r["per_datum"]),
-                score_text(r["standard_error"]),
-                "yes" if r["valid"] else "no",
-                r["note"] or "",
-            )
-            for r in tables["evidence"]
-            if r["epoch"] == last
-        ],
-    )
-    print_rows(
-        "Terms",
-        ("score", "term", "group", "value"),
-        [
-            (r["estimator"], r["term"], r["group"], score_text(r["value"]))
-            for r in tables["terms"]
-            if r["epoch"] == last
-        ],
-    )
-    if trial["error"]:
-        out.print(trial["error"])
 
 
 def _latest_study() -> str:

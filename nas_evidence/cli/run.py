@@ -5,35 +5,42 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.live import Live
 
+from nas_evidence.api.running import Audience, Run, begun, run_trials, tell_what_is_stored
 from nas_evidence.cli.cluster import resubmit
 from nas_evidence.cli.interrupting import interruptible
 from nas_evidence.cli.options import (
     AllowCode,
+    Categorical,
     DataRoot,
     Download,
+    Drop,
+    ImageSize,
     JobName,
+    Numeric,
     Override,
     RetryFailed,
     Steal,
     StudyFile,
+    Target,
+    Task,
+    TestFile,
+    TestFraction,
     Trials,
     Workers,
     as_arguments,
-    checked,
+    data_options,
     shown,
     trial_ids,
     with_options,
 )
 from nas_evidence.cli.restarting import go_on_without_cluster
-from nas_evidence.cli.results import write_export
+from nas_evidence.cli.results import judged, write_export
 from nas_evidence.cli.terminal import (
     Progress,
     counted,
@@ -44,17 +51,13 @@ from nas_evidence.cli.terminal import (
     ranking_rows,
     trust_line,
 )
-from nas_evidence.durations import rough_duration
-from nas_evidence.jobs.auth_token import use_token_if_there_is_one
-from nas_evidence.jobs.jobs import namespace_of
-from nas_evidence.record import TrialStatus
+from nas_evidence.record import TrialStatus, n_searched
 from nas_evidence.spec import StudySpec
-from nas_evidence.storage.outside_code import Code, admitted, keep_code, outside_names
+from nas_evidence.storage.outside_code import admitted
 
 if TYPE_CHECKING:  # these import data readers and stores
-    from nas_evidence.data import ArrayData
     from nas_evidence.driver.mirror import Store
-    from nas_evidence.workers.protocol import Executor
+    from nas_evidence.reporting.report import Report
 
 StoreOption = Annotated[
     str | None,
@@ -70,20 +73,16 @@ Cluster = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Run:
-    """How to run a study: where its trials run, and where its data are."""
-
-    executor: str
-    address: str | None  # cluster to join
-    data_root: Path | None
-    download: bool
-    steal: bool
-    allow_code: bool
-
-
 def search(
     study: StudyFile,
+    target: Target = None,
+    task: Task = None,
+    test: TestFile = None,
+    test_fraction: TestFraction = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    image_size: ImageSize = None,
     place: StoreOption = None,
     trials: Trials = None,
     workers: Workers = None,
@@ -97,17 +96,33 @@ def search(
 ) -> None:
     """Search, rank, report and export; create the study folder or continue it.
 
-    Example: nas-evidence search digits --trials 12 --set plan.epochs=20
-    """
-    from nas_evidence.driver.mirror import open_store
-    from nas_evidence.storage.study_folder import default_folder, open_study
+    STUDY is a study file, a shipped study, or data: a table, arrays or a folder of images.
 
-    spec = with_options(checked(study, overrides, allow_code=allow_code), trials, workers)
+    Example: nas-evidence search digits --trials 12 --set plan.epochs=20
+    Example: nas-evidence search mine.csv --target price
+    """
+    from nas_evidence.api.asking import asked_for
+    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.study_folder import default_folder
+
     run = Run(executor, address, data_root, download, steal, allow_code)
     _check_address(run)
+    asked = asked_for(
+        study,
+        overrides or (),
+        data_options(target, task, test, test_fraction, drop, categorical, numeric, image_size),
+        allow_code=allow_code,
+        data_root=data_root,
+    )
+    spec = with_options(asked.spec, trials, workers)
+    for sentence in asked.arrays.meaning.said if asked.arrays else ():
+        out.print(sentence)
     store = open_store(place or str(default_folder(spec)))
     with store.held(steal=steal):
-        _run(open_study(store.folder, spec, steal=steal), store, run)
+        spec = begun(
+            store.folder, spec, asked.source, steal=steal, data_root=data_root, download=download
+        )
+        _run(spec, store, run)
 
 
 def resume(
@@ -181,6 +196,7 @@ def _check_address(run: Run) -> None:
 
 
 def _run(spec: StudySpec, store: "Store", run: Run) -> None:
+    from nas_evidence.driver.race import race_left
     from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.store import finished
@@ -189,14 +205,15 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
     _log_to(folder / "logs" / "driver.log")
     with locked(folder, steal=run.steal):
         done = find_done(folder).done
-        if len(done) < spec.n_trials:
+        if n_searched(done) < spec.n_trials or race_left(spec, folder, done):
 
-            def stopped() -> None:
-                n_stored = len(finished(folder))
+            def stopped() -> int:
+                n_stored = n_searched(finished(folder))
                 err.print(
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
                     f"stored, the others resume from their last checkpoint.\nContinue: {again}"
                 )
+                return n_stored
 
             def late() -> bool:
                 if run.executor == "inline" and store.uri is None:
@@ -207,11 +224,12 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
 
             try:
                 with interruptible(late):
-                    _search(spec, store, run, n_done=len(done))
+                    run_trials(spec, store, run, _audience())
             except KeyboardInterrupt:
-                stopped()
+                if stopped():
+                    _rank_and_report(spec, store, run)
                 raise SystemExit(130) from None
-            n_stored = len(finished(folder))
+            n_stored = n_searched(finished(folder))
             if n_stored < spec.n_trials:
                 out.print(
                     f"budget: spent after {n_stored} of {spec.n_trials} trials; resume with "
@@ -220,99 +238,24 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
             if any((folder / "checkpoints").iterdir()):  # killed before the last trial was told
-                _tell_what_is_stored(spec, folder)
+                tell_what_is_stored(spec, folder, Progress(spec, spec.n_trials))
         _conclude(spec, store, run)
 
 
-def _tell_what_is_stored(spec: StudySpec, folder: Path) -> None:
-    from nas_evidence.driver.driver import Driver
-    from nas_evidence.workers.learning_curves import synthetic
-    from nas_evidence.workers.simulated import SimulatedExecutor
-
-    no_workers = SimulatedExecutor(synthetic, workers=0, seed=0)
-    Driver(spec, folder.resolve(), no_workers, Progress(spec, spec.n_trials)).run()
+def _cluster_lost(place: str, run: Run) -> None:
+    go_on_without_cluster(place, _words(run), run.address)
 
 
-def _search(spec: StudySpec, store: "Store", run: Run, *, n_done: int) -> None:
-    """Load the data, announce the run, and run the rest of the study.
+def _audience() -> Audience:
+    def starting() -> contextlib.AbstractContextManager[object]:
+        return out.status("starting the workers") if out.is_terminal else nullcontext()
 
-    Raises:
-        KeyboardInterrupt: also if another terminal cancels the study.
-    """
-    from nas_evidence.data import load
-    from nas_evidence.data.digest import data_digest
-    from nas_evidence.storage.conditions import note_conditions
-
-    arrays = load(
-        spec.dataset,
-        seed=spec.seed,
-        data_root=None if run.data_root is None else str(run.data_root),
-        download=run.download,
+    return Audience(
+        say=out.print,
+        watching=_watching,
+        starting=starting,
+        cluster_lost=_cluster_lost,
     )
-
-    # Torch and Ray are imported here, after the folder exists and the data are read.
-    from nas_evidence.driver.driver import Driver
-    from nas_evidence.driver.runtime import forecast_seconds
-    from nas_evidence.trial import check_task, device_for
-
-    check_task(spec.plan, arrays)
-    note_conditions(store.folder, spec, data_digest(arrays))
-    left = spec.n_trials - n_done
-    seconds = forecast_seconds(spec, arrays) * left / spec.n_trials
-    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left)
-    seconds *= min(spec.resources.workers, left) / workers
-    device = "GPU" if device_for(spec.resources.gpus).type == "cuda" else "CPU"
-    more = f" of {spec.n_trials}" if n_done else ""
-    out.print(
-        f"{spec.name}: {counted(left, 'trial', more)}, {rough_duration(seconds)}, "
-        f"{counted(workers, 'worker')}, {device} -> {store.place}"
-    )
-    code = keep_code(store.folder, spec)
-    pool = _executor(spec, arrays, store, run, workers=workers, code=code)
-    try:
-        with _watching(spec, n_done) as progress:
-            driver = Driver(spec, store.folder.resolve(), store.around(pool), progress)
-            for notice in driver.notices:
-                out.print(f"note: {notice}")
-            driver.run()
-        out.print(f"workers were idle {pool.idle_share():.0%} of the time")
-    finally:
-        pool.close()
-    if driver.requests.study and n_done + len(progress.finished) < spec.n_trials:
-        raise KeyboardInterrupt
-
-
-def _executor(
-    spec: StudySpec, arrays: "ArrayData", store: "Store", run: Run, *, workers: int, code: Code
-) -> "Executor":
-    make_worker = store.make_worker
-    if outside := outside_names(spec):
-        from nas_evidence.workers.process import worker_with_code
-
-        make_worker = partial(worker_with_code, code, outside, make_worker)
-    if run.executor == "inline":
-        from nas_evidence.workers.inline import InlineExecutor
-
-        return InlineExecutor(arrays, spec.resources, make_worker=make_worker)
-    if run.address is not None:
-        use_token_if_there_is_one()
-    from nas_evidence.workers.on_ray import RayExecutor
-
-    starting = out.status("starting the workers") if out.is_terminal else nullcontext()
-    with starting:
-        executor = RayExecutor(
-            arrays,
-            spec.resources.model_copy(update={"workers": workers}),
-            (store.folder / "logs").resolve(),
-            address=run.address,
-            namespace=namespace_of(spec.name, store.place) if run.address else None,
-            make_worker=make_worker,
-            store=store.uri,
-            on_cluster_lost=partial(go_on_without_cluster, store.place, _words(run), run.address),
-        )
-    for notice in executor.notices:
-        out.print(f"note: {notice}")
-    return executor
 
 
 @contextlib.contextmanager
@@ -325,32 +268,44 @@ def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
         yield Progress(spec, n_done, say=lambda line: out.print(line))
 
 
-def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
-    """Print the ranking, write report and export, and print how to continue."""
+def _rank_and_report(spec: StudySpec, store: "Store", run: Run) -> "Report":
+    """Print the ranking of what is stored, write the report, and return it."""
     from nas_evidence.reporting.report import report_on
     from nas_evidence.reporting.study import write_report
     from nas_evidence.reporting.tables import load_study_tables
-    from nas_evidence.storage.study_folder import study_status
 
     folder = store.folder
-    now = study_status(folder)
-    report = report_on(load_study_tables(folder))
+    judgement = judged(folder, run.data_root)
+    report = report_on(load_study_tables(folder), judgement, place=Path(store.place))
     tables = report.study
-    header, rows = ranking_rows(tables.ranking, spec, tables.targets[0])
+    header, rows = ranking_rows(tables.ranking, spec)
     print_rows(
         f"Ranking of {spec.name} by {spec.objective} ({tables.objective_unit})", header, rows
     )
     paths = write_report(report, folder / "report")
-    pruned = report.pruning.sentences if spec.pruning.rule != "none" else ()
-    for sentence in filter(None, (report.settled, *report.certainty, *pruned)):
+    said, pruned = report.headline, report.pruning.sentences
+    if said.answer:
+        out.print(f"answer: {said.answer}")
+    for sentence in filter(None, (said.sure, said.cost, said.worth, *said.advice)):
+        out.print(f"note:   {sentence}")
+    for sentence in pruned if spec.pruning.rule != "none" else ():
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
-    winner = tables.winner
+    out.print(f"report: {shown(paths.html, store)}")
+    return report
+
+
+def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
+    """Print the ranking, write report and export, and print how to continue."""
+    from nas_evidence.storage.study_folder import study_status
+
+    folder = store.folder
+    now = study_status(folder)
+    winner = _rank_and_report(spec, store, run).study.winner
     if winner is not None and not _is_exported(folder / "export", winner.trial_id):
         write_export(spec, folder, folder / "export", winner.trial_id, run.data_root)
     elif winner is not None:
         out.print(f"export: {shown(folder / 'export', store)}")
-    out.print(f"report: {shown(paths.html, store)}")
     counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
     out.print(f"trials: {counts}")
     out.print(

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nas_evidence.durations import duration
-from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.record import SliceReport, TrialRecord, TrialStatus, is_race
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.workers.protocol import Lost
 
@@ -58,7 +58,7 @@ def size_text(architecture: ArchitectureSpec) -> str:
 
 
 def ranking_rows(
-    ranking: "Sequence[RankedArchitecture]", study: StudySpec, target: str
+    ranking: "Sequence[RankedArchitecture]", study: StudySpec
 ) -> tuple[list[str], list[list[str]]]:
     """Return header and cells of the ranking, without columns that would be empty."""
     seeds = any(r.spread is not None for r in ranking)
@@ -73,25 +73,34 @@ def ranking_rows(
     }
     if seeds:
         columns["spread"] = lambda r: score_text(r.spread)
-        columns["rank by seed"] = lambda r: _range_text(r.rank_seeds)
         columns["seeds"] = lambda r: len(r.trial_ids)
     for cost in study.minimise:
         columns[cost] = lambda r, cost=cost: _number_text(r.costs.get(cost))  # type: ignore[misc]
     if study.minimise:
         columns["front"] = lambda r: "yes" if r.on_front else "no"
-    columns["SOTL"] = lambda r: score_text(r.sotl)
-    if target == "test_accuracy":
+    if study.plan.likelihood == "categorical":
         columns["test accuracy"] = lambda r: score_text(r.test_accuracy)
     else:
         columns["test rmse"] = lambda r: score_text(r.test_rmse)
     columns["test nll"] = lambda r: score_text(r.test_nll)
+    columns["SOTL"] = lambda r: score_text(r.sotl)
     cells = [[_text(cell(r)) for cell in columns.values()] for r in ranking]
     return list(columns), cells
+
+
+_TARGETS = {"test_nll_per_datum": "test log loss", "test_accuracy": "test accuracy"}
 
 
 def trust_line(report: "Report") -> str:
     """Return one line on how far the ranking can be trusted; the report has the details."""
     objective, target = report.trust.main, report.study.targets[0]
+    if report.study.complete[list(report.study.targets)].isna().all(axis=None) and len(
+        report.study.complete
+    ):
+        return (
+            "trust:  unknown: there are no test rows to correlate scores with; give some with "
+            "--test-fraction 0.2 or --test FILE"
+        )
     row = report.trust.overall(objective, target)
     if row is None or row.statistics.rho is None:
         return f"trust:  {row.cells()['note'] if row else 'undefined: no complete trial'}"
@@ -101,17 +110,13 @@ def trust_line(report: "Report") -> str:
     if ends is not None:
         interval = f"95 % interval {ends.low:.2f} to {ends.high:.2f}"
     return (
-        f"trust:  {objective} ranks {target.replace('_', ' ')} with Spearman's rho "
+        f"trust:  {objective} ranks {_TARGETS.get(target, target)} with Spearman's rho "
         f"{row.statistics.rho:.2f} ({interval}){free}"
     )
 
 
 def _text(value: object) -> str:
     return "-" if value is None else str(value)
-
-
-def _range_text(pair: tuple[float, float] | None) -> str:
-    return "-" if pair is None else f"{pair[0]:g} to {pair[1]:g}"
 
 
 def _number_text(value: float | None) -> str:
@@ -156,7 +161,7 @@ class Progress:
     def ended(self, record: TrialRecord) -> None:
         """Move a trial to the finished ones, and print a line."""
         row = self.rows.pop(record.trial_id)
-        self.n_done += 1
+        self.n_done += not is_race(record.trial_id)
         row.seconds = record.total_seconds
         row.outcome, row.epoch = str(record.status), record.epochs
         estimate = record.final_estimate(self.study.objective)
@@ -187,8 +192,9 @@ class Progress:
             result = record.cause
         left = self.expected_seconds()
         end = "" if left is None else f", {duration(left)} left"
+        place = "race" if is_race(record.trial_id) else f"{self.n_done}/{self.study.n_trials}"
         return (
-            f"[{self.n_done}/{self.study.n_trials}] trial {record.trial_id} {architecture.family} "
+            f"[{place}] trial {record.trial_id} {architecture.family} "
             f"{size_text(architecture)} {record.status} {result} "
             f"({duration(record.total_seconds)}{end})"
         )
@@ -240,8 +246,15 @@ class Progress:
         )
 
 
+#: Columns that a narrow terminal leaves out, first to go first; a pipe has all.
+_DISPENSABLE = ("SOTL", "standard error", "valid", "parameters", "seeds", "spread", "test nll")
+
+
 def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table on a terminal, or tab-separated text to a pipe."""
+    """Print a table on a terminal, or tab-separated text to a pipe.
+
+    On a narrow terminal some columns are left out, so that no cell is cut.
+    """
     rows = list(rows)
     if not rows:
         return
@@ -249,12 +262,38 @@ def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]])
         for row in (header, *rows):
             print("\t".join(row))  # noqa: T201
         return
+    shown = columns_that_fit(header, rows, out.width)
     table = Table(title=title, title_justify="left", box=None, header_style="bold")
-    for name in header:
-        table.add_column(name, justify="left" if name in ("family", "note", "score") else "right")
+    for i in shown:
+        left = header[i] in ("family", "note", "score")
+        table.add_column(header[i], justify="left" if left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(row[i] for i in shown))
     out.print(table)
+    if missing := [name for i, name in enumerate(header) if i not in shown]:
+        out.print(f"({', '.join(missing)}: in a wider terminal, or through a pipe)")
+
+
+def columns_that_fit(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> list[int]:
+    """Return which columns to show in `width` characters; two of space lie between columns.
+
+    A heading may break at a blank.
+
+    >>> columns_that_fit(["rank", "SOTL"], [["1", "0.123456789"]], 12)
+    [0]
+    """
+    needed = [
+        max(*(len(word) for word in name.split()), *(len(row[i]) for row in rows))
+        for i, name in enumerate(header)
+    ]
+    shown = list(range(len(header)))
+    for name in _DISPENSABLE:
+        if sum(needed[i] + 2 for i in shown) <= width:
+            break
+        shown = [i for i in shown if header[i] != name]
+    return shown
 
 
 def print_line(name: str, value: object) -> None:

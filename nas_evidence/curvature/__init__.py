@@ -26,6 +26,7 @@ from nas_evidence.curvature.gradient import log_likelihood_gradient
 from nas_evidence.curvature.layerwise import diagonal, eigen_corrected, kronecker
 from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.likelihood import Likelihood
+from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.structured import BlockDiagonal, Structured, add_curvatures
 from nas_evidence.registry import CURVATURES
 
@@ -159,7 +160,7 @@ def curvature_pass(
         generator,
         reduced=frozenset(kfac_reduce),
     )
-    with undisturbed(model):
+    with full_precision(), undisturbed(model):
         try:
             sweep.prepare(any_layer=CURVATURES[kind].any_layer)
         except UnsupportedLayerError as error:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.likelihood import Likelihood
+from nas_evidence.maths.full_precision import full_precision
 
 
 def log_likelihood_gradient(
@@ -28,7 +29,7 @@ def log_likelihood_gradient(
     parameters = list(model.parameters())
     size = sum(p.numel() for p in parameters)
     total = torch.zeros(size, dtype=torch.float64, device=inputs.device)
-    with undisturbed(model):
+    with full_precision(), undisturbed(model):
         for parameter in parameters:
             parameter.requires_grad_(True)
         for start in range(0, len(inputs), batch_size):

@@ -21,7 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nas_evidence.curvature.patches import patches, zero_padded
 from nas_evidence.curvature.row_grams import input_gram, rows_apply
+from nas_evidence.curvature.squares import weight_squares
 
 #: Largest number of elements of a temporary array; bounds the memory beyond the activations.
 CHUNK_ELEMENTS = 1 << 22
@@ -48,8 +50,9 @@ class SmallLayer:
             normed = functional.layer_norm(a, shape, eps=self.module.eps)
             flat = (len(s), -1, self.module.weight.numel())
             return self._existing((s * normed).reshape(flat).sum(1), s.reshape(flat).sum(1))
-        product = s * a if self.module.elementwise_affine_scalar == "scale" else s
-        return (product.reshape(len(s), -1).sum(1, keepdim=True),)
+        if self.module.elementwise_affine_scalar == "scale":
+            return ((s * a).sum(tuple(range(1, s.ndim)))[:, None],)
+        return (s.sum(tuple(range(1, s.ndim)))[:, None],)
 
     def _existing(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         return (weight, bias)[: len(self.names)]
@@ -72,8 +75,8 @@ class WeightLayer:
         """Return the input as columns [n, groups, d_in, T]."""
         if isinstance(self.module, nn.Linear):
             return (a[:, :, None] if a.ndim == 2 else a.flatten(1, -2).mT)[:, None]
-        patches = _patches(self.module, a)  # [n, c_in, kh, kw, h, w]
-        return patches.reshape(len(a), self.groups, -1, patches.shape[4] * patches.shape[5])
+        seen = patches(self.module, a)  # [n, c_in, kh, kw, h, w]
+        return seen.reshape(len(a), self.groups, -1, seen.shape[4] * seen.shape[5])
 
     def at_positions(self, s: Tensor) -> Tensor:
         """Return the output gradient as columns [n, groups, d_out, T]."""
@@ -95,34 +98,22 @@ class WeightLayer:
         weight = (self.at_positions(s) @ self.positions(a).mT).flatten(1)
         return (weight, self.gradient_totals(s))[: len(self.names)]
 
-    def _weight_gradients(self, a: Tensor, s: Tensor) -> Iterator[Tensor]:
-        """Yield weight gradients [chunk, ...] in a layout that flattens to that of the weight."""
-        if isinstance(self.module, nn.Conv2d) and _grouped_is_faster(self.module, a):
-            step = max(1, min(128, CHUNK_ELEMENTS // self.module.weight.numel()))
-            for start in range(0, len(a), step):
-                rows = slice(start, start + step)
-                yield _grouped_gradients(self.module, a[rows], s[rows])
-        else:
-            for columns, s_columns in self.chunks(a, s):
-                yield s_columns @ columns.mT
-
     def outer_squares(self, a: Tensor, s_squared: Tensor) -> tuple[Tensor, ...]:
         """Return `squares` for a single position, where (s aᵀ)² = s² (a²)ᵀ."""
         return (s_squared.mT @ a.square(), s_squared.sum(0))[: len(self.names)]
 
     def squares(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
         """Return the sum over data of squared gradients [size], for each parameter tensor."""
-        parts = [g.square_().sum(0) for g in self._weight_gradients(a, s)]
-        weight = torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+        weight = weight_squares(self.module, a, s)
         if len(self.names) == 1:
-            return (weight.flatten(),)
-        return weight.flatten(), self.gradient_totals(s).square().sum(0)
+            return (weight,)
+        return weight, self.gradient_totals(s).square().sum(0)
 
     def input_gram(self, a: Tensor) -> Tensor | None:
         """Return SA [groups, d_in, d_in] if there is a faster way than `input_rows`."""
         if isinstance(self.module, nn.Linear) or not rows_apply(self.module, a):
             return None
-        return input_gram(self.module, functional.pad(a, _padding(self.module)))
+        return input_gram(self.module, zero_padded(self.module, a))
 
     def input_rows(self, a: Tensor) -> Iterator[Tensor]:
         """Yield rows [groups, m, d_in], one per datum and position, whose Gram matrix is SA."""
@@ -133,8 +124,8 @@ class WeightLayer:
         step = max(1, CHUNK_ELEMENTS // max(1, a[0].numel() * self.module.weight[0, 0].numel()))
         for start in range(0, len(a), step):
             # Data go last, so that one large product sums over data and positions at once.
-            patches = _patches(self.module, a[start : start + step]).permute(1, 2, 3, 0, 4, 5)
-            yield patches.reshape(self.groups, width, -1).mT
+            seen = patches(self.module, a[start : start + step]).permute(1, 2, 3, 0, 4, 5)
+            yield seen.reshape(self.groups, width, -1).mT
 
     def mean_rows(self, a: Tensor) -> Tensor:
         """Return the mean over positions of the input columns, as rows [groups, n, d_in]."""
@@ -169,64 +160,6 @@ class WeightLayer:
     def n_positions(self, s: Tensor) -> int:
         """Return |T|, the number of positions of an output gradient."""
         return s[0].numel() // self.module.weight.shape[0]
-
-
-def _patches(module: nn.Conv2d, a: Tensor) -> Tensor:
-    """Return a strided view of the patches of a convolution [n, c_in, kh, kw, h_out, w_out]."""
-    padded = functional.pad(a, _padding(module)) if any(_padding(module)) else a
-    n, channels, height, width = padded.shape
-    stride, dilation, kernel = module.stride, module.dilation, module.kernel_size
-    h_out = (height - dilation[0] * (kernel[0] - 1) - 1) // stride[0] + 1
-    w_out = (width - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1
-    by_n, by_c, by_h, by_w = padded.stride()
-    return padded.as_strided(
-        (n, channels, kernel[0], kernel[1], h_out, w_out),
-        (by_n, by_c, by_h * dilation[0], by_w * dilation[1], by_h * stride[0], by_w * stride[1]),
-    )
-
-
-def _grouped_is_faster(module: nn.Conv2d, a: Tensor) -> bool:
-    """Tell whether one grouped convolution beats products of patches; timed on one CPU core.
-
-    8 to 64 channels: 1.0 to 8 times faster; fewer or more: up to 1.5 times slower. Only float32
-    has the fast kernel.
-    """
-    few = module.in_channels >= 8 and module.weight.numel() <= 40_000
-    return few and a.device.type == "cpu" and a.dtype == torch.float32
-
-
-def _grouped_gradients(module: nn.Conv2d, a: Tensor, s: Tensor) -> Tensor:
-    """Return the weight gradient of each datum [n, d_out, d_in]: the data become groups."""
-    padded = functional.pad(a, _padding(module)) if any(_padding(module)) else a
-    weight = module.weight
-    _, gradient, _ = torch.ops.aten.convolution_backward(
-        s.reshape(1, -1, *s.shape[2:]),
-        padded.reshape(1, -1, *padded.shape[2:]),
-        weight.new_empty(1).expand(len(a) * weight.shape[0], *weight.shape[1:]),
-        None,
-        module.stride,
-        (0, 0),
-        module.dilation,
-        False,
-        (0, 0),
-        len(a) * module.groups,
-        (False, True, False),
-    )
-    gradients: Tensor = gradient.reshape(len(a), weight.shape[0], -1)
-    return gradients
-
-
-def _padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
-    """Return zero padding (left, right, top, bottom); "same" puts an odd one right or bottom."""
-    if module.padding == "valid":
-        return (0, 0, 0, 0)
-    if module.padding == "same":
-        totals = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
-        (top, bottom), (left, right) = ((t // 2, t - t // 2) for t in totals)
-        return (left, right, top, bottom)
-    assert not isinstance(module.padding, str)
-    height, width = module.padding
-    return (width, width, height, height)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from torch import Tensor
 from nas_evidence.curvature.layers import Layer, WeightLayer
 from nas_evidence.curvature.memory import require_memory, squares
 from nas_evidence.curvature.sweep import Sweep
-from nas_evidence.maths.blocks import Block, Dense, Diagonal, Kronecker, Rotated
+from nas_evidence.curvature.wide import keeps_rows
+from nas_evidence.maths.blocks import Block, Dense, Diagonal, FewInputs, Kronecker, Rotated
 from nas_evidence.maths.structured import BlockDiagonal
 
 #: Terms summed in the model's dtype before they are added in float64. Adding a large matrix in
@@ -122,14 +123,19 @@ class KroneckerCollector:
     """Sums of outer products of inputs and of output gradients."""
 
     layers: tuple[Layer, ...]
+    n_data: int
     reduced: frozenset[str] = frozenset()
     sums: Sums = field(default_factory=Sums)
     n_positions: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # of wide layers; how many
 
     def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
         """Add the input factor; a weight layer's input is then no longer needed."""
         if isinstance(layer, WeightLayer):
             name, reduced = f"{layer.path}:A", layer.path in self.reduced
+            if not reduced and keeps_rows(layer.module, self._n_rows(a)):
+                self._add_rows(layer.path, a)
+                return None
             gram = None if reduced else layer.input_gram(a)
             if gram is not None:
                 self.sums.add(name, gram)
@@ -160,7 +166,7 @@ class KroneckerCollector:
     def end_column(self) -> None:
         """Do nothing: `receive` adds at once."""
 
-    def finish(self, n_data: int) -> BlockDiagonal:
+    def finish(self) -> BlockDiagonal:
         """Return the blocks: Kronecker for weights, dense for all other parameters."""
         names: list[str] = []
         blocks: list[Block] = []
@@ -168,18 +174,34 @@ class KroneckerCollector:
             for position, name in enumerate(layer.names):
                 names.append(name)
                 if isinstance(layer, WeightLayer) and position == 0:
-                    blocks.append(self._weight_block(layer, n_data))
+                    blocks.append(self._weight_block(layer))
                 elif isinstance(layer, WeightLayer) and self._bias_is_gradient_factor(layer):
                     blocks.append(Dense(self.sums.total(f"{layer.path}:B")[0], _rounding(layer)))
                 else:
                     blocks.append(Dense(self.sums.total(name)[0], _rounding(layer)))
         return BlockDiagonal(tuple(names), tuple(blocks))
 
-    def _weight_block(self, layer: Layer, n_data: int) -> Kronecker:
-        inputs = self.sums.total(f"{layer.path}:A")
+    def _n_rows(self, a: Tensor) -> int:
+        """Return the number of rows of a linear layer's input, over all data."""
+        return self.n_data * a[0].numel() // a.shape[-1]
+
+    def _add_rows(self, path: str, a: Tensor) -> None:
+        """Copy the rows of a batch behind those of earlier ones."""
+        if path not in self.rows:
+            self.rows[path] = (a.new_empty(self._n_rows(a), a.shape[-1]), 0)
+        rows, n_before = self.rows[path]
+        batch = a.reshape(-1, a.shape[-1])
+        rows[n_before : n_before + len(batch)] = batch
+        self.rows[path] = (rows, n_before + len(batch))
+
+    def _weight_block(self, layer: Layer) -> Kronecker | FewInputs:
         gradients = self.sums.total(f"{layer.path}:B")
         n_positions = 1 if layer.path in self.reduced else self.n_positions[layer.path]
-        return Kronecker(inputs, gradients, n_data, n_positions, _rounding(layer))
+        if layer.path in self.rows:
+            rows, _ = self.rows.pop(layer.path)
+            return FewInputs(rows, gradients, self.n_data, n_positions, _rounding(layer))
+        inputs = self.sums.total(f"{layer.path}:A")
+        return Kronecker(inputs, gradients, self.n_data, n_positions, _rounding(layer))
 
     def _bias_is_gradient_factor(self, layer: WeightLayer) -> bool:
         """Tell whether SB is built from Σ_t s, which makes it the exact block of the bias."""
@@ -206,10 +228,9 @@ class EigenCollector:
 
     def __post_init__(self) -> None:
         for name, block in zip(self.first.names, self.first.blocks, strict=True):
-            if isinstance(block, Kronecker):
-                right = torch.linalg.eigh(block.inputs)[1]
-                left = torch.linalg.eigh(block.gradients)[1]
-                self.bases[name] = (left, right)
+            if isinstance(block, Kronecker | FewInputs):
+                basis = block.decomposed()
+                self.bases[name] = (basis.left, basis.right)
 
     def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
         """Keep the inputs of weight layers."""
@@ -249,13 +270,13 @@ def kronecker(sweep: Sweep) -> BlockDiagonal:
         side
         for layer in sweep.layers
         for parameter in layer.module.parameters(recurse=False)
-        for side in _sides(layer, parameter)
+        for side in _sides(layer, parameter, len(sweep.inputs))
     ]
     what = f"Kronecker curvature with a factor of side {max(sides)}"
     require_memory(what, squares(sides), sweep.inputs.device, instead="a diagonal kind")
-    collector = KroneckerCollector(sweep.layers, sweep.reduced)
+    collector = KroneckerCollector(sweep.layers, len(sweep.inputs), sweep.reduced)
     sweep.run(collector)
-    return collector.finish(len(sweep.inputs))
+    return collector.finish()
 
 
 def _rounding(layer: Layer) -> float:
@@ -263,10 +284,11 @@ def _rounding(layer: Layer) -> float:
     return float(torch.finfo(next(layer.module.parameters()).dtype).eps)
 
 
-def _sides(layer: Layer, parameter: Tensor) -> tuple[int, ...]:
-    """Return the sides of the matrices kept for a parameter."""
+def _sides(layer: Layer, parameter: Tensor, n_data: int) -> tuple[int, ...]:
+    """Return the sides of the matrices kept for a parameter, or formed from its rows."""
     if isinstance(layer, WeightLayer) and parameter.ndim > 1:
-        return (parameter[0].numel(), len(parameter))
+        inputs = n_data if keeps_rows(layer.module, n_data) else parameter[0].numel()
+        return (inputs, len(parameter))
     return (parameter.numel(),)
 
 

@@ -22,7 +22,7 @@ from nas_evidence.curvature.capture import (
 )
 from nas_evidence.curvature.layers import Layer, WholeModel
 from nas_evidence.curvature.per_datum import PerDatum, check_independent
-from nas_evidence.likelihood import Likelihood
+from nas_evidence.likelihood import Likelihood, random_signs
 
 Columns = Literal["exact", "sampled", "residual"]
 
@@ -67,7 +67,7 @@ class Sweep:
                 f"{list(few.shape)} of {few.dtype} on {few.device}: {error}"
             ) from error
         if not self.targets.is_floating_point():
-            low, high = (int(t) for t in self.targets.aminmax())
+            low, high = torch.stack(self.targets.aminmax()).tolist()
             if low < 0 or high >= outputs.shape[1]:
                 raise ValueError(
                     f"labels must be from 0 to {outputs.shape[1] - 1}, one fewer than the "
@@ -75,7 +75,7 @@ class Sweep:
                 )
         self.n_outputs = outputs.shape[1]
         exact = self.columns == "exact"
-        self.n_columns = len(self.likelihood.hessian_roots(outputs)) if exact else 1
+        self.n_columns = self.likelihood.n_roots(self.n_outputs) if exact else 1
 
     def _checked_layers(self, few: Tensor, any_layer: bool) -> Tensor:
         """Set the layers; return the outputs [n, C] for a few data."""
@@ -102,6 +102,7 @@ class Sweep:
         log_likelihood = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
         n_correct = torch.zeros((), dtype=torch.int64, device=self.inputs.device)
         squared_error = torch.zeros_like(log_likelihood)
+        signs = self._signs() if self.columns == "sampled" else None
         labels = not self.targets.is_floating_point()
         with capture.hooks():
             for start in range(0, len(self.inputs), self.batch_size):
@@ -114,15 +115,27 @@ class Sweep:
                     n_correct += (found.argmax(1) == targets).sum()
                 else:
                     squared_error += (targets.double() - found.double()).square().sum()
-                capture.backward(outputs, self._columns_of(found, targets))
-        self.log_likelihood = float(log_likelihood)
-        self.n_correct = int(n_correct) if labels else None
-        self.squared_error = None if labels else float(squared_error)
+                drawn = None if signs is None else signs[:, rows]
+                capture.backward(outputs, self._columns_of(found, targets, drawn))
+        fit = n_correct.double() if labels else squared_error
+        # The only wait for the device.
+        self.log_likelihood, found_fit = torch.stack([log_likelihood, fit]).tolist()
+        self.n_correct = int(found_fit) if labels else None
+        self.squared_error = None if labels else found_fit
 
-    def _columns_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def _signs(self) -> Tensor:
+        """Return the random signs of all batches [K, N], on the device of the data."""
+        assert self.generator is not None
+        n_roots, n_data = self.likelihood.n_roots(self.n_outputs), len(self.inputs)
+        starts = range(0, n_data, self.batch_size)
+        sizes = [min(self.batch_size, n_data - start) for start in starts]
+        drawn = [random_signs((n_roots, size), self.generator) for size in sizes]
+        return torch.cat(drawn, 1).to(self.inputs.device)
+
+    def _columns_of(self, outputs: Tensor, targets: Tensor, signs: Tensor | None) -> Tensor:
         if self.columns == "exact":
             return self.likelihood.hessian_roots(outputs)
         if self.columns == "residual":
             return self.likelihood.residual(outputs, targets)[None]
-        assert self.generator is not None
-        return self.likelihood.sampled_roots(outputs, self.generator)
+        assert signs is not None
+        return self.likelihood.signed_root(outputs, signs)

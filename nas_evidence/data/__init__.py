@@ -5,10 +5,11 @@ whose rows are read as needed (`mapped`).
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
-from nas_evidence.data import diabetes, digits, npz, vision
+from nas_evidence.data import diabetes, digits, images, npz, tables, vision
 from nas_evidence.data.arrays import (
     Array,
     ArrayData,
@@ -22,7 +23,7 @@ from nas_evidence.data.arrays import (
 from nas_evidence.data.mapped import MappedRows
 from nas_evidence.spec import DatasetSpec, derive_seed
 
-__all__ = ["DATASETS", "ArrayData", "load"]
+__all__ = ["DATASETS", "ArrayData", "assembled", "load", "located"]
 
 #: Name -> reader, called as `read(spec, seed=, data_root=, download=)`.
 DATASETS: dict[str, Callable[..., RawArrays]] = {
@@ -32,12 +33,19 @@ DATASETS: dict[str, Callable[..., RawArrays]] = {
     "fashion_mnist": vision.read_mnist_like,
     "cifar10": vision.read_cifar,
     "cifar100": vision.read_cifar,
+    "table": tables.read,
     "npz": npz.read,
+    "images": images.read,
 }
 
 
 def load(
-    spec: DatasetSpec, *, seed: int, data_root: str | None = None, download: bool = False
+    spec: DatasetSpec,
+    *,
+    seed: int,
+    data_root: str | None = None,
+    download: bool = False,
+    base: Path | None = None,
 ) -> ArrayData:
     """Return the data set, the same in every process for the same `spec` and `seed`.
 
@@ -46,14 +54,29 @@ def load(
         seed: Seed of the study; decides the rows of `test_size`, `max_train` and `max_test`.
         data_root: Folder of the named data sets, in torchvision's layout.
         download: Whether missing files may be downloaded into `data_root`.
+        base: Folder of the study file, which relative paths in it are relative to.
 
     Raises:
         ValueError: If files are missing or damaged, or there are fewer examples than requested.
     """
+    spec = located(spec, base, data_root)
     raw = DATASETS[spec.name](spec, seed=seed, data_root=data_root, download=download)
+    return assembled(raw, spec, seed=seed)
+
+
+def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
+    """Return the rows of a data set that `spec` asks for, with the scaling of the training rows.
+
+    Raises:
+        ValueError: If there are fewer examples than requested.
+    """
     x_train, y_train = _subset(raw.x_train, raw.y_train, spec, "train", seed)
     x_test, y_test = _subset(raw.x_test, raw.y_test, spec, "test", seed)
     mean, std = moments(x_train)
+    if raw.meaning.preparation is not None:
+        scaled = raw.meaning.preparation.scaled
+        mean, std = np.where(scaled, mean, 0), np.where(scaled, std, 1)
+        mean, std = mean.astype(np.float32), std.astype(np.float32)
     if np.issubdtype(y_train.dtype, np.floating):
         task: Task = "real"
         n_outputs = y_train.shape[1]
@@ -61,7 +84,7 @@ def load(
         y_std = np.where(y_train.min(0) == y_train.max(0), 1.0, y_train.std(0))
     else:
         task = "labels"
-        n_outputs = int(raw.y_train.max()) + 1
+        n_outputs = len(raw.meaning.classes) or int(raw.y_train.max()) + 1
         y_mean, y_std = np.zeros(n_outputs), np.ones(n_outputs)
     return ArrayData(
         spec.name,
@@ -76,13 +99,31 @@ def load(
         std=std,
         y_mean=y_mean,
         y_std=y_std,
+        meaning=raw.meaning,
     )
+
+
+def located(spec: DatasetSpec, base: Path | None, data_root: str | None = None) -> DatasetSpec:
+    """Return the data set with paths that do not depend on the study file.
+
+    A relative path is relative to `data_root` if given; else to `base`, the folder of the study
+    file; or, as in earlier versions, to the current folder, if it is there alone.
+    """
+    changed = {}
+    for key in ("path", "test_path"):
+        given = getattr(spec, key)
+        if given is None or base is None or data_root is not None:
+            continue
+        path = Path(given).expanduser()
+        if not path.is_absolute() and ((base / path).exists() or not path.exists()):
+            changed[key] = str(base / path)
+    return spec.model_copy(update=changed)
 
 
 def _subset(x: Inputs, y: Array, spec: DatasetSpec, part: str, seed: int) -> tuple[Inputs, Array]:
     """Return at most `max_<part>` examples; each part has its own random stream."""
     wanted = spec.max_train if part == "train" else spec.max_test
-    if wanted is None:
+    if wanted is None or not len(y):
         return x, y
     if wanted > len(y):
         raise ValueError(

@@ -6,12 +6,15 @@ stratify the rows that `max_test` selects.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nas_evidence.data.mapped import MappedRows
+
+if TYPE_CHECKING:
+    from nas_evidence.data.preparation import Preparation
 
 Array = NDArray[Any]
 #: Inputs: in memory, or rows of a file that are read when indexed.
@@ -21,6 +24,22 @@ Task = Literal["labels", "real"]
 #: Most rows and elements of a slice processed at once, so that no copy of all data is made.
 SLICE_ROWS = 4096
 SLICE_ELEMENTS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What inputs and outputs stand for, and what was decided about them.
+
+    classes      the values that labels 0..C-1 stand for; empty if they are just numbers
+    targets      names of the columns of the targets
+    preparation  how the columns of a table became features; None for arrays and images
+    said         sentences for the user: the task, the features, the rows
+    """
+
+    classes: tuple[str | int | bool, ...] = ()
+    targets: tuple[str, ...] = ()
+    preparation: "Preparation | None" = None
+    said: tuple[str, ...] = ()
 
 
 class RawArrays(NamedTuple):
@@ -33,6 +52,7 @@ class RawArrays(NamedTuple):
     y_train: Array
     x_test: Inputs
     y_test: Array
+    meaning: Meaning = Meaning()
 
 
 @dataclass(frozen=True)
@@ -42,8 +62,10 @@ class ArrayData:
     y_train, y_test  labels: int64 [n]; real targets: float64 [n, n_outputs], in their own unit
     n_outputs        classes, or columns of real targets: the width of a network's head
     mean, std        float32, of the training set only: per channel [C, 1, 1] for images, per
-                     feature [d] for vectors; std is 1 where the training set is constant
+                     feature [d] for vectors; std is 1 where the training set is constant;
+                     0 and 1 for the features of 0 and 1 of a table
     y_mean, y_std    the same for real targets, float64 [n_outputs]; 0 and 1 for labels
+    meaning          names of classes and columns; there may be no test rows
     """
 
     name: str
@@ -58,6 +80,7 @@ class ArrayData:
     std: NDArray[np.float32]
     y_mean: NDArray[np.float64]
     y_std: NDArray[np.float64]
+    meaning: Meaning = Meaning()
 
     @property
     def n_train(self) -> int:

@@ -1,24 +1,33 @@
-"""The user's own data: x_train, y_train, x_test and y_test, in one file or in a folder.
+"""The user's own arrays: x_train and y_train, and x_test and y_test if there are test rows.
 
     own.npz           read into memory
-    own/x_train.npy   a folder of four .npy files: inputs stay on disk and are read as needed
+    own/x_train.npy   a folder of .npy files: inputs stay on disk and are read as needed
 
-    x  [n, d], [n, H, W], [n, C, H, W] or [n, H, W, C]; unsigned bytes or floating point
-    y  [n], the integers 0..C-1: labels; [n] or [n, C] floating point: real targets
+    x  [n, d], [n, H, W], [n, C, H, W] or [n, H, W, C]; numbers of any type
+    y  labels of any kind [n] or one-hot [n, C]; real targets [n] or [n, C]; see `targets.py`
 
-With four axes, the last holds the channels if its length is 1 or 3, otherwise the second.
+With four axes, the last holds the channels if its length is 1 or 3, otherwise the second. `x` and
+`y`, or `X` and `y`, are other names of x_train and y_train. A folder with `classes.json`, the
+names of the labels 0..C-1 or an empty list, was written by a study and is read into memory.
 """
 
+import json
 import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from nas_evidence.data.arrays import Array, Inputs, RawArrays, slices
+from nas_evidence.data.arrays import Array, Inputs, Meaning, RawArrays, slices
+from nas_evidence.data.content import check_content, fingerprint
 from nas_evidence.data.mapped import MappedRows, arranged
+from nas_evidence.data.tables import CSV, PARQUET, test_rows, test_sentence
+from nas_evidence.data.targets import Targets, said_classes, targets_of
 from nas_evidence.spec import DatasetSpec
 
 #: What numpy raises for damaged files; a file that is no archive has no `with`.
@@ -28,6 +37,10 @@ _DAMAGED = (
     tokenize.TokenError, OSError,
 )  # fmt: skip
 KEYS = ("x_train", "y_train", "x_test", "y_test")
+_OTHER_NAMES = {"x": "x_train", "X": "x_train", "y": "y_train"}
+CLASSES = "classes.json"
+#: Files of a folder, in the order of its fingerprint.
+FILES = (*(f"{key}.npy" for key in KEYS), CLASSES)
 
 
 def read(
@@ -40,71 +53,179 @@ def read(
     """
     assert spec.path is not None  # DatasetSpec checks it
     path = Path(data_root or ".").expanduser() / Path(spec.path).expanduser()
-    arrays = _read_folder(path) if path.is_dir() else _read_keys(path)
-    x_train, x_test = (_inputs(arrays[key], key, path) for key in ("x_train", "x_test"))
-    y_train, y_test = (_targets(arrays[key], key, path) for key in ("y_train", "y_test"))
-    for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
-        if len(x) != len(y):
+    names = path / CLASSES
+    kept = names.is_file()
+    arrays = _read_folder(path, mapped=not kept) if path.is_dir() else _read_keys(path)
+    if spec.content is not None:
+        check_content(fingerprint(path, FILES), spec.content, str(path))
+    classes = json.loads(names.read_text(encoding="utf-8")) if kept else ()
+    return arrays_of(arrays, spec, seed=seed, path=path, classes=tuple(classes))
+
+
+def arrays_of(
+    arrays: Mapping[str, Array],
+    spec: DatasetSpec,
+    *,
+    seed: int,
+    path: Path,
+    classes: tuple[str, ...] = (),
+) -> RawArrays:
+    """Return a data set from the arrays x_train, y_train, and x_test, y_test if there are any.
+
+    Args:
+        arrays: by name.
+        spec: its `task` and `test_fraction` are used.
+        seed: of the split.
+        path: where the arrays are from, for messages; memory-mapped inputs are files in it.
+        classes: names of the labels 0..C-1.
+
+    Raises:
+        ValueError: If an array breaks a rule above.
+    """
+    if ("x_test" in arrays) != ("y_test" in arrays):
+        has, lacks = ("x_test", "y_test") if "x_test" in arrays else ("y_test", "x_test")
+        raise ValueError(f"{path} has {has} but no {lacks}; add it, or leave out both")
+    tested = "x_test" in arrays
+    x = _inputs(arrays["x_train"], "x_train", path)
+    x_test = _inputs(arrays["x_test"], "x_test", path) if tested else None
+    for part in ("train", "test") if tested else ("train",):
+        n_x, n_y = len(arrays[f"x_{part}"]), len(arrays[f"y_{part}"])
+        if n_x != n_y:
             raise ValueError(
-                f"x_{part} and y_{part} must have equal lengths, but have {len(x)} and {len(y)} "
-                f"in {path}"
+                f"x_{part} and y_{part} must have equal lengths, but have {n_x} and {n_y} in "
+                f"{path}"
             )
-    if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
+    if x_test is not None and (x.shape[1:] != x_test.shape[1:] or x.dtype != x_test.dtype):
         raise ValueError(
             "x_train and x_test must agree in shape and kind of number, but an example is "
-            f"{x_train.dtype} {list(x_train.shape[1:])} and {x_test.dtype} "
+            f"{x.dtype} {list(x.shape[1:])} and {x_test.dtype} "
             f"{list(x_test.shape[1:])} in {path}"
         )
-    if y_train.dtype != y_test.dtype or y_train.shape[1:] != y_test.shape[1:]:
+    found = targets_of(
+        arrays["y_train"],
+        arrays.get("y_test"),
+        task=spec.task,
+        where=f"y_train in {path}",
+        integers_are_labels=True,
+    )
+    found = _named(found, classes, path)
+    said = found.sentence
+    x_rest = x_test if x_test is not None else _rows(x, np.zeros(len(x), dtype=bool))
+    train, test = found.train, found.test
+    if spec.test_fraction is not None:
+        if tested:
+            raise ValueError(
+                f"`test_fraction` is for data without test rows, but {path} has x_test; "
+                "leave it out"
+            )
+        in_test = test_rows(found.train, spec.test_fraction, seed)
+        x, x_rest = _rows(x, ~in_test), _rows(x, in_test)
+        train, test = found.train[~in_test], found.train[in_test]
+    meaning = Meaning(found.classes, said=(said, test_sentence(len(train), len(test))))
+    return RawArrays(x, train, x_rest, test, meaning)
+
+
+def read_inputs(path: Path) -> Array:
+    """Return the inputs x_test of an .npz file, or x_train, x or X if it has no others.
+
+    Raises:
+        ValueError: If the file is missing, damaged, or has none of them.
+    """
+    arrays = _read_keys(path, needed=())
+    for key in ("x_test", "x_train"):
+        if key in arrays:
+            return np.asarray(_inputs(arrays[key], key, path)[:])
+    raise ValueError(f"{path} must have an array x, x_test or x_train; write it with numpy.savez")
+
+
+def _rows(x: Inputs, chosen: Array) -> Inputs:
+    """Return the rows where `chosen` is true; rows of a file stay in the file."""
+    return x.subset(np.flatnonzero(chosen)) if isinstance(x, MappedRows) else x[chosen]
+
+
+def _named(found: Targets, classes: tuple[str, ...], path: Path) -> Targets:
+    if not classes or not found.classes:
+        return found
+    if found.classes != tuple(range(len(classes))):
         raise ValueError(
-            "y_train and y_test must both be labels (integers) or both real (floating point) "
-            f"with as many columns, but are {arrays['y_train'].dtype} "
-            f"{list(arrays['y_train'].shape)} and {arrays['y_test'].dtype} "
-            f"{list(arrays['y_test'].shape)} in {path}"
+            f"{path / CLASSES} names {len(classes)} classes, but the labels there are others; "
+            "remove that file"
         )
-    if y_train.dtype == np.int64:
-        _check_classes(y_train, y_test, path)
-    return RawArrays(x_train, y_train, x_test, y_test)
+    return Targets(found.train, found.test, classes, said_classes(classes))
 
 
-def _read_keys(path: Path) -> dict[str, Array]:
-    """Return the four arrays as stored; nothing in the file is executed."""
+def _read_keys(path: Path, *, needed: Sequence[str] = KEYS[:2]) -> dict[str, Array]:
+    """Return the arrays as stored; nothing in the file is executed."""
     if not path.is_file():
         raise ValueError(
             f"data set 'npz' needs the file {path.name} in {path.parent}, but it is not there; "
             "correct path in [dataset] or --data-root"
         )
+    if path.name.lower().endswith((*CSV, *PARQUET)):
+        raise ValueError(
+            f'{path} is a table, not arrays; set name = "table" and target = COLUMN in '
+            f"[dataset], or run `nas-evidence search {path.name} --target COLUMN`"
+        )
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            names = list(file)
-            arrays = {key: file[key] for key in KEYS if key in names}
+            stored = list(file)
+            arrays = {
+                _OTHER_NAMES.get(key, key): _plain(partial(file.__getitem__, key), key, path)
+                for key in stored
+                if _OTHER_NAMES.get(key, key) in KEYS
+            }
     except _DAMAGED as error:
+        if isinstance(error, _ObjectArrayError):
+            raise
         raise ValueError(
             f"{path} must be an .npz file of plain number arrays, but reading it failed: {error}; "
             "write it with numpy.savez"
         ) from error
-    missing = [key for key in KEYS if key not in arrays]
+    missing = [key for key in needed if key not in arrays]
     if missing:
         raise ValueError(
-            f"{', '.join(KEYS)} must be in {path}, but {', '.join(missing)} is missing; "
-            f"the file has {', '.join(names) or 'nothing'}"
+            f"x_train and y_train must be in {path}, but {', '.join(missing)} is missing; "
+            f"the file has {', '.join(stored) or 'nothing'}"
         )
     return arrays
 
 
-def _read_folder(folder: Path) -> dict[str, Array]:
-    """Return the four arrays of a folder, mapped; nothing in the files is executed."""
+class _ObjectArrayError(ValueError):
+    """An array of Python objects, which only a pickle could hold."""
+
+
+def _plain(get: Callable[[], Array], key: str, path: Path) -> Array:
+    try:
+        return get()
+    except ValueError as error:
+        if not any(word in str(error) for word in ("Object arrays", "Python objects")):
+            raise
+        remedy = "str" if key.startswith("y") else "'float32'"
+        raise _ObjectArrayError(
+            f"{key} in {path} is an array of Python objects, not a plain number array, and is not "
+            f"read since that could run code; store it with .astype({remedy})"
+        ) from None
+
+
+def _read_folder(folder: Path, *, mapped: bool) -> dict[str, Array]:
+    """Return the arrays of a folder, mapped or in memory; nothing in the files is executed."""
+    mode: Literal["r"] | None = "r" if mapped else None
     arrays = {}
     for key in KEYS:
         path = folder / f"{key}.npy"
         if not path.is_file():
+            if key in KEYS[2:]:
+                continue
             raise ValueError(
                 f"data set 'npz' needs the file {path.name} in {folder}, but it does not exist; "
                 "correct path in [dataset] or --data-root"
             )
         try:
-            arrays[key] = np.load(path, mmap_mode="r", allow_pickle=False)
+            read = partial(np.load, path, mmap_mode=mode, allow_pickle=False)
+            arrays[key] = _plain(read, key, path)
         except (EOFError, ValueError) as error:
+            if isinstance(error, _ObjectArrayError):
+                raise
             raise ValueError(
                 f"{path} must be a .npy file of a plain number array, but reading it failed: "
                 f"{error}; write it with numpy.save"
@@ -119,29 +240,15 @@ def _inputs(x: Array, key: str, path: Path) -> Inputs:
             f"{key} must be vectors [n, d] or images [n, H, W], [n, C, H, W] or [n, H, W, C], "
             f"but its shape is {list(x.shape)} in {path}"
         )
-    if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
+    if x.dtype.kind not in "biuf":
         raise ValueError(
-            f"{key} must be uint8 or floating point, but is {x.dtype} in {path}; "
-            "convert it, for example with .astype('float32')"
+            f"{key} must be numbers, but is {x.dtype} in {path}; convert it, for example with "
+            ".astype('float32')"
         )
     found = MappedRows(path / f"{key}.npy") if isinstance(x, np.memmap) else arranged(x)
     if found.dtype != np.uint8:
         _check_finite(found, key, path)
     return found
-
-
-def _targets(y: Array, key: str, path: Path) -> Array:
-    """Return labels as int64 [n], real targets as float64 [n, C], in memory."""
-    if y.ndim == 1 and len(y) and np.issubdtype(y.dtype, np.integer):
-        return y.astype(np.int64)
-    if y.ndim not in (1, 2) or y.size == 0 or not np.issubdtype(y.dtype, np.floating):
-        raise ValueError(
-            f"{key} must be integers of shape [n] (labels), or floating point of shape [n] or "
-            f"[n, C] (real targets), but is {y.dtype} {list(y.shape)} in {path}"
-        )
-    y = y.astype(np.float64).reshape(len(y), -1)
-    _check_finite(y, key, path)
-    return y
 
 
 def _check_finite(values: Inputs, key: str, path: Path) -> None:
@@ -152,23 +259,4 @@ def _check_finite(values: Inputs, key: str, path: Path) -> None:
         raise ValueError(
             f"{key} must be finite in {values.dtype}, but {len(bad)} of {len(values)} examples "
             f"are not in {path}, the first at row {bad[0]}"
-        )
-
-
-def _check_classes(y_train: Array, y_test: Array, path: Path) -> None:
-    """Check that training labels are 0..C-1, all used, and that test labels are among them."""
-    classes = np.unique(y_train)
-    if len(classes) < 2:
-        raise ValueError(f"y_train must have at least 2 classes, but has {len(classes)} in {path}")
-    if classes[0] != 0 or classes[-1] != len(classes) - 1:
-        shown = ", ".join(str(label) for label in classes[:5])
-        raise ValueError(
-            f"y_train must be the integers 0..C-1, all used, but has {len(classes)} different "
-            f"labels from {classes[0]} to {classes[-1]} ({shown}, ...) in {path}; "
-            "renumber with np.unique(y, return_inverse=True)"
-        )
-    if y_test.min() < 0 or y_test.max() >= len(classes):
-        raise ValueError(
-            f"y_test must be among the training labels 0..{len(classes) - 1}, but ranges from "
-            f"{y_test.min()} to {y_test.max()} in {path}"
         )

@@ -63,7 +63,8 @@ def read_mnist_like(
                 f"{len(y)} in {folder}; download both files again"
             )
         parts += [x[:, None], y.astype(np.int64)]
-    return RawArrays(*parts)
+    x_train, y_train, x_test, y_test = parts
+    return RawArrays(x_train, y_train, x_test, y_test)
 
 
 def read_cifar(
@@ -88,7 +89,8 @@ def read_cifar(
             np.ascontiguousarray(source.data.transpose(0, 3, 1, 2)),
             np.array(source.targets, dtype=np.int64),
         ]
-    return RawArrays(*parts)
+    x_train, y_train, x_test, y_test = parts
+    return RawArrays(x_train, y_train, x_test, y_test)
 
 
 def read_idx(path: Path, *, n_axes: int) -> Array:

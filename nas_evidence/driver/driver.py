@@ -15,7 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from nas_evidence.driver.plan import batch_of, plan_trials, to_ask, trials_of, trials_of_batch
+from nas_evidence.driver.plan import (
+    batch_of,
+    plan_race,
+    plan_trials,
+    to_ask,
+    trials_of,
+    trials_of_batch,
+)
+from nas_evidence.driver.race import chosen_so_far, next_round
 from nas_evidence.driver.reconcile import reconciled
 from nas_evidence.driver.results import KeptModels, told_of
 from nas_evidence.driver.retries import Retries
@@ -23,7 +31,7 @@ from nas_evidence.driver.rungs import Rungs
 from nas_evidence.files import write_whole
 from nas_evidence.maths.pareto import Point
 from nas_evidence.proposing.proposer import Proposer
-from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.record import SliceReport, TrialRecord, TrialStatus, is_race
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.conditions import current_hash
@@ -85,6 +93,7 @@ class Driver:
         self._seen: dict[str, int] = {}  # replicates of each architecture
         self._models = KeptModels(folder, study, self._done)
         self._rungs = Rungs(study)
+        self._chosen: dict[int, ArchitectureSpec] = {}  # all race trials
         self._queue: deque[Assignment] = deque()  # attempts are counted at launch
         self._running: dict[int, Assignment] = {}
         self._waiting: dict[int, tuple[int, Assignment]] = {}  # parked at a rung
@@ -117,12 +126,26 @@ class Driver:
             self._handle_requests()
             self._launch_all()
             if not self._running and (self._over or not (self._queue or self._to_ask())):
+                if not self._over and self._race():
+                    continue
                 assert self._over or not self._waiting
                 return
             for event in self._executor.poll(timeout=1.0):
                 self._check_lease()
                 self._handle(event)
             self._ledger.account(self._executor.now(), len(self._running))
+
+    def _race(self) -> bool:
+        """Queue the rest of the race's round, or its next round; tell if there is one."""
+        if not plan_race(self._chosen, self._done, self._study):
+            found = next_round(self._study, self._done, self._chosen)
+            if not found:
+                return False
+            points = [architecture.model_dump(mode="json") for architecture in found.values()]
+            self._journal.write("race", durable=True, trial_ids=list(found), points=points)
+            self._chosen |= found
+        self._queue.extend(plan_race(self._chosen, self._done, self._study))
+        return True
 
     def _handle_requests(self) -> None:
         """Queue parked trials that are to be cancelled: a worker must write their records."""
@@ -155,6 +178,7 @@ class Driver:
         for number in range(self._n_asked):
             if number not in self._told:
                 self._tell_batch_of(number)
+        self._chosen = dict(chosen_so_far(read_journal(self._folder), self._done))
 
     def _replay_journal(self) -> None:
         """Restore rungs and retries from the journal; add lines that a crash left unwritten."""
@@ -264,13 +288,13 @@ class Driver:
         if report.done:
             self._executor.finish(trial_id)
             return
-        if self._rungs.note(report, self._journal):
+        if not is_race(trial_id) and self._rungs.note(report, self._journal):
             self._release()
         if trial_id in self.requests.trials:
             self._executor.finish(trial_id, _CANCELLED)
             return
         rivals: Mapping[int, Point | None] | None = {}
-        if self._rungs.reached(trial_id, report.epoch):
+        if not is_race(trial_id) and self._rungs.reached(trial_id, report.epoch):
             rivals = self._rungs.rivals(trial_id, report.epoch, self._done)
         if rivals is None:  # the rest of its batch has not arrived yet
             self._park(assignment)
@@ -372,13 +396,15 @@ class Driver:
         weights = home / f"attempt-{record.attempt}" / "model.safetensors"
         self._models.take(weights, trial_id)
         arrow("model")
-        record = record.model_copy(update={"content_hash": self._content_hash})
+        stage = "race" if is_race(trial_id) else "search"
+        record = record.model_copy(update={"content_hash": self._content_hash, "stage": stage})
         write_record(self._folder, record, self._study)
         arrow("written")
         del self._running[trial_id]
         row = self._done[trial_id] = TrialRow.of(record)
         self._log_end(row)
-        self._tell_batch_of(trial_id // self._study.replicates)
+        if not is_race(trial_id):
+            self._tell_batch_of(trial_id // self._study.replicates)
         shutil.rmtree(home, ignore_errors=True)
         arrow("removed")
         self.requests.done(trial_id)

@@ -4,7 +4,7 @@ The driver always works in a local folder; `Mirror` copies its changes to the UR
 driver can pull and continue after the machine is lost. A push writes in the order of `driver.py`,
 so any prefix of its writes is a state in which that driver could have been killed:
 
-    study.toml, models/, evidence/ terms/ curves/, trials/ (the commit marker), study.db (a
+    data/, study.toml, models/, evidence/ terms/ curves/, trials/ (the commit marker), study.db (a
     snapshot), assignment.json, logs/, then removals
 
 Everything is pushed before each launch, so that every running trial is known to the store; the
@@ -46,6 +46,7 @@ PART_BYTES = 64 * 1024
 _DATABASE = "study.db"
 #: The order of a push, by name prefix; other names come last.
 _ORDER = (
+    "data/",
     "study.toml",
     "database.json",
     "models/",

@@ -6,7 +6,7 @@ With `scheduling = "batch"` a batch is asked only after the previous one was tol
 the speed of workers nor a crash changes what is proposed.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_seed
 
@@ -37,6 +37,30 @@ def plan_trials(
     return assignments
 
 
+#: Replicates of the race start here, so that those of a longer search never repeat one.
+RACE_REPLICATES = 1000
+
+
+def plan_race(
+    chosen: Mapping[int, ArchitectureSpec], done: Container[int], study: StudySpec
+) -> list[Assignment]:
+    """Return the race trials left to run; each is the next replicate of its architecture.
+
+    Args:
+        chosen: all race trials so far by id, in order.
+        done: the finished trials.
+        study: what was asked.
+    """
+    counts: dict[str, int] = {}
+    assignments = []
+    for trial_id, architecture in sorted(chosen.items()):
+        replicate = counts.get(architecture.key, RACE_REPLICATES)
+        counts[architecture.key] = replicate + 1
+        if trial_id not in done:
+            assignments.append(_assignment(architecture, trial_id, replicate, study))
+    return assignments
+
+
 def _assignment(
     architecture: ArchitectureSpec, trial_id: int, replicate: int, study: StudySpec
 ) -> Assignment:
@@ -48,7 +72,9 @@ def _assignment(
         dataset=study.dataset,
         plan=study.plan,
         estimators=study.estimators,
+        followed=study.followed,
         limits=study.limits,
+        first_fold_alone=0 in study.rungs,
         seed=derive_seed(study.seed, trial_id, replicate),
     )
 

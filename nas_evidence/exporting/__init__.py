@@ -4,6 +4,8 @@
     model.safetensors   weights and preprocessing, no pickle
     model.pt2           torch.export program with a dynamic batch: raw inputs in; logits out, or
                         for real targets predictions in their own unit
+    posterior.safetensors  the Laplace posterior, for predictions with uncertainty
+    meaning.json        classes, targets, columns and their preparation, learned noise
     evidence.json       every score with its terms, and the learned hyperparameters
     SHA256SUMS          checksums of these files, for `sha256sum -c`
     MODEL_CARD.md       data, splits, scores and their meaning, how to load, versions
@@ -20,15 +22,21 @@ from typing import Any
 
 import pandas as pd
 import tomli_w
+import torch
 from torch import Tensor
 
 from nas_evidence.best import Standings
 from nas_evidence.codec import load_study
 from nas_evidence.data import ArrayData
+from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.model_card import model_card
+from nas_evidence.exporting.posterior import FILE as POSTERIOR
+from nas_evidence.exporting.posterior import Posterior, fit_posterior
+from nas_evidence.exporting.predictor import MEANING, Predictor
 from nas_evidence.exporting.program import Exported, load_exported, write_program
 from nas_evidence.exporting.sums import write_sums
 from nas_evidence.exporting.winner import (
+    Winner,
     assert_same_evidence,
     checked_kind,
     likelihood_fields,
@@ -41,9 +49,10 @@ from nas_evidence.record import TrialStatus
 from nas_evidence.sealing import sealed_tensors
 from nas_evidence.spec import ArchitectureSpec, StudySpec
 from nas_evidence.store import TrialRow, read_tables, rows_of
+from nas_evidence.training.loop import likelihood_of
 from nas_evidence.trial import PRECISION_PREFIX
 
-__all__ = ["ExportReport", "Exported", "export_winner", "load_exported"]
+__all__ = ["ExportReport", "Exported", "Predictor", "export_winner", "load_exported"]
 
 
 @dataclass(frozen=True)
@@ -120,8 +129,12 @@ def export_winner(
         "rescored": rescored,
     }
     (to / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    meaning = _meaning(winner, arrays, summary)
+    (to / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
+    _posterior(winner, arrays).save(to / POSTERIOR)
     card = model_card(study, row, arrays, summary, difference)
-    write_sums(to, ("architecture.toml", "model.safetensors", "model.pt2", "evidence.json"))
+    whole = ("architecture.toml", "model.safetensors", "model.pt2", "evidence.json")
+    write_sums(to, (*whole, POSTERIOR, MEANING))
     (to / "MODEL_CARD.md").write_text(card, encoding="utf-8")
     return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)
 
@@ -147,6 +160,36 @@ def trial_to_export(
             "continue it with `nas-evidence resume`."
         )
     return best.trial_id
+
+
+def _meaning(winner: Winner, arrays: ArrayData, summary: dict[str, Any]) -> dict[str, Any]:
+    """Return what inputs and outputs stand for: the content of meaning.json."""
+    labels, meaning = arrays.task == "labels", arrays.meaning
+    return {
+        "task": "classification" if labels else "regression",
+        "input_shape": list(arrays.input_shape),
+        "classes": list(meaning.classes or range(arrays.n_outputs)) if labels else [],
+        "targets": list(meaning.targets or [f"y{i}" for i in range(arrays.n_outputs)]),
+        "preparation": None if meaning.preparation is None else meaning.preparation.to_json(),
+        "decided": list(meaning.said),
+        "temperature": summary.get("temperature", 1.0),
+        "noise_std": summary.get("noise_std"),
+        "target_mean": arrays.y_mean.tolist(),
+        "target_std": arrays.y_std.tolist(),
+    }
+
+
+def _posterior(winner: Winner, arrays: ArrayData) -> Posterior:
+    plan = winner.assignment.plan
+    data = to_tensors(arrays, torch.device("cpu"))
+    return fit_posterior(
+        winner.model,
+        data.x_train,
+        data.y_train,
+        likelihood_of(plan, winner.noise_std, winner.temperature),
+        winner.precisions(),
+        likelihood_power=plan.likelihood_power,
+    )
 
 
 def _scores(terms: pd.DataFrame, trial_id: int, final: pd.DataFrame) -> dict[str, Any]:

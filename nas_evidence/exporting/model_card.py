@@ -11,6 +11,8 @@ from nas_evidence.data.arrays import value_range
 from nas_evidence.spec import StudySpec
 from nas_evidence.trial import versions
 
+_UNTESTED = "- Not tested: the study had no test rows."
+
 
 def model_card(
     study: StudySpec,
@@ -31,8 +33,7 @@ def model_card(
     shape = " x ".join(map(str, arrays.input_shape))
     sizes = shape.replace(" x ", ", ")
     scores = "\n".join(
-        f"| `{name}` | {_cell(s['value'])} | {_cell(s['per_datum'])} | {s['note']} |"
-        for name, s in summary["scores"].items()
+        f"| `{name}` | {_shown(s)} | {s['note']} |" for name, s in summary["scores"].items()
     )
     found = versions(torch.device("cpu"))
     used = "\n".join(f"- {name} {version}" for name, version in found.items())
@@ -44,8 +45,8 @@ def model_card(
     )
     rescored = summary["rescored"]
     check = (
-        f"Recomputed from these files, `{summary['rescored_estimator']}` is {rescored:.6f} "
-        "nats, the value stored by the study."
+        f"Recomputed from these files, `{summary['rescored_estimator']}` is "
+        f"{rescored / summary['n_data']:.6f} nats per datum, the value stored by the study."
         if rescored is not None
         else "The study has no evidence that can be recomputed from these files."
     )
@@ -67,15 +68,15 @@ Found by the study "{study.name}": of the architectures tried, the one with the 
 - {int(row["n_parameters"])} parameters, {int(row["epochs"])} epochs.
 
 ## Scores
-Larger is better. Values in nats summed over the training data where a value per datum is given.
+Larger is better; evidences and cross-validated scores in nats per datum.
 `sotl*`, `prequential_epoch1` and `train_nll_per_datum` hold minus the named quantity;
 `two_fold`, `five_fold` and `heldout_10` are nats over data that the predicting network had not
 seen (cross-validation). A
 Laplace evidence (`diag_*`, `kfac_*`) approximates the log marginal likelihood at the learned
 prior precisions; use it to compare models on the same data, not to predict accuracy.
 
-| score | value | per datum | note |
-|---|---|---|---|
+| score | value | note |
+|---|---|---|
 {scores}
 
 {check}
@@ -102,6 +103,8 @@ def _of_labels(row: pd.Series, arrays: ArrayData, summary: dict[str, Any]) -> tu
     outputs = f"- Outputs: {arrays.n_outputs} logits; `softmax` gives class probabilities."
     if summary.get("temperature", 1) != 1:
         outputs += f"\n  They are divided by the learned temperature {summary['temperature']:.4g}."
+    if pd.isna(row["test_accuracy"]):
+        return outputs, _UNTESTED, "logits"
     measured = (
         f"- Test accuracy {row['test_accuracy']:.4f}, test negative log likelihood\n"
         f"  {row['test_nll_per_datum']:.4f} nats per datum."
@@ -119,13 +122,23 @@ def _of_real_targets(
         f"- Outputs: {arrays.n_outputs} predictions in the unit of the targets: the mean of a\n"
         f"  normal distribution with the learned noise standard deviation {noise}."
     )
+    tested = (
+        _UNTESTED
+        if pd.isna(row["test_rmse"])
+        else f"- Test RMSE {row['test_rmse']:.4g} in the unit of the targets, test negative log\n"
+        f"  likelihood {row['test_nll_per_datum']:.4f} nats per datum of standardised targets."
+    )
     measured = (
-        f"- Test RMSE {row['test_rmse']:.4g} in the unit of the targets, test negative log\n"
-        f"  likelihood {row['test_nll_per_datum']:.4f} nats per datum of standardised targets.\n"
+        f"{tested}\n"
         f"- Scores refer to standardised targets; subtract {shift:.6g} nats from an evidence to\n"
         "  get it in the unit of the targets."
     )
     return outputs, measured, "predictions"
+
+
+def _shown(score: dict[str, Any]) -> str:
+    """Return a score as everywhere: per datum where that is defined."""
+    return _cell(score["value"] if score["per_datum"] is None else score["per_datum"])
 
 
 def _cell(value: float | None) -> str:

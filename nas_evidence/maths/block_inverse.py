@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker, Rotated, Rows
+from nas_evidence.maths.blocks import Diagonal, Rotated
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
 
@@ -39,7 +39,7 @@ class BlockInverse:
     @cached_property
     def _decomposed(self) -> tuple[Diagonal | Rotated | tuple[Tensor, Tensor], ...]:
         return tuple(
-            block.decomposed() if isinstance(block, Dense | Rows | Kronecker) else block
+            block if isinstance(block, Diagonal | Rotated) else block.decomposed()
             for block in self.curvature.blocks
         )
 
@@ -55,9 +55,7 @@ def _solved(
     if isinstance(block, Diagonal):
         return v / (scale * block.values.flatten().clamp(min=0) + delta)
     if isinstance(block, Rotated):
-        rotated = block.left.mT @ v.reshape(block.values.shape) @ block.right
-        rotated = rotated / (scale * block.values.clamp(min=0) + delta)
-        return (block.left @ rotated @ block.right.mT).flatten()
+        return block.solve(v, delta, scale)
     eigenvalues, vectors = block
     inside = vectors.mT @ v
     solved = vectors @ (inside / (scale * eigenvalues + delta))

@@ -5,10 +5,11 @@
     Dense      any symmetric matrix
     Rows       Jᵀ J, kept as J: fewer rows than parameters
     Kronecker  SB ⊗ SA / (N |T|), one pair per convolution group
+    FewInputs  the same with SA = Aᵀ A, kept as A: fewer rows than columns
 
-Everything here is float64, except the rows of `Rows`, and a sum over data, so blocks of disjoint
-data can be added. A Kronecker block stores SA, SB and N separately, because the product of sums
-is not the sum of products.
+Everything here is float64, except the rows of `Rows` and `FewInputs`, and a sum over data, so
+blocks of disjoint data can be added. A Kronecker block stores SA, SB and N separately, because the
+product of sums is not the sum of products.
 
 Sums formed in float32 carry noise where an eigenvalue should be 0, of either sign and up to ε
 times the largest one (measured: 1.1 at sides from 36 to 785). A clamp at 0 would keep the positive
@@ -35,7 +36,7 @@ class Diagonal:
         """Number of parameters."""
         return self.values.numel()
 
-    def spectrum(self) -> tuple[Tensor, int]:
+    def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], clamped at 0, and how many were negative."""
         return clamped(self.values.flatten())
 
@@ -56,9 +57,9 @@ class Diagonal:
 class Rotated:
     """Diagonal in the eigenbasis of a Kronecker block; no sum over data, so it cannot be added.
 
-    values  [groups, d_out, d_in]
+    values  [groups, d_out, m]                    m <= d_in; all other eigenvalues are 0
     left    Q_B, columns [groups, d_out, d_out]
-    right   Q_A, columns [groups, d_in, d_in]
+    right   Q_A, columns [groups, d_in, m]
     """
 
     values: Tensor
@@ -68,11 +69,11 @@ class Rotated:
     @property
     def size(self) -> int:
         """Number of parameters."""
-        return self.values.numel()
+        return self.values.shape[0] * self.values.shape[1] * self.right.shape[1]
 
-    def spectrum(self) -> tuple[Tensor, int]:
+    def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], clamped at 0, and how many were negative."""
-        return clamped(self.values.flatten())
+        return clamped(padded(self.values.flatten(), self.size))
 
     def trace(self) -> Tensor:
         """Return the trace []."""
@@ -80,8 +81,24 @@ class Rotated:
 
     def inverse_quadratic(self, vector: Tensor, precision: Tensor) -> Tensor:
         """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ []."""
-        rotated = self.left.mT @ vector.reshape(self.values.shape) @ self.right
-        return (rotated.square() / (self.values.clamp(min=0) + precision)).sum()
+        turned, inside = self._turned(vector)
+        total = (inside.square() / (self.values.clamp(min=0) + precision)).sum()
+        if self.values.shape[2] < self.right.shape[1]:
+            total = total + (turned - inside @ self.right.mT).square().sum() / precision
+        return total
+
+    def solve(self, vector: Tensor, precision: Tensor, scale: float = 1.0) -> Tensor:
+        """Return (c H + δ)⁻¹ v [size] for v [size], δ [] and the scale c."""
+        turned, inside = self._turned(vector)
+        solved = inside / (scale * self.values.clamp(min=0) + precision) @ self.right.mT
+        if self.values.shape[2] < self.right.shape[1]:
+            solved = solved + (turned - inside @ self.right.mT) / precision
+        return (self.left @ solved).flatten()
+
+    def _turned(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Return Q_Bᵀ V [groups, d_out, d_in] and Q_Bᵀ V Q_A [groups, d_out, m]."""
+        turned = self.left.mT @ vector.reshape(*self.values.shape[:2], -1)
+        return turned, turned @ self.right
 
 
 @dataclass(frozen=True)
@@ -96,7 +113,7 @@ class Dense:
         """Number of parameters."""
         return len(self.matrix)
 
-    def spectrum(self) -> tuple[Tensor, int]:
+    def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], without noise, and how many were negative."""
         return without_noise(torch.linalg.eigvalsh(self.matrix), self.rounding)
 
@@ -133,11 +150,11 @@ class Rows:
         """Number of parameters."""
         return self.rows.shape[1]
 
-    def spectrum(self) -> tuple[Tensor, int]:
+    def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], without noise, and how many were negative."""
         rows = self.rows.double()
         values, n_negative = without_noise(torch.linalg.eigvalsh(rows @ rows.mT), _DOUBLE)
-        return torch.nn.functional.pad(values, (self.size - len(values), 0)), n_negative
+        return padded(values, self.size), n_negative
 
     def trace(self) -> Tensor:
         """Return the trace []."""
@@ -200,7 +217,7 @@ class Kronecker:
         """1 / (N |T|)."""
         return 1 / (self.n_data * self.n_positions)
 
-    def spectrum(self) -> tuple[Tensor, int]:
+    def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], and how many eigenvalues of the factors were negative.
 
         Noise is removed from the factors, not the product: two eigenvalues that rounding made
@@ -233,21 +250,91 @@ class Kronecker:
         Raises:
             ValueError: if the numbers of positions differ.
         """
-        if self.n_positions != other.n_positions:
-            raise ValueError(
-                f"Kronecker factors with {self.n_positions} and {other.n_positions} positions "
-                "cannot be added; all data must have one shape"
-            )
+        n_positions = _same_positions(self, other)
         return Kronecker(
             self.inputs + other.inputs,
             self.gradients + other.gradients,
             self.n_data + other.n_data,
-            self.n_positions,
+            n_positions,
             max(self.rounding, other.rounding),
         )
 
 
-Block = Diagonal | Rotated | Dense | Rows | Kronecker
+@dataclass(frozen=True)
+class FewInputs:
+    """The block SB ⊗ AᵀA / (N |T|) of a weight (out, in) whose inputs A are fewer than `in`.
+
+    AᵀA has no eigenvalues besides zeros and those of A Aᵀ; no in x in matrix is formed.
+
+    inputs       A, one row per datum and position [N |T|, d_in], in the dtype of the model
+    gradients    SB = Σ_{n,t,c} s sᵀ  [1, d_out, d_out]
+    n_data, n_positions, rounding     as in `Kronecker`
+    """
+
+    inputs: Tensor
+    gradients: Tensor
+    n_data: int
+    n_positions: int
+    rounding: float = _DOUBLE
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.inputs.shape[1] * self.gradients.shape[1]
+
+    @property
+    def scale(self) -> float:
+        """1 / (N |T|)."""
+        return 1 / (self.n_data * self.n_positions)
+
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        """Return the eigenvalues [size], and how many eigenvalues of the factors were negative."""
+        left, n_left = without_noise(torch.linalg.eigvalsh(self.gradients[0]), self.rounding)
+        rows = self.inputs.double()
+        right, n_right = without_noise(torch.linalg.eigvalsh(rows @ rows.mT), _DOUBLE)
+        values = (self.scale * left[:, None] * right).flatten()
+        return padded(values, self.size), n_left + n_right
+
+    def trace(self) -> Tensor:
+        """Return the trace []."""
+        return self.scale * self.gradients[0].trace() * self.inputs.double().square().sum()
+
+    def inverse_quadratic(self, vector: Tensor, precision: Tensor) -> Tensor:
+        """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ []."""
+        return self.decomposed().inverse_quadratic(vector, precision)
+
+    def decomposed(self) -> Rotated:
+        """Return the block as a diagonal in its eigenbasis, without noise."""
+        b, left = torch.linalg.eigh(self.gradients)
+        a, right = Rows(self.inputs).decomposed()
+        b = without_noise(b, self.rounding)[0]
+        return Rotated(self.scale * b[:, :, None] * a, left, right[None])
+
+    def as_kronecker(self) -> Kronecker:
+        """Return the block with SA [1, d_in, d_in]."""
+        rows = self.inputs.double()
+        inputs = (rows.mT @ rows)[None]
+        return Kronecker(inputs, self.gradients, self.n_data, self.n_positions, self.rounding)
+
+    def plus(self, other: "FewInputs") -> "FewInputs | Kronecker":
+        """Return the block of the combined data, with all rows, or with SA if it is smaller.
+
+        Raises:
+            ValueError: if the numbers of positions differ.
+        """
+        n_positions = _same_positions(self, other)
+        if len(self.inputs) + len(other.inputs) >= self.inputs.shape[1]:
+            return self.as_kronecker().plus(other.as_kronecker())
+        return FewInputs(
+            torch.cat([self.inputs, other.inputs]),
+            self.gradients + other.gradients,
+            self.n_data + other.n_data,
+            n_positions,
+            max(self.rounding, other.rounding),
+        )
+
+
+Block = Diagonal | Rotated | Dense | Rows | Kronecker | FewInputs
 
 
 def add_blocks(one: Block, other: Block) -> Block:
@@ -269,6 +356,12 @@ def add_blocks(one: Block, other: Block) -> Block:
             return one.as_dense().plus(other)
         case Kronecker(), Kronecker():
             return one.plus(other)
+        case FewInputs(), FewInputs():
+            return one.plus(other)
+        case Kronecker(), FewInputs():
+            return one.plus(other.as_kronecker())
+        case FewInputs(), Kronecker():
+            return one.as_kronecker().plus(other)
         case _:
             raise ValueError(
                 f"a {type(one).__name__} and a {type(other).__name__} block cannot be added; "
@@ -276,12 +369,31 @@ def add_blocks(one: Block, other: Block) -> Block:
             )
 
 
-def clamped(eigenvalues: Tensor) -> tuple[Tensor, int]:
+def _same_positions(one: Kronecker | FewInputs, other: Kronecker | FewInputs) -> int:
+    """Return the number of positions of both.
+
+    Raises:
+        ValueError: if they differ.
+    """
+    if one.n_positions != other.n_positions:
+        raise ValueError(
+            f"Kronecker factors with {one.n_positions} and {other.n_positions} positions "
+            "cannot be added; all data must have one shape"
+        )
+    return one.n_positions
+
+
+def padded(eigenvalues: Tensor, size: int) -> Tensor:
+    """Return the eigenvalues [size] of a matrix of which all others are 0."""
+    return torch.nn.functional.pad(eigenvalues, (size - len(eigenvalues), 0))
+
+
+def clamped(eigenvalues: Tensor) -> tuple[Tensor, Tensor]:
     """Return the eigenvalues clamped at 0, and how many were negative."""
-    return eigenvalues.clamp(min=0), int((eigenvalues < 0).sum())
+    return eigenvalues.clamp(min=0), (eigenvalues < 0).sum()
 
 
-def without_noise(eigenvalues: Tensor, rounding: float) -> tuple[Tensor, int]:
+def without_noise(eigenvalues: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
     """Return eigenvalues with rounding noise set to 0, and how many were negative.
 
     Args:
@@ -291,4 +403,4 @@ def without_noise(eigenvalues: Tensor, rounding: float) -> tuple[Tensor, int]:
     largest = eigenvalues.amax(-1, keepdim=True)
     noise = rounding * eigenvalues.shape[-1] ** 0.5 * largest
     kept = torch.where(eigenvalues > noise, eigenvalues, 0.0).clamp(min=0)
-    return kept, int((eigenvalues < 0).sum())
+    return kept, (eigenvalues < 0).sum()

@@ -60,7 +60,7 @@ class BlockDiagonal:
     @property
     def n_clamped(self) -> int:
         """Number of eigenvalues that rounding made negative."""
-        return sum(n for _, n in self._spectra)
+        return int(torch.stack([n for _, n in self._spectra]).sum())
 
     def spectra(self) -> tuple[Tensor, ...]:
         """Return the eigenvalues of each block, float64, clamped at 0; decomposed once."""
@@ -114,9 +114,10 @@ class BlockDiagonal:
         return precisions.by_tensor()
 
     @cached_property
-    def _spectra(self) -> tuple[tuple[Tensor, int], ...]:
-        for name, block in zip(self.names, self.blocks, strict=True):
-            if not bool(torch.isfinite(block.trace())):
+    def _spectra(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        diverged = (~self.trace().isfinite()).tolist()
+        for name, is_not_finite in zip(self.names, diverged, strict=True):
+            if is_not_finite:
                 raise ValueError(f"the curvature of `{name}` is not finite; the model diverged")
         return tuple(block.spectrum() for block in self.blocks)
 
@@ -137,7 +138,7 @@ class FullMatrix:
     @cached_property
     def n_clamped(self) -> int:
         """Number of eigenvalues of H that rounding made negative."""
-        return clamped(torch.linalg.eigvalsh(self.matrix))[1]
+        return int(clamped(torch.linalg.eigvalsh(self.matrix))[1])
 
     def trace(self) -> Tensor:
         """Return the trace of the block of each tensor [G]."""
@@ -222,7 +223,7 @@ class FullKernel:
     @cached_property
     def n_clamped(self) -> int:
         """Number of eigenvalues of J Jᵀ that rounding made negative."""
-        return clamped(torch.linalg.eigvalsh(self.grams.sum(0)))[1]
+        return int(clamped(torch.linalg.eigvalsh(self.grams.sum(0)))[1])
 
     def trace(self) -> Tensor:
         """Return the trace of the block of each tensor [G]."""

@@ -17,8 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.domains import ParameterValue
+from nas_evidence.families import outside_family
 from nas_evidence.models import cnn, linear, mlp, resnet
-from nas_evidence.spec import FAMILY_DEFAULTS, FAMILY_PARAMETERS, ArchitectureSpec
+from nas_evidence.models.layout import laid_out
+from nas_evidence.registry import is_outside
+from nas_evidence.spec import (
+    FAMILY_DEFAULTS,
+    FAMILY_PARAMETERS,
+    ArchitectureSpec,
+    parameters_of,
+)
 
 Values = Mapping[str, ParameterValue]
 
@@ -30,12 +38,18 @@ class Family:
     construct: Callable[[Values, tuple[int, ...], int], nn.Module]  # weights not initialised
     obstacle: Callable[[Values, tuple[int, ...]], str | None] = lambda values, input_shape: None
     gain: Callable[[str, Values], float] = lambda name, values: 1.0  # by parameter name
+    channels_last: Callable[[Values], bool] = lambda values: False  # is faster, see `layout`
 
 
 FAMILIES: dict[str, Family] = {
     "mlp": Family(mlp.construct),
-    "cnn": Family(cnn.construct, cnn.obstacle, cnn.gain),
-    "resnet": Family(resnet.construct, resnet.obstacle, resnet.gain),
+    "cnn": Family(cnn.construct, cnn.obstacle, cnn.gain, channels_last=lambda values: True),
+    "resnet": Family(
+        resnet.construct,
+        resnet.obstacle,
+        resnet.gain,
+        channels_last=lambda values: int(values["width"]) >= 8,
+    ),
     "linear": Family(linear.construct),
 }
 
@@ -49,6 +63,8 @@ def infeasible(
     'resnet needs images [channels, height, width], but an input is [13]'
     """
     family = architecture.family
+    if is_outside(family):
+        return _outside_obstacle(architecture, input_shape, n_outputs)
     if family not in FAMILIES:
         return f"family '{family}' is unknown; choose one of {', '.join(FAMILIES)}"
     for name, value in architecture.values.items():
@@ -74,9 +90,13 @@ def build(
 ) -> nn.Module:
     """Return the initialised network: float32, on the CPU, a function of the arguments alone.
 
+    Where that is faster, its convolutions keep the channels last in memory; see `layout`.
+
     Raises:
         ValueError: Where `infeasible` gives a reason.
     """
+    if is_outside(architecture.family):
+        return _built_outside(architecture, input_shape, n_outputs, generator)
     model = skeleton(architecture, input_shape, n_outputs)
     family, values = FAMILIES[architecture.family], _complete(architecture)
     state = {
@@ -84,7 +104,7 @@ def build(
         for name, parameter in model.named_parameters()
     }
     model.load_state_dict(state, assign=True)
-    return model
+    return laid_out(model, channels_last=family.channels_last(values))
 
 
 def n_parameters(
@@ -114,9 +134,52 @@ def skeleton(
     if reason is not None:
         raise ValueError(reason)
     with torch.device("meta"):
+        if is_outside(architecture.family):
+            return _called(architecture, input_shape, n_outputs)
         return FAMILIES[architecture.family].construct(
             _complete(architecture), input_shape, n_outputs
         )
+
+
+def _outside_obstacle(
+    architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
+) -> str | None:
+    """Return why a family from outside the package cannot build the network, or None."""
+    domains = parameters_of(architecture.family)
+    for name in architecture.values:
+        if name not in domains:
+            return f"{architecture.family} has no parameter '{name}'"
+    try:
+        with torch.device("meta"):
+            _called(architecture, input_shape, n_outputs)
+    except Exception as error:
+        return f"{architecture} does not fit inputs {list(input_shape)}: {error}"
+    return None
+
+
+def _called(
+    architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
+) -> nn.Module:
+    found = outside_family(architecture.family)
+    model = found.build(dict(architecture.values), tuple(input_shape), n_outputs)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"build must return a torch.nn.Module, but gave {type(model).__name__}")
+    return model
+
+
+def _built_outside(
+    architecture: ArchitectureSpec,
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    generator: torch.Generator,
+) -> nn.Module:
+    """Return the network with its own initialisation, a function of the arguments alone."""
+    if reason := infeasible(architecture, input_shape, n_outputs):
+        raise ValueError(reason)
+    seed = int(torch.randint(2**62, (), generator=generator))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _called(architecture, input_shape, n_outputs).float()
 
 
 def _complete(architecture: ArchitectureSpec) -> Values:

@@ -1,8 +1,8 @@
 """The proposer of architectures: a sampler used by one process, seeded by counter.
 
 `order.py` decides what comes first and what is redrawn. A draw is a pure function of the study, a
-seed and the results told so far: each uses a fresh sampler on an in-memory storage that holds the
-last `MAX_HISTORY` finished trials and the running ones. The database only records proposals and
+seed and the results told so far: each uses a fresh sampler on an in-memory storage that holds up
+to `MAX_LEARNT` finished trials and the running ones. The database only records proposals and
 results; nothing is sampled on it, and a proposal is written atomically.
 
 The tree-structured Parzen estimator (TPE, Bergstra et al. 2011) sees ordered parameters as
@@ -17,9 +17,7 @@ Only this module imports optuna. Proposal `n` holds the trials `n * replicates +
 """
 
 import bisect
-import contextlib
 import math
-import warnings
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,8 +29,10 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nas_evidence.domains import Choice, Domain, FloatRange, ParameterValue
-from nas_evidence.fixed_keys import MAX_HISTORY, N_EI_CANDIDATES
+from nas_evidence.maths.pareto import is_matched
 from nas_evidence.proposing.order import Search
+from nas_evidence.proposing.parzen import Fits, sampler_of
+from nas_evidence.proposing.rows import Rows
 from nas_evidence.proposing.startup import filled, is_ordered, quantile, random_point, searched
 from nas_evidence.proposing.warm_start import Found, warm_trials
 from nas_evidence.spec import ArchitectureSpec, StudySpec, derive_seed
@@ -41,6 +41,9 @@ from nas_evidence.storage.database import Database, RetryingStorage, connected, 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 #: Version of what we store beside Optuna's own tables; raised when old readers would misread it.
 SCHEMA_VERSION = 2
+#: Finished trials that TPE learns from, which bounds the cost of a proposal; those among them that
+#: are kept whatever their number. TPE models the best 25 of 250 trials or more as good.
+MAX_LEARNT, MAX_BEST = 256, 25
 #: Smaller costs are raised to this value: a logarithm needs a positive number.
 _SMALLEST_COST = 1e-12
 
@@ -114,13 +117,8 @@ class Proposer:
         if number in self._told:
             return
         assert result.values is None or len(result.values) == 1 + len(self.spec.minimise)
-        trial_id = self._trial_ids[number]
-        as_stored = _trial({}, **_facts(result))
-        with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
-            # It may already be told, if the server wrote it but its answer was lost.
-            for key, value in as_stored.system_attrs.items():  # Optuna's form of the constraints
-                self._storage.set_trial_system_attr(trial_id, key, value)
-            self._storage.set_trial_state_values(trial_id, as_stored.state, as_stored.values)
+        # It may already be told, if the server wrote it but its answer was lost.
+        self._storage.finish_trial(self._trial_ids[number], _trial({}, **_facts(result)))
         self._told.add(number)
         self._learner.show(number, self._proposals[number], result)
 
@@ -258,19 +256,24 @@ class _Space:
 
 
 class _Past:
-    """The trials that one sampler learns from: the last finished ones and the running ones.
+    """The trials that one sampler learns from: up to `MAX_LEARNT` finished ones, and running ones.
 
-    The last finished trials are chosen by number, not by time, so that what a sampler sees does
-    not depend on the speed of workers once all are told.
+    Of more finished trials it sees the best, which are all that TPE models as good, and of the
+    others as many as fit, evenly spaced by number (docs/decisions/0013-tpe-learns-from-256.md).
+    The choice depends on numbers and values alone, so that what a sampler sees does not depend on
+    the speed of workers once all are told.
     """
 
     def __init__(self, study: StudySpec) -> None:
         self._study = study
         self._finished: list[FrozenTrial] = []  # by number
+        self._best: list[FrozenTrial] = []  # best first, or the Pareto front
         self._running: dict[int, FrozenTrial] = {}
+        self._fits: Fits = {}
 
     def put(self, number: int, point: Point, result: Told | None) -> None:
         """Add a running trial (no result) or its result; a failed one is removed."""
+        self._fits = {}
         self._running.pop(number, None)
         trial = _trial(point, **_facts(result))
         trial.number = number + 1  # 0 is the trial being drawn
@@ -279,28 +282,46 @@ class _Past:
         elif trial.state != TrialState.FAIL:
             trial.values = _learnt(trial.values)
             bisect.insort(self._finished, trial, key=lambda earlier: earlier.number)
-            del self._finished[:-MAX_HISTORY]
+            allowed = all(excess <= 0 for excess in trial.constraints.values())
+            if trial.state == TrialState.COMPLETE and allowed:
+                self._rank(trial)
 
     def ask(self, seed: int) -> Trial:
         """Return a trial of a fresh study over these trials, to draw parameters from."""
         return optuna.create_study(
-            storage=_Window([*self._finished, *self._running.values()]),
-            sampler=self._sampler(seed % 2**32),
+            storage=_Window([*self._seen(), *self._running.values()]),
+            sampler=sampler_of(seed % 2**32, self._fits),
             directions=_directions(self._study),
         ).ask()
 
-    def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        with warnings.catch_warnings():
-            # group is marked experimental; the constraint file pins optuna.
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return optuna.samplers.TPESampler(
-                n_startup_trials=1,
-                n_ei_candidates=N_EI_CANDIDATES,
-                multivariate=True,
-                group=True,
-                constant_liar=True,
-                seed=seed,
-            )
+    def _seen(self) -> list[FrozenTrial]:
+        """Return the finished trials that the sampler sees, by number."""
+        if len(self._finished) <= MAX_LEARNT:
+            return self._finished
+        best = {trial.number: trial for trial in self._best[-MAX_BEST:]}
+        others = [trial for trial in self._finished if trial.number not in best]
+        n = MAX_LEARNT - len(best)
+        spaced = (others[(2 * i + 1) * len(others) // (2 * n)] for i in range(n))
+        return sorted([*best.values(), *spaced], key=lambda trial: trial.number)
+
+    def _rank(self, trial: FrozenTrial) -> None:
+        """Keep the best by value, or the Pareto front; of equal ones those with lower numbers."""
+        if not self._study.minimise:
+            bisect.insort(self._best, trial, key=lambda one: (-one.values[0], one.number))
+            del self._best[MAX_BEST:]
+            return
+        point = _upwards(trial)
+        for one in self._best:
+            other = _upwards(one)
+            if is_matched(point, [other]) and (other != point or one.number < trial.number):
+                return
+        self._best = [one for one in self._best if not is_matched(_upwards(one), [point])]
+        bisect.insort(self._best, trial, key=lambda one: one.number)
+
+
+def _upwards(trial: FrozenTrial) -> tuple[float, ...]:
+    """Return the values of a trial, each larger-is-better."""
+    return (trial.values[0], *(-cost for cost in trial.values[1:]))
 
 
 class _Window(optuna.storages.InMemoryStorage):
@@ -380,7 +401,7 @@ def _readable(study: StudySpec, architecture: ArchitectureSpec) -> Point:
 
 
 def _storage(database: Database) -> RetryingStorage:
-    def connect() -> optuna.storages.RDBStorage:
-        return optuna.storages.RDBStorage(database.url, engine_kwargs=database.engine_options)
+    def connect() -> Rows:
+        return Rows(database.url, engine_kwargs=database.engine_options)
 
     return connected(connect, database)

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import qmc
 
 from nas_evidence.domains import Choice, Domain, IntRange, ParameterValue, described
-from nas_evidence.spec import FAMILY_DEFAULTS, ArchitectureSpec, StudySpec, derive_seed
+from nas_evidence.spec import ArchitectureSpec, StudySpec, defaults_of, derive_seed
 
 #: Rows of a Sobol sequence drawn at a time, a power of two; and the number of blocks without a new
 #: architecture after which the family counts as exhausted.
@@ -63,7 +63,7 @@ def misfit(study: StudySpec, architecture: ArchitectureSpec) -> str | None:
     family = architecture.family
     if family not in study.family:
         return f"`family` must be one of {', '.join(study.family)}, but got {family!r}"
-    domains, fixed = study.family[family], FAMILY_DEFAULTS[family]
+    domains, fixed = study.family[family], defaults_of(family)
     for name, value in architecture.values.items():
         if name in domains and not domains[name].contains(value):
             allowed = described(domains[name])
@@ -108,7 +108,7 @@ def random_point(study: StudySpec, seed: int) -> ArchitectureSpec:
 
 def filled(family: str, values: Mapping[str, ParameterValue]) -> ArchitectureSpec:
     """Return the architecture, with the family's own values for parameters not searched."""
-    return ArchitectureSpec(family=family, values={**FAMILY_DEFAULTS[family], **values})
+    return ArchitectureSpec(family=family, values={**defaults_of(family), **values})
 
 
 def is_ordered(domain: Domain) -> bool:

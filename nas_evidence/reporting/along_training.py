@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nas_evidence.maths.ranking import Interval, regret, resampling_plan, spearman
+from nas_evidence.registry import SCORES
 from nas_evidence.reporting.correlations import SIZE, Scale, scale_of
 from nas_evidence.reporting.tables import Study
 
@@ -24,14 +25,15 @@ class EarlyTrust:
 
 
 def early_trust(study: Study) -> list[EarlyTrust]:
-    """Return how the scores at each evaluation epoch rank the first target."""
+    """Return how the scores that change in training rank the first target at each epoch."""
     target = study.architectures[study.targets[0]]
+    changing = [name for name in study.scores if name == SIZE or not _is_constant(name)]
     keys = study.by_epoch["trial_id"].map(study.complete["architecture_key"])
     long = study.by_epoch.assign(key=keys)
     means = long.groupby(["score", "epoch", "key"])["value"].mean()
     plan = resampling_plan(len(target), seed=study.spec.seed)
     found = []
-    for score in study.scores:
+    for score in changing:
         for epoch in study.epochs:
             if score == SIZE:
                 values = study.architectures[SIZE]
@@ -54,12 +56,22 @@ def early_trust(study: Study) -> list[EarlyTrust]:
     return found
 
 
+def _is_constant(score: str) -> bool:
+    """Return whether a score is known before training, or ends with the first epoch."""
+    return score in SCORES and SCORES[score].taken in ("before", "first_pass")
+
+
 def settling_sentence(study: Study, found: Sequence[EarlyTrust]) -> str:
     """Say from which epoch on the main score ranks as it does at the end."""
     objective = str(study.spec.objective)
     own = [one for one in found if one.score == objective]
+    if _is_constant(objective):
+        return f"{objective} is known before training, so that no epoch changes its order."
     if len(own) < 2:
-        return f"How early {objective} ranks well is unknown: fewer than two epochs to compare."
+        return (
+            f"How early {objective} ranks well is unknown: it is stored at fewer than two epochs. "
+            "Set curves = true in the study to store it at every evaluation."
+        )
     final = own[-1]
     settled = final.epoch
     for one in reversed(own):

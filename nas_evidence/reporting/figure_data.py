@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
 from nas_evidence.maths.ranking import RankStatistics
 from nas_evidence.reporting.along_training import EarlyTrust
 from nas_evidence.reporting.correlations import ALL, Trust
-from nas_evidence.reporting.pages import short
+from nas_evidence.reporting.importance import BY_CHANCE, ParameterImportance
+from nas_evidence.reporting.pages import percent, short
 from nas_evidence.reporting.tables import LOSSES, RankedArchitecture, Study, usable
 
 #: One colour per family, distinct for the colour-blind and on light and dark backgrounds.
 COLOURS = ("#3b82c4", "#d9822b", "#2f9e78", "#b565b0", "#a08a2e", "#c0504d", "#5fb3c9", "#8c8c8c")
 #: Most lines drawn, best trials first; more would be unreadable.
-MAX_LINES = 60
+MAX_LINES = 20
 #: The roles of scores in a study, in the order of the legend.
 KINDS = ("main score", "other estimate", "baseline")
 AXES = {
@@ -27,13 +29,17 @@ AXES = {
 
 @dataclass(frozen=True)
 class Dot:
-    """One marker of the scatter plot; `details` are its lines of text."""
+    """One marker of the scatter plot; `details` are its lines of text.
+
+    edge  "" or the edge on which a marker beyond the axes is drawn: left, right, bottom, top
+    """
 
     x: float
     y: float
     family: str
     n_parameters: float | None
     details: tuple[str, ...]
+    edge: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,16 @@ class ScoreLine:
 
 
 @dataclass(frozen=True)
+class Bar:
+    """The importance of one parameter; `sure` if it is more than chance."""
+
+    label: str
+    length: float
+    sure: bool
+    note: str
+
+
+@dataclass(frozen=True)
 class ScoreMark:
     """One score of the correlations figure."""
 
@@ -85,6 +101,49 @@ class ScoreMark:
 def colour(position: int) -> str:
     """Return the colour of the family at `position`."""
     return COLOURS[position % len(COLOURS)]
+
+
+def within_axes(dots: Sequence[Dot]) -> list[Dot]:
+    """Return the dots with outliers moved to the edge, so that the others stay readable.
+
+    An outlier lies more than three interquartile ranges beyond the quartiles (Tukey 1977).
+    """
+    if len(dots) < _FEWEST_FOR_FENCES:
+        return list(dots)
+    fences = [_fences([getattr(dot, axis) for dot in dots]) for axis in ("x", "y")]
+    moved = []
+    for dot in dots:
+        edge, values = "", {}
+        for axis, ends, (low, high) in zip("xy", _EDGES, fences, strict=True):
+            value = getattr(dot, axis)
+            values[axis] = min(max(value, low), high)
+            edge = ends[0] if value < low else ends[1] if value > high else edge
+        moved.append(replace(dot, edge=edge, **values))
+    return moved
+
+
+#: With fewer dots than this none counts as an outlier.
+_FEWEST_FOR_FENCES = 6
+_EDGES = (("left", "right"), ("bottom", "top"))
+
+
+def _fences(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of the axis, a little beyond the values that are no outliers."""
+    low, high = np.quantile(values, (0.25, 0.75))
+    reach = 3 * (high - low)
+    inside = [value for value in values if low - reach <= value <= high + reach]
+    margin = 0.06 * (max(inside) - min(inside))
+    outside = (min(values) < min(inside), max(values) > max(inside))
+    return (
+        min(inside) - margin if outside[0] else min(values),
+        max(inside) + margin if outside[1] else max(values),
+    )
+
+
+def loss_lines(study: Study) -> list[Line]:
+    """Return the training loss of the best architectures, epoch by epoch."""
+    rows = study.curves[study.curves["train_nll_per_datum"].notna()]
+    return _lines(study, rows, "train_nll_per_datum")
 
 
 def marker_sizes(dots: Sequence[Dot]) -> list[float]:
@@ -177,15 +236,10 @@ def front_dots(study: Study, cost: str) -> list[FrontDot]:
 
 
 def evidence_lines(study: Study) -> list[Line]:
-    """Return the objective of the best architectures at its evaluation epochs."""
-    return _lines(
-        study, usable(study.evidence[study.evidence["estimator"] == study.spec.objective]), "shown"
-    )
-
-
-def sotl_lines(study: Study) -> list[Line]:
-    """Return the sum of training losses of the best architectures, epoch by epoch."""
-    return _lines(study, study.curves[study.curves["sotl"].notna()], "sotl")
+    """Return the objective of the best architectures; none if stored at the end of each only."""
+    own = study.evidence[study.evidence["estimator"] == study.spec.objective]
+    lines = _lines(study, usable(own), "shown")
+    return lines if any(len(line.epochs) > 1 for line in lines) else []
 
 
 def _lines(study: Study, rows: pd.DataFrame, column: str) -> list[Line]:
@@ -235,3 +289,17 @@ def _kind(trust: Trust, score: str) -> str:
     if score == trust.main:
         return KINDS[0]
     return KINDS[2] if score in trust.rivals else KINDS[1]
+
+
+def importance_bars(found: Sequence[ParameterImportance]) -> list[Bar]:
+    """Return the parameters by importance, most important first."""
+    bars = [
+        Bar(
+            label=one.parameter if one.group == ALL else f"{one.parameter} of {one.group}",
+            length=one.divergence,
+            sure=one.chance <= BY_CHANCE,
+            note=f"{percent(one.chance)} by chance; {one.of_best} among the best {one.n_best}",
+        )
+        for one in found
+    ]
+    return sorted(bars, key=lambda bar: -bar.length)

@@ -1,40 +1,228 @@
-"""The headline: what the winner adds to a linear model, and how certain its rank is."""
+"""The first screen in sentences.
 
-from nas_evidence.maths.seeds import CONFIDENCE, Certainty
+The answer, how sure, what it costs to be wrong, and whether a network is worth its weights. Each
+sentence is a fact, or says what to do.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from nas_evidence.domains import FloatRange, IntRange
+from nas_evidence.judgement import Judgement, Yardstick
+from nas_evidence.maths.finalists import MIN_REPEATS
+from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import scale_of
-from nas_evidence.reporting.tables import RankedArchitecture, Study
+from nas_evidence.reporting.pages import percent
+from nas_evidence.reporting.tables import LOSSES, RankedArchitecture, Study
 
-_LISTED = 6  # candidates listed
+#: A difference counts as clear from this many of its standard errors on.
+CLEAR = 2.0
+#: Share of trials that are neither complete nor pruned, from which it is worth a warning.
+_MANY_FAILED = 0.2
+_PLAIN = ("majority class", "mean")
 
 
-def yardstick_sentence(study: Study) -> str:
-    """Compare the winner with the best linear model on the first target."""
+@dataclass(frozen=True)
+class Headline:
+    """The sentences of the first screen, each "" or empty where there is nothing to say.
+
+    answer    which architecture to take
+    sure      how sure that is by the score, or why nothing is said
+    cost      what it costs if another one is the best
+    worth     whether a network is worth its weights
+    advice    warnings that change what to do, and what
+    settled   how many networks are at a mode
+    load      three lines of Python that load and use the model
+    settings  how the winner was trained
+    """
+
+    answer: str
+    sure: str
+    cost: str
+    worth: str
+    advice: tuple[str, ...]
+    settled: str
+    load: tuple[str, ...]
+    settings: str
+
+
+def headline(
+    study: Study, sure: Certainty | None, judgement: Judgement | None, *, place: Path
+) -> Headline:
+    """Return the first screen of a study whose folder is `place`."""
+    winner = study.winner
+    if winner is None:
+        return Headline("", "", "", "", (), settled_sentence(study), (), "")
+    judged = judgement if judgement and judgement.trial_id == winner.trial_id else None
+    return Headline(
+        answer=_answer(study, winner),
+        sure=certainty_sentence(study, sure),
+        cost=cost_sentence(study, sure),
+        worth=worth_sentence(study, judged),
+        advice=tuple(advice(study, sure)),
+        settled=settled_sentence(study),
+        load=_load(study, place),
+        settings=_settings(study, winner),
+    )
+
+
+def _answer(study: Study, winner: RankedArchitecture) -> str:
+    n = sum(one.rank is not None for one in study.ranking)
+    of = f"the best of {n} architectures by" if n > 1 else "the only architecture with"
+    return f"Take {winner.architecture} (trial {winner.trial_id}): {of} {study.spec.objective}."
+
+
+def certainty_sentence(study: Study, sure: Certainty | None) -> str:
+    """Say how sure the first rank is by the score, or why that is unknown and what to do."""
+    if sure is None:
+        return ""
+    score = study.spec.objective
+    if sure.unsettled:
+        names = " and ".join(f"{one.architecture} (rank {one.rank})" for one in sure.unsettled)
+        have = "has" if len(sure.unsettled) == 1 else "have"
+        return (
+            f"How sure is not stated: {names} {have} not reached a mode, and settling longer may "
+            f"change the order. Raise `settle` in [plan] from {study.spec.plan.settle:g}."
+        )
+    if sure.best is None:
+        few = min(sure.repeats[: sure.finalists])
+        lead = (study.ranking[0].objective or 0.0) - (study.ranking[1].objective or 0.0)
+        return (
+            f"How sure is unknown: one of the first {sure.finalists} was trained with "
+            f"{few} seed{'s' * (few != 1)}, and a probability takes {MIN_REPEATS} of each. The "
+            f"first leads the second by {_in_unit(study, lead)}. Set finalists = "
+            f"{sure.finalists}, or replicates = {MIN_REPEATS}, to measure the noise of the seeds."
+        )
+    low, high = min(sure.repeats[: sure.finalists]), max(sure.repeats[: sure.finalists])
+    seeds = str(low) if low == high else f"{low} to {high}"
+    text = (
+        f"It is the best of all tried by {score} with probability {percent(sure.best[0])}, from "
+        f"{seeds} seeds of each of the first {sure.finalists}; the noise of one seed is "
+        f"± {_in_unit(study, sure.noise or 0.0)}."
+    )
+    rival = max(range(1, len(sure.best)), key=lambda i: sure.best[i] if sure.best else 0.0)
+    if sure.best[0] < 0.9 and sure.best[rival] >= 0.05:
+        other = study.ranking[rival]
+        text += (
+            f" The likeliest alternative is {other.architecture} (rank {other.rank}), "
+            f"{percent(sure.best[rival])}."
+        )
+    return text
+
+
+def cost_sentence(study: Study, sure: Certainty | None) -> str:
+    """Say what the first choice loses: expected by the score, and in hindsight on test data."""
+    parts = []
+    if sure is not None and sure.expected_loss is not None:
+        parts.append(
+            f"Choosing it over whichever is truly the best by {study.spec.objective} loses "
+            f"{_in_unit(study, sure.expected_loss)} on average."
+        )
+    target, winner = study.targets[0], study.winner
+    known = study.architectures[target].dropna()
+    if winner is not None and len(known) > 1:
+        own = -winner.test_nll if target in LOSSES and winner.test_nll is not None else None
+        if own is not None:
+            lost = max(0.0, float(known.max()) - own)
+            words = "the lowest" if lost == 0 else f"{_nats(lost)} above the lowest"
+            parts.append(f"In hindsight, its log loss on the test data is {words} of all tried.")
+    return " ".join(parts)
+
+
+def worth_sentence(study: Study, judgement: Judgement | None) -> str:
+    """Answer in one sentence: is a network worth its weights here?"""
+    question = "Is a network worth its weights here?"
     winner, linear = study.winner, study.yardstick
     if winner is None:
         return ""
-    if linear is None:
+    if judgement is None or not judgement.yardsticks:
+        if linear is winner:
+            return f"{question} No: the linear model itself comes first by {study.spec.objective}."
         return (
-            "There is no complete linear model in this study, so the winner has no yardstick; "
-            "add [family.linear] to the study to get one."
+            f"{question} Unknown: the simple models have not been computed; "
+            "`nas-evidence report` does so where it finds the data."
         )
     if linear is winner:
+        question = "The winner is the linear model of the study. Is it better than simple models?"
+    best = min(judgement.yardsticks, key=lambda one: one.behind)
+    where = (
+        f"on {judgement.n:,} test rows"
+        if judgement.on == "test"
+        else "on the halves of the training data that each model had not seen"
+    )
+    gap = abs(best.behind)
+    error = f" ± {best.error:.3f}" if best.error is not None else ""
+    amount = f"{gap:.3f}{error} nats per datum"
+    plain = " Do not use it." if best.name in _PLAIN and best.behind < 0 else ""
+    if is_clear(best):
+        if best.behind > 0:
+            return (
+                f"{question} Yes: its log loss is {amount} below that of {best.name}, the best "
+                f"simple model, {where}."
+            )
         return (
-            "The winner is the linear model itself, the yardstick: by this score, no network is "
-            "worth its weights here."
+            f"{question} No: {best.name} has a log loss that is {amount} lower {where}."
+            f"{plain or ' Take the simple model.'}"
         )
-    named = f"the best linear model (trial {linear.trial_id})"
-    accuracy = study.targets[0] == "test_accuracy"
-    own, other = ((one.test_accuracy if accuracy else one.test_nll) for one in (winner, linear))
-    start = "The linear model is the yardstick: a network has to beat it."
-    if own is None or other is None:
-        return f"{start} The winner and {named} have no test result to compare."
-    words = "test accuracy" if accuracy else "test nll"
-    if own == other:
-        return f"{start} The winner has the same {words} as {named}."
-    better = (own > other) == accuracy
-    gap = scale_of(study.targets[0]).text(abs(own - other))
+    side = "below" if best.behind >= 0 else "above"
     return (
-        f"{start} The winner is {gap} {'better' if better else 'worse'} in {words} than {named}."
+        f"{question} Not shown: its log loss is {amount} {side} that of {best.name}, the best "
+        f"simple model, {where}; that is within the error. The simple model is the safer choice."
+    )
+
+
+def is_clear(one: Yardstick) -> bool:
+    """Return whether the difference between winner and yardstick exceeds its error.
+
+    Without an error (cross-validation) a difference below 0.01 nats per datum is not clear.
+    """
+    return abs(one.behind) > (CLEAR * one.error if one.error is not None else 0.01)
+
+
+def advice(study: Study, sure: Certainty | None) -> list[str]:
+    """Return warnings that change what to do, each with the remedy."""
+    found = [*_at_edges(study)]
+    n_failed = len(study.trials) - int(study.trials["status"].isin(["complete", "pruned"]).sum())
+    if len(study.trials) and n_failed / len(study.trials) > _MANY_FAILED:
+        found.append(
+            f"{n_failed} of {len(study.trials)} trials are not complete, so the search saw only "
+            "part of the space. See “What went wrong” for the causes, and remove them."
+        )
+    rejected = _reversed_by_tests(study)
+    return found + ([rejected] if rejected else [])
+
+
+def _at_edges(study: Study) -> list[str]:
+    """Name the parameters of the winner that lie at an end of their range."""
+    winner = study.winner
+    assert winner is not None
+    found = []
+    for name, domain in study.spec.family.get(winner.family, {}).items():
+        value = winner.values.get(name)
+        if isinstance(domain, IntRange | FloatRange) and isinstance(value, int | float):
+            step = domain.step if isinstance(domain, IntRange) else 0
+            if domain.low < domain.high and value + step > domain.high:
+                found.append(
+                    f"The {name} of the winner, {value:g}, is the largest that was allowed. "
+                    f"Raise `{name}` in [family.{winner.family}]: a better one may lie beyond."
+                )
+    return found
+
+
+def _reversed_by_tests(study: Study) -> str:
+    """Say if the winner is clearly worse on the test data than the worst half of the ranking."""
+    target = study.targets[0]
+    known = study.architectures[target].dropna()
+    winner = study.winner
+    if winner is None or winner.test_nll is None or len(known) < 10 or target not in LOSSES:
+        return ""
+    if -winner.test_nll >= float(known.median()):
+        return ""
+    return (
+        f"The winner is in the worse half of the architectures on the test data: "
+        f"{study.spec.objective} does not rank them well here. Set another `objective`, for "
+        "example five_fold, and search again."
     )
 
 
@@ -59,41 +247,33 @@ def settled_sentence(study: Study) -> str:
     return "; ".join(parts) + "."
 
 
-def certainty_sentences(study: Study) -> list[str]:
-    """Say how certain the first rank is, or why that is unknown."""
-    ranked = [one for one in study.ranking if one.rank is not None]
-    if len(ranked) < 2:
-        return []
-    first, second, sure = ranked[0], ranked[1], study.certainty
-    if sure is None:
-        lead = (first.objective or 0.0) - (second.objective or 0.0)
-        unit = " nats per datum" if study.objective_unit == "nats per datum" else ""
-        return [
-            "How sure is unknown: every architecture was trained with one seed, so the seed noise "
-            f"is unknown. The first leads the second ({second.architecture}) "
-            f"by {lead:.4f}{unit}. Set replicates = 3 in the study to measure the seed noise."
-        ]
-    n = sure.degrees_of_freedom
-    repeated = f"{n} repeated {'trial' if n == 1 else 'trials'}"
-    return [
-        f"The seed noise of {study.spec.objective} is ± "
-        f"{sure.spread:.4f} (standard deviation, estimated from {repeated}).",
-        f"Given that, the first beats the second ({second.architecture}) with probability "
-        f"{100 * sure.beats_second:.0f} %, and {_candidates(ranked, sure)}; the rank of the first "
-        f"lies between {sure.rank_low[0]} and {sure.rank_high[0]}.",
-    ]
-
-
-def _candidates(ranked: list[RankedArchitecture], sure: Certainty) -> str:
-    confidence = f"{100 * CONFIDENCE:.0f} %"
-    if len(sure.candidates) == 1:
-        return f"is the best of all with at least {confidence} confidence"
-    named = [
-        f"{ranked[i].architecture} (rank {ranked[i].rank})" for i in sure.candidates[:_LISTED]
-    ]
-    more = len(sure.candidates) - len(named)
-    rest = f"; and {more} more" if more else ""
+def _load(study: Study, place: Path) -> tuple[str, ...]:
+    what = "with its class probabilities"
+    if study.spec.plan.likelihood == "gaussian":
+        what = "with its 90 % intervals"
     return (
-        f"with {confidence} confidence the best is one of these {len(sure.candidates)}: "
-        f"{'; '.join(named)}{rest}"
+        "import nas_evidence",
+        f'study = nas_evidence.load("{place}")',
+        f"study.predict(X)  # the winner's prediction of each row, {what}",
     )
+
+
+def _settings(study: Study, winner: RankedArchitecture) -> str:
+    plan = study.spec.plan
+    n_data = study.complete["n_data"].dropna()
+    rows = f"{int(n_data.max()):,} rows, " if len(n_data) else ""
+    return (
+        f"{rows}{plan.epochs} epochs, batches of {plan.batch_size}, {plan.optimiser} at "
+        f"{plan.learning_rate:g} ({plan.schedule}), settling {plan.settle:g}; "
+        f"{len(winner.trial_ids)} seed{'s' * (len(winner.trial_ids) != 1)}."
+    )
+
+
+def _in_unit(study: Study, difference: float) -> str:
+    if study.objective_unit == "nats per datum":
+        return _nats(difference)
+    return f"{difference:.3g}" if math.isfinite(difference) else "an unknown amount"
+
+
+def _nats(difference: float) -> str:
+    return scale_of("test_nll_per_datum").text(difference)

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nas_evidence.domains import Choice, FloatRange, IntRange, ParameterValue
 from nas_evidence.maths.importance import (
@@ -11,6 +11,7 @@ from nas_evidence.maths.importance import (
     MIN_BEST,
     MIN_TRIALS,
     Axis,
+    holm,
     ordered_cells,
     ped_anova,
 )
@@ -19,7 +20,8 @@ from nas_evidence.reporting.tables import RankedArchitecture, Study
 
 #: Most cells of a grid.
 MAX_CELLS = 50
-#: A parameter counts as important if at most this share of random choices looks as important.
+#: A parameter counts as important if, after the correction for testing many, at most this share
+#: of random choices looks as important.
 BY_CHANCE = 0.05
 
 
@@ -28,7 +30,8 @@ class ParameterImportance:
     """How important one parameter is within a group ("all" or a family) of n architectures.
 
     share    share of the group's summed divergence, None for its only parameter
-    chance   how often random choices look as different, see `maths/importance.py`
+    chance   how often the best of as many parameters without influence would look as different
+             (see `maths/importance.py`; corrected by Holm 1979 over all rows)
     of_best  values of the best n_best; of_all those of all n
     """
 
@@ -63,7 +66,8 @@ def importances(study: Study) -> list[ParameterImportance]:
                 axes[name], cells[name] = _cells(values[name], domain)
         axes = {name: axis for name, axis in axes.items() if axis.cells > 1}
         found += _group(family, own, axes, cells, values, seed=study.spec.seed)
-    return found
+    adjusted = holm([one.chance for one in found])
+    return [replace(one, chance=p) for one, p in zip(found, adjusted, strict=True)]
 
 
 def importance_sentence(found: Sequence[ParameterImportance]) -> str:

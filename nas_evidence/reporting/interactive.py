@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from nas_evidence.judgement import CalibrationPoint
 from nas_evidence.reporting.figure_data import (
     KINDS,
+    Bar,
     Dot,
     FrontDot,
     Line,
@@ -19,13 +21,25 @@ from nas_evidence.reporting.figure_data import (
     colour,
     logarithmic_ticks,
     marker_sizes,
+    within_axes,
 )
 
 Figure = dict[str, Any]
+#: Most classes of which the counts are written into the cells.
+MOST_NUMBERED = 12
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
 #: Line styles of the figure over epochs, by the role of a score.
 DASHES = {KINDS[0]: "solid", KINDS[1]: "dash", KINDS[2]: "dot"}
+#: Markers of dots beyond the axes, by the edge they are drawn on.
+EDGE_SYMBOLS = {
+    "left": "triangle-left-open",
+    "right": "triangle-right-open",
+    "bottom": "triangle-down-open",
+    "top": "triangle-up-open",
+}
+#: Height of a picture of the first page, in pixels.
+HEIGHT = 340
 _LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 
 
@@ -33,23 +47,21 @@ def scatter_figure(dots: Sequence[Dot], *, x_title: str, y_title: str) -> Figure
     """Return score against target, after Immer et al. (2021), Fig. 2."""
     families = sorted({dot.family for dot in dots})
     ticks = logarithmic_ticks(dots)
+    dots = within_axes(dots)
     layout: Figure = {
-        "height": 560 if ticks else 460,
+        "height": HEIGHT,
         "xaxis": {"title": {"text": escape(x_title)}},
         "yaxis": {"title": {"text": escape(y_title)}},
         "legend": _LEGEND,
         "showlegend": len(families) > 1,
-        "margin": {"t": 40, "r": 15, "l": 65, "b": 145 if ticks else 60},
+        "margin": {"t": 40, "r": 15, "l": 60, "b": 50},
     }
     if ticks:
         layout["coloraxis"] = {
             "colorscale": "Viridis",
             "colorbar": {
-                "title": {"text": "number of parameters", "side": "top"},
-                "orientation": "h",
-                "y": -0.22,
-                "yanchor": "top",
-                "thickness": 12,
+                "title": {"text": "parameters", "side": "right"},
+                "thickness": 10,
                 "tickvals": list(ticks),
                 "ticktext": list(ticks.values()),
             },
@@ -57,16 +69,18 @@ def scatter_figure(dots: Sequence[Dot], *, x_title: str, y_title: str) -> Figure
     data = []
     for position, family in enumerate(families):
         markers = _markers(dots, family, position=position, coloured_by_size=bool(ticks))
-        data += [markers, _legend_entry(markers)] if ticks else [markers]
+        symbol = SYMBOLS[position % len(SYMBOLS)]
+        data += [markers, _legend_entry(markers, symbol)] if ticks else [markers]
     return {"data": data, "layout": layout}
 
 
 def _markers(dots: Sequence[Dot], family: str, *, position: int, coloured_by_size: bool) -> Figure:
     sizes = marker_sizes(dots)
     chosen = [(dot, size) for dot, size in zip(dots, sizes, strict=True) if dot.family == family]
+    own = SYMBOLS[position % len(SYMBOLS)]
     marker: Figure = {
-        "symbol": SYMBOLS[position % len(SYMBOLS)],
-        "size": [size for _, size in chosen],
+        "symbol": [EDGE_SYMBOLS.get(dot.edge, own) for dot, _ in chosen],
+        "size": [size if not dot.edge else 13 for dot, size in chosen],
         "opacity": 0.85,
         "line": {"width": 1, "color": "#888888"},
         "color": colour(position),
@@ -88,10 +102,10 @@ def _markers(dots: Sequence[Dot], family: str, *, position: int, coloured_by_siz
     }
 
 
-def _legend_entry(markers: Figure) -> Figure:
+def _legend_entry(markers: Figure, symbol: str) -> Figure:
     """Return an empty trace for the legend, which cannot show varying colours."""
     markers["showlegend"] = False
-    shape = {"symbol": markers["marker"]["symbol"], "size": 11, "color": "#888888"}
+    shape = {"symbol": symbol, "size": 11, "color": "#888888"}
     same = {key: markers[key] for key in ("type", "mode", "name", "meta", "legendgroup")}
     return {**same, "x": [None], "y": [None], "marker": shape}
 
@@ -151,7 +165,7 @@ def training_figure(panels: Sequence[tuple[str, Sequence[Line]]]) -> Figure:
     for position, trace in enumerate(data):  # one legend entry per family
         trace["showlegend"] = all(trace["name"] != other["name"] for other in data[:position])
     layout: Figure = {
-        "height": 300 * len(panels) + 90,
+        "height": HEIGHT if len(panels) == 1 else 300 * len(panels) + 90,
         "legend": _LEGEND,
         "margin": {"t": 40, "r": 15, "l": 65, "b": 50},
         "grid": {"rows": len(panels), "columns": 1, "pattern": "independent", "ygap": 0.15},
@@ -182,6 +196,115 @@ def _joined(lines: Sequence[Line], *, panel: int, shade: str) -> Figure:
         "xaxis": f"x{_suffix(panel)}",
         "yaxis": f"y{_suffix(panel)}",
     }
+
+
+def calibration_figure(points: Sequence[CalibrationPoint], *, labels: bool) -> Figure:
+    """Return the share that is right against the stated probability, beside the diagonal."""
+    sizes = [6 + 14 * (point.n / max(p.n for p in points)) ** 0.5 for point in points]
+    words = (
+        "confidence %{x:.2f}: %{y:.2f} right" if labels else "%{x:.0%} interval covers %{y:.0%}"
+    )
+    # two standard errors of the share, were the stated probability right
+    errors = [2 * (p.confidence * (1 - p.confidence) / p.n) ** 0.5 for p in points]
+    data: list[Figure] = [
+        {
+            "type": "scatter", "mode": "lines", "x": [0, 1], "y": [0, 1], "hoverinfo": "skip",
+            "line": {"color": "#888888", "width": 1.5, "dash": "dot"},
+        },
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": [point.confidence for point in points],
+            "y": [point.accuracy for point in points],
+            "error_y": {"type": "data", "array": errors, "thickness": 1},
+            "text": [f"{point.n:,} test data" for point in points],
+            "hovertemplate": f"{words}<br>%{{text}}<extra></extra>",
+            "marker": {"size": sizes, "color": colour(0)},
+        },
+    ]  # fmt: skip
+    x_title = "stated probability" if labels else "probability of the interval"
+    y_title = "share that is right" if labels else "share of targets inside"
+    layout = {
+        "height": HEIGHT,
+        "showlegend": False,
+        "xaxis": {"title": {"text": x_title}, "range": [-0.02, 1.02]},
+        "yaxis": {"title": {"text": y_title}, "range": [-0.02, 1.02]},
+        "margin": {"t": 20, "r": 15, "l": 60, "b": 50},
+    }
+    return {"data": data, "layout": layout}
+
+
+def confusion_figure(counts: Sequence[Sequence[int]]) -> Figure:
+    """Return counts of true against predicted classes; shades are shares of the true class."""
+    shares = [[n / max(sum(row), 1) for n in row] for row in counts]
+    names = [str(label) for label in range(len(counts))]
+    data: list[Figure] = [
+        {
+            "type": "heatmap", "x": names, "y": names, "z": shares, "zmin": 0, "zmax": 1,
+            "colorscale": [[0, "rgba(59,130,196,0.06)"], [1, "rgba(59,130,196,0.9)"]],
+            "showscale": False, "xgap": 1, "ygap": 1,
+            "customdata": [list(row) for row in counts],
+            "hovertemplate": "true %{y}, predicted %{x}: %{customdata}<extra></extra>",
+        }
+    ]  # fmt: skip
+    if len(counts) <= MOST_NUMBERED:
+        data[0] |= {"text": [list(row) for row in counts], "texttemplate": "%{text}"}
+    layout = {
+        "height": HEIGHT,
+        "xaxis": {"title": {"text": "predicted class"}, "type": "category"},
+        "yaxis": {"title": {"text": "true class"}, "type": "category", "autorange": "reversed"},
+        "margin": {"t": 20, "r": 15, "l": 50, "b": 50},
+    }
+    return {"data": data, "layout": layout}
+
+
+def pairs_figure(pairs: Sequence[tuple[float, float]]) -> Figure:
+    """Return predicted against true values, beside the diagonal."""
+    true, predicted = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    ends = [min(true), max(true)]
+    data = [
+        {
+            "type": "scatter", "mode": "lines", "x": ends, "y": ends, "hoverinfo": "skip",
+            "line": {"color": "#888888", "width": 1.5, "dash": "dot"},
+        },
+        {
+            "type": "scatter", "mode": "markers", "x": true, "y": predicted,
+            "marker": {"size": 6, "color": colour(0), "opacity": 0.6},
+            "hovertemplate": "true %{x:.4g}, predicted %{y:.4g}<extra></extra>",
+        },
+    ]  # fmt: skip
+    layout = {
+        "height": HEIGHT,
+        "showlegend": False,
+        "xaxis": {"title": {"text": "true value"}},
+        "yaxis": {"title": {"text": "predicted value"}},
+        "margin": {"t": 20, "r": 15, "l": 60, "b": 50},
+    }
+    return {"data": data, "layout": layout}
+
+
+def importance_figure(bars: Sequence[Bar]) -> Figure:
+    """Return how much each parameter decides, those beyond chance in colour."""
+    layout = {
+        "height": HEIGHT,
+        "showlegend": False,
+        "xaxis": {"title": {"text": "difference of the best from all (divergence)"}},
+        "yaxis": {"automargin": True, "categoryorder": "array",
+                  "categoryarray": [escape(bar.label) for bar in reversed(bars)]},
+        "margin": {"t": 20, "r": 15, "l": 10, "b": 50},
+    }  # fmt: skip
+    data = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [bar.length for bar in bars],
+        "y": [escape(bar.label) for bar in bars],
+        "text": [escape(bar.note) for bar in bars],
+        "textposition": "none",
+        "width": 0.6 if len(bars) > 2 else 0.2 * len(bars),
+        "marker": {"color": [colour(0) if bar.sure else "#b5bcc8" for bar in bars]},
+        "hovertemplate": "%{y}: %{text}<extra></extra>",
+    }
+    return {"data": [data], "layout": layout}
 
 
 def epochs_figure(lines: Sequence[ScoreLine], *, target: str, unit: str) -> Figure:

@@ -59,7 +59,8 @@ def pruning_report(study: Study) -> PruningReport:
     long = study.by_epoch
     own = long[long["score"] == score].pivot(index="epoch", columns="trial_id", values="value")
     own = own.reindex(columns=sorted(own.columns))
-    if declared(score).taken == "before":  # known at epoch 0, but stored with the first evidence
+    if declared(score).taken == "before" and len(own):
+        # known at epoch 0, but stored with the first evidence
         own.loc[0] = own.bfill().iloc[0]
         own = own.sort_index()
     final = study.spec.plan.epochs
@@ -118,7 +119,10 @@ def _replayed(study: Study, own: pd.DataFrame, used: PruningSpec, rule: Rule) ->
     rungs = [epoch for epoch in due if epoch in own.index]
     done = own.loc[rungs, own.columns.isin(study.complete.index)]
     if study.winner is None or not rungs or done.shape[1] <= used.startup_trials:
-        return "Pruning cannot be replayed: too few complete trials, or no score before the end."
+        return (
+            "Pruning cannot be replayed: too few complete trials, or no score before the end, "
+            "which curves = true in the study stores."
+        )
     stopped = stopping_rungs(
         done.to_numpy(float),
         rule=rule,

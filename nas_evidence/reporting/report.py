@@ -6,21 +6,19 @@ further computation.
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
+from nas_evidence.judgement import Judgement
 from nas_evidence.registry import FREE_SCORES, SCORES
 from nas_evidence.reporting.along_training import EarlyTrust, early_trust, settling_sentence
+from nas_evidence.reporting.certainty import Certainty, certainty_of
 from nas_evidence.reporting.correlations import ALL, Trust, trust
-from nas_evidence.reporting.headline import (
-    certainty_sentences,
-    settled_sentence,
-    yardstick_sentence,
-)
+from nas_evidence.reporting.headline import Headline, headline
 from nas_evidence.reporting.importance import (
     ParameterImportance,
     importance_sentence,
     importances,
 )
-from nas_evidence.reporting.posterior import Belief, posterior, posterior_sentences
 from nas_evidence.reporting.problems import (
     Problem,
     StatusCount,
@@ -31,7 +29,7 @@ from nas_evidence.reporting.problems import (
 )
 from nas_evidence.reporting.pruning import PruningReport, pruning_report
 from nas_evidence.reporting.tables import Study
-from nas_evidence.reporting.terms import Comparison, comparison, gap_sentence
+from nas_evidence.reporting.terms import Comparison, comparison, explanation
 
 
 @dataclass(frozen=True)
@@ -39,15 +37,14 @@ class Report:
     """The results of a study in tables, statistics and sentences.
 
     study        the tables and the ranking
-    certainty    sentences: how certain the first rank is
-    yardstick    sentence: what the winner adds to the best linear model
-    settled      sentence: how many networks are at a mode; "" without settling
+    headline     the sentences of the first screen
+    certainty    how sure the first rank is; None with fewer than two architectures
+    judgement    the winner beside simple models, None where that is unknown
     trust        how well each score ranks at the end of training
     early        the same at each epoch with stored evidence; `settling` is its sentence
-    beliefs      posterior weights of the architectures; `posterior` are its sentences
     importances  of the architecture parameters; `importance` is its sentence
-    compared     the terms of each trial's evidence, None if no trial has any; `gap` says what
-                 sets the first two apart
+    compared     the parts of each trial's score, None if it has none; `why` says in plain words
+                 what the score is and what sets the first two apart
     pruning      what pruning saved, or would have saved
     statuses     how trials ended; `spent` is the sentence about their time
     problems     what went wrong
@@ -55,18 +52,16 @@ class Report:
     """
 
     study: Study
-    certainty: tuple[str, ...]
-    yardstick: str
-    settled: str
+    headline: Headline
+    certainty: Certainty | None
+    judgement: Judgement | None
     trust: Trust
     early: tuple[EarlyTrust, ...]
     settling: str
-    beliefs: tuple[Belief, ...]
-    posterior: tuple[str, ...]
     importances: tuple[ParameterImportance, ...]
     importance: str
     compared: Comparison | None
-    gap: str
+    why: str
     pruning: PruningReport
     statuses: tuple[StatusCount, ...]
     spent: str
@@ -88,8 +83,14 @@ class Report:
         return {score: own for score, own in rho.items() if score in free and own >= least}
 
 
-def report_on(study: Study) -> Report:
-    """Compute the report of a study, for any number of trials."""
+def report_on(study: Study, judgement: Judgement | None = None, *, place: Path = Path()) -> Report:
+    """Compute the report of a study, for any number of trials.
+
+    Args:
+        study: its tables.
+        judgement: the winner beside simple models, if known.
+        place: its folder, as the reader names it.
+    """
     judged = trust(
         study.architectures,
         scores=study.scores,
@@ -98,22 +99,20 @@ def report_on(study: Study) -> Report:
         group="family",
         seed=study.spec.seed,
     )
-    early, beliefs, matter = early_trust(study), posterior(study), importances(study)
+    early, matter, sure = early_trust(study), importances(study), certainty_of(study)
     compared = comparison(study)
     return Report(
         study=study,
-        certainty=tuple(certainty_sentences(study)),
-        yardstick=yardstick_sentence(study),
-        settled=settled_sentence(study),
+        headline=headline(study, sure, judgement, place=place),
+        certainty=sure,
+        judgement=judgement,
         trust=judged,
         early=tuple(early),
         settling=settling_sentence(study, early),
-        beliefs=tuple(beliefs),
-        posterior=tuple(posterior_sentences(study, beliefs)),
         importances=tuple(matter),
         importance=importance_sentence(matter),
         compared=compared,
-        gap=gap_sentence(compared) if compared else "",
+        why=explanation(study, compared),
         pruning=pruning_report(study),
         statuses=tuple(statuses(study)),
         spent=spent_sentence(study),

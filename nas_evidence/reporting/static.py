@@ -10,8 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from nas_evidence.judgement import CalibrationPoint
 from nas_evidence.reporting.figure_data import (
     KINDS,
+    Bar,
     Dot,
     FrontDot,
     Line,
@@ -20,6 +22,7 @@ from nas_evidence.reporting.figure_data import (
     colour,
     logarithmic_ticks,
     marker_sizes,
+    within_axes,
 )
 
 SYMBOLS = ("o", "s", "D", "^", "P", "X", "*", "p")
@@ -30,6 +33,7 @@ def save_scatter(path: Path, dots: Sequence[Dot], *, x_title: str, y_title: str)
     """Draw score against target; size and colour by parameters, symbol by family."""
     figure = Figure(figsize=(7, 5), layout="constrained")
     axes = figure.add_subplot(xlabel=plain(x_title), ylabel=plain(y_title))
+    dots = within_axes(dots)
     sizes = marker_sizes(dots)
     ticks = logarithmic_ticks(dots)
     logs = [math.log10(dot.n_parameters or 1) for dot in dots]
@@ -50,6 +54,8 @@ def save_scatter(path: Path, dots: Sequence[Dot], *, x_title: str, y_title: str)
             edgecolors="#888888",
             **shades,
         )
+    beyond = [dot for dot in dots if dot.edge]
+    axes.plot([dot.x for dot in beyond], [dot.y for dot in beyond], "x", color="#c0504d")
     if ticks:
         bar = figure.colorbar(drawn, ax=axes, label="number of parameters")
         bar.set_ticks(list(ticks), labels=list(ticks.values()))
@@ -101,6 +107,48 @@ def save_training(path: Path, panels: Sequence[tuple[str, Sequence[Line]]]) -> N
             )
     handles = [Line2D([], [], color=colour(i), label=plain(f)) for i, f in enumerate(families)]
     figure.legend(handles=handles, loc="outside upper left", ncols=4, frameon=False)
+    _save(figure, path)
+
+
+def save_calibration(path: Path, points: Sequence[CalibrationPoint], *, labels: bool) -> None:
+    """Draw the share that is right against the stated probability."""
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    x_label = "stated probability" if labels else "probability of the interval"
+    y_label = "share that is right" if labels else "share of targets inside"
+    axes = figure.add_subplot(xlabel=x_label, ylabel=y_label, xlim=(0, 1.02), ylim=(0, 1.02))
+    axes.plot([0, 1], [0, 1], ":", color="#888888")
+    axes.plot([p.confidence for p in points], [p.accuracy for p in points], "o", color=colour(0))
+    _save(figure, path)
+
+
+def save_confusion(path: Path, counts: Sequence[Sequence[int]]) -> None:
+    """Draw counts of true (rows) against predicted classes."""
+    figure = Figure(figsize=(5, 4.4), layout="constrained")
+    axes = figure.add_subplot(xlabel="predicted class", ylabel="true class")
+    axes.imshow([[n / max(sum(row), 1) for n in row] for row in counts], cmap="Blues", vmin=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    _save(figure, path)
+
+
+def save_pairs(path: Path, pairs: Sequence[tuple[float, float]]) -> None:
+    """Draw predicted against true values."""
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="true value", ylabel="predicted value")
+    true, predicted = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    axes.plot([min(true), max(true)], [min(true), max(true)], ":", color="#888888")
+    axes.plot(true, predicted, ".", color=colour(0), alpha=0.6)
+    _save(figure, path)
+
+
+def save_importance(path: Path, bars: Sequence[Bar]) -> None:
+    """Draw how much each parameter decides, those beyond chance in colour."""
+    figure = Figure(figsize=(6, 1.2 + 0.35 * len(bars)), layout="constrained")
+    axes = figure.add_subplot(xlabel="difference of the best from all (divergence)")
+    shades = [colour(0) if bar.sure else "#b5bcc8" for bar in bars]
+    axes.barh(range(len(bars)), [bar.length for bar in bars], color=shades)
+    axes.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars])
+    axes.invert_yaxis()
     _save(figure, path)
 
 

@@ -1,7 +1,7 @@
 """The report of a study: one HTML page, its Markdown twin, and every table as CSV.
 
-The page answers five questions in this order: which architecture and how sure; can the score be
-trusted here; why this architecture; could it have been cheaper; what went wrong.
+The first screen is the answer: which architecture, how sure, what it costs to be wrong, beside
+which simple models, and how to use it. Then five pictures. All else folds away.
 """
 
 from collections.abc import Mapping
@@ -10,34 +10,49 @@ from pathlib import Path
 
 import pandas as pd
 
+from nas_evidence.judgement import read_judgement
 from nas_evidence.maths.ranking import MIN_PAIRS
 from nas_evidence.registry import declared
 from nas_evidence.reporting import interactive, static
 from nas_evidence.reporting.correlations import SCALES, write_csv
 from nas_evidence.reporting.figure_data import (
     MAX_LINES,
-    Line,
     evidence_lines,
     front_dots,
+    importance_bars,
+    loss_lines,
     score_lines,
     score_marks,
-    sotl_lines,
     study_dots,
     target_words,
 )
 from nas_evidence.reporting.importance import BY_CHANCE
 from nas_evidence.reporting.pages import write_markdown, write_page
-from nas_evidence.reporting.posterior import SHOWN
 from nas_evidence.reporting.report import Report, report_on
 from nas_evidence.reporting.tables import Study, load_study_tables
 from nas_evidence.reporting.terms import layer_rows, page_data, term_rows
 
 CAPTIONS: Mapping[str, str] = {
     "scatter": (
-        "How to read it: each marker is one architecture. If the score can be trusted, the "
-        "markers rise from the lower left to the upper right: what the score prefers is also "
-        "better on the test data. Larger and brighter markers have more parameters; the shape of "
-        "a marker is its family. After Immer et al. (2021), Fig. 2."
+        "Score against test result, one marker per architecture, larger with more parameters. If "
+        "the score can be trusted here, the markers rise to the right. Open triangles lie beyond "
+        "the axes."
+    ),
+    "training": (
+        "Loss on the training data, epoch by epoch; the thick line is the winner. A line that "
+        f"still falls at its end wants more epochs. The {MAX_LINES} best are drawn."
+    ),
+    "calibration": (
+        "Of the test data that the winner predicts with some confidence, the share that is right. "
+        "On the dotted line it is as sure as it should be; below, too sure. The bars are two "
+        "standard errors."
+    ),
+    "confusion": "Test data by true and predicted class; a perfect model has only the diagonal.",
+    "pairs": "Test data, predicted against true; a perfect model lies on the dotted line.",
+    "importance": (
+        "How much the best quarter of the architectures differs from all in each parameter "
+        "(PED-ANOVA; Watanabe et al., 2023). Coloured bars are more than chance, corrected for "
+        "testing several (Holm, 1979)."
     ),
     "trust": (
         "How to read it: the dot is Spearman's rho between score and target over all "
@@ -45,17 +60,15 @@ CAPTIONS: Mapping[str, str] = {
         "-1 the reverse order; 95 % of random orders fall within the bar of random. The score "
         "that ranks should lie clearly to the right of its baselines."
     ),
-    "training": (
-        "How to read it: one line per architecture, the thick one is the winner. Above, the score "
-        "that ranks (larger is better). Below, SOTL, the sum of the training losses so far "
-        f"(smaller is better). At most the {MAX_LINES} best are drawn."
+    "evidence": (
+        "How to read it: one line per architecture, the thick one is the winner: the score that "
+        "ranks at each evaluation (larger is better)."
     ),
     "epochs": (
         "How to read it: each line is one score, taken at that epoch and compared with the test "
         "result at the end of training. Above, rho (1 is the same order); below, the loss from "
-        "using its first choice (0 is best). A line that is flat from early on means that shorter "
-        "training would have sufficed. The thick line is the score that ranks; dotted lines are "
-        "baselines."
+        "using its first choice (0 is best). The thick line is the score that ranks; dotted lines "
+        "are baselines."
     ),
     "front": (
         "How to read it: up is a better score, left is cheaper. Large markers are on the Pareto "
@@ -63,6 +76,20 @@ CAPTIONS: Mapping[str, str] = {
         "joins those that no cheaper one beats; with several costs, more markers are on the front "
         "than lie on the line of one picture."
     ),
+}
+#: Most architectures on the page; all are in ranking.csv and terms.csv.
+MOST_ROWS = 200
+#: Names of metrics as shown, in this order.
+METRICS: Mapping[str, str] = {
+    "log_loss": "log loss",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "roc_auc": "ROC AUC",
+    "ece": "calibration error",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R²",
+    "coverage": "90 % intervals cover",
 }
 
 
@@ -86,7 +113,7 @@ def build_report(
     Raises:
         ValueError: the folder holds no study file.
     """
-    report = report_on(load_study_tables(folder))
+    report = report_on(load_study_tables(folder), read_judgement(folder), place=folder)
     return write_report(report, to or folder / "report", reload_seconds=reload_seconds)
 
 
@@ -108,25 +135,27 @@ def _values(report: Report) -> dict[str, object]:
     """Return the values that both templates use."""
     study, compared = report.study, report.compared
     varied = [name for name in _parameters(study) if name not in ("depth", "width")]
-    accuracies = [a.test_accuracy for a in study.ranking if a.test_accuracy is not None]
-    losses = [a.test_nll for a in study.ranking if a.test_nll is not None]
     return {
         "title": f"{study.spec.name}: architectures ranked by evidence",
         "study": study,
         "spec": study.spec,
-        "labels": study.targets[0] == "test_accuracy",
+        "labels": study.spec.plan.likelihood == "categorical",
         "trust": report.trust,
         "scales": SCALES,
         "captions": CAPTIONS,
         "min_pairs": MIN_PAIRS,
-        "yardstick_sentence": report.yardstick,
-        "certainty": report.certainty,
-        "settled": report.settled,
+        "headline": report.headline,
+        "sure": report.certainty,
+        "judgement": report.judgement,
+        "metrics": _shown_metrics(report),
+        "metric_names": [
+            words
+            for name, words in METRICS.items()
+            if report.judgement and name in report.judgement.metrics
+        ],
         "target_words": target_words(study.targets[0]),
         "objective_words": declared(report.study.spec.objective).summary,
         "verdict": report.trust.sentences[0][1],
-        "best_accuracy": max(accuracies, default=None),
-        "best_nll": min(losses, default=None),
         "columns": ["depth", "width", *varied],
         "replicated": any(len(one.trial_ids) > 1 for one in study.ranking),
         "statuses": report.statuses,
@@ -138,11 +167,9 @@ def _values(report: Report) -> dict[str, object]:
         "settling": report.settling,
         "pruning": report.pruning,
         "compared": compared,
-        "gap": report.gap,
-        "terms": page_data(compared) if compared else [],
-        "beliefs": report.beliefs,
-        "n_beliefs": SHOWN,
-        "posterior": report.posterior,
+        "why": report.why,
+        "most_rows": MOST_ROWS,
+        "terms": page_data(compared)[:MOST_ROWS] if compared else [],
         "importances": report.importances,
         "by_chance": BY_CHANCE,
         "importance": report.importance,
@@ -162,13 +189,23 @@ def _figures(report: Report, to: Path) -> dict[str, interactive.Figure]:
     if marks := score_marks(judged, target=target):
         figures["trust"] = interactive.trust_figure(marks, target=target)
         static.save_trust(to / "trust.png", marks, target=target)
-    if panels := _panels(study):
+    if lines := loss_lines(study):
+        panels = [("training loss, nats per datum", lines)]
         figures["training"] = interactive.training_figure(panels)
         static.save_training(to / "training.png", panels)
-    lines, unit = score_lines(judged, report.early), judged.scale.unit
-    if any(len(line.epochs) > 1 for line in lines):
-        figures["epochs"] = interactive.epochs_figure(lines, target=target, unit=unit)
-        static.save_epochs(to / "epochs.png", lines, target=target, unit=unit)
+    own = evidence_lines(study)
+    if any(len(set(line.values)) > 1 for line in own):
+        panels = [(f"{study.spec.objective}, {study.objective_unit}", own)]
+        figures["evidence"] = interactive.training_figure(panels)
+        static.save_training(to / "evidence.png", panels)
+    if bars := importance_bars(report.importances):
+        figures["importance"] = interactive.importance_figure(bars)
+        static.save_importance(to / "importance.png", bars)
+    figures |= _judged_figures(report, to)
+    scores, unit = score_lines(judged, report.early), judged.scale.unit
+    if any(len(line.epochs) > 1 for line in scores):
+        figures["epochs"] = interactive.epochs_figure(scores, target=target, unit=unit)
+        static.save_epochs(to / "epochs.png", scores, target=target, unit=unit)
     for cost in study.spec.minimise:
         if front := front_dots(study, cost):
             name = f"front_{cost}"
@@ -177,22 +214,67 @@ def _figures(report: Report, to: Path) -> dict[str, interactive.Figure]:
     return figures
 
 
+def _judged_figures(report: Report, to: Path) -> dict[str, interactive.Figure]:
+    """Return the figures of the winner's predictions of the test data."""
+    judged, figures = report.judgement, {}
+    if judged is None:
+        return {}
+    if judged.calibration:
+        labels = judged.task == "labels"
+        figures["calibration"] = interactive.calibration_figure(judged.calibration, labels=labels)
+        static.save_calibration(to / "calibration.png", judged.calibration, labels=labels)
+    if judged.confusion:
+        figures["confusion"] = interactive.confusion_figure(judged.confusion)
+        static.save_confusion(to / "confusion.png", judged.confusion)
+    if judged.pairs:
+        figures["pairs"] = interactive.pairs_figure(judged.pairs)
+        static.save_pairs(to / "pairs.png", judged.pairs)
+    return figures
+
+
+def _shown_metrics(report: Report) -> list[tuple[str, list[float | None]]]:
+    """Return name and metrics of the winner and of each yardstick, in the order of METRICS.
+
+    A study's own linear model is among the yardsticks.
+    """
+    judged, study = report.judgement, report.study
+    if judged is None or study.winner is None or judged.trial_id != study.winner.trial_id:
+        return []
+    rows = [("winner", judged.metrics), *((one.name, one.metrics) for one in judged.yardsticks)]
+    shown = [name for name in METRICS if name in judged.metrics]
+    return [(name, [own.get(metric) for metric in shown]) for name, own in rows]
+
+
 def _write_tables(report: Report, to: Path) -> None:
     """Write every table of the page as CSV, beside correlations.csv."""
     compared = report.compared
     tables = {
-        "ranking": pd.DataFrame([_flat(asdict(one)) for one in report.study.ranking]),
+        "ranking": pd.DataFrame(_ranking_rows(report)),
         "epochs": pd.DataFrame([_flat(asdict(one)) for one in report.early]),
         "pruning": pd.DataFrame([asdict(one) for one in report.pruning.rungs]),
         "terms": term_rows(compared) if compared else pd.DataFrame(),
         "layers": layer_rows(compared) if compared else pd.DataFrame(),
-        "posterior": pd.DataFrame([asdict(one) for one in report.beliefs]),
+        "yardsticks": pd.DataFrame(
+            [
+                one.model_dump(exclude={"metrics"}) | dict(one.metrics)
+                for one in (report.judgement.yardsticks if report.judgement else ())
+            ]
+        ),
         "importance": pd.DataFrame([asdict(one) for one in report.importances]),
         "statuses": pd.DataFrame([asdict(one) for one in report.statuses]),
         "problems": pd.DataFrame([asdict(one) for one in (*report.problems, *report.flags)]),
     }
     for name, table in tables.items():
         table.to_csv(to / f"{name}.csv", index=False, lineterminator="\n")
+
+
+def _ranking_rows(report: Report) -> list[dict[str, object]]:
+    """Return the ranking with the probability of each to be the best by the score, if stated."""
+    best = (report.certainty and report.certainty.best) or ()
+    return [
+        _flat(asdict(one)) | {"p_best": best[i] if i < len(best) else None}
+        for i, one in enumerate(report.study.ranking)
+    ]
 
 
 def _flat(row: Mapping[str, object]) -> dict[str, object]:
@@ -202,7 +284,7 @@ def _flat(row: Mapping[str, object]) -> dict[str, object]:
         if isinstance(value, Mapping):
             prefix = {"values": "arch_", "interval": "rho_"}.get(name, "")
             flat |= {f"{prefix}{key}": inner for key, inner in value.items()}
-        elif name in ("rank_seeds", "rank_range"):
+        elif name == "rank_seeds":
             low, high = value if isinstance(value, tuple) else (None, None)
             flat |= {f"{name}_low": low, f"{name}_high": high}
         elif isinstance(value, tuple):
@@ -219,11 +301,3 @@ def _parameters(study: Study) -> list[str]:
         for name, value in one.values.items():
             values.setdefault(name, set()).add(value)
     return [name for name, distinct in values.items() if len(distinct) > 1]
-
-
-def _panels(study: Study) -> list[tuple[str, list[Line]]]:
-    panels = [
-        (f"{study.spec.objective}, {study.objective_unit}", evidence_lines(study)),
-        ("SOTL, nats per datum", sotl_lines(study)),
-    ]
-    return [(title, lines) for title, lines in panels if lines]

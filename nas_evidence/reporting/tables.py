@@ -18,7 +18,6 @@ from nas_evidence.best import Standings
 from nas_evidence.codec import load_study
 from nas_evidence.domains import ParameterValue
 from nas_evidence.maths.pareto import on_front
-from nas_evidence.maths.seeds import Certainty, certainty
 from nas_evidence.record import TrialStatus
 from nas_evidence.registry import FREE_SCORES
 from nas_evidence.spec import ALL_COSTS, StudySpec
@@ -26,7 +25,7 @@ from nas_evidence.store import UnreadableFile, read_tables, rows_of
 
 #: The targets that scores are compared with, by likelihood; the first one is the main target.
 TARGETS: Mapping[str, tuple[str, ...]] = {
-    "categorical": ("test_accuracy", "test_nll_per_datum"),
+    "categorical": ("test_nll_per_datum", "test_accuracy"),
     "gaussian": ("test_nll_per_datum", "test_rmse"),
 }
 LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
@@ -45,7 +44,8 @@ class RankedArchitecture:
     trial_id     the trial that represents it: the replicate with the best objective
     spread       standard deviation of the objective over seeds, None for one value
     rank_seeds   best and worst rank that a single one of its replicates would have
-    rank_range   interval of its rank (see `maths/seeds.py`), None without replicates
+    unsettled    whether one of them had not reached a mode when its settling stopped
+    raced        whether the race of the finalists trained it again
     costs        n_parameters, flops, memory_bytes and latency_seconds, where known
     on_front     no other is as good in all objectives and better in one; None for one objective
     """
@@ -60,7 +60,8 @@ class RankedArchitecture:
     objective: float | None  # in `Study.objective_unit`
     spread: float | None
     rank_seeds: tuple[int, int] | None
-    rank_range: tuple[int, int] | None
+    unsettled: bool
+    raced: bool
     sotl: float | None  # nats per datum, summed over epochs; smaller is better
     test_accuracy: float | None  # fraction
     test_nll: float | None  # nats per datum
@@ -84,7 +85,6 @@ class Study:
     by_epoch       trial_id, epoch, score, value (larger is better) of all trials at `epochs`,
                    including pruned ones
     epochs         epochs with stored evidence, at most MAX_EPOCHS
-    certainty      how certain the ranking is, or None without replicates
     """
 
     spec: StudySpec
@@ -100,7 +100,6 @@ class Study:
     curves: pd.DataFrame
     by_epoch: pd.DataFrame
     epochs: tuple[int, ...]
-    certainty: Certainty | None
     unreadable: tuple[UnreadableFile, ...]
 
     @property
@@ -112,6 +111,10 @@ class Study:
     def yardstick(self) -> RankedArchitecture | None:
         """Return the best linear model, or None if there is none."""
         return next((one for one in self.ranking if one.family == "linear"), None)
+
+    def objectives(self, one: RankedArchitecture) -> list[float]:
+        """Return the objective of each replicate of an architecture, as shown."""
+        return _known(self.complete.loc[list(one.trial_ids)].to_dict("records"), "objective")
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -151,7 +154,7 @@ def load_study_tables(folder: Path) -> Study:
     keys = complete["architecture_key"]
     architectures = scores.groupby(keys, sort=False).mean()
     architectures.insert(0, "family", complete.groupby("architecture_key")["family"].first())
-    ranking, certain = _ranking(complete, Standings(objective, rows_of(trials, evidence)), spec)
+    ranking = _ranking(complete, Standings(objective, rows_of(trials, evidence)), spec)
     return Study(
         spec=spec,
         objective_unit=_unit(evidence[evidence["estimator"] == objective]),
@@ -166,9 +169,30 @@ def load_study_tables(folder: Path) -> Study:
         curves=curves,
         by_epoch=_by_epoch(evidence, curves, names, epochs),
         epochs=epochs,
-        certainty=certain,
         unreadable=unreadable,
     )
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The first of a ranking as shown everywhere: the mean of its replicates, in `unit`."""
+
+    trial_id: int
+    value: float
+    unit: str
+
+
+def first_as_shown(folder: Path, objective: str) -> Shown | None:
+    """Return the first architecture of a study as the report shows it; None without a ranking."""
+    tables, _ = read_tables(folder, ["trials", "evidence"])
+    trials, evidence = tables["trials"], tables["evidence"]
+    best = Standings(objective, rows_of(trials, evidence)).best
+    if best is None:
+        return None
+    own = evidence[evidence["estimator"] == objective]
+    last = last_evaluations(own).set_index("trial_id").loc[list(best.objectives)]
+    shown = last["per_datum"].where(last["per_datum"].notna(), last["value"])
+    return Shown(best.trial_id, float(shown.mean()), _unit(own))
 
 
 def last_evaluations(evidence: pd.DataFrame) -> pd.DataFrame:
@@ -249,7 +273,7 @@ def _unit(objective: pd.DataFrame) -> str:
 
 def _ranking(
     complete: pd.DataFrame, standings: Standings, spec: StudySpec
-) -> tuple[tuple[RankedArchitecture, ...], Certainty | None]:
+) -> tuple[RankedArchitecture, ...]:
     groups: dict[str, list[Row]] = {}
     for row in complete.reset_index().to_dict("records"):
         groups.setdefault(str(row["architecture_key"]), []).append(row)
@@ -257,8 +281,6 @@ def _ranking(
     ranked = list(representatives)
     objectives = {key: _known(rows, "objective") for key, rows in groups.items()}
     means = {key: fmean(objectives[key]) for key in ranked}
-    sure = certainty([objectives[key] for key in ranked], seed=spec.seed)
-    ranges = list(zip(sure.rank_low, sure.rank_high, strict=True)) if sure else []
     costs = {key: _costs(rows) for key, rows in groups.items()}
     front = _front(means, costs, spec.minimise)
     ascending = sorted(means.values())
@@ -269,12 +291,11 @@ def _ranking(
             representatives.get(key),
             rank=position + 1 if key in means else None,
             rank_seeds=_rank_seeds(objectives[key], ascending),
-            rank_range=ranges[position] if ranges and key in means else None,
             costs=costs[key],
             on_front=front.get(key, False) if spec.minimise else None,
         )
         for position, key in enumerate([*ranked, *unranked])
-    ), sure
+    )
 
 
 def _rank_seeds(values: list[float], ascending: list[float]) -> tuple[int, int] | None:
@@ -294,7 +315,6 @@ def _ranked(
     *,
     rank: int | None,
     rank_seeds: tuple[int, int] | None,
-    rank_range: tuple[int, int] | None,
     costs: Mapping[str, float],
     on_front: bool | None,
 ) -> RankedArchitecture:
@@ -312,7 +332,8 @@ def _ranked(
         objective=_mean(rows, "objective"),
         spread=stdev(objectives) if len(objectives) > 1 else None,
         rank_seeds=rank_seeds,
-        rank_range=rank_range,
+        unsettled=any(is_unsettled(row) for row in rows),
+        raced=any(row.get("stage") == "race" for row in rows),
         sotl=_mean(rows, "sotl"),
         test_accuracy=_mean(rows, "test_accuracy"),
         test_nll=_mean(rows, "test_nll_per_datum"),
@@ -320,6 +341,15 @@ def _ranked(
         costs=costs,
         on_front=on_front,
     )
+
+
+def is_unsettled(trial: Row) -> bool:
+    """Return whether a trial's settling stopped before a mode and its end was kept.
+
+    A network that was better before settling is none: its state is the scheduled one.
+    """
+    converged = trial.get("converged")
+    return trial.get("kept") == "settled" and not pd.isna(converged) and not converged
 
 
 def _costs(rows: list[Row]) -> dict[str, float]:

@@ -1,6 +1,7 @@
-"""Why one architecture scores above another: the evidence of both, term by term.
+"""Why one architecture scores above another: the score that ranks, part by part.
 
-    log evidence = fit - 1/2 scatter - 1/2 log det ratio        all in nats per datum
+    log evidence     = fit - 1/2 scatter - 1/2 log det ratio       all in nats per datum
+    cross-validation = sum of the log predictive densities of the folds / number of data
 
 The fit is the log likelihood of the training data; scatter (how far the weights moved from the
 prior mean) and the ratio of determinants (how much sharper the posterior is than the prior) are
@@ -8,6 +9,7 @@ the cost of complexity. By layer: the learned prior precision (large: the weight
 zero) and how many of its parameters the data determine.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -15,8 +17,13 @@ from typing import Any
 import pandas as pd
 
 from nas_evidence.record import TrialStatus
-from nas_evidence.registry import CURVATURES
-from nas_evidence.reporting.tables import Study, architecture_text, architecture_values
+from nas_evidence.registry import declared
+from nas_evidence.reporting.tables import (
+    Study,
+    architecture_text,
+    architecture_values,
+    last_evaluations,
+)
 
 #: Most layer values on a page; further trials come without their layers.
 MAX_LAYER_CELLS = 120_000
@@ -65,13 +72,13 @@ def comparison(study: Study) -> Comparison | None:
     """Return the parts of every trial's evidence, or None if no trial has any.
 
     First the trials that represent the ranked architectures, by rank, then their other seeds,
-    then all other trials at their last evaluation. The evidence compared is the objective or, if
-    that is not a Laplace evidence, the first estimator that is.
+    then all other trials at their last evaluation. What is compared is the score that ranks; None
+    if it has no parts.
     """
-    kinds = [name for name in study.scores if name in CURVATURES]
-    if not kinds:
-        return None
-    own = study.terms[study.terms["estimator"] == kinds[0]]
+    kind = str(study.spec.objective)
+    own = study.terms[study.terms["estimator"] == kind]
+    if "log_predictive" in set(own["term"]):
+        return _folds(study, own)
     sums = own.pivot_table(index="trial_id", columns="term", values="value", aggfunc="sum")
     if "log_likelihood" not in sums:
         return None
@@ -82,9 +89,9 @@ def comparison(study: Study) -> Comparison | None:
         mine, trial = layers.get(trial_id, ()), trials[trial_id]
         room -= 2 * len(mine)
         label = _label(trial_id, trial, ranks.get(trial_id))
-        cells = _cells(trial, sums.loc[trial_id], mine, kinds[0])
+        cells = _cells(trial, sums.loc[trial_id], mine, kind)
         columns.append(Column(int(trial_id), label, cells, mine if room >= 0 else ()))
-    total = f"log evidence ({kinds[0]})"
+    total = f"log evidence ({kind})"
     parts = [name for term, _, name in PARTS if term in sums]
     others = (
         "effective parameters", "parameters", "smallest prior precision",
@@ -95,6 +102,62 @@ def comparison(study: Study) -> Comparison | None:
     rows = [*parts, total, *(name for name in others if name in present)]
     n_ranked = sum(ranks.get(column.trial_id, (2, 0))[0] == 0 for column in columns)
     return Comparison(n_ranked, tuple(rows), len(parts), tuple(columns))
+
+
+def _folds(study: Study, own: pd.DataFrame) -> Comparison:
+    """Return the parts of a cross-validation: what each fold adds per datum, and its scale."""
+    last = last_evaluations(study.evidence)
+    last = last[last["estimator"] == study.spec.objective].set_index("trial_id")
+    trials, ranks = study.trials.set_index("trial_id").to_dict("index"), _ranks(study)
+    folds = sorted(own["group"].unique())
+    total = f"{study.spec.objective}, nats per datum"
+    columns = []
+    for trial_id, mine in own.groupby("trial_id"):
+        row = last.loc[trial_id]
+        n_folds = int((mine["term"] == "log_predictive").sum())
+        # `value` is the mean over folds of sums, so that this is the number of predicted data.
+        n_data = n_folds * row["value"] / row["per_datum"]
+        cells = {total: float(row["per_datum"])}
+        for term, group, value in zip(mine["term"], mine["group"], mine["value"], strict=True):
+            if term == "log_predictive":
+                cells[f"{group}: log probability of its targets"] = float(value / n_data)
+            elif term == "output_scale":
+                cells[f"{group}: likeliest scale of the outputs (1 is as trained)"] = float(value)
+        cells["parameters"] = float(trials[trial_id]["n_parameters"] or math.nan)
+        known = {name: value for name, value in cells.items() if not math.isnan(value)}
+        label = _label(int(trial_id), trials[trial_id], ranks.get(int(trial_id)))
+        columns.append(Column(int(trial_id), label, known, ()))
+    columns.sort(key=lambda one: (*ranks.get(one.trial_id, (2, 0)), one.trial_id))
+    parts = [f"{fold}: log probability of its targets" for fold in folds]
+    scales = [f"{fold}: likeliest scale of the outputs (1 is as trained)" for fold in folds]
+    n_ranked = sum(ranks.get(column.trial_id, (2, 0))[0] == 0 for column in columns)
+    rows = (*parts, total, *scales, "parameters")
+    return Comparison(n_ranked, rows, len(parts), tuple(columns))
+
+
+def explanation(study: Study, compared: Comparison | None) -> str:
+    """Say in plain words what the score that ranks measures, and what sets the first two apart."""
+    score, winner = study.spec.objective, study.winner
+    if winner is None or winner.objective is None:
+        return ""
+    if compared is None:
+        return f"{score} is {declared(score).summary}; it has no parts to compare."
+    if "log evidence" in compared.rows[compared.n_parts]:
+        text = "The log evidence is the fit to the training data minus the cost of complexity. "
+        return text + gap_sentence(compared)
+    ranked = [one for one in study.ranking if one.objective is not None][:2]
+    text = (
+        f"{score} asks how well networks of this architecture predict data that they were not "
+        "trained on, within the training set. "
+    )
+    if study.spec.plan.likelihood == "categorical":
+        chances = [math.exp(one.objective or 0.0) for one in ranked]
+        text += f"The first gives the true class a probability of {chances[0]:.3f}"
+        text += f", the second {chances[1]:.3f}" if len(chances) > 1 else ""
+        return text + " (geometric means over the data)."
+    values = [one.objective or 0.0 for one in ranked]
+    text += f"The first has a log density of {values[0]:.3f} nats per datum"
+    return text + (f", the second {values[1]:.3f}." if len(values) > 1 else ".")
 
 
 def _ranks(study: Study) -> dict[int, tuple[int, int]]:

@@ -6,6 +6,7 @@ from time import monotonic
 from time import sleep as wait
 
 from nas_evidence.codec import load_study
+from nas_evidence.record import n_searched
 from nas_evidence.reporting.study import ReportPaths, build_report
 from nas_evidence.store import TABLES, read_table
 
@@ -72,5 +73,6 @@ def stamp(folder: Path) -> Stamp:
 
 
 def all_finished(folder: Path) -> bool:
-    """Return whether all trials of the study have finished."""
-    return len(read_table(folder, "trials")) >= load_study(folder / "study.toml").n_trials
+    """Return whether all trials of the search have finished."""
+    study, trials = load_study(folder / "study.toml"), read_table(folder, "trials")
+    return n_searched(trials["trial_id"]) >= study.n_trials

@@ -34,10 +34,12 @@ from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.domains import Frozen
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import EvidenceEstimate, Term
+from nas_evidence.scores.on_halves import OnHalves, needs_halves, orders_from
 from nas_evidence.scores.protocol import Context, Scorer
-from nas_evidence.spec import EVIDENCE_BATCH, TrainingPlan
+from nas_evidence.spec import EVIDENCE_BATCH, PREDICTED_FOLDS, TrainingPlan
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
+    Part,
     Run,
     new_run,
     order_of_data,
@@ -45,12 +47,13 @@ from nas_evidence.training.parts import (
     restored,
     run_state,
     seconds_of,
-    train_slice,
+    train_slices,
 )
+from nas_evidence.training.together import MOST_TOGETHER
 
 #: The M ratios T_m / T, from 1/8 to 8, evenly spaced in the logarithm.
 SCALES = tuple(2.0 ** (m / 4) for m in range(-12, 13))
-#: Folds of each score, and how many of them are predicted if not all.
+#: Folds that each score divides the data into.
 _N_FOLDS = {"two_fold": 2, "five_fold": 5, "heldout_10": 10}
 
 
@@ -93,6 +96,12 @@ class FoldTask:
     purpose: str
 
 
+def log_likelihoods_at_scales(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> Tensor:
+    """Return the log likelihood in nats at each of `SCALES` [M], float64, on the CPU."""
+    scaled = [float(_at(likelihood, s).log_likelihood(outputs, targets)) for s in SCALES]
+    return torch.tensor(scaled, dtype=torch.float64)
+
+
 def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> LogPredictive:
     """Return how well outputs [n, C] predict targets, under a uniform prior on `SCALES`.
 
@@ -100,8 +109,7 @@ def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> 
     >>> round(even.log_predictive, 6) == round(3 * math.log(0.5), 6)
     True
     """
-    scaled = [float(_at(likelihood, s).log_likelihood(outputs, targets)) for s in SCALES]
-    values = torch.tensor(scaled, dtype=torch.float64)
+    values = log_likelihoods_at_scales(outputs, targets, likelihood)
     hits = None
     if isinstance(likelihood, Categorical):
         hits = int((outputs.argmax(-1) == targets).sum())
@@ -198,54 +206,80 @@ def fold_estimates(score: str, folds: Sequence[Fold], *, labels: bool) -> list[E
 
 
 class Folds(Scorer):
-    """Trains without each fold and predicts it, fold after fold, before the main training."""
+    """Trains without each fold, several folds side by side, and predicts it; before the training.
+
+    A group is the next `MOST_TOGETHER` folds of all requested scores, in order; the first fold is
+    a group of its own where trials are compared after it. A fold leaves its group when it is
+    predicted.
+
+    done  the predicted folds of each score
+    runs  the trainings of the current group, by score and number of the fold
+    """
 
     def __init__(self, names: Sequence[str], context: Context) -> None:
         super().__init__(names, context)
-        self.scores = [s for s in _N_FOLDS if s in names or f"{s}_accuracy" in names]
+        asked = {*names, "two_fold"} if needs_halves(names) else set(names)
+        self.scores = [s for s in _N_FOLDS if s in asked or f"{s}_accuracy" in asked]
+        self.on_halves = OnHalves(names, context)
         self.done: dict[str, list[Fold]] = {score: [] for score in self.scores}
-        self.run: Run | None = None
+        self.runs: dict[tuple[str, int], Run] = {}
 
     def due(self) -> bool:
         """Tell whether a fold still has to be predicted."""
-        return self._next() is not None
+        return bool(self._left())
 
     def advance(self) -> None:
-        """Train without the next fold for a slice; at the end of the training, predict it."""
-        task = self._next()
-        assert task is not None
-        data, given = self.context.data, self.context.assignment
-        part = part_of(task.trained, data, given, task.purpose)
-        self.run = self.run or new_run(part)
+        """Train without the next folds for a slice; predict those whose training is over."""
+        if not self.runs:
+            first = self.context.assignment.first_fold_alone and not any(self.done.values())
+            group = self._left()[: 1 if first else MOST_TOGETHER]
+            self.runs = {(t.score, t.number): new_run(self._part(t)) for t in group}
+        tasks = [t for t in self._left() if (t.score, t.number) in self.runs]
+        runs = [self.runs[t.score, t.number] for t in tasks]
+        for task, run, over in zip(
+            tasks, runs, train_slices(runs, [self._part(t) for t in tasks]), strict=True
+        ):
+            if over:
+                self._end(task, run, diverged=isinstance(over, DivergedError))
+
+    def _end(self, task: FoldTask, run: Run, *, diverged: bool) -> None:
+        """Predict a fold, unless the training without it diverged."""
         fold = Fold(number=task.number, n_data=len(task.predicted), n_trained=len(task.trained))
-        try:
-            if not train_slice(self.run, part):
-                return
-        except DivergedError:
-            pass  # the fold stays without a prediction
-        else:
-            fold = fold.model_copy(update=self._predict(self.run.training, data, task.predicted))
-        seconds = fold.seconds + seconds_of(self.run)
+        trained = None
+        if not diverged:
+            trained = run.training
+            predicted = self._predict(trained, self.context.data, task.predicted)
+            fold = fold.model_copy(update=predicted)
+        if task.score == "two_fold":
+            self.on_halves.finished(task.number, task.trained, task.predicted, trained)
+        seconds = fold.seconds + seconds_of(run)
         self.done[task.score].append(fold.model_copy(update={"seconds": seconds}))
         self.context.training.evidence_seconds += seconds
-        self.run = None
+        del self.runs[task.score, task.number]
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
-        """Return the estimates from the predicted folds."""
+        """Return the estimates of the scores whose folds are all predicted.
+
+        Where trials are compared after the first fold, those of any fold.
+        """
         labels = self.context.data.task == "labels"
+        given = self.context.assignment
+        n_folds = {**PREDICTED_FOLDS, "two_fold": given.plan.folds}
+        alone = given.first_fold_alone
         known = [
             estimate
             for score, folds in self.done.items()
-            if folds
-            for estimate in fold_estimates(score, folds, labels=labels)
+            if len(folds) == n_folds[score] or (folds and alone)
+            for estimate in fold_estimates(score, sorted(folds, key=_number), labels=labels)
         ]
-        return known
+        return known + self.on_halves.estimates()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the predicted folds, and the current training."""
+        """Return the predicted folds, and the current trainings."""
         return {
             "done": {s: [f.model_dump_json() for f in folds] for s, folds in self.done.items()},
-            "run": None if self.run is None else run_state(self.run),
+            "runs": [[score, number, run_state(r)] for (score, number), r in self.runs.items()],
+            "on_halves": self.on_halves.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -254,19 +288,26 @@ class Folds(Scorer):
             score: [Fold.model_validate_json(text) for text in texts]
             for score, texts in state["done"].items()
         }
-        task = self._next()
-        if state["run"] is not None and task is not None:
-            data, given = self.context.data, self.context.assignment
-            self.run = restored(part_of(task.trained, data, given, task.purpose), state["run"])
+        self.on_halves.load_state_dict(orders_from(state))
+        parts = {(task.score, task.number): self._part(task) for task in self._left()}
+        self.runs = {
+            (score, number): restored(parts[score, number], kept)
+            for score, number, kept in state["runs"]
+        }
 
-    def _next(self) -> FoldTask | None:
+    def _part(self, task: FoldTask) -> Part:
+        return part_of(task.trained, self.context.data, self.context.assignment, task.purpose)
+
+    def _left(self) -> list[FoldTask]:
+        """Return the folds that are not predicted yet."""
         given = self.context.assignment
         order = order_of_data(len(self.context.data.x_train), given)
-        for score in self.scores:
-            tasks = fold_tasks(score, order, given.plan)
-            if len(self.done[score]) < len(tasks):
-                return tasks[len(self.done[score])]
-        return None
+        return [
+            task
+            for score in self.scores
+            for task in fold_tasks(score, order, given.plan)
+            if task.number not in map(_number, self.done[score])
+        ]
 
     def _predict(self, trained: Training, data: TensorData, rows: Tensor) -> dict[str, Any]:
         """Return how well the network predicts some rows: fields of a `Fold`."""
@@ -274,12 +315,17 @@ class Folds(Scorer):
         x, y = select(data.x_train, rows), data.y_train[rows.to(data.y_train.device)]
         plan = self.context.assignment.plan
         likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
-        found = log_predictive(_outputs(trained, x), y, likelihood)
+        found = log_predictive(outputs_of(trained, x), y, likelihood)
         return {**vars(found), "seconds": time.perf_counter() - started}
 
 
+def _number(fold: Fold) -> int:
+    return fold.number
+
+
 @torch.no_grad()
-def _outputs(training: Training, x: Tensor) -> Tensor:
+def outputs_of(training: Training, x: Tensor) -> Tensor:
+    """Return the outputs [n, C] for inputs, in evaluation mode."""
     training.model.eval()
     parts = [training.model(x[i : i + EVIDENCE_BATCH]) for i in range(0, len(x), EVIDENCE_BATCH)]
     return torch.cat(parts)

@@ -1,8 +1,8 @@
 """Laplace evidences of the current network, one per requested curvature kind.
 
 The formula is in `evidence/laplace.py`, below the training, which maximises it online. During
-training each kind takes one pass; at the end Monte-Carlo kinds average several passes, and every
-estimate reports its distance from a mode.
+training each followed kind takes one pass per evaluation; at the end Monte-Carlo kinds average
+several passes, and every estimate reports its distance from a mode.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from nas_evidence.training.online import Passes
 
 
 class Laplace(Scorer):
-    """The Laplace evidence at every evaluation; it has no state."""
+    """The Laplace evidence at the last evaluation; of `followed` kinds at every one. No state."""
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
         """Return the evidence of each kind at the current parameters."""
@@ -27,7 +27,8 @@ class Laplace(Scorer):
         assert passes is not None
         if last:
             return laplace_estimates(self.names, passes)
-        return [passes.estimate(kind, passes.of(kind)[0]) for kind in self.names]
+        followed = [name for name in self.names if name in self.context.assignment.followed]
+        return [passes.estimate(kind, passes.of(kind)[0]) for kind in followed]
 
 
 def laplace_estimates(kinds: Sequence[str], passes: Passes) -> list[EvidenceEstimate]:

@@ -109,7 +109,16 @@ def _read(path: Path) -> tuple[StudySpec, str] | None:
 
 def _text(study: StudySpec) -> str:
     facts: dict[str, Any] = study.model_dump(mode="json", exclude_none=True)
-    for free in ("name", "n_trials", "budget", "resources", "retries", "database"):
+    for free in (
+        "name",
+        "n_trials",
+        "budget",
+        "resources",
+        "retries",
+        "database",
+        "finalists",
+        "race",
+    ):
         facts.pop(free, None)
     facts["dataset"].pop("path", None)
     return tomli_w.dumps(_sorted(facts))

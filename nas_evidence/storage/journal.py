@@ -23,6 +23,7 @@ _NEEDED: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "end": {"trial_id": _NUMBER},
     "lost": {"trial_id": _NUMBER},
     "retry": {"trial_id": _NUMBER},
+    "race": {"trial_ids": (list,), "points": (list,)},
     "rung": {"trial_id": _NUMBER, "epoch": _NUMBER, "point": (list, type(None))},
 }
 

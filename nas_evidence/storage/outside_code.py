@@ -9,7 +9,9 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from nas_evidence.families import domains_of
 from nas_evidence.registry import import_outside, is_outside
 from nas_evidence.spec import StudySpec
 
@@ -19,7 +21,8 @@ Code = Mapping[str, bytes]
 
 def outside_names(study: StudySpec) -> tuple[str, ...]:
     """Return the references to code from outside the package, in the order of the study file."""
-    return tuple(filter(is_outside, dict.fromkeys([*study.estimators, study.objective])))
+    names = [*study.estimators, study.objective, *study.family]
+    return tuple(filter(is_outside, dict.fromkeys(names)))
 
 
 def admitted(study: StudySpec, places: Iterable[Path], *, allowed: bool) -> StudySpec:
@@ -45,7 +48,24 @@ def admitted(study: StudySpec, places: Iterable[Path], *, allowed: bool) -> Stud
         if str(place) not in sys.path:
             sys.path.insert(0, str(place))
     import_outside(names)
-    return StudySpec.model_validate(study.model_dump())
+    return StudySpec.model_validate(study.model_dump(exclude_unset=True) | _families(study))
+
+
+def _families(study: StudySpec) -> dict[str, Any]:
+    """Return the families with the domains that a study file leaves to imported ones.
+
+    Raises:
+        ValueError: if the file names a parameter that an imported family does not have.
+    """
+    families = {}
+    for name, given in study.family.items():
+        own = domains_of(name) if is_outside(name) else {}
+        for key in given if is_outside(name) else ():
+            if key not in own:
+                known = ", ".join(own) or "none"
+                raise ValueError(f"family {name} has no parameter '{key}'; it has: {known}.")
+        families[name] = {key: d.model_dump() for key, d in {**own, **given}.items()}
+    return {"family": families}
 
 
 def keep_code(folder: Path, study: StudySpec) -> Code:
@@ -81,6 +101,8 @@ def code_of(study: StudySpec) -> Code:
 
 def _files_of(module: str) -> dict[str, bytes]:
     """Return the source of a module or package by relative path; nothing if it is installed."""
+    if module == "__main__":  # a notebook or script: only this process has it
+        return {}
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None or "site-packages" in Path(found.origin).parts:
         return {}

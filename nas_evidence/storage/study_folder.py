@@ -20,6 +20,7 @@ from pathlib import Path
 from nas_evidence.best import Standings
 from nas_evidence.codec import differences, dump_study, load_study
 from nas_evidence.files import write_whole
+from nas_evidence.record import n_searched
 from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.conditions import check_conditions
@@ -50,6 +51,7 @@ class StudyStatus:
 
     state   "running", "stopped", "budget spent" or "finished"
     best    the trial that represents the best architecture (see `best.py`), None while none ranks
+    n_raced finished trials of the race of the finalists, which come on top of `n_trials`
     """
 
     name: str
@@ -59,11 +61,12 @@ class StudyStatus:
     running: list[Assignment]
     best: TrialRow | None
     objective: str
+    n_raced: int = 0
 
     @property
     def n_finished(self) -> int:
-        """Return the number of trials with a final status."""
-        return sum(self.by_status.values())
+        """Return the number of trials of the search with a final status."""
+        return sum(self.by_status.values()) - self.n_raced
 
 
 def default_folder(study: StudySpec) -> Path:
@@ -315,12 +318,13 @@ def study_status(folder: Path) -> StudyStatus:
     spent = "budget spent" if read_spent(folder).exceeds(study.budget) else "stopped"
     return StudyStatus(
         name=study.name,
-        state="running" if alive else "finished" if len(done) >= study.n_trials else spent,
+        state="running" if alive else "finished" if n_searched(done) >= study.n_trials else spent,
         n_trials=study.n_trials,
         by_status=dict(Counter(str(t.status) for t in done.values())),
         running=list(latest.values()),
         best=None if best is None else done[best.trial_id],
         objective=study.objective,
+        n_raced=len(done) - n_searched(done),
     )
 
 

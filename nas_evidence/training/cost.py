@@ -2,9 +2,11 @@
 
     flops    of one forward pass of one example: 2 for each multiply-add of a product or a
              convolution; additions, activations and pooling are not counted
-    memory   4 P (2 + m) + max( B (s + 2 a),  R (s + 2 a) + F + W )    bytes
+    memory   4 P (N (1 + m) + K (4 + m)) + max( K B (s + 2 a),  R (s + 2 a) + F + W )    bytes
 
-    P  parameters; weight, gradient and m numbers of the optimiser each, float32
+    P  parameters; a weight and m numbers of the optimiser each, float32, and in a step once more,
+       with weight decay, gradient and a copy of it
+    N  networks of cross-validation that are in training, at least 1; K of them as one program
     B  examples of a training batch          R  examples of a curvature batch
     s  bytes kept for the backward pass of one example        a  its largest activation
     F  what the curvature kinds of an evaluation store, float64; Monte-Carlo kinds once per draw
@@ -29,11 +31,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.layers import CHUNK_ELEMENTS
 from nas_evidence.curvature.memory import COPIES
+from nas_evidence.curvature.wide import keeps_rows, too_wide
 from nas_evidence.models import skeleton
 from nas_evidence.registry import CURVATURES, curvatures_of
-from nas_evidence.spec import ArchitectureSpec, TrainingPlan
+from nas_evidence.spec import PREDICTED_FOLDS, ArchitectureSpec, TrainingPlan
+from nas_evidence.training.together import MOST_TOGETHER, n_together
 
 _FLOAT, _DOUBLE = 4, 8  # bytes
+#: Data enough that no layer has fewer inputs than it is wide.
+MANY = 1 << 62
 #: Forward passes for a latency: warm-up, and timed.
 _WARM_UP, _TIMED = 3, 15
 
@@ -68,6 +74,7 @@ def cost_of(
     n_outputs: int,
     plan: TrainingPlan,
     estimators: Collection[str],
+    n_data: int = MANY,
 ) -> Cost:
     """Return the cost of an architecture; nothing is allocated.
 
@@ -77,6 +84,7 @@ def cost_of(
         n_outputs: width of the head.
         plan: batch size, optimiser and online curvature are read.
         estimators: those without a curvature cost nothing.
+        n_data: training examples; few make the factors of wide layers smaller.
 
     Raises:
         ValueError: if the architecture cannot be built on such inputs.
@@ -87,18 +95,29 @@ def cost_of(
     per_example = forward.saved_bytes + 2 * forward.largest_bytes
     evaluated = sorted({plan.online.curvature} | curvatures_of(estimators))
     kept = sum(
-        factor_bytes(kind, model) * (plan.mc_draws if CURVATURES[kind].approximates else 1)
+        factor_bytes(kind, model, n_data) * (plan.mc_draws if CURVATURES[kind].approximates else 1)
         for kind in evaluated
     )
-    rows = rows_at_once(model, torch.empty(1, *input_shape, device="meta"))
-    work = _work_bytes(evaluated, model, forward, rows, n_outputs)
+    example = torch.empty(1, *input_shape, device="meta")
+    rows = rows_at_once(model, example)
+    work = _work_bytes(evaluated, model, forward, rows, n_outputs, n_data)
     states = 2 if plan.optimiser == "adam" else int(plan.momentum > 0)
+    n_trained = _n_trained(plan, estimators)
+    at_once = n_together(model, example, plan.batch_size, n_trained)
+    numbers = n_trained * (1 + states) + at_once * (4 + states)
     return Cost(
         n_parameters=n_parameters,
         flops=forward.flops,
-        memory_bytes=_FLOAT * n_parameters * (2 + states)
-        + max(plan.batch_size * per_example, rows * per_example + kept + work),
+        memory_bytes=_FLOAT * n_parameters * numbers
+        + max(at_once * plan.batch_size * per_example, rows * per_example + kept + work),
     )
+
+
+def _n_trained(plan: TrainingPlan, estimators: Collection[str]) -> int:
+    """Return the most networks that are in training at a time."""
+    known = {**PREDICTED_FOLDS, "two_fold": plan.folds}
+    asked = (s for s in known if s in estimators or f"{s}_accuracy" in estimators)
+    return max(1, min(MOST_TOGETHER, sum(known[score] for score in asked)))
 
 
 def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:
@@ -130,34 +149,62 @@ def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:
     return Pass(counter.get_total_flops(), sum(sizes.values()), max(outputs), max(patches))
 
 
-def factor_bytes(kind: str, model: nn.Module) -> int:
+def obstacle(
+    architecture: ArchitectureSpec,
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    plan: TrainingPlan,
+    estimators: Collection[str],
+    *,
+    n_data: int,
+) -> str:
+    """Return why the curvatures of a plan take too long for an architecture, or "".
+
+    Args:
+        architecture: what to build.
+        input_shape: of one example.
+        n_outputs: width of the head.
+        plan: the online curvature is read.
+        estimators: those without a curvature are never in the way.
+        n_data: training examples.
+    """
+    kinds = sorted({plan.online.curvature} | curvatures_of(estimators))
+    return too_wide(skeleton(architecture, input_shape, n_outputs), kinds, n_data)
+
+
+def factor_bytes(kind: str, model: nn.Module, n_data: int = MANY) -> int:
     """Return the bytes that a curvature kind stores for a model, in float64.
 
     The dense kinds store less where rows are fewer than parameters; this is their matrix form,
     the most for any number of data.
     """
-    elements = sum(side**2 for side in _sides(kind, model))
+    elements = sum(side**2 for side in _sides(kind, model, n_data))
     structure = CURVATURES[kind].structure
     if structure == "diagonal":
         elements = sum(p.numel() for p in model.parameters())
     if structure == "eigen_corrected":
         elements += sum(p.numel() for p in model.parameters() if p.ndim > 1)
-    return _DOUBLE * elements
+    return _DOUBLE * elements + _row_bytes(kind, model, n_data)
 
 
 def _work_bytes(
-    kinds: Collection[str], model: nn.Module, forward: Pass, rows: int, n_outputs: int
+    kinds: Collection[str],
+    model: nn.Module,
+    forward: Pass,
+    rows: int,
+    n_outputs: int,
+    n_data: int,
 ) -> int:
     """Return the bytes of temporaries in curvature passes and in processing their results."""
-    partial = max(factor_bytes(kind, model) for kind in kinds) // 2
+    partial = max(factor_bytes(kind, model, n_data) for kind in kinds) // 2
     roots = 3 * _DOUBLE * rows * n_outputs**2
     patches = _FLOAT * min(CHUNK_ELEMENTS, rows * forward.patch_elements)
-    side = max((side for kind in kinds for side in _sides(kind, model)), default=0)
+    side = max((side for kind in kinds for side in _sides(kind, model, n_data)), default=0)
     vectors = 4 * _DOUBLE * sum(p.numel() for p in model.parameters())
     return partial + roots + patches + COPIES * _DOUBLE * side**2 + vectors
 
 
-def _sides(kind: str, model: nn.Module) -> list[int]:
+def _sides(kind: str, model: nn.Module, n_data: int) -> list[int]:
     """Return the sides of the square matrices that a curvature kind stores."""
     sizes = [p.numel() for p in model.parameters()]
     structure = CURVATURES[kind].structure
@@ -173,10 +220,20 @@ def _sides(kind: str, model: nn.Module) -> list[int]:
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             if parameter.ndim > 1:
-                sides += [parameter[0].numel(), len(parameter)]
+                few = keeps_rows(module, n_data)
+                sides += [n_data if few else parameter[0].numel(), len(parameter)]
             elif not (shares and isinstance(module, nn.Linear)):
                 sides.append(parameter.numel())
     return sides
+
+
+def _row_bytes(kind: str, model: nn.Module, n_data: int) -> int:
+    """Return the bytes of the input factors that a kind keeps as rows."""
+    if CURVATURES[kind].structure not in ("kronecker", "eigen_corrected"):
+        return 0
+    wide = (m for m in model.modules() if isinstance(m, nn.Linear) and keeps_rows(m, n_data))
+    # The rows, and the basis of their span.
+    return sum((_FLOAT + _DOUBLE) * n_data * module.in_features for module in wide)
 
 
 def _storage(tensor: Tensor) -> int:

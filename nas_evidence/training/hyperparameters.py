@@ -89,8 +89,8 @@ def update_prior_precision(
     x = np.clip(log_precision_of_groups(prior_precision, ties), *LOG_PRECISION_RANGE)
     norms = np.bincount(member, scale * squared_norms.detach().cpu().numpy()).astype(np.float64)
     # λ with scale · δ is equivalent to λ / scale with δ.
-    full = [s.detach().double().cpu().numpy() for s in spectra]
-    ratios = curvature_scale / scale
+    ratios = (curvature_scale / scale).tolist()
+    full = [s.detach().double() for s in spectra]
     full = [s if c == 1 else s * c for s, c in zip(full, ratios, strict=True)]
     binned = _Spectrum([_binned(full[i]) for i in order], member[order], norms)
     if method == "adam":
@@ -206,20 +206,39 @@ def _step(x: Array, first: Array, second: Array) -> Array:
     return moved
 
 
-def _full_derivatives(full: list[Array], member: Index, norms: Array, x: Array) -> Derivatives:
-    """Return F′ and F″ from all eigenvalues, in chunks that fit in the cache."""
+def _full_derivatives(full: list[Tensor], member: Index, norms: Array, x: Array) -> Derivatives:
+    """Return F′ and F″ from all eigenvalues, where they are."""
     delta = np.exp(x)
-    gamma, squares = np.zeros_like(x), np.zeros_like(x)
+    on_host = all(values.device.type == "cpu" for values in full)
+    sums = _sums_on_host if on_host else _sums_on_device
+    gamma, squares = sums(full, member, delta)
+    scatter = delta * norms
+    return 0.5 * (gamma - scatter), -0.5 * (gamma - squares + scatter)
+
+
+def _sums_on_host(full: list[Tensor], member: Index, delta: Array) -> tuple[Array, Array]:
+    """Return Σ s and Σ s² of the shares s = λ / (λ + δ) by group, in chunks for the cache."""
+    gamma, squares = np.zeros_like(delta), np.zeros_like(delta)
     buffer = np.empty(_CHUNK)
-    for group, values in zip(member, full, strict=True):
+    for group, spectrum in zip(member, full, strict=True):
+        values = spectrum.numpy()
         for start in range(0, len(values), _CHUNK):
             chunk = values[start : start + _CHUNK]
             share = np.add(chunk, delta[group], out=buffer[: len(chunk)])
             np.divide(chunk, share, out=share)
             gamma[group] += share.sum()
             squares[group] += share @ share
-    scatter = delta * norms
-    return 0.5 * (gamma - scatter), -0.5 * (gamma - squares + scatter)
+    return gamma, squares
+
+
+def _sums_on_device(full: list[Tensor], member: Index, delta: Array) -> tuple[Array, Array]:
+    """Return the sums of `_sums_on_host`, of which alone are copied from the device."""
+    shares = [values / (values + delta[g]) for g, values in zip(member, full, strict=True)]
+    sums = torch.stack([torch.stack([share.sum(), share.square().sum()]) for share in shares])
+    gamma, squares = np.zeros_like(delta), np.zeros_like(delta)
+    np.add.at(gamma, member, sums[:, 0].cpu().numpy())
+    np.add.at(squares, member, sums[:, 1].cpu().numpy())
+    return gamma, squares
 
 
 def _mackay(spectrum: _Spectrum, x: Array) -> Array:
@@ -251,13 +270,25 @@ def _adam(spectrum: _Spectrum, x: Array, steps: int, learning_rate: float) -> Ar
     return x
 
 
-def _binned(values: Array) -> tuple[Array, Array]:
+def _binned(spectrum: Tensor) -> tuple[Array, Array]:
     """Return means and counts of 64 bins per octave, by the leading bits of the floats."""
-    if len(values) <= _LARGE:
-        return values, np.ones(len(values))
+    if len(spectrum) <= _LARGE:
+        return spectrum.cpu().numpy(), np.ones(len(spectrum))
+    if spectrum.device.type != "cpu":
+        return _binned_on_device(spectrum)
+    values = spectrum.numpy()
     bins = values.view(np.int64) >> 46
     bins -= bins.min()
     counts = np.bincount(bins)
     means = np.bincount(bins, values)
     used = counts > 0
     return means[used] / counts[used], counts[used].astype(np.float64)
+
+
+def _binned_on_device(spectrum: Tensor) -> tuple[Array, Array]:
+    """Return means and counts of the bins, of which alone are copied from the device."""
+    ordered = spectrum.sort().values  # then so are their bits, for values >= 0
+    bins = ordered.view(torch.int64) >> 46
+    _, counts = torch.unique_consecutive(bins, return_counts=True)
+    means = torch.segment_reduce(ordered, "sum", lengths=counts) / counts
+    return means.cpu().numpy(), counts.double().cpu().numpy()

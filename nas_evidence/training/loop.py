@@ -18,17 +18,24 @@ outputs, and kappa means the same here as in the evidence.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.data.tensors import TensorData, batches
+from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import CurvePoint
 from nas_evidence.spec import Assignment, TrainingPlan
+from nas_evidence.training.together import (
+    Batch,
+    Program,
+    minibatches,
+    n_together,
+    nll_means,
+)
 
 #: A run counts as diverged if it is this many times worse than a constant prediction.
 _ABSURD = 1e4
@@ -111,6 +118,15 @@ def learning_rate(plan: TrainingPlan, epoch: int) -> float:
     return plan.learning_rate
 
 
+@dataclass(frozen=True)
+class Member:
+    """A training, its data, and its plan and seeds."""
+
+    training: Training
+    data: TensorData
+    assignment: Assignment
+
+
 def train_epoch(
     state: Training,
     data: TensorData,
@@ -129,57 +145,139 @@ def train_epoch(
     Raises:
         DivergedError: if the loss is not finite, or above `loss_limit`.
     """
+    error = train_epochs([Member(state, data, assignment)], before_step)[0]
+    if error is not None:
+        raise error
+
+
+def train_epochs(
+    members: Sequence[Member], before_step: Callable[[Tensor, Tensor], float] | None = None
+) -> list[DivergedError | None]:
+    """Run one epoch of each of some trainings of one architecture and plan; see `train_epoch`.
+
+    They run as one program where that is faster, each with its own data, hyperparameters and
+    epoch. Which trainings are in a group determines the last digits of each, so the caller must
+    choose groups by the assignment alone.
+
+    Args:
+        members: the trainings; each advances by one epoch unless it diverges.
+        before_step: called with each minibatch of the first member.
+
+    Returns:
+        For each member the error if it diverged, else None.
+    """
+    first, n = members[0], len(members)
+    size = n_together(
+        first.training.model, first.data.x_train[:1], first.assignment.plan.batch_size, n
+    )
+    errors = _train_group(members[:size], before_step)
+    for start in range(size, n, size):
+        errors += _train_group(members[start : start + size], None)
+    return errors
+
+
+def _train_group(
+    members: Sequence[Member], before_step: Callable[[Tensor, Tensor], float] | None
+) -> list[DivergedError | None]:
+    """Run one epoch of each as one program."""
     started = time.perf_counter()
-    plan, model, epoch = assignment.plan, state.model, state.epoch + 1
-    rate = learning_rate(plan, epoch)
-    for group in state.optimiser.param_groups:
-        group["lr"] = rate * group["relative"]
-    n_data = len(data.x_train)
-    parameters = list(model.parameters())
+    counts = [len(member.data.x_train) for member in members]
+    # Those with fewer steps leave first, so that the others are always the first rows.
+    places = sorted(range(len(members)), key=lambda k: -counts[k])
+    first = places.index(0)
+    watch = None if before_step is None else _Watch(before_step, first)
+    sums = _run_steps([members[k] for k in places], watch).tolist()
+    aside = 0.0 if watch is None else watch.seconds
+    seconds = time.perf_counter() - started - aside
+    errors_of: dict[int, DivergedError | None] = {}
+    for k, nll_sum in zip(places, sums, strict=True):
+        share = seconds * counts[k] / sum(counts)
+        errors_of[k] = _end_epoch(members[k], nll_sum / counts[k], share)
+    return [errors_of[k] for k in range(len(members))]
+
+
+@dataclass
+class _Watch:
+    """Shows the minibatches of one member, and adds up the seconds that takes."""
+
+    show: Callable[[Tensor, Tensor], float]
+    member: int
+    seconds: float = 0.0
+
+    def __call__(self, batch: Batch) -> None:
+        if self.member < len(batch.sizes):
+            size = batch.sizes[self.member]
+            self.seconds += self.show(batch.x[self.member, :size], batch.y[self.member, :size])
+
+
+def _run_steps(members: Sequence[Member], watch: _Watch | None) -> Tensor:
+    """Take the steps of an epoch; return the summed nll of each member [K], nats, float64.
+
+    No number is read from the device; indices and scalars are copied to it once per epoch.
+    """
+    plan = members[0].assignment.plan
+    states = [member.training for member in members]
+    orders = [_order(member) for member in members]
+    rates = [learning_rate(plan, state.epoch + 1) for state in states]
+    device = members[0].data.x_train.device
+    spreads = [_spread(state, plan) for state in states]
+    totals = torch.zeros(len(members), dtype=torch.float64, device=device)
+    decay = [
+        _weight_decay(state, unit**2 / (plan.likelihood_power * len(order)), rate)
+        for state, unit, order, rate in zip(states, spreads, orders, rates, strict=True)
+    ]
+    models = [state.model.train() for state in states]
+    with Program(models, [state.optimiser for state in states], plan) as program:
+        program.begin_epoch(rates, decay, [-(-len(o) // plan.batch_size) for o in orders])
+        all_one = all(unit == 1 for unit in spreads)
+        spread = None if all_one else program.theta.new_tensor(spreads)
+        for batch in minibatches([m.data for m in members], orders, plan.batch_size):
+            if watch is not None:
+                watch(batch)
+            n = len(batch.sizes)
+            units = None if spread is None else spread[:n]
+            nll = nll_means(program.outputs(batch.x), batch, plan, units)
+            batch.add_sums(totals[:n], nll.detach())
+            program.step((nll if units is None else units.square() * nll).sum(), batch)
+    return totals
+
+
+def _order(member: Member) -> Tensor:
+    """Return the order of the data in the next epoch [n], the same for every device."""
+    seed = member.assignment.derived_seed("order", member.training.epoch + 1)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(len(member.data.x_train), generator=generator)
+
+
+def _spread(state: Training, plan: TrainingPlan) -> float:
+    """Return the noise s or the temperature T."""
+    return state.noise_std if plan.likelihood == "gaussian" else state.temperature
+
+
+def _end_epoch(member: Member, mean: float, seconds: float) -> DivergedError | None:
+    """Count an epoch and append its point to the curve; or return why it diverged."""
+    state, plan = member.training, member.assignment.plan
     gaussian = plan.likelihood == "gaussian"
-    scale = (state.noise_std if gaussian else state.temperature) ** 2
-    decay = _weight_decay(state, scale / (plan.likelihood_power * n_data), rate)
-    order = torch.Generator().manual_seed(assignment.derived_seed("order", epoch))
-    likelihood = likelihood_of(plan, state.noise_std, state.temperature)
-    nll_sum = torch.zeros((), dtype=torch.float64, device=data.x_train.device)
-    model.train()
-    aside = 0.0
-    for index in batches(n_data, plan.batch_size, order):
-        rows = index.to(data.x_train.device)
-        x, y = data.x_train[rows], data.y_train[rows]
-        if before_step is not None:
-            aside += before_step(x, y)
-        loss = likelihood.nll_mean(model(x), y)
-        nll_sum += loss.detach().double() * len(rows)
-        state.optimiser.zero_grad(set_to_none=True)
-        (scale * loss).backward()  # type: ignore[no-untyped-call]
-        with torch.no_grad():
-            for parameter, strength in zip(parameters, decay, strict=True):
-                if parameter.grad is not None:
-                    parameter.grad.addcmul_(parameter, strength)
-        if plan.gradient_clip:
-            nn.utils.clip_grad_norm_(parameters, plan.gradient_clip)
-        state.optimiser.step()
-    mean = nll_sum.item() / n_data
-    limit = loss_limit(plan, state.noise_std, data.n_outputs)
+    epoch = state.epoch + 1
+    limit = loss_limit(plan, state.noise_std, member.data.n_outputs)
     if not mean <= limit:
-        raise DivergedError(
+        return DivergedError(
             f"the training loss is {mean:.6g} nats per datum in epoch {epoch}, but at most "
             f"{limit:.3g} is allowed"
         )
     state.epoch = epoch
-    seconds = time.perf_counter() - started - aside
     state.train_seconds += seconds
     state.curve.append(
         CurvePoint(
             epoch=epoch,
             train_nll_per_datum=mean,
-            learning_rate=rate,
+            learning_rate=learning_rate(plan, epoch),
             seconds=seconds,
             noise_std=state.noise_std if gaussian else None,
             temperature=None if gaussian else state.temperature,
         )
     )
+    return None
 
 
 def loss_limit(plan: TrainingPlan, noise_std: float, n_outputs: int) -> float:
@@ -194,13 +292,8 @@ def loss_limit(plan: TrainingPlan, noise_std: float, n_outputs: int) -> float:
     return 0.5 * n_outputs * (_ABSURD / noise_std**2 + log_variance)
 
 
-def _weight_decay(state: Training, per_datum: float, rate: float) -> list[Tensor]:
-    """Return the factors of θ in the gradient, [] or of the shape of each parameter tensor."""
-    parameters = list(state.model.parameters())
+def _weight_decay(state: Training, per_datum: float, rate: float) -> Tensor:
+    """Return the factors of θ in the gradient [P], float64."""
     # At most half the inverse learning rate: beyond it a step overshoots zero.
     decay = (state.prior_precision * per_datum).clamp(max=0.5 / rate)
-    parts = Precisions(decay, [p.numel() for p in parameters]).by_tensor()
-    return [
-        part.to(p) if part.ndim == 0 else part.to(p).view_as(p)
-        for part, p in zip(parts, parameters, strict=True)
-    ]
+    return Precisions(decay, [p.numel() for p in state.model.parameters()]).of_each_parameter()

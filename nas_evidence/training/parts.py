@@ -5,10 +5,11 @@ score is of the whole procedure as used on all data. The order of the data is th
 architecture, so that architectures are compared on the same parts, and differs between replicates.
 
 A slice goes up to the next evaluation, as in the main training: a killed trial loses at most one
-slice, and a slow one is not mistaken for a hung one.
+slice, and a slow one is not mistaken for a hung one. Trainings that do not depend on each other go
+side by side, as one program (`together.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.models import build
 from nas_evidence.spec import Assignment, derive_seed
 from nas_evidence.training.checkpoint import restore, state_of
-from nas_evidence.training.loop import Training, begin, train_epoch
+from nas_evidence.training.loop import DivergedError, Member, Training, begin, train_epochs
 from nas_evidence.training.online import update_and_follow
 from nas_evidence.training.settling import Settling, begin_settling, load_settling, settle_slice
 
@@ -98,14 +99,63 @@ def train_slice(run: Run, part: Part) -> bool:
     Raises:
         DivergedError: as in the main training.
     """
+    over = train_slices([run], [part])[0]
+    if isinstance(over, DivergedError):
+        raise over
+    return over
+
+
+def train_slices(runs: Sequence[Run], parts: Sequence[Part]) -> list[bool | DivergedError]:
+    """Do `train_slice` for some runs of one architecture, with their epochs side by side.
+
+    Runs that have diverged or are over must not be passed again. The group, and with it the last
+    digits of each, is then a function of the assignment.
+
+    Args:
+        runs: those not settling must have done equally many epochs.
+        parts: the part of each.
+
+    Returns:
+        For each whether it is over, or the error if it diverged.
+    """
+    found: dict[int, bool | DivergedError] = {}
+    for k, (run, part) in enumerate(zip(runs, parts, strict=True)):
+        if run.settling is not None:
+            found[k] = settle_slice(run.settling, run.training, part.data, part.assignment)
+    training = [k for k in range(len(runs)) if k not in found]
+    for k, error in _train_to_evaluation(runs, parts, training).items():
+        try:
+            found[k] = _update(runs[k], parts[k]) if error is None else error
+        except DivergedError as late:
+            found[k] = late
+    return [found[k] for k in range(len(runs))]
+
+
+def _train_to_evaluation(
+    runs: Sequence[Run], parts: Sequence[Part], chosen: Sequence[int]
+) -> dict[int, DivergedError | None]:
+    """Train the chosen runs up to the next evaluation; return who diverged, and how."""
+    members = {k: Member(runs[k].training, parts[k].data, parts[k].assignment) for k in chosen}
+    found: dict[int, DivergedError | None] = dict.fromkeys(chosen)
+    if not members:
+        return found
+    first = members[chosen[0]]
+    epoch, plan = first.training.epoch, first.assignment.plan
+    due = next(e for e in plan.evaluation_epochs() if e > epoch)
+    for _ in range(epoch, due):
+        alive = [k for k in chosen if found[k] is None]
+        if not alive:
+            break
+        errors = train_epochs([members[k] for k in alive])
+        found |= dict(zip(alive, errors, strict=True))
+    return found
+
+
+def _update(run: Run, part: Part) -> bool:
+    """Update the hyperparameters; after the last epoch begin to settle. Tell if it is over."""
     training, plan = run.training, part.assignment.plan
-    if run.settling is not None:
-        return settle_slice(run.settling, training, part.data, part.assignment)
-    due = next(epoch for epoch in plan.evaluation_epochs() if epoch > training.epoch)
-    while training.epoch < due:
-        train_epoch(training, part.data, part.assignment)
     # The last update of a classifier would change no parameter.
-    if part.learn and (due < plan.epochs or plan.likelihood == "gaussian"):
+    if part.learn and (training.epoch < plan.epochs or plan.likelihood == "gaussian"):
         update_and_follow(training, part.data, part.assignment)
     if not (training.ended or training.epoch == plan.epochs):
         return False

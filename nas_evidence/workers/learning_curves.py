@@ -27,6 +27,8 @@ class SimulatedTrial:
     train_nll           epoch -> mean loss of that epoch, nats per datum
     status, ends_at     how it ends and after which epoch; None for the last one
     costs               n_parameters, flops, latency_seconds, memory_bytes, where known
+    slices_before       slices of trainings on parts of the data, before the first epoch, and the
+    slice_seconds_before  time of one; an attempt that starts over repeats them
     share, needs_share  share of a GPU that is estimated, and that it really needs; 0 on a CPU
     """
 
@@ -37,6 +39,8 @@ class SimulatedTrial:
     status: TrialStatus = TrialStatus.COMPLETE
     ends_at: int | None = None
     costs: Mapping[str, float] = field(default_factory=dict)
+    slices_before: int = 0
+    slice_seconds_before: float = 0.0
     share: float = 0.0
     needs_share: float = 0.0
     test_accuracy: float | None = None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import ray._private.node as ray_node
 import ray._private.worker as ray_worker
 from ray.exceptions import (
     ActorDiedError,
@@ -275,6 +276,8 @@ class RayExecutor:
         ours = {"num_cpus": resources.workers * resources.cpus, "include_dashboard": False}
         with signals_deferred(), stderr_to(self._logs / "ray.log"):
             self._until_close.enter_context(_prints_to(self._logs / "ray.log"))
+            if address is None:
+                self._until_close.enter_context(_only_what_trials_need())
             try:
                 ray.init(
                     address=address or "local",
@@ -388,6 +391,24 @@ class RayExecutor:
                     f"the cluster counts {sum(n.gpus for n in with_gpus)} GPUs, but torch finds "
                     "none there; install torch for CUDA, or set gpus = 0 in [resources]."
                 )
+
+
+@contextmanager
+def _only_what_trials_need() -> Iterator[None]:
+    """Start a local cluster without its dashboard server and the monitor of its autoscaler.
+
+    Nothing here asks either; each is a process that takes about a second of CPU time and 100 MB,
+    and `ray.init` waits for the former even with `include_dashboard=False`.
+    """
+    unused = ("start_api_server", "start_monitor")
+    before = {name: getattr(ray_node.Node, name) for name in unused}
+    for name in unused:
+        setattr(ray_node.Node, name, lambda self, **_: None)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(ray_node.Node, name, method)
 
 
 @contextmanager

@@ -24,6 +24,8 @@ _LOG = logging.getLogger(__name__)
 PATIENCE = 30.0
 #: Failed starts in a row before giving up; about half a minute with the pauses in between.
 MAX_FAILED_STARTS = 5
+#: Seconds that a worker serves at least, however many trials it has run: a new one imports torch.
+LEAST_LIFE = 600.0
 #: Longest pause after a failed start before the next try, seconds.
 LONGEST_PAUSE = 60.0
 
@@ -267,6 +269,7 @@ class Pool:
         growth = answer.resident_bytes - worker.baseline_bytes
         if answer.must_go:
             return answer.must_go
-        if worker.n_trials >= TRIALS_PER_WORKER:
+        lived = time.monotonic() - (worker.ready_at or 0.0)
+        if worker.n_trials >= TRIALS_PER_WORKER and lived >= LEAST_LIFE:
             return f"{worker.n_trials} trials"
         return f"grew by {growth} bytes" if growth > WORKER_GROWTH_BYTES else ""

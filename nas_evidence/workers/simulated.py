@@ -75,6 +75,7 @@ class _Running:
     status: TrialStatus = TrialStatus.RUNNING
     cause: str = ""
     slice_seconds: float = 0.0
+    slices_before: int = 0
     curve: list[CurvePoint] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
 
@@ -144,8 +145,12 @@ class SimulatedExecutor:
         running = self._running[trial_id]
         fault = self._faults(running.launch.assignment, running.epoch)
         last = running.trial.ends_at or running.launch.assignment.plan.epochs
-        n_epochs = max(0, min(until_epoch, last) - running.epoch)
-        seconds = n_epochs * running.trial.seconds_per_epoch / self._speeds[running.worker]
+        before = running.epoch == 0 and running.slices_before < running.trial.slices_before
+        running.slices_before += before
+        n_epochs = 0 if before else max(0, min(until_epoch, last) - running.epoch)
+        seconds = n_epochs * running.trial.seconds_per_epoch
+        seconds += before * running.trial.slice_seconds_before
+        seconds /= self._speeds[running.worker]
         seconds *= math.exp(self._spread * self._random.gauss(0, 1))
         seconds *= fault.factor if fault and fault.kind == "slow" else 1.0
         if fault and fault.kind == "lost":
@@ -349,13 +354,17 @@ def _evaluations(running: _Running) -> list[Evaluation]:
     assignment, trial, found = running.launch.assignment, running.trial, running.evaluations
     n, curve = trial.n_data, _curve(running)
     done = found[-1].epoch if found else 0
+    complete = trial.status is TrialStatus.COMPLETE
+    last = (trial.ends_at or assignment.plan.epochs) if complete else None
     for epoch in assignment.plan.evaluation_epochs():
         if not done < epoch <= running.epoch:
             continue
         scores = [
             EvidenceEstimate(estimator=name, value=score * n, per_datum=score)
             for name, score in trial.scores(epoch).items()
-            if name in assignment.estimators and declared(name).on_request
+            if name in assignment.estimators
+            and declared(name).on_request
+            and (epoch == last or name in assignment.followed or not declared(name).is_laplace)
         ]
         known = {name: -loss for name, loss in vars(curve[epoch - 1]).items() if loss is not None}
         known["n_parameters"] = trial.costs.get("n_parameters")

@@ -13,6 +13,7 @@ from nas_evidence.training.cost import cost_of
 from nas_evidence.trial import Trial, device_for
 from nas_evidence.workers.packing import MEMORY_FRACTION
 from nas_evidence.workers.protocol import Launch, Verdict
+from nas_evidence.workers.reproducible import make_reproducible
 
 
 class Worker:
@@ -30,8 +31,8 @@ class Worker:
         self, arrays: ArrayData, resources: ResourceSpec, *, gpu_share: float = 1.0
     ) -> None:
         torch.set_num_threads(resources.cpus)
-        torch.backends.cudnn.benchmark = False
         device = device_for(resources.gpus)
+        make_reproducible(device)
         self._gpu_share = gpu_share if device.type == "cuda" else 0.0
         if 0 < self._gpu_share < 1:
             torch.cuda.set_per_process_memory_fraction(self._gpu_share * MEMORY_FRACTION)
@@ -84,6 +85,7 @@ def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
     """Return the memory in bytes of a trial and its data, on the device unless memory-mapped."""
     shape, n_outputs = arrays.input_shape, arrays.n_outputs
     plan, estimators = assignment.plan, assignment.estimators
-    cost = cost_of(assignment.architecture, shape, n_outputs, plan, estimators)
+    n_data = len(arrays.x_train)
+    cost = cost_of(assignment.architecture, shape, n_outputs, plan, estimators, n_data)
     inputs = (x for x in (arrays.x_train, arrays.x_test) if isinstance(x, np.ndarray))
     return cost.memory_bytes + sum(4 * x.size for x in inputs)  # float32

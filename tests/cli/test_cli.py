@@ -22,8 +22,8 @@ from nas_evidence.store import read_table
 pytestmark = pytest.mark.slow
 
 VERBS = (
-    "search", "resume", "status", "show", "validate", "report", "export", "submit", "attach",
-    "logs", "cancel",
+    "search", "resume", "init", "status", "show", "validate", "report", "export", "predict",
+    "submit", "attach", "logs", "cancel", "check-family",
 )  # fmt: skip
 INLINE = ("--executor", "inline")
 
@@ -142,7 +142,14 @@ def test_a_finished_study_is_looked_at_without_torch_ray_and_optuna(
 
 def test_validate_says_what_the_study_is(home: Path) -> None:
     text = run("validate", "tiny.toml", "--set", "n_trials=7", folder=home).stdout
-    assert text == "tiny: valid; 7 trials over mlp, linear on npz, ranked by diag_ef\n"
+    assert text.splitlines() == [
+        "tiny: valid; 7 trials over mlp, linear on npz, ranked by diag_ef",
+        "classification, 3 classes: 0, 1, 2; --task regression to change",
+        "rows: 120 for training, 60 for the report's test",
+        "data: 120 training rows, 60 test rows, inputs 6, 3 classes",
+        "memory: 0.00288 MB of training inputs in each of the workers",
+        "time: less than a minute",
+    ]
 
 
 def test_validate_reports_every_mistake_once_with_its_place(tmp_path: Path) -> None:
@@ -161,7 +168,6 @@ def test_validate_reports_every_mistake_once_with_its_place(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("study", "said"),
     [
-        (TINY.replace("{data}", "{data}.gone"), "data.npz.gone"),
         (TINY.replace('"npz"\npath = "{data}"', '"fashion_mnist"'), "fashion_mnist"),
     ],
 )
@@ -176,6 +182,11 @@ def test_missing_data_is_one_line_and_the_folder_is_there(
     assert said in process.stderr
     assert load_study(tmp_path / "s" / "study.toml") == load_study(path)
     assert run("status", "s", folder=tmp_path).stdout.startswith("tiny: stopped, 0 of 4 trials")
+    own = write_study(tmp_path, TINY.replace("{data}", "{data}.gone"))
+    process = run("search", own, "--out", "own", folder=tmp_path, code=2)
+    assert process.stderr.count("\n") == 1
+    assert "data.npz.gone" in process.stderr
+    assert not (tmp_path / "own").exists()
 
 
 @pytest.mark.slow
@@ -199,8 +210,8 @@ def test_the_folder_comes_before_torch_and_a_study_without_trials_can_be_resumed
 
 def test_a_search_says_what_comes_what_came_and_how_to_go_on(home: Path) -> None:
     lines = (home / "search.out").read_text().splitlines()
-    first = r"tiny: 4 trials, less than a minute, 1 worker, (CPU|GPU) -> done"
-    assert re.fullmatch(first, lines[0])
+    assert lines.pop(0) == "tiny: 4 trials, 1 worker -> done"
+    assert re.fullmatch(r"tiny: less than a minute on the (CPU|GPU)", lines[0])
     # One line a trial: a hundred trials stay far below two hundred lines.
     for number, line in enumerate(lines[1:5], start=1):
         assert re.match(rf"\[{number}/4\] trial \d (linear -|mlp \d+/1) complete diag_ef=-", line)

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from PIL import Image
 
 from nas_evidence.data import DATASETS, load
 from nas_evidence.data.tensors import to_tensors
+from nas_evidence.dataset_spec import OWN_DATA
 from nas_evidence.models import infeasible
 from nas_evidence.spec import DATASET_NAMES, ArchitectureSpec, DatasetSpec
 
@@ -27,9 +30,30 @@ def own_file(tmp_path: Path) -> Path:
     return path
 
 
+def own_table(folder: Path) -> Path:
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame(generator.normal(size=(200, 3)), columns=["a", "b", "c"])
+    frame["y"] = np.arange(200) % 4
+    frame.to_csv(folder / "own.csv", index=False)
+    return folder / "own.csv"
+
+
+def own_images(folder: Path) -> Path:
+    generator = np.random.default_rng(0)
+    for i in range(200):
+        home = folder / "own" / f"class{i % 4}"
+        home.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (5, 6), dtype=np.uint8)).save(home / f"{i}.png")
+    return folder / "own"
+
+
 def spec(name: str, path: Path | str) -> DatasetSpec:
-    sizes = {"max_train": N_TRAIN, "max_test": N_TEST}
-    return DatasetSpec(name=name, path=str(path) if name == "npz" else None, **sizes)
+    more: dict[str, object] = {"max_train": N_TRAIN, "max_test": N_TEST}
+    if name in OWN_DATA:
+        more["path"] = str(path)
+    if name in ("table", "images"):
+        more["test_fraction"] = 0.4
+    return DatasetSpec(name=name, target="y" if name == "table" else None, **more)
 
 
 def test_the_registry_and_the_study_file_know_the_same_names() -> None:
@@ -44,7 +68,8 @@ def test_it_is_what_was_asked_for_and_the_same_every_time(
     root = None
     if name in FILES:
         root = str(request.getfixturevalue("shared") / FILES[name])
-    asked = spec(name, own_file)
+    own = {"table": own_table, "images": own_images}
+    asked = spec(name, own[name](own_file.parent) if name in own else own_file)
     try:
         data, again = (load(asked, seed=3, data_root=root) for _ in range(2))
     except ValueError as error:
@@ -88,5 +113,5 @@ def test_missing_files_are_one_error_that_names_the_set_and_the_remedy(
     name: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=rf"{name}(.|\n)*--data-root"):
-        load(spec(name, tmp_path / "gone.npz"), seed=0, data_root=str(tmp_path))
+        load(spec(name, tmp_path / "gone.csv"), seed=0, data_root=str(tmp_path))
     assert not list(tmp_path.iterdir())

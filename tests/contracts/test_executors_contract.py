@@ -120,6 +120,7 @@ def launch(trial_id: int, folder: Path, attempt: int = 1, resume: Path | None = 
         dataset=DATA,
         plan={"epochs": EPOCHS, "batch_size": 32, "settle": 0, "online": {"every": 2}},
         estimators=("diag_ef", "kfac_ggn_mc"),
+        followed=("diag_ef",),
         limits=LimitSpec(n_parameters=100_000),
         seed=7 + trial_id,
     )

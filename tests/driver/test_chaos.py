@@ -45,6 +45,7 @@ STUDY = StudySpec.model_validate(
         "name": "chaos",
         "objective": "kfac_ggn",
         "n_trials": 200,
+        "finalists": 0,
         "scheduling": "batch",
         "batch": 10,
         "dataset": {"name": "digits"},

@@ -88,6 +88,7 @@ def study() -> StudySpec:
             "name": "long",
             "objective": "kfac_ggn",
             "n_trials": N_TRIALS,
+            "finalists": 0,
             "dataset": {"name": "digits"},
             "family": {"mlp": domains},
             "plan": {"epochs": EPOCHS, "online": {"every": 1}},

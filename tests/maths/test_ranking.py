@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from nas_evidence.maths.pareto import on_front
-from nas_evidence.maths.posterior import bayes_factor_words, posterior_weights
 from nas_evidence.maths.ranking import (
     MIN_PAIRS,
     Floats,
@@ -25,7 +24,6 @@ from nas_evidence.maths.ranking import (
     spearman,
 )
 from nas_evidence.maths.replay import cohort, stopping_rungs
-from nas_evidence.maths.seeds import CONFIDENCE, certainty
 
 PUBLISHED = [
     ("c9_cifar10", 0.9718, 0.30, 0.961),
@@ -224,7 +222,7 @@ def test_spearman_alone_says_what_rank_statistics_says() -> None:
     assert spearman(0 * x, y, plan=plan) is None
 
 
-# --- pareto front, seeds, replay of pruning ------------------------------------------------------
+# --- pareto front, replay of pruning ------------------------------------------------------
 
 
 @settings(max_examples=40, deadline=None)
@@ -235,34 +233,6 @@ def test_the_front_is_what_nothing_dominates(seed: int, k: int) -> None:
         not any((other >= one).all() and (other > one).any() for other in points) for one in points
     ]
     assert on_front([tuple(point) for point in points.tolist()]) == expected
-
-
-def test_certainty_of_two_means_is_the_t_distribution() -> None:
-    first, second = np.array([1.0, 1.4, 1.2]), np.array([0.8, 1.2, 0.7])
-    sure = certainty([first, second], seed=0)
-    assert sure is not None
-    expected = stats.ttest_ind(first, second, alternative="greater").pvalue
-    assert_allclose(sure.beats_second, 1 - expected, atol=0.02)  # 4,000 draws: 3 sigma below 0.02
-    pooled = np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / 2)
-    assert_allclose(sure.spread, pooled)
-    assert sure.degrees_of_freedom == 4
-
-
-def test_clear_leads_leave_one_candidate_and_equal_means_leave_many() -> None:
-    clear = certainty([[3.0, 3.01], [2.0], [1.0, 1.01]], seed=0)
-    assert clear is not None
-    assert clear.candidates == (0,)
-    assert (clear.rank_low, clear.rank_high) == ((1, 2, 3), (1, 2, 3))
-    even = certainty([[0.0, 1.0]] * 10, seed=0)
-    assert even is not None
-    assert len(even.candidates) >= CONFIDENCE * 10 - 1
-    assert even.rank_low[0] <= 2
-    assert even.rank_high[0] >= 9
-
-
-@pytest.mark.parametrize("values", [[], [[1.0, 2.0]], [[1.0], [2.0]]])
-def test_without_replicates_nothing_is_said_of_certainty(values: list[list[float]]) -> None:
-    assert certainty(values, seed=0) is None
 
 
 def test_a_cohort_keeps_the_best_share_and_ties_share_a_verdict() -> None:
@@ -332,29 +302,3 @@ def test_the_spread_of_a_random_order_is_that_of_shuffles() -> None:
     tau = [stats.kendalltau(one, target).statistic for one in shuffles[:500]]
     assert_allclose(found.rho_interval.high, np.quantile(np.abs(rho), 0.95), rtol=0.08)
     assert_allclose(found.tau_interval.high, np.quantile(np.abs(tau), 0.95), rtol=0.12)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6), temperature=st.floats(0.1, 1e4)
-)
-def test_weights_sum_to_one_and_keep_ratios(values: list[float], temperature: float) -> None:
-    weights = posterior_weights(values, temperature=temperature)
-    assert_allclose(weights.sum(), 1)
-    for i in range(len(values)):
-        ratio = np.exp(np.clip((values[i] - max(values)) / temperature, -700, 0))
-        assert_allclose(weights[i], ratio * weights.max(), atol=1e-12)
-
-
-def test_words_change_at_two_six_and_ten_of_twice_the_log_bayes_factor() -> None:
-    words = [bayes_factor_words(value) for value in (1.0, 1.01, 3.0, 3.01, 5.0, 5.01)]
-    assert words == [
-        "hardly worth a mention", "positive", "positive", "strong", "strong", "very strong",
-    ]  # fmt: skip
-
-
-def test_the_probabilities_of_being_best_sum_to_one_in_the_order_of_the_means() -> None:
-    sure = certainty([[3.0, 3.4], [2.9, 3.1], [1.0, 1.2]], seed=0)
-    assert sure is not None
-    assert_allclose(sum(sure.best), 1)
-    assert list(sure.best) == sorted(sure.best, reverse=True)

@@ -3,7 +3,7 @@ import reference
 import torch
 from torch.testing import assert_close
 
-from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker, Rotated, Rows
+from nas_evidence.maths.blocks import Dense, Diagonal, FewInputs, Kronecker, Rotated, Rows
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 
 DELTA = torch.tensor([0.3, 2.0], dtype=torch.float64)
@@ -19,6 +19,10 @@ def _kronecker(groups: int) -> tuple[Kronecker, torch.Tensor]:
     b = torch.stack([_gram(7, 2, seed=9 + i) for i in range(groups)])
     dense = torch.block_diag(*[0.2 * torch.kron(y, x) for x, y in zip(a, b, strict=True)])
     return Kronecker(a, b, n_data=5, n_positions=1), dense
+
+
+def _few_inputs(rows: torch.Tensor, kronecker: Kronecker) -> torch.Tensor:
+    return 0.1 * torch.kron(kronecker.gradients[0], rows.T @ rows)
 
 
 def _structures() -> dict[str, tuple[BlockDiagonal, list[torch.Tensor]]]:
@@ -37,6 +41,7 @@ def _structures() -> dict[str, tuple[BlockDiagonal, list[torch.Tensor]]]:
         "diagonal": (Diagonal(diagonal), torch.diag(diagonal)),
         "dense": (Dense(dense), dense),
         "rows": (Rows(few), few.T @ few),
+        "few inputs": (FewInputs(few, kronecker.gradients, 5, 2), _few_inputs(few, kronecker)),
         "kronecker": (kronecker, kronecker_dense),
         "grouped": (grouped, grouped_dense),
         "rotated": (

@@ -214,7 +214,8 @@ def test_a_new_process_goes_on_as_the_old_one_would_have(tmp_path: Path, name: s
 
 
 def test_the_order_of_telling_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_HISTORY", 15)
+    monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_LEARNT", 15)
+    monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_BEST", 4)
 
     def after(order: Callable[[list[int]], list[int]]) -> list[str]:
         proposer = Proposer(study(), IN_MEMORY)
@@ -261,17 +262,6 @@ def shown(spec: StudySpec, results: list[tuple[ArchitectureSpec, Told | None]]) 
     for number, (architecture, result) in enumerate(results):
         learner.show(number, architecture, result)
     return learner
-
-
-def test_only_the_last_finished_trials_are_learnt_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = list(islice(quasi_random_points(study(family=WIDE)), 1, 31))
-    old = [(p, Told((-score(p),))) for p in points]
-    new = [(p, whole(p)) for p in points]
-    spec = study(family=WIDE)
-    monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_HISTORY", 30)
-    assert draws(shown(spec, old + new)) == draws(shown(spec, new))
-    monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_HISTORY", 31)
-    assert draws(shown(spec, old + new)) != draws(shown(spec, new))
 
 
 def test_draws_follow_the_values() -> None:

@@ -27,6 +27,7 @@ from nas_evidence.record import (
     TrialRecord,
     TrialStatus,
 )
+from nas_evidence.reporting import study as study_module
 from nas_evidence.reporting.correlations import COLUMNS
 from nas_evidence.reporting.study import ReportPaths, build_report
 from nas_evidence.reporting.table import TableReport, rank_table_report
@@ -220,7 +221,7 @@ def test_the_headline_names_winner_yardstick_and_statuses(page: str) -> None:
     winner = max(records, key=lambda r: r.final_estimate("kfac_ggn").value)  # type: ignore[union-attr]
     values = winner.architecture.values
     text = without_scripts(page)
-    headline = text[text.index('id="headline"') : text.index('id="ranking"')]
+    headline = text[text.index('id="headline"') : text.index('id="pictures"')]
     assert f"{winner.architecture.family}, depth {values['depth']}" in headline
     assert f"{winner.test_accuracy:.4f}" in headline
     assert "22 complete, 1 diverged, 1 infeasible" in headline
@@ -230,7 +231,7 @@ def test_the_headline_names_winner_yardstick_and_statuses(page: str) -> None:
 
 def test_trials_that_are_not_complete_never_rank_but_are_explained(page: str) -> None:
     text = without_scripts(page)
-    ranking = text[text.index('id="ranking"') : text.index('id="posterior"')]
+    ranking = text[text.index('id="ranking"') : text.index('id="trust-section"')]
     assert ranking.count("<tr data-family=") == 22
     drawn = [len(t["x"]) for t in figures(page)["scatter"]["data"] if "text" in t]
     assert drawn == [7, 1, 7, 7]
@@ -241,24 +242,30 @@ def test_trials_that_are_not_complete_never_rank_but_are_explained(page: str) ->
 
 
 def test_sections_come_in_the_order_of_the_questions(page: str, paths: ReportPaths) -> None:
-    headings = re.findall(r"<h2>(.*?)</h2>", page)
-    assert headings == [
+    folds = re.findall(r"<summary>(.*?)[:<]", page)
+    assert folds[0] == "All architectures"
+    assert folds[1].startswith("Can this score be trusted here? kfac_ggn ")
+    assert folds[2:] == [
+        "Why this one?",
+        "Could it have been cheaper?",
+        "What went wrong, and what it took",
+    ]
+    markdown = paths.markdown.read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)$", markdown, flags=re.MULTILINE) == [
         "Which architecture, and how sure?",
         "Can this score be trusted here?",
         "Why this one?",
         "Could it have been cheaper?",
         "What went wrong?",
     ]
-    markdown = paths.markdown.read_text(encoding="utf-8")
-    assert re.findall(r"^## (.*)$", markdown, flags=re.MULTILINE) == headings
 
 
 def test_figures_are_valid_plotly_and_each_has_a_caption(page: str) -> None:
     drawn = figures(page)
-    assert set(drawn) == {"scatter", "trust", "training", "epochs"}
+    assert set(drawn) == {"scatter", "trust", "training", "importance", "evidence", "epochs"}
     for figure in drawn.values():
         go.Figure(figure)  # raises for properties that plotly does not know
-    assert page.count("<figcaption>How to read it") == len(drawn)
+    assert page.count("<figcaption>") == len(drawn)
 
 
 def test_the_page_is_well_formed_and_asks_for_nothing(page: str) -> None:
@@ -269,7 +276,7 @@ def test_the_page_is_well_formed_and_asks_for_nothing(page: str) -> None:
         assert (attributes.get("href") or "data:").startswith(("data:", "#")), tag
     assert "default-src 'none'" in page
     assert page.count("plotly.js v") == 1
-    assert len(page.encode()) < 8e6
+    assert len(page.encode()) < 6e6
     assert "prefers-color-scheme: dark" in page
     assert "nan" not in without_scripts(page).replace("became nan", "")
 
@@ -277,7 +284,9 @@ def test_the_page_is_well_formed_and_asks_for_nothing(page: str) -> None:
 def test_the_markdown_twin_shows_static_figures_and_the_same_numbers(paths: ReportPaths) -> None:
     markdown = paths.markdown.read_text(encoding="utf-8")
     pictures = re.findall(r"!\[.*?\]\((.*?)\)", markdown)
-    assert pictures == ["trust.png", "scatter.png", "training.png", "epochs.png"]
+    assert pictures == [
+        "scatter.png", "training.png", "importance.png", "trust.png", "evidence.png", "epochs.png",
+    ]  # fmt: skip
     for picture in pictures:
         assert (paths.markdown.parent / picture).read_bytes().startswith(b"\x89PNG")
     winner = max(
@@ -375,7 +384,6 @@ def test_a_study_with_no_complete_trial_or_no_test_data_builds(tmp_path: Path) -
     ]
     page = build_report(study_folder(tmp_path / "b", blind)).html.read_text(encoding="utf-8")
     assert "undefined: only 0 with both values" in page
-    assert "best of all trials –" in page
     assert "nothing to draw" in page.lower()
 
 
@@ -385,13 +393,18 @@ def test_a_folder_without_study_file_is_refused_with_its_name(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_thousand_trials_stay_below_8_megabytes(tmp_path: Path) -> None:
-    none, some = (
+def test_a_thousand_trials_stay_below_6_megabytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = study_module.MOST_ROWS
+    monkeypatch.setattr(study_module, "MOST_ROWS", 20)
+    none, few, some = (
         build_report(study_folder(tmp_path / str(n), [trial(i) for i in range(n)])).html.stat()
-        for n in (0, 60)
+        for n in (0, 20, 60)
     )
-    growth = (some.st_size - none.st_size) / 60  # the figure of lines stops growing after 60
-    assert none.st_size + 1000 * growth < 8e6
+    shown = (few.st_size - none.st_size) / 20
+    beyond = (some.st_size - few.st_size) / 40
+    assert none.st_size + most * shown + 1000 * beyond < 6e6
 
 
 # --- any table -----------------------------------------------------------------------------------

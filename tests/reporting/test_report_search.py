@@ -24,9 +24,9 @@ from nas_evidence.record import (
     TrialRecord,
     TrialStatus,
 )
+from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.correlations import trust
 from nas_evidence.reporting.importance import importance_sentence, importances
-from nas_evidence.reporting.posterior import posterior, posterior_sentences
 from nas_evidence.reporting.problems import flags, problems, statuses
 from nas_evidence.reporting.pruning import pruning_report
 from nas_evidence.reporting.report import report_on
@@ -158,8 +158,9 @@ def test_replicates_are_one_architecture_with_its_mean_and_spread(tmp_path: Path
     assert first.trial_ids == (10, 11)
     assert (first.trial_id, second.trial_id) == (10, 21)  # the best replicate stands for it
     assert (first.rank_seeds, second.rank_seeds, third.rank_seeds) == ((1, 2), (1, 2), (3, 3))
-    assert study.certainty is not None
-    assert 0.5 < study.certainty.beats_second < 0.9
+    sure = certainty_of(study)
+    assert sure is not None
+    assert sure.best is None  # two seeds are too few
 
 
 def test_replicates_do_not_make_a_correlation_surer(tmp_path: Path) -> None:
@@ -235,7 +236,7 @@ def test_a_replay_says_what_halving_would_have_saved_and_lost(tmp_path: Path) ->
     assert said.rungs[1].winner_kept
     text = " ".join(said.sentences)
     assert "pruned at epoch 5" in text
-    assert "10.00 points of test_accuracy behind" in text
+    assert "0.100 nats per datum of test_nll_per_datum behind" in text
 
 
 def test_pruning_that_was_used_says_what_it_saved_and_whether_the_winner_was_safe(
@@ -324,7 +325,7 @@ def test_every_table_of_the_page_is_a_csv_file(tmp_path: Path) -> None:
         for path in report.glob("*.csv")
     }
     assert set(tables) == {
-        "correlations", "ranking", "posterior", "epochs", "pruning", "terms", "layers",
+        "correlations", "ranking", "yardsticks", "epochs", "pruning", "terms", "layers",
         "importance", "statuses", "problems",
     }  # fmt: skip
     assert [int(row["rank"]) for row in tables["ranking"]] == list(range(1, 9))
@@ -350,23 +351,6 @@ def test_every_trial_can_be_compared_those_that_stand_for_their_architecture_fir
     alone = comparison(load(tmp_path / "one", records[:2]))
     assert alone is not None
     assert (len(alone.columns), gap_sentence(alone)) == (2, "")
-
-
-def test_weights_are_those_of_the_summed_evidence_and_of_that_per_datum(tmp_path: Path) -> None:
-    study = load(tmp_path, [record(key, key) for key in range(8)])
-    found = posterior(study)
-    quality = np.array(sorted(QUALITY, reverse=True))
-    assert [one.rank for one in found] == list(range(1, 9))
-    for name, temperature in (("raw", 1.0), ("tempered", float(N_DATA))):
-        weights = np.exp(N_DATA * quality / temperature)
-        assert_allclose([getattr(one, name) for one in found], weights / weights.sum())
-    assert_allclose(found[1].behind, N_DATA * 0.1)
-    assert (found[0].words, found[1].words, found[0].best) == ("", "very strong", None)
-    said = " ".join(posterior_sentences(study, found))
-    assert "is very strong: a log Bayes factor of 10.0 nats" in said
-    assert "nearly one-hot" in said
-    assert "which needs replicates" in said
-    assert posterior(load(tmp_path / "sotl", [record(0, 0)], objective="sotl")) == []
 
 
 def test_what_sets_the_best_apart_is_named_and_what_does_not_is_not(tmp_path: Path) -> None:
@@ -434,7 +418,7 @@ def test_a_report_reads_the_tables_once_and_computes_nothing_twice(
         monkeypatch.setattr(module, name, call)
 
     counted(tables_module, "read_tables")
-    names = ("trust", "early_trust", "pruning_report", "posterior", "importances", "comparison",
+    names = ("trust", "early_trust", "pruning_report", "certainty_of", "importances", "comparison",
              "problems", "flags", "statuses")  # fmt: skip
     for name in names:
         counted(report_module, name)

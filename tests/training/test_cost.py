@@ -93,7 +93,19 @@ def test_memory_grows_with_width_depth_batch_kinds_and_optimiser() -> None:
     for sizes in (widths, depths, batches, kinds, optimisers):
         assert sizes == sorted(set(sizes)), sizes
     per_parameter = [b - a for a, b in pairwise(optimisers)]
-    assert per_parameter == [4 * n_parameters(MLP, (1, 28, 28), 10)] * 2
+    # Kept by the optimiser, and once more while steps are taken.
+    assert per_parameter == [2 * 4 * n_parameters(MLP, (1, 28, 28), 10)] * 2
+
+
+def test_networks_that_train_side_by_side_need_the_memory_of_all() -> None:
+    plan = TrainingPlan(batch_size=16384)
+    alone, two, eight = (
+        memory(CNN, plan, *s) for s in ((), ("two_fold",), ("two_fold", "five_fold", "heldout_10"))
+    )
+    assert two == 2 * alone
+    assert eight == 8 * alone
+    assert memory(CNN, plan, "two_fold_accuracy", "two_fold") == two
+    assert memory(CNN, plan.model_copy(update={"folds": 1}), "two_fold") == alone
 
 
 def test_every_draw_of_a_monte_carlo_kind_is_kept() -> None:

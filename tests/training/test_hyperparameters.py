@@ -3,6 +3,7 @@
 import math
 import time
 
+import numpy as np
 import pytest
 import torch
 from cases import SPECTRAL_NORMS, case, spectral_problem
@@ -13,6 +14,7 @@ from nas_evidence.curvature import curvature_pass
 from nas_evidence.evidence.laplace import log_evidence, squared_norms
 from nas_evidence.maths.blocks import Diagonal
 from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.training import hyperparameters
 from nas_evidence.training.hyperparameters import LOG_PRECISION_RANGE, update_prior_precision
 
 NORMS = SPECTRAL_NORMS
@@ -172,3 +174,19 @@ def test_a_million_and_a_half_eigenvalues_take_milliseconds() -> None:
         _update(curvature, 1e3 * NORMS)
         seconds.append(time.perf_counter() - started)
     assert min(seconds) < 0.2  # about 0.02 on one quiet core
+
+
+def test_sums_and_bins_on_a_device_are_those_on_the_host() -> None:
+    random = torch.Generator().manual_seed(0)
+    large = torch.randn(9000, generator=random).double().exp()
+    large[:500] = 0.0  # without curvature
+    few = torch.rand(7, generator=random).double()
+    means, counts = hyperparameters._binned(large)
+    other_means, other_counts = hyperparameters._binned_on_device(large)
+    assert other_counts.tolist() == counts.tolist()
+    assert other_means == pytest.approx(means, rel=1e-13)
+    full, member, delta = [few, large, few], np.array([1, 0, 1]), np.array([0.3, 2.0])
+    host = hyperparameters._sums_on_host(full, member, delta)
+    device = hyperparameters._sums_on_device(full, member, delta)
+    for one, other in zip(host, device, strict=True):
+        assert other == pytest.approx(one, rel=1e-12)

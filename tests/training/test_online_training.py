@@ -76,6 +76,7 @@ def assignment(plan: dict[str, object], *, family: str = "mlp", estimators: tupl
         dataset=DatasetSpec(name="digits"),
         plan=TrainingPlan.model_validate({"settle": 0} | plan),
         estimators=estimators,
+        followed=estimators,
         seed=3,
     )
 

@@ -246,6 +246,7 @@ def test_a_worn_out_worker_is_replaced(
 ) -> None:
     if limit is not None:
         monkeypatch.setattr(pool_module, *limit)
+    monkeypatch.setattr(pool_module, "LEAST_LIFE", 0.0)
     pool, backend = pool_of([Node("n", 2.0, 0)])
     pool.refill()
     ready(pool)
@@ -266,6 +267,9 @@ def test_a_fresh_enough_worker_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     ready(pool)
     pool.launch(launch_of(0))
     finish(pool, 0, resident=100)
+    assert backend.ended == []
+    pool.launch(launch_of(1))
+    finish(pool, 1, resident=100)  # the second of at most two, but after a short life
     assert backend.ended == []
 
 
@@ -420,6 +424,7 @@ def test_whatever_happens_each_trial_is_taken_up_once_and_no_gpu_is_overfull(
     """Launches, answers, deaths and lost nodes in any order."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool_module, "TRIALS_PER_WORKER", 3)
+        patch.setattr(pool_module, "LEAST_LIFE", 0.0)
         play(data)
 
 

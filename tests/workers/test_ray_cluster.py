@@ -10,10 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fakes import FileProposer, Silent
 
 from nas_evidence.data import load
+from nas_evidence.driver.driver import Driver
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, ResourceSpec
+from nas_evidence.spec import (
+    ArchitectureSpec,
+    Assignment,
+    DatasetSpec,
+    ResourceSpec,
+    StudySpec,
+)
+from nas_evidence.store import finished
 from nas_evidence.workers.protocol import Launch, Lost, Verdict
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
@@ -77,6 +86,16 @@ class Toy:
             epochs=EPOCHS,
             done=epoch >= EPOCHS,
         )
+
+
+class Tight(Toy):
+    """Runs out of memory in trial 1 with less than half a GPU."""
+
+    def finish(self, verdict: Verdict | None) -> TrialRecord:
+        record = super().finish(verdict)
+        if record.trial_id == 1 and self.share < 0.5:
+            return record.model_copy(update={"status": TrialStatus.OUT_OF_MEMORY})
+        return record
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +225,50 @@ def test_trials_share_gpus_by_their_memory_and_no_gpu_is_overfull(
         shares[key] = shares.get(key, 0.0) + end.gpu_share
     assert sorted(shares.values()) == [0.875, 1.0]
     assert 0 < idle < 1
+
+
+def test_quarters_of_a_gpu_fill_it_and_a_node_without_gpus_gets_none(
+    cluster: object, tmp_path: Path
+) -> None:
+    without = cluster.add_node(num_cpus=8, num_gpus=0, object_store_memory=80 * 1024**2)
+    executor = pool(cluster, tmp_path, resources={"workers": 5, "gpus": 0.25})
+    try:
+        ends = drive(executor, [launch(trial_id) for trial_id in range(5)], together=5)
+    finally:
+        executor.close()
+        cluster.remove_node(without)
+    assert {end.gpu_share for end in ends} == {0.25}
+    places = [(where(end)["node"], *where(end)["gpus"]) for end in ends]
+    assert all(len(place) == 2 for place in places)  # each sees one GPU
+    assert without.node_id not in {node for node, _ in places}
+    assert sorted(places.count(place) for place in set(places)) == [1, 4]
+
+
+def test_a_study_tries_what_ran_out_of_memory_again_with_twice_the_share(
+    cluster: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nas_evidence.driver.driver.Proposer", FileProposer)
+    spec = StudySpec.model_validate(
+        {
+            "name": "tight",
+            "objective": "sotl",
+            "estimators": ["sotl"],
+            "n_trials": 2,
+            "dataset": DATA,
+            "family": {"mlp": {"width": {"low": 4, "high": 64}}},
+            "sampler": {"name": "random"},
+            "plan": {"epochs": EPOCHS},
+            "resources": {"workers": 2, "gpus": 0.25},
+        }
+    )
+    how = {"make_worker": Tight, "resources": {"workers": 2, "gpus": 0.25}}
+    executor = pool(cluster, tmp_path / "logs", **how)
+    try:
+        Driver(spec, tmp_path, executor, Silent()).run()
+    finally:
+        executor.close()
+    found = {row.trial_id: (row.attempt, row.gpu_share) for row in finished(tmp_path).values()}
+    assert found == {0: (1, 0.25), 1: (2, 0.5)}
 
 
 def test_workers_that_grew_and_those_that_raise_are_replaced(

@@ -1,5 +1,6 @@
 """The virtual clock: events in time order, faults as planned, results that no accident changes."""
 
+import dataclasses
 import time
 from pathlib import Path
 
@@ -252,3 +253,20 @@ def test_ten_thousand_trials_on_64_workers_take_seconds(tmp_path: Path) -> None:
     assert {record.trial_id for record in records} == set(range(10_000))
     assert len(log) > 50_000
     assert executor.idle_share() < 0.05
+
+
+def test_trainings_before_the_first_epoch_take_their_slices_and_their_time(tmp_path: Path) -> None:
+    def curves(assignment: Assignment) -> SimulatedTrial:
+        plain = dataclasses.replace(synthetic(assignment), seconds_per_epoch=1.0)
+        return dataclasses.replace(plain, slices_before=3, slice_seconds_before=10.0)
+
+    pool = SimulatedExecutor(curves, workers=1, seed=0, spread=0.0)
+    pool.launch(launch(0, tmp_path))
+    (first,) = pool.poll(1.0)
+    assert isinstance(first, SliceReport)
+    found = [first]
+    while not found[-1].done:
+        pool.advance(0, found[-1].epochs)
+        found += [event for event in pool.poll(1.0) if isinstance(event, SliceReport)]
+    assert [report.epoch for report in found] == [0, 0, 0, 0, first.epochs]
+    assert pool.now() == pytest.approx(30.0 + first.epochs)

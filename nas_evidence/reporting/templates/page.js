@@ -41,6 +41,17 @@
   draw();
   dark.addEventListener("change", draw);
 
+  // A figure in a closed fold has no width yet.
+  for (const fold of document.querySelectorAll("details")) {
+    fold.addEventListener("toggle", () => {
+      if (!fold.open) return;
+      for (const name of Object.keys(figures)) {
+        const figure = document.getElementById(name);
+        if (fold.contains(figure)) Plotly.Plots.resize(figure);
+      }
+    });
+  }
+
   // One choice of family filters the ranking and every figure that knows families.
   const buttons = [...document.querySelectorAll("[data-show-family]")];
   function show(family) {
@@ -134,6 +145,15 @@
       sort(header.closest("table"), header.cellIndex, direction);
     });
   }
+
+  // On paper nothing is folded away.
+  const folds = [...document.querySelectorAll("details")];
+  const wereOpen = folds.map(() => false);
+  addEventListener("beforeprint", () => folds.forEach((fold, i) => {
+    wereOpen[i] = fold.open;
+    fold.open = true;
+  }));
+  addEventListener("afterprint", () => folds.forEach((fold, i) => { fold.open = wereOpen[i]; }));
 
   // On paper: figures as wide as the sheet, in the colours of a light page.
   addEventListener("beforeprint", draw);

@@ -1,0 +1,370 @@
+"""Write the tables of docs/explanation/performance.md and scale.md from the results of benchmarks.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`; everything else on the
+page stays as it is. A test compares the pages with what this script writes.
+
+    python benchmarks/performance_tables.py
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+DOCS = HERE.parent / "docs" / "explanation"
+PAGES = ("performance.md", "scale.md")
+MODELS = {"mlp": "MLP", "small": "small", "3c3d": "3c3d", "resnet20": "ResNet-20"}
+KINDS = ("diag_ef", "diag_ggn_mc", "diag_ggn", "kfac_ggn_mc", "kfac_ggn")
+#: The operations of an ideal pass over those of an epoch, counted by hand from the layers.
+LIMITS: Mapping[str, Sequence[float]] = {
+    "diag_ef": (1.00, 1.00, 1.01, 1.00),
+    "diag_ggn": (2.50, 6.25, 6.05, 6.36),
+    "kfac_ggn_mc": (1.52, 1.85, 2.49, 2.18),
+    "kfac_ggn": (6.05, 4.99, 5.67, 5.15),
+}
+_TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+def load(name: str) -> Any:
+    """Return the results in a file, or None if it has not been measured."""
+    path = RESULTS / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
+
+
+def span(row: Mapping[str, Any] | None, digits: int = 2) -> str:
+    """Return median and range, or that there is none.
+
+    >>> span({"median": 1.0, "min": 0.5, "max": 2.0})
+    '1.00 [0.50, 2.00]'
+    """
+    if row is None or "median" not in row:
+        return "none"
+    low, median, high = (f"{row[key]:.{digits}f}" for key in ("min", "median", "max"))
+    return f"{median} [{low}, {high}]"
+
+
+def passes() -> str:
+    """Return our passes and the fastest peer, in training epochs."""
+    rows = load("evidence_cost_cpu.json")["rows"]
+    n_data = {row["model"]: row["n_data"] for row in rows if "n_data" in row}
+    header = ["", *(f"{title}, {n_data[model]:,} rows" for model, title in MODELS.items())]
+    lines = []
+    for kind in KINDS:
+        lines.append([f"`{kind}`", *(span(own(rows, m, kind)) for m in MODELS)])
+        lines.append(["peer", *(span(peer(rows, m, kind)) for m in MODELS)])
+    return table(header, lines)
+
+
+def own(rows: Sequence[Mapping[str, Any]], model: str, kind: str) -> Mapping[str, Any] | None:
+    """Return our row for a kind."""
+    of_kind = (r for r in rows if (r["model"], r["candidate"]) == (model, kind))
+    return next((r for r in of_kind if "median" in r), None)
+
+
+def peer(rows: Sequence[Mapping[str, Any]], model: str, kind: str) -> Mapping[str, Any] | None:
+    """Return the row of the fastest peer that returned a result."""
+    others = [
+        r for r in rows
+        if r["model"] == model and r.get("estimates") == kind and r["candidate"] != kind
+        and "median" in r
+    ]  # fmt: skip
+    return min(others, key=lambda r: float(r["median"]), default=None)
+
+
+def pass_memory() -> str:
+    """Return the peak memory of passes over that of training."""
+    rows = load("evidence_cost_cpu.json")["rows"]
+    lines = []
+    for kind in KINDS:
+        cells = []
+        for model in MODELS:
+            row = own(rows, model, kind)
+            known = row is not None and "peak_mb" in row and "train_peak_mb" in row
+            cells.append(f"{row['peak_mb'] / row['train_peak_mb']:.2f}" if known and row else "-")
+        if set(cells) != {"-"}:
+            lines.append([f"`{kind}`", *cells])
+    return table(["peak memory / training's", *MODELS.values()], lines)
+
+
+def updates() -> str:
+    """Return the milliseconds of one update of the prior precisions."""
+    rows = [r for r in load("online_cost_cpu.json")["rows"] if r["what"] == "update_ms"]
+    found = {row["name"]: row for row in rows}
+    lines = [
+        [title, f"`{kind}`", *(span(found.get(f"{m} {kind} {way}"), 1) for way in _WAYS)]
+        for m, title in MODELS.items()
+        for kind in ("diag_ef", "kfac_ggn_mc")
+    ]
+    return table(["ms", "", *_WAYS.values()], lines)
+
+
+_WAYS = {"newton": "Newton, to the maximum", "adam": "Adam, 100 steps", "mackay": "MacKay"}
+
+
+def online_runs() -> str:
+    """Return whole trainings with updates over plain ones."""
+    rows = [r for r in load("online_cost_cpu.json")["rows"] if r["what"] == "run"]
+    found = {row["name"]: row for row in rows}
+    names = [name.partition(" ")[2] for name in found if name.startswith("mlp")]
+    lines = [
+        [name.replace(" F=", ", F = "), span(found.get(f"mlp {name}")), span(found[f"cnn {name}"])]
+        for name in names
+        if name != "plain"
+    ]
+    return table(["over 20 plain epochs", "MLP, 3 x 512", "CNN, depth 3, width 8"], lines)
+
+
+def study() -> str:
+    """Return what a whole study costs beside its plain trainings."""
+    found = load("study_cost_cpu.json")
+    lines = []
+    for name, runs in found["runs"].items():
+        cells = [", ".join(f"{run[part]:.0f}" for run in runs if part in run) for part in _PARTS]
+        lines.append([name, *(cell or "-" for cell in cells)])
+    return table([f"{found['trials']} trials, s", *_PARTS.values()], lines)
+
+
+_PARTS = {
+    "wall_seconds": "wall",
+    "train_seconds": "training",
+    "evidence_seconds": "evidence",
+    "settle_seconds": "settling",
+    "total_seconds": "trials",
+    "driver_peak_mb": "driver, MB",
+    "worker_peak_mb": "largest worker, MB",
+}
+
+
+def driver() -> str:
+    """Return the driver's CPU time per trial beside n finished ones."""
+    rows = (load("driver_cost_cpu.json") or {"rows": []})["rows"]
+    lines = [
+        [f"{r['finished']:,}", span(r.get("before"), 1), span(r["after"], 1), r["after"]["n"]]
+        for r in rows
+    ]
+    return table(["finished trials", "before, ms", "after, ms", "runs each"], lines)
+
+
+def tune() -> str:
+    """Return our driver beside Ray Tune, no-op trials."""
+    found = load("service_overhead_cpu.json")["tune"]["results"]
+    names = {
+        "ours": "this service",
+        "tune_reuse_actors": "Ray Tune, actors reused",
+        "tune_fresh_actors": "Ray Tune, fresh actors",
+    }
+    lines = [
+        [title, *(span(found[name][key], 1) for key in _TUNE), found[name]["files"]["median"]]
+        for name, title in names.items()
+    ]
+    return table(["24 trials, seconds", *_TUNE.values(), "files"], lines)
+
+
+_TUNE = {
+    "total_wall_seconds": "with the start of Ray",
+    "search_wall_seconds": "without it",
+    "search_cpu_seconds_of_the_driver": "CPU of the driver",
+}
+
+
+def summary() -> str:
+    """Return before, after, best peer and arithmetic limit of all that was measured twice."""
+    header = ["", "before", "after", "best peer", "arithmetic limit"]
+    lines: list[list[object]] = []
+    rows = load("evidence_cost_cpu.json")["rows"]
+    for kind, limits in LIMITS.items():
+        for (model, title), limit in zip(MODELS.items(), limits, strict=True):
+            after, other = span(own(rows, model, kind)), span(peer(rows, model, kind))
+            before = RELEASE.get((kind, model))
+            lines.append([
+                f"`{kind}`, {title}: pass / epoch", "-" if before is None else f"{before:.2f}",
+                after, other, f"{limit:.2f}",
+            ])  # fmt: skip
+    for found in (_of_kernels(), _of_groups(), _of_trials(), _of_study(), _of_driver()):
+        lines += found
+    return table(header, lines)
+
+
+#: Passes of the first release, few data on a loaded machine (n = 3 to 5).
+RELEASE: Mapping[tuple[str, str], float] = {
+    (kind, model): value
+    for kind, values in {
+        "diag_ef": (0.92, 1.16, 1.21, 1.61),
+        "kfac_ggn_mc": (1.18, 1.58, 1.37, 2.04),
+        "kfac_ggn": (4.54, 5.19, 4.33, 6.38),
+        "diag_ggn": (2.20, 6.40, 6.09),
+    }.items()
+    for model, value in zip(MODELS, values, strict=False)
+}
+
+
+def _of_kernels() -> list[list[object]]:
+    found = load("kernels_cpu.json") or {"rows": []}
+    return [
+        [f"{r['network']}, {r['what']}", span(r["before"]), span(r["after"]), "-", "-"]
+        for r in found["rows"]
+        if "before" in r
+    ]
+
+
+def _of_groups() -> list[list[object]]:
+    """Return the gain of K trainings as one program, and an epoch over a bare loop."""
+    found = (load("together_cpu.json") or {}).get("groups", {})
+    lines: list[list[object]] = []
+    for name, measured in found.items():
+        bare = _ends(measured["over a bare loop"])
+        lines.append([f"{name}: epoch / a bare loop in torch", "-", bare, "-", "1.00"])
+        size, gain = list(measured["gain"].items())[-1]
+        lines.append([f"{name}: gain of {size} side by side", "1.00", _ends(gain), "-", "-"])
+    return lines
+
+
+def _ends(found: Sequence[float]) -> str:
+    median, low, high = found
+    return f"{median:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _of_study() -> list[list[object]]:
+    """Return all trials of a study over the plain trainings of its networks."""
+    found = (load("study_cost_cpu.json") or {}).get("over_plain", {})
+    before = {"shipped, without settling": "3.1"}  # of the first release
+    return [
+        [f"a study, {name} / plain", before.get(name, "-"), span(ratio), "-", "1.00"]
+        for name, ratio in found.items()
+    ]
+
+
+def _of_trials() -> list[list[object]]:
+    found = (load("together_cpu.json") or {}).get("trials", {}).get("all", {})
+    if "now" not in found or "before" not in found:
+        return []
+    before, now = found["before"]["total"], found.get("now over the trainings before")
+    return [["a default trial / its plain training", f"{before:.2f}", f"{now:.2f}", "-", "1.00"]]
+
+
+def _of_driver() -> list[list[object]]:
+    found = load("driver_cost_cpu.json") or {"rows": []}
+    return [
+        [f"driver, ms per trial beside {r['finished']:,}", span(r.get("before"), 1),
+         span(r["after"], 1), "-", "-"]
+        for r in found["rows"]
+    ]  # fmt: skip
+
+
+def plans() -> str:
+    """Return the published grids on simulated GPUs."""
+    rows = load("scale.json")["plans"]["results"]
+    chosen = [r for r in rows if r["device"] == "middle" and r["replicates"] == 1]
+    lines = []
+    for name in dict.fromkeys(r["grid"] for r in chosen):
+        few, many = (next(r for r in chosen if (r["grid"], r["workers"]) == (name, w))
+                     for w in (8, 64))  # fmt: skip
+        lines.append([
+            f"`{name}`", few["trials"], hours(few["device_seconds"]),
+            f"{hours(few['longest_trial_seconds'])} h",
+            *(f"{hours(r['wall_seconds'])} h, {r['idle_share']:.0%}" for r in (few, many)),
+        ])  # fmt: skip
+    header = ["grid", "trials", "GPU hours", "longest trial", "8 GPUs: wall, idle",
+              "64 GPUs: wall, idle"]  # fmt: skip
+    return table(header, lines)
+
+
+def hours(seconds: float) -> str:
+    """Return hours with two digits.
+
+    >>> hours(36000), hours(1800)
+    ('10.0', '0.50')
+    """
+    value = seconds / 3600
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def epochs() -> str:
+    """Return the parts of a simulated trial, in plain epochs."""
+    rows = load("scale.json")["plans"]["results"]
+    lines = []
+    for name in dict.fromkeys(r["grid"] for r in rows):
+        parts = next(r for r in rows if r["grid"] == name)["epochs_of_a_trial"]
+        lines.append([
+            f"`{name}`", parts["plain"], f"{parts['main'] - parts['plain']:.0f}",
+            f"{parts['n_folds'] * parts['fold']:.0f} in {parts['n_folds']:.0f} slices",
+            f"{parts['settle']:.0f}", f"{parts['whole']:.0f}",
+        ])  # fmt: skip
+    header = ["grid", "scheduled", "updates and scores", "both halves", "settling", "whole trial"]
+    return table(header, lines)
+
+
+def other_plans() -> str:
+    """Return the plans on other devices, or with replicates."""
+    rows = load("scale.json")["plans"]["results"]
+    chosen = [r for r in rows if r["device"] != "middle" or r["replicates"] > 1]
+    return table(
+        ["grid", "device", "trials", "GPUs", "wall, h", "idle", "longest slice, s"],
+        [
+            [f"`{r['grid']}`", r["device"], r["trials"], r["workers"], hours(r["wall_seconds"]),
+             f"{r['idle_share']:.0%}", f"{r['longest_slice_seconds']:.0f}"]
+            for r in chosen
+        ],
+    )  # fmt: skip
+
+
+def driver_and_disk() -> str:
+    """Return what the simulated grids cost the driver, and what they leave on disk."""
+    rows = load("scale.json")["plans"]["results"]
+    chosen = [r for r in rows if r["device"] == "middle" and r["workers"] == 64]
+    lines = [
+        [f"`{r['grid']}`, {r['trials']} trials", r["slices"],
+         f"{r['driver_ms_per_trial']:.0f} ({r['of_it_ray_ms']:.0f})",
+         f"{r['driver_share_of_a_core']:.2%}", f"{r['peak_mb']:.0f}", r["files"],
+         f"{r['parquet_bytes'] / 1e6:.1f}", f"{r['database_bytes'] / 1e6:.2f}",
+         f"{r['journal_bytes'] / 1e6:.2f}", f"{r['fsyncs_per_trial']:.0f}"]
+        for r in chosen
+    ]  # fmt: skip
+    header = "64 GPUs,slices,driver in ms per trial (of it Ray),of a core,memory in MB,files"
+    header += ",Parquet in MB,database in MB,journal in MB,fsyncs per trial"
+    return table(header.split(","), lines)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "summary": summary,
+    "passes": passes,
+    "pass-memory": pass_memory,
+    "updates": updates,
+    "online-runs": online_runs,
+    "study": study,
+    "driver": driver,
+    "tune": tune,
+    "epochs": epochs,
+    "plans": plans,
+    "other-plans": other_plans,
+    "driver-and-disk": driver_and_disk,
+}
+
+
+def written(page: str) -> str:
+    """Return a page with its tables made anew.
+
+    Raises:
+        KeyError: for a table that there is not.
+    """
+    return _TABLE.sub(lambda m: m[1] + TABLES[m[2]]() + m[3], page)
+
+
+def main() -> None:
+    """Rewrite the pages."""
+    for name in PAGES:
+        path = DOCS / name
+        path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

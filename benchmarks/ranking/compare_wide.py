@@ -1,0 +1,209 @@
+"""How well each score ranks the pools of wide.py: the tables of docs/explanation/ranking.md.
+
+    python benchmarks/ranking/compare_wide.py [--aside] [--out FILE.json]
+
+    target    minus the test log loss of the same network; accuracy or minus RMSE second
+    rho       Spearman's, of one seed, mean over seeds
+    regret    test log loss of the first choice minus that of the best, nats per datum; the same in
+              points of accuracy, or per cent of the best RMSE
+    ceiling   rho of one seed's test log loss with the mean of the other seeds'
+    ahead     rho of a score minus that of another, mean over pools, with the interval of 90 % of a
+              bootstrap that draws architectures within each pool, the same ones for both scores
+
+The pools kept aside are read with `--aside` only.
+"""
+
+import argparse
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from wide import ASIDE, POOLS, RESULTS
+
+KEY = ["seed", "family", "depth", "width"]
+#: Trainings beside the main one.
+COST = {
+    "two_fold": 1.0, "tangent_conditional": 1.0, "last_layer_conditional": 1.0,
+    "heldout_10": 0.9, "five_fold": 4.0, "prequential_replay": 0.8,
+}  # fmt: skip
+ORDER = (
+    "two_fold", "tangent_conditional", "last_layer_conditional", "prequential_replay",
+    "heldout_10", "five_fold", "tangent", "ntk_init", "kfac_ggn", "diag_ef", "full_ggn", "sotl",
+    "train_nll_per_datum", "n_parameters",
+)  # fmt: skip
+_RESAMPLES = 2000
+
+
+def table_of(pool: str, folder: Path) -> pd.DataFrame:
+    """Return one row per network and seed, of all files of a pool."""
+    table = pd.read_csv(folder / f"{pool}.csv").set_index(KEY)
+    for more in ("plain", "replay", "folds", "tangents"):
+        file = folder / f"{pool}-{more}.csv"
+        if file.exists():
+            table = table.combine_first(pd.read_csv(file).set_index(KEY))
+    table = table[table["status"] == "complete"].reset_index()
+    table = table.reindex(columns=list(dict.fromkeys([*table, *ORDER])))
+    real = table["test_accuracy"].isna().all()
+    table["loss"] = table["test_nll"]
+    table["second"] = -table["test_rmse"] if real else table["test_accuracy"]
+    table.attrs["real"] = real
+    return table
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Return rho with mean ranks for ties, NaN if either is constant."""
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    ranks = [pd.Series(v).rank().to_numpy() for v in (x, y)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def one_seed(rows: pd.DataFrame, score: str) -> dict[str, float]:
+    """Return how well a score ranks the networks of one seed."""
+    some = rows.dropna(subset=[score])
+    value, loss, second = (some[c].to_numpy() for c in (score, "loss", "second"))
+    first = int(np.argmax(value))
+    best = second.max()
+    points = 100 * (best - second[first]) / (abs(best) if rows.attrs["real"] else 1.0)
+    found = {
+        "rho": spearman(value, -loss),
+        "rho_second": spearman(value, second),
+        "regret_nats": float(loss[first] - loss.min()),
+        "regret_points": float(points),
+    }
+    for family, part in some.groupby("family"):
+        if some["family"].nunique() > 1:
+            found[f"rho_{family}"] = spearman(part[score].to_numpy(), -part["loss"].to_numpy())
+    return found
+
+
+def ceiling(table: pd.DataFrame) -> float:
+    """Return rho of one seed's test log loss with the mean of the others', mean over seeds."""
+    wide = table.pivot_table(index=KEY[1:], columns="seed", values="loss").dropna()
+    if wide.shape[1] < 2:
+        return float("nan")
+    each = [
+        spearman(wide[seed].to_numpy(), wide.drop(columns=seed).mean(axis=1).to_numpy())
+        for seed in wide
+    ]
+    return float(np.mean(each))
+
+
+def of_mean(table: pd.DataFrame, score: str) -> float:
+    """Return rho of the mean score over seeds with the mean test log loss."""
+    means = table.groupby(KEY[1:])[[score, "loss"]].mean().dropna()
+    return spearman(means[score].to_numpy(), -means["loss"].to_numpy())
+
+
+def compare(pool: str, folder: Path) -> dict[str, object]:
+    """Return all numbers of one pool."""
+    table = table_of(pool, folder)
+    seeds = [rows.assign() for _, rows in table.groupby("seed")]
+    scores: dict[str, dict[str, float]] = {}
+    for score in ORDER:
+        known = [rows for rows in seeds if score in rows and rows[score].notna().sum() >= 6]
+        if not known:
+            continue
+        for rows in known:
+            rows.attrs["real"] = table.attrs["real"]
+        each = [one_seed(rows, score) for rows in known]
+        scores[score] = {k: float(np.mean([e[k] for e in each])) for k in each[0]}
+        scores[score]["n_seeds"] = len(known)
+        scores[score]["networks"] = float(np.mean([rows[score].notna().sum() for rows in known]))
+        if len(known) > 1:
+            scores[score]["rho_of_mean"] = of_mean(pd.concat(known), score)
+    return {
+        "pool": pool,
+        "task": "real" if table.attrs["real"] else "labels",
+        "n_data": int(table["n_data"].max()),
+        "networks": [len(rows) for rows in seeds],
+        "ceiling": ceiling(table),
+        "log_loss": [float(table["loss"].min()), float(table["loss"].max())],
+        "second": [float(table["second"].min()), float(table["second"].max())],
+        "agreement": float(
+            np.mean([spearman(-r["loss"].to_numpy(), r["second"].to_numpy()) for r in seeds])
+        ),
+        "scores": scores,
+    }
+
+
+def differences(pools: list[str], folder: Path) -> list[dict[str, object]]:
+    """Return rho of one score minus another, mean over pools and seeds, with its interval."""
+    random = np.random.default_rng(0)
+    tables = [table_of(pool, folder) for pool in pools]
+    found = []
+    for one, other in combinations((*ORDER[:6], "n_parameters", "sotl"), 2):
+        pairs = [
+            part[[one, other, "loss"]].to_numpy()
+            for table in tables
+            for _, rows in table.groupby("seed")
+            if len(part := rows.dropna(subset=[one, other])) >= 6
+        ]
+        if not pairs:
+            continue
+        exact = [_gap(part) for part in pairs]
+        drawn = [
+            np.nanmean([_gap(part[random.integers(0, len(part), len(part))]) for part in pairs])
+            for _ in range(_RESAMPLES // 4)
+        ]
+        low, high = np.nanquantile(drawn, [0.05, 0.95])
+        found.append({
+            "one": one, "other": other, "difference": float(np.mean(exact)), "low": float(low),
+            "high": float(high), "n": len(pairs), "ahead_on": sum(gap > 0 for gap in exact),
+        })  # fmt: skip
+    return found
+
+
+def _gap(part: np.ndarray) -> float:
+    return spearman(part[:, 0], -part[:, 2]) - spearman(part[:, 1], -part[:, 2])
+
+
+def _print(found: list[dict[str, object]], gaps: list[dict[str, object]]) -> None:
+    for title, what in (
+        ("rho with test log loss", "rho"), ("rho with accuracy or RMSE", "rho_second"),
+        ("regret, nats per datum", "regret_nats"), ("regret, points or % RMSE", "regret_points"),
+        ("rho, mean of seeds", "rho_of_mean"), ("rho, MLPs", "rho_mlp"), ("rho, CNNs", "rho_cnn"),
+    ):  # fmt: skip
+        print(f"\n{title}\n| pool | ceiling | " + " | ".join(ORDER) + " |")
+        print("|---" * (len(ORDER) + 2) + "|")
+        for pool in found:
+            cells = [_n(pool["scores"].get(s, {}).get(what)) for s in ORDER]
+            name = f"{pool['pool']} ({pool['n_data']}; {'+'.join(map(str, pool['networks']))})"
+            print(f"| {name} | {_n(pool['ceiling'])} | " + " | ".join(cells) + " |")
+        means = [
+            np.nanmean([p["scores"].get(s, {}).get(what, np.nan) for p in found]) for s in ORDER
+        ]
+        print("| mean | | " + " | ".join(_n(m) for m in means) + " |")
+    print("\n| score | minus | rho | 90 % | ahead on |\n|---|---|---|---|---|")
+    for gap in gaps:
+        print(
+            f"| {gap['one']} | {gap['other']} | {gap['difference']:+.2f} | "
+            f"{gap['low']:+.2f} to {gap['high']:+.2f} | {gap['ahead_on']} of {gap['n']} |"
+        )
+
+
+def _n(value: float | None) -> str:
+    return "–" if value is None or not np.isfinite(value) else f"{value:.2f}"
+
+
+def main() -> None:
+    """Compare, print, and write the numbers where `--out` says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--aside", action="store_true", help="only the pools kept aside")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    names = [n for n in POOLS if (n in ASIDE) == options.aside]
+    names = [n for n in names if (options.results / f"{n}.csv").exists()]
+    found = [compare(name, options.results) for name in names]
+    gaps = differences(names, options.results)
+    _print(found, gaps)
+    if options.out:
+        result = {"pools": found, "differences": gaps}
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Python functions equal to the command line: search, resume, load; a study; estimators."""

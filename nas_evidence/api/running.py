@@ -1,0 +1,263 @@
+"""Run the trials of a study in its store; used by the command line and by Python alike."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from nas_evidence.durations import rough_duration
+from nas_evidence.jobs.auth_token import use_token_if_there_is_one
+from nas_evidence.jobs.jobs import namespace_of
+from nas_evidence.record import SliceReport, TrialRecord, n_searched
+from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.storage.outside_code import Code, keep_code, outside_names
+from nas_evidence.workers.protocol import Lost
+
+if TYPE_CHECKING:  # these import data readers and stores
+    from nas_evidence.data import ArrayData
+    from nas_evidence.data.source import Source
+    from nas_evidence.driver.driver import Watcher
+    from nas_evidence.driver.mirror import Store
+    from nas_evidence.workers.protocol import Executor
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Run:
+    """How to run a study: where its trials run, and where its data are."""
+
+    executor: str = "inline"
+    address: str | None = None  # cluster to join
+    data_root: Path | None = None
+    download: bool = False
+    steal: bool = False
+    allow_code: bool = False
+
+
+class Silent:
+    """A watcher that shows nothing."""
+
+    def launched(self, assignment: Assignment) -> None:
+        """Show nothing."""
+
+    def progressed(self, report: SliceReport) -> None:
+        """Show nothing."""
+
+    def parked(self, trial_id: int) -> None:
+        """Show nothing."""
+
+    def ended(self, record: TrialRecord) -> None:
+        """Show nothing."""
+
+    def lost(self, loss: Lost) -> None:
+        """Show nothing."""
+
+
+def _silent(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
+    return nullcontext(Silent())
+
+
+@dataclass(frozen=True)
+class Audience:
+    """Who is told what happens.
+
+    say       one line of text
+    watching  a watcher of the driver while trials run, from the study and its finished trials
+    starting  shown while the workers start
+    cluster_lost  called from a thread if Ray dies on this machine, with the place of the study;
+              None to leave it to Ray
+    """
+
+    say: Callable[[str], None] = lambda line: None
+    watching: "Callable[[StudySpec, int], AbstractContextManager[Watcher]]" = _silent
+    starting: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
+    cluster_lost: "Callable[[str, Run], None] | None" = None
+
+
+def begun(
+    folder: Path,
+    spec: StudySpec,
+    source: "Source | None",
+    *,
+    steal: bool = False,
+    data_root: Path | None = None,
+    download: bool = False,
+) -> StudySpec:
+    """Create the folder of a study with its data, or continue it; return it as stored there.
+
+    `epochs = "auto"` becomes a number here: the stored one, or one that fits the data.
+
+    Raises:
+        ValueError: if the folder holds another study, or one of other data.
+    """
+    from nas_evidence.data import load
+    from nas_evidence.data.proposed import epochs_for
+    from nas_evidence.storage.study_folder import open_study, read_study
+
+    if source is not None and (folder / "study.toml").is_file():
+        source.check_unchanged(read_study(folder).dataset, folder)
+    if spec.plan.automatic:
+        if (folder / "study.toml").is_file():
+            epochs = read_study(folder).plan.epochs
+        else:
+            root = None if data_root is None else str(data_root)
+            arrays = (
+                source.preview(seed=spec.seed)
+                if source is not None
+                else load(spec.dataset, seed=spec.seed, data_root=root, download=download)
+            )
+            epochs = epochs_for(arrays.n_train, spec.plan.batch_size)
+        spec = spec.model_copy(update={"plan": spec.plan.model_copy(update={"epochs": epochs})})
+    stored = open_study(folder, spec, steal=steal)
+    if source is not None:
+        source.write(folder)
+    return stored
+
+
+def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) -> None:
+    """Load the data, announce the run, and run the rest of the study.
+
+    Raises:
+        KeyboardInterrupt: also if another terminal cancels the study.
+        ValueError: if the data are missing or do not fit the study.
+    """
+    from nas_evidence.data import load
+    from nas_evidence.data.digest import data_digest
+    from nas_evidence.data.task import check_task
+    from nas_evidence.driver.race import race_left
+    from nas_evidence.storage.conditions import note_conditions
+    from nas_evidence.storage.redo import find_done
+    from nas_evidence.store import finished
+
+    done = find_done(store.folder).done
+    n_done = n_searched(done)
+    left, race = spec.n_trials - n_done, race_left(spec, store.folder, done)
+    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
+    trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
+    if race:
+        trials += f" and up to {race} in the race of the finalists"
+    # Before anything slow: reading data takes a second, Ray and torch take several.
+    audience.say(f"{spec.name}: {trials}, {_counted(workers, 'worker')} -> {store.place}")
+    arrays = load(
+        spec.dataset,
+        seed=spec.seed,
+        data_root=None if run.data_root is None else str(run.data_root),
+        download=run.download,
+        base=store.folder.resolve(),
+    )
+    check_task(spec.plan, arrays)
+    note_conditions(store.folder, spec, data_digest(arrays))
+    code = keep_code(store.folder, spec)
+    inline = run.executor == "inline"
+    with _forecast_told(spec, arrays, audience, left=left + race, inline=inline):
+        pool = _executor(spec, arrays, store, run, audience, workers=workers, code=code)
+        try:
+            from nas_evidence.driver.driver import Driver
+
+            with audience.watching(spec, n_done) as watcher:
+                driver = Driver(spec, store.folder.resolve(), store.around(pool), watcher)
+                for notice in driver.notices:
+                    audience.say(f"note: {notice}")
+                driver.run()
+            audience.say(f"workers were idle {pool.idle_share():.0%} of the time")
+        finally:
+            pool.close()
+    done = finished(store.folder)
+    unfinished = n_searched(done) < spec.n_trials or race_left(spec, store.folder, done)
+    if driver.requests.study and unfinished:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _forecast_told(
+    spec: StudySpec, arrays: "ArrayData", audience: Audience, *, left: int, inline: bool
+) -> Iterator[None]:
+    """Say how long the study will take; with Ray, found out while its workers start.
+
+    Torch is imported for this alone and some training steps are timed, which takes seconds.
+    """
+
+    def tell() -> None:
+        import_module("nas_evidence.driver.driver")  # needed next, and slow too
+        from nas_evidence.driver.runtime import forecast_seconds
+        from nas_evidence.trial import device_for
+
+        try:
+            seconds = forecast_seconds(spec, arrays) * left / spec.n_trials
+        except Exception as error:  # the trials will say what is wrong
+            _LOG.warning("no_forecast error=%r", error)
+            return
+        seconds *= min(spec.resources.workers, left) if inline else 1
+        device = "GPU" if device_for(spec.resources.gpus).type == "cuda" else "CPU"
+        audience.say(f"{spec.name}: {rough_duration(seconds)} on the {device}")
+
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    if inline:
+        teller.join()
+    try:
+        yield
+    finally:
+        teller.join()
+
+
+def tell_what_is_stored(spec: StudySpec, folder: Path, watcher: "Watcher") -> None:
+    """Tell the proposer of trials that were stored before a crash; nothing runs."""
+    from nas_evidence.driver.driver import Driver
+    from nas_evidence.workers.learning_curves import synthetic
+    from nas_evidence.workers.simulated import SimulatedExecutor
+
+    no_workers = SimulatedExecutor(synthetic, workers=0, seed=0)
+    Driver(spec, folder.resolve(), no_workers, watcher).run()
+
+
+def _executor(
+    spec: StudySpec,
+    arrays: "ArrayData",
+    store: "Store",
+    run: Run,
+    audience: Audience,
+    *,
+    workers: int,
+    code: Code,
+) -> "Executor":
+    make_worker = store.make_worker
+    if outside := outside_names(spec):
+        from nas_evidence.workers.process import worker_with_code
+
+        make_worker = partial(worker_with_code, code, outside, make_worker)
+    if run.executor == "inline":
+        from nas_evidence.workers.inline import InlineExecutor
+
+        return InlineExecutor(arrays, spec.resources, make_worker=make_worker)
+    if run.address is not None:
+        use_token_if_there_is_one()
+    from nas_evidence.workers.on_ray import RayExecutor
+
+    lost = None
+    if audience.cluster_lost is not None:
+        lost = partial(audience.cluster_lost, store.place, run)
+    with audience.starting():
+        executor = RayExecutor(
+            arrays,
+            spec.resources.model_copy(update={"workers": workers}),
+            (store.folder / "logs").resolve(),
+            address=run.address,
+            namespace=namespace_of(spec.name, store.place) if run.address else None,
+            make_worker=make_worker,
+            store=store.uri,
+            on_cluster_lost=lost,
+        )
+    for notice in executor.notices:
+        audience.say(f"note: {notice}")
+    return executor
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -1,0 +1,366 @@
+"""Studies in Python: search, resume and load, and what a study offers afterwards."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from nas_evidence.api.asking import Asked, DataOptions, asked_for, of_source
+from nas_evidence.api.running import Audience, Run, Silent, begun, run_trials
+from nas_evidence.families import add_family, domains_of, reference_of
+from nas_evidence.record import TrialRecord, TrialStatus
+from nas_evidence.spec import FAMILY_PARAMETERS, StudySpec
+
+if TYPE_CHECKING:  # these import pandas and torch
+    from contextlib import AbstractContextManager
+
+    import pandas as pd
+
+    from nas_evidence.driver.driver import Watcher
+    from nas_evidence.exporting.predictor import Prediction, Predictor
+    from nas_evidence.reporting.tables import RankedArchitecture
+
+__all__ = ["Study", "load", "resume", "search"]
+
+
+class Study:
+    """A study in its folder; everything is read from there when it is asked for."""
+
+    def __init__(self, folder: str | Path, data_root: str | Path | None = None) -> None:
+        from nas_evidence.storage.study_folder import read_study
+
+        self.folder = Path(folder)
+        self.data_root = None if data_root is None else Path(data_root)
+        self.spec: StudySpec = read_study(self.folder)
+        self._predictors: dict[int | None, Predictor] = {}
+
+    def __repr__(self) -> str:
+        from nas_evidence.store import finished
+
+        return (
+            f"Study({str(self.folder)!r}: {len(finished(self.folder))} of "
+            f"{self.spec.n_trials} trials, ranked by {self.spec.objective})"
+        )
+
+    @property
+    def ranking(self) -> "pd.DataFrame":
+        """One row per architecture, the best first: rank, trial, family, parameters, scores."""
+        import pandas as pd
+
+        rows = [
+            {
+                "rank": one.rank,
+                "trial_id": one.trial_id,
+                "family": one.family,
+                **one.values,
+                "n_parameters": one.n_parameters,
+                self.spec.objective: one.objective,
+                "spread": one.spread,
+                "sotl": one.sotl,
+                "test_accuracy": one.test_accuracy,
+                "test_nll_per_datum": one.test_nll,
+                "test_rmse": one.test_rmse,
+            }
+            for one in self._tables().ranking
+        ]
+        return pd.DataFrame(rows).dropna(axis=1, how="all")
+
+    @property
+    def best(self) -> "RankedArchitecture":
+        """The best architecture.
+
+        Raises:
+            ValueError: while no trial is complete.
+        """
+        winner = self._tables().winner
+        if winner is None:
+            raise ValueError(f"no trial of {self.folder} is complete; continue it with resume")
+        return winner  # type: ignore[no-any-return]
+
+    @property
+    def trials(self) -> "pd.DataFrame":
+        """The table `trials`: one row per finished trial, whatever its status."""
+        return self._tables().trials
+
+    def predict(
+        self,
+        data: Any,
+        *,
+        method: Literal["probit", "mc", "map"] = "probit",
+        level: float = 0.9,
+        trial_id: int | None = None,
+    ) -> "Prediction":
+        """Return predictions with uncertainty by the best network, or by that of a trial.
+
+        Args:
+            data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
+            method: of classes, see `nas_evidence.exporting.predictor`.
+            level: probability of the intervals of real targets.
+            trial_id: of another network than the best.
+
+        Raises:
+            ValueError: for data unlike the training data, or without a complete trial.
+        """
+        return self.predictor(trial_id).predict(data, method=method, level=level)
+
+    def predictor(self, trial_id: int | None = None) -> "Predictor":
+        """Return the best network, or that of a trial, ready to predict; exported if need be."""
+        from nas_evidence.exporting import Predictor
+
+        if trial_id not in self._predictors:
+            chosen = self.best.trial_id if trial_id is None else trial_id
+            folder = self.folder / "export"
+            if not _is_export_of(folder, chosen):
+                folder = folder if trial_id is None else folder.with_name(f"export-{chosen}")
+                self.export(folder, trial_id=chosen)
+            self._predictors[trial_id] = Predictor.load(folder)
+        return self._predictors[trial_id]
+
+    def report(self, to: str | Path | None = None) -> Path:
+        """Write the report and return the path of its page."""
+        from nas_evidence.exporting.judging import kept_judgement
+        from nas_evidence.reporting.study import build_report
+
+        with suppress(ValueError, OSError):  # without the data the report does without
+            kept_judgement(self.folder, self.data_root)
+        html: Path = build_report(self.folder, None if to is None else Path(to)).html
+        return html
+
+    def export(self, to: str | Path | None = None, *, trial_id: int | None = None) -> Path:
+        """Write the best network, or that of a trial, as files; return their folder."""
+        from nas_evidence.data import load as load_data
+        from nas_evidence.exporting import export_winner
+
+        arrays = load_data(
+            self.spec.dataset,
+            seed=self.spec.seed,
+            data_root=None if self.data_root is None else str(self.data_root),
+            base=self.folder.resolve(),
+        )
+        folder = self.folder / "export" if to is None else Path(to)
+        export_winner(self.folder, folder, arrays, trial_id=trial_id)
+        return folder
+
+    def plot_ranking(self) -> Any:
+        """Return a matplotlib figure of the objective of every architecture."""
+        from nas_evidence.reporting.plots import plot_ranking
+
+        return plot_ranking(self._tables())
+
+    def plot_training(self) -> Any:
+        """Return a matplotlib figure of the training loss of every complete trial by epoch."""
+        from nas_evidence.reporting.plots import plot_training
+
+        return plot_training(self._tables())
+
+    def _tables(self) -> Any:
+        from nas_evidence.reporting.tables import load_study_tables
+
+        return load_study_tables(self.folder)
+
+
+def search(
+    data: Any,
+    y: Any = None,
+    *,
+    target: str | None = None,
+    task: Literal["classification", "regression"] | None = None,
+    test: str | Path | None = None,
+    test_fraction: float | None = None,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    numeric: Sequence[str] = (),
+    image_size: int | None = None,
+    families: Sequence[Any] | None = None,
+    n_trials: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    workers: int = 1,
+    data_root: str | Path | None = None,
+    allow_code: bool = False,
+    progress: bool | None = None,
+) -> Study:
+    """Search architectures for data, or run a study file; continue if its folder exists.
+
+    Args:
+        data: a DataFrame, array, tensor or torch Dataset; or the path of a table, .npz file,
+            image folder or study file, or the name of a shipped study.
+        y: labels or targets, if `data` does not hold them.
+        target: the column of a DataFrame or table to predict.
+        task: if the values of the targets do not say it right.
+        test: path of a table of test rows.
+        test_fraction: rows to split off for the report's test.
+        drop: columns to leave out.
+        categorical: columns to read as categories.
+        numeric: columns to read as numbers.
+        image_size: pixels along the sides that images are resized to.
+        families: what to search: names of families, and families of your own (see
+            `nas_evidence.families`); by default those that fit the data.
+        n_trials: trials to run; by default as the study file says, or 24.
+        settings: any key of a study file: {"plan.epochs": 50}.
+        out: study folder; by default runs/<name>.
+        workers: 1 for this process, more for as many worker processes.
+        data_root: folder of the named data sets.
+        allow_code: run code that a study file names as module:NAME.
+        progress: whether to print; by default on a terminal or in a notebook.
+
+    Raises:
+        ValueError: for data or settings that cannot be used; one sentence with a remedy.
+        RuntimeError: if every trial failed.
+    """
+    options = DataOptions(
+        target=target,
+        task=task,
+        test=None if test is None else Path(test),
+        test_fraction=test_fraction,
+        drop=drop,
+        categorical=categorical,
+        numeric=numeric,
+        image_size=image_size,
+    )
+    keys = {**(settings or {}), **({} if n_trials is None else {"n_trials": n_trials})}
+    overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
+    root = None if data_root is None else Path(data_root)
+    if isinstance(data, str | Path):
+        if y is not None:
+            raise ValueError("y is for data in memory; name the column of a file with target")
+        asked = asked_for(str(data), overrides, options, allow_code=allow_code, data_root=root)
+    else:
+        from nas_evidence.data.memory import source_in_memory
+
+        asked = of_source(source_in_memory(data, y, options.keys()), overrides)
+    folder = (
+        Path(out) if out is not None else _folder_of(asked, named=isinstance(data, str | Path))
+    )
+    run = Run("inline" if workers == 1 else "ray", data_root=root, allow_code=allow_code)
+    resources = asked.spec.resources.model_copy(update={"workers": workers})
+    spec = _with_families(asked.spec, families).model_copy(update={"resources": resources})
+    audience = _audience(progress)
+    for sentence in asked.arrays.meaning.said if asked.arrays else ():
+        audience.say(sentence)
+    return _run(begun(folder, spec, asked.source), folder, run, audience)
+
+
+def _with_families(spec: StudySpec, families: Sequence[Any] | None) -> StudySpec:
+    """Return a study that searches these families.
+
+    Raises:
+        ValueError: for an unknown name, or an object that is no family.
+    """
+    if families is None:
+        return spec
+    chosen = {}
+    for family in families:
+        if isinstance(family, str):
+            if family not in FAMILY_PARAMETERS:
+                known = ", ".join(FAMILY_PARAMETERS)
+                raise ValueError(f"family {family!r} is unknown; choose among {known}")
+            chosen[family] = spec.family.get(family, FAMILY_PARAMETERS[family])
+        else:
+            reference = reference_of(family)
+            add_family(reference, family)
+            chosen[reference] = domains_of(reference)
+    return spec.model_copy(update={"family": chosen})
+
+
+def resume(
+    folder: str | Path,
+    *,
+    n_trials: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    workers: int = 1,
+    data_root: str | Path | None = None,
+    allow_code: bool = False,
+    progress: bool | None = None,
+) -> Study:
+    """Continue a study after a stop or a crash, or with more trials or another budget."""
+    from nas_evidence.storage.outside_code import admitted
+    from nas_evidence.storage.study_folder import open_study, read_study
+
+    folder = Path(folder)
+    overrides = [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
+    spec = read_study(folder, overrides)
+    resources = spec.resources.model_copy(update={"workers": workers})
+    changes = {"resources": resources, "n_trials": n_trials or spec.n_trials}
+    spec = admitted(spec.model_copy(update=changes), [folder / "code"], allowed=allow_code)
+    root = None if data_root is None else Path(data_root)
+    run = Run("inline" if workers == 1 else "ray", data_root=root, allow_code=allow_code)
+    return _run(open_study(folder, spec), folder, run, _audience(progress))
+
+
+def load(folder: str | Path, *, data_root: str | Path | None = None) -> Study:
+    """Return the study in a folder.
+
+    Raises:
+        ValueError: if it is not a study folder.
+    """
+    return Study(folder, data_root)
+
+
+def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience) -> Study:
+    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.study_folder import locked
+    from nas_evidence.store import finished
+
+    with locked(folder):
+        if len(finished(folder)) < spec.n_trials:
+            run_trials(spec, open_store(str(folder)), run, audience)
+    done = finished(folder).values()
+    if done and not any(row.status is TrialStatus.COMPLETE for row in done):
+        raise RuntimeError(f"no trial of {folder} is complete; see its trials and {folder}/logs")
+    return Study(folder, run.data_root)
+
+
+class _Lines(Silent):
+    """A watcher that prints one line per finished trial."""
+
+    def __init__(self, study: StudySpec, n_done: int) -> None:
+        self.study, self.n_done = study, n_done
+
+    def ended(self, record: TrialRecord) -> None:
+        """Print how a trial ended."""
+        self.n_done += 1
+        estimate = record.final_estimate(self.study.objective)
+        score = ""
+        if estimate is not None and estimate.valid:
+            value = estimate.value if estimate.per_datum is None else estimate.per_datum
+            score = f" {self.study.objective}={value:.4g}"
+        _write(
+            f"[{self.n_done}/{self.study.n_trials}] {record.architecture} {record.status}{score}"
+        )
+
+
+def _audience(progress: bool | None) -> Audience:
+    shown = progress
+    if shown is None:
+        shown = sys.stdout.isatty() or "ipykernel" in sys.modules
+
+    def watching(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
+        return nullcontext(_Lines(spec, n_done))
+
+    return Audience(say=_write, watching=watching) if shown else Audience()
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _folder_of(asked: Asked, *, named: bool) -> Path:
+    """Return runs/<name>; for data in memory, which have none, with the start of their hash."""
+    from nas_evidence.storage.study_folder import default_folder
+
+    folder = default_folder(asked.spec)
+    content = asked.spec.dataset.content
+    if named or content is None:
+        return folder
+    return folder.with_name(f"{folder.name}-{content[:8]}")
+
+
+def _is_export_of(folder: Path, trial_id: int) -> bool:
+    if not (folder / "MODEL_CARD.md").is_file() or not (folder / "meaning.json").is_file():
+        return False
+    written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+    return bool(written["trial_id"] == trial_id)

@@ -1,0 +1,147 @@
+"""The verbs that look before a search: init and validate."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nas_evidence.cli.options import (
+    AllowCode,
+    Categorical,
+    DataRoot,
+    Drop,
+    ImageSize,
+    Numeric,
+    Override,
+    StudyFile,
+    Target,
+    Task,
+    TestFile,
+    TestFraction,
+    data_options,
+)
+from nas_evidence.cli.terminal import err, out, program
+from nas_evidence.spec import StudySpec
+
+if TYPE_CHECKING:  # imports the data readers
+    from nas_evidence.data import ArrayData
+
+
+def init(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A table, arrays, or images.")],
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="Study file to write.")
+    ] = None,
+    target: Target = None,
+    task: Task = None,
+    test: TestFile = None,
+    test_fraction: TestFraction = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    image_size: ImageSize = None,
+) -> None:
+    """Write the study file that `search` would use for data, with comments, to be edited.
+
+    Example: nas-evidence init mine.csv --target price
+    """
+    from nas_evidence.api.asking import dataset_of, is_data
+    from nas_evidence.data.proposed import name_of, proposed_text
+    from nas_evidence.data.source import source_of
+
+    if not is_data(data):
+        raise ValueError(f"there is no data at {data}; init takes a .csv, .parquet or .npz file.")
+    path = Path(data).expanduser()
+    options = data_options(
+        target, task, test, test_fraction, drop, categorical, numeric, image_size
+    )
+    file = to or Path(f"{name_of(path)}.toml")
+    if file.exists():
+        raise ValueError(f"{file} exists; give another file with --to, or remove it.")
+    dataset = dataset_of(path, options)
+    source = source_of(dataset)
+    assert source is not None
+    arrays = source.preview(seed=0)
+    beside = _relative(path, file.parent)
+    text = proposed_text(dataset.model_copy(update={"path": beside}), arrays, name=file.stem)
+    file.write_text(text, encoding="utf-8")
+    for sentence in arrays.meaning.said:
+        out.print(sentence)
+    out.print(f"study file: {file}; run it with {program()} search {file}")
+
+
+def validate(
+    study: StudyFile,
+    target: Target = None,
+    task: Task = None,
+    test: TestFile = None,
+    test_fraction: TestFraction = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    image_size: ImageSize = None,
+    overrides: Override = None,
+    data_root: DataRoot = None,
+    allow_code: AllowCode = False,
+) -> None:
+    """Check a study file and its data: every error of the file at once, then what is there.
+
+    Example: nas-evidence validate search_spaces/digits.toml
+    """
+    from nas_evidence.api.asking import asked_for
+
+    asked = asked_for(
+        study,
+        overrides or (),
+        data_options(target, task, test, test_fraction, drop, categorical, numeric, image_size),
+        allow_code=allow_code,
+        data_root=data_root,
+    )
+    spec, arrays = asked.spec, asked.arrays
+    out.print(
+        f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
+        f"{spec.dataset.name}, ranked by {spec.objective}"
+    )
+    if arrays is None:
+        from nas_evidence.data import load
+
+        root = None if data_root is None else str(data_root)
+        try:
+            arrays = load(spec.dataset, seed=spec.seed, data_root=root)
+        except ValueError as error:
+            err.print(f"data not checked: {error}")
+            return
+    _describe(spec, arrays)
+
+
+def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
+    """Print what the data are and what the study would take."""
+    from nas_evidence.data.task import check_task
+    from nas_evidence.driver.runtime import forecast_seconds
+    from nas_evidence.durations import rough_duration
+
+    for sentence in arrays.meaning.said:
+        out.print(sentence)
+    shape = " x ".join(map(str, arrays.input_shape))
+    outputs = f"{arrays.n_outputs} {'classes' if arrays.task == 'labels' else 'real targets'}"
+    out.print(
+        f"data: {arrays.n_train} training rows, {len(arrays.x_test)} test rows, inputs {shape}, "
+        f"{outputs}"
+    )
+    check_task(spec.plan, arrays)
+    megabytes = arrays.n_train * 4 * float(_size(arrays.input_shape)) / 1e6
+    out.print(f"memory: {megabytes:.3g} MB of training inputs in each of the workers")
+    out.print(f"time: {rough_duration(forecast_seconds(spec, arrays))}")
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    total = 1
+    for length in shape:
+        total *= length
+    return total
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """Return a path relative to the folder of the study file if it is below it."""
+    path, folder = path.resolve(), folder.resolve()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)

@@ -1,0 +1,82 @@
+"""The verb that predicts new data with an exported network."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nas_evidence.cli.options import AsJson, DataRoot, opened
+from nas_evidence.cli.terminal import out, print_json, print_line, print_rows
+
+
+def predict(
+    place: Annotated[
+        str,
+        typer.Argument(metavar="DIR", help="A study folder, a store's URI, or an export folder."),
+    ],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="A table, an .npz file or images to predict.")
+    ],
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE.csv", help="Write the predictions here.")
+    ] = None,
+    method: Annotated[
+        Literal["probit", "mc", "map"],
+        typer.Option("--method", help="Class probabilities: with the posterior, or map without."),
+    ] = "probit",
+    level: Annotated[
+        float, typer.Option("--level", metavar="P", help="Probability of the intervals.")
+    ] = 0.9,
+    ood: Annotated[
+        Path | None,
+        typer.Option("--ood", metavar="DATA", help="Other data, to be told from these."),
+    ] = None,
+    trial_id: Annotated[
+        int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
+    ] = None,
+    as_json: AsJson = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Predict new data with uncertainty; if they hold the target, say how good that is.
+
+    Example: nas-evidence predict runs/mine new.csv --to predictions.csv
+    """
+    from nas_evidence.exporting.predictor import Predictor, out_of_distribution
+
+    for path in filter(None, (data, ood)):
+        if not path.expanduser().exists():
+            raise ValueError(f"there is no file {path} to predict.")
+    if to is not None and to.suffix not in (".csv", ".parquet"):
+        raise ValueError(f"--to must be a file .csv or .parquet, but got {to}.")
+    if (Path(place) / "model.safetensors").is_file():
+        if trial_id is not None:
+            raise ValueError(f"--trial chooses among the trials of a study, but {place} is one.")
+        predictor = Predictor.load(place)
+    else:
+        from nas_evidence.api.study import Study
+
+        predictor = Study(opened(place).folder, data_root).predictor(trial_id)
+    given = predictor.given(data)
+    found = predictor.predict(given, method=method, level=level)
+    measures = {} if given.truth is None else found.measures(given.truth)
+    if ood is not None:
+        other = predictor.predict(predictor.given(ood), method=method, level=level)
+        measures["ood_auroc"] = out_of_distribution(found, other)
+    frame = found.to_frame()
+    if to is not None:
+        frame.to_csv(to, index=False) if to.suffix == ".csv" else frame.to_parquet(to)
+    if as_json:
+        print_json({"measures": measures, "predictions": frame.to_dict("records")})
+        return
+    for name, value in measures.items():
+        print_line(name.replace("_", " "), f"{value:.4f}")
+    if to is not None:
+        out.print(f"predictions: {to} ({len(frame)} rows)")
+    else:
+        header = [str(name) for name in frame.columns]
+        cells = ([_cell(v) for v in row] for row in frame.itertuples(index=False))
+        print_rows(f"Predictions for {data.name}", header, cells)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

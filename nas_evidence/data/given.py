@@ -1,0 +1,79 @@
+"""New data for a trained network: tables, arrays, tensors, images, or files of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nas_evidence.data import images, npz, tables
+from nas_evidence.data.arrays import Array
+from nas_evidence.data.mapped import arranged
+from nas_evidence.data.preparation import Preparation
+from nas_evidence.spec import DatasetSpec
+
+
+@dataclass(frozen=True)
+class Given:
+    """Raw inputs of a network [n, ...], and the true labels or targets [n] if they came along."""
+
+    inputs: Array
+    truth: Array | None = None
+
+
+def features_of(data: Any, preparation: Preparation | None, *, target: str | None = None) -> Given:
+    """Return data as raw inputs of a network.
+
+    Args:
+        data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
+        preparation: of the columns of a table; None if the network was trained on arrays.
+        target: column of the truth, if the data hold it.
+
+    Raises:
+        ValueError: if the data are of another kind, or cannot be read.
+    """
+    if isinstance(data, str | Path):
+        data = _read(Path(data).expanduser(), preparation)
+    if isinstance(data, Given):
+        return data
+    if isinstance(data, pd.Series):
+        data = data.to_frame().T
+    if isinstance(data, pd.DataFrame):
+        return _of_table(data, preparation, target)
+    if hasattr(data, "detach"):
+        data = data.detach().cpu().numpy()
+    array = np.asarray(data)
+    if preparation is not None:
+        names = [column.name for column in preparation.columns]
+        if array.ndim != 2 or array.shape[1] != len(names):
+            raise ValueError(
+                f"the network was trained on a table with the columns {', '.join(names)}; give a "
+                f"DataFrame with them, or an array [n, {len(names)}]"
+            )
+        return _of_table(pd.DataFrame(array, columns=names), preparation, None)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"inputs must be numbers, but are {array.dtype}; convert them")
+    return Given(arranged(array) if array.ndim > 2 else np.ascontiguousarray(array, np.float32))
+
+
+def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str | None) -> Given:
+    truth = np.asarray(frame[target]) if target in frame.columns else None
+    if truth is not None and pd.isna(truth).any():
+        truth = None  # to be predicted
+    if preparation is None:
+        inputs = frame.drop(columns=[target]) if target in frame.columns else frame
+        return Given(np.ascontiguousarray(inputs, dtype=np.float32), truth)
+    return Given(preparation.apply(frame, "the new data"), truth)
+
+
+def _read(path: Path, preparation: Preparation | None) -> Any:
+    if path.is_dir():
+        raw = images.read(DatasetSpec(name="images", path=str(path)), seed=0)
+        names = np.array([str(name) for name in raw.meaning.classes])
+        return Given(np.asarray(raw.x_train), names[raw.y_train])
+    if path.suffix == ".npz":
+        return npz.read_inputs(path)
+    if path.suffix == ".npy":
+        return np.load(path, allow_pickle=False)
+    return tables.read_frame(path)

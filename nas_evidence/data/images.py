@@ -1,0 +1,123 @@
+"""A folder of images by class: `pets/cat/1.png`, `pets/dog/2.jpg`, ...
+
+The name of a folder is the class of the images in it. With folders `train` and `test` at the top,
+each has the classes below it. Images are read as 8-bit grey or RGB values [C, H, W]; all must have
+one size, or are resized to `image_size`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nas_evidence.data.arrays import Array, Meaning, RawArrays
+from nas_evidence.data.tables import test_rows, test_sentence
+from nas_evidence.data.targets import targets_of
+from nas_evidence.spec import DatasetSpec
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+
+
+def read(
+    spec: DatasetSpec, *, seed: int, data_root: str | None = None, download: bool = False
+) -> RawArrays:
+    """Return the images as uint8 [n, C, H, W], grey only if all are.
+
+    Raises:
+        ValueError: if there are no images, fewer than two classes, or several sizes.
+    """
+    assert spec.path is not None  # DatasetSpec checks it
+    folder = Path(data_root or ".").expanduser() / Path(spec.path).expanduser()
+    if spec.task == "regression":
+        raise ValueError(f"the images of {folder} have classes, so task cannot be regression")
+    files, test_files = image_files(folder)
+    grey = all(_is_grey(path) for path in (*files, *test_files))
+    x = _read_all([*files, *test_files], grey=grey, size=spec.image_size)
+    labels = np.array([path.parent.name for path in files])
+    found = targets_of(
+        labels,
+        np.array([path.parent.name for path in test_files]) if test_files else None,
+        task="classification",
+        where=f"the folders of {folder}",
+    )
+    train, test = x[: len(files)], x[len(files) :]
+    y, y_test = found.train, found.test
+    if spec.test_fraction is not None:
+        if test_files:
+            raise ValueError(
+                f"`test_fraction` is for data without test rows, but {folder} has a folder test; "
+                "leave it out"
+            )
+        in_test = test_rows(y, spec.test_fraction, seed)
+        train, test, y, y_test = x[~in_test], x[in_test], y[~in_test], y[in_test]
+    said = (found.sentence, test_sentence(len(train), len(test)))
+    return RawArrays(train, y, test, y_test, Meaning(found.classes, said=said))
+
+
+def is_image_folder(folder: Path) -> bool:
+    """Tell whether a folder has a folder with an image in it."""
+    return folder.is_dir() and next(_images_below(folder), None) is not None
+
+
+def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the image files for training and testing, sorted by class and name.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    if not folder.is_dir():
+        raise ValueError(
+            f"data set 'images' needs the folder {folder.name} in {folder.parent}, but it is not "
+            "there; correct path in [dataset] or --data-root"
+        )
+    split = (folder / "train").is_dir() and (folder / "test").is_dir()
+    top = folder / "train" if split else folder
+    files = sorted(_images_below(top))
+    if not files:
+        raise ValueError(
+            f"{folder} must hold one folder of images per class, such as {folder.name}/cat/1.png, "
+            f"but has none (endings: {', '.join(ENDINGS)})"
+        )
+    return files, sorted(_images_below(folder / "test")) if split else []
+
+
+def _images_below(folder: Path):  # type: ignore[no-untyped-def]
+    return (p for p in folder.glob("*/*") if p.suffix.lower() in ENDINGS and p.is_file())
+
+
+def _is_grey(path: Path) -> bool:
+    from PIL import Image  # late: not every study has images
+
+    with _opened(path, Image) as image:
+        return image.mode in ("1", "L", "LA", "I", "I;16", "F")
+
+
+def _read_all(paths: Sequence[Path], *, grey: bool, size: int | None) -> Array:
+    """Return all images, uint8 [n, C, H, W]."""
+    from PIL import Image
+
+    first: tuple[int, int] | None = None
+    arrays = []
+    for path in paths:
+        with _opened(path, Image) as image:
+            image = image.convert("L" if grey else "RGB")
+            if size is not None:
+                image = image.resize((size, size), Image.Resampling.BILINEAR)
+            if first is None:
+                first = image.size
+            elif image.size != first:
+                raise ValueError(
+                    f"images must have one size, but {paths[0].name} is {first[0]} x {first[1]} "
+                    f"and {path.name} is {image.size[0]} x {image.size[1]}; give --image-size N "
+                    "to resize all to N x N"
+                )
+            pixels = np.asarray(image, dtype=np.uint8)
+        arrays.append(pixels[None] if grey else pixels.transpose(2, 0, 1))
+    return np.stack(arrays)
+
+
+def _opened(path: Path, module):  # type: ignore[no-untyped-def]
+    try:
+        return module.open(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read as an image; remove it, or repair it") from error

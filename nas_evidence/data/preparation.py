@@ -1,0 +1,294 @@
+"""The columns of a table as features: what is decided once, and applied to every table.
+
+    number    one feature; a missing value is the median, with an indicator if training rows have
+              one; scaled later like every input
+    category  one-hot: the categories of the training rows, most frequent first, and "other"
+
+A `Preparation` holds every number and name that it uses, so it travels as JSON and gives the same
+features anywhere. scikit-learn's `ColumnTransformer` applies it, with all parameters given: it
+estimates nothing.
+"""
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from nas_evidence.data.arrays import Array
+
+#: Most categories of a column with a feature of their own.
+MOST_CATEGORIES = 50
+#: Share of values that must be numbers, or dates, for the column to be taken as that.
+_MOSTLY = 0.9
+OTHER, MISSING = "(other)", "(missing)"
+_DATE = re.compile(r"\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[/.]\d{1,2}[/.]\d{2,4})([ T]\d{1,2}:.*)?\s*")
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column becomes features.
+
+    fill        value in place of a missing number
+    indicator   whether a feature says that the number is missing
+    categories  with a feature of their own; `OTHER` comes after them
+    """
+
+    name: str
+    kind: Literal["number", "category"]
+    fill: float = 0.0
+    indicator: bool = False
+    categories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a table becomes features, in the order of `feature_names`."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features: numbers, then indicators, then categories."""
+        names = [c.name for c in self._of("number")]
+        names += [f"{c.name} is missing" for c in self._of("number") if c.indicator]
+        for column in self._of("category"):
+            names += [f"{column.name} = {value}" for value in (*column.categories, OTHER)]
+        return tuple(names)
+
+    @property
+    def scaled(self) -> Array:
+        """Which features are scaled: numbers, and not those of 0 and 1; bool [d]."""
+        n_numbers = len(self._of("number"))
+        return np.arange(len(self.feature_names)) < n_numbers
+
+    def apply(self, frame: pd.DataFrame, where: str) -> Array:
+        """Return the features of a table, float32 [n, d].
+
+        Raises:
+            ValueError: if a column is absent, or holds text instead of numbers; names both.
+        """
+        absent = [c.name for c in self.columns if c.name not in frame.columns]
+        if absent:
+            raise ValueError(
+                f"{where} must have the columns of the training data, but has no "
+                f"{', '.join(repr(name) for name in absent)}; add them, empty where unknown"
+            )
+        read = {c.name: _read(frame[c.name], c, where) for c in self.columns}
+        features = self._transformer().fit_transform(pd.DataFrame(read, index=frame.index))
+        return np.ascontiguousarray(features, dtype=np.float32)
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps([asdict(column) for column in self.columns], indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Preparation":
+        """Return what `to_json` wrote."""
+        return cls(
+            tuple(Column(**{**c, "categories": tuple(c["categories"])}) for c in json.loads(text))
+        )
+
+    def _of(self, kind: str) -> list[Column]:
+        return [column for column in self.columns if column.kind == kind]
+
+    def _transformer(self) -> Any:
+        from sklearn.compose import ColumnTransformer  # late: importing takes a second
+        from sklearn.impute import MissingIndicator
+        from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+
+        numbers, categories = self._of("number"), self._of("category")
+        fills = {c.name: c.fill for c in numbers}
+        steps: list[tuple[str, Any, list[str]]] = [
+            (
+                "numbers",
+                FunctionTransformer(pd.DataFrame.fillna, kw_args={"value": fills}),
+                [c.name for c in numbers],
+            ),
+            (
+                "missing",
+                MissingIndicator(features="all"),
+                [c.name for c in numbers if c.indicator],
+            ),
+            (
+                "categories",
+                OneHotEncoder(
+                    categories=[[*c.categories, OTHER] for c in categories], sparse_output=False
+                ),
+                [c.name for c in categories],
+            ),
+        ]
+        return ColumnTransformer([step for step in steps if step[2]], sparse_threshold=0)
+
+
+def prepare(
+    frame: pd.DataFrame,
+    *,
+    drop: Collection[str],
+    categorical: Collection[str],
+    numeric: Collection[str],
+    where: str,
+) -> tuple[Preparation, list[str]]:
+    """Decide how the columns of the training rows become features.
+
+    Args:
+        frame: the training rows without the target.
+        drop: columns to leave out.
+        categorical: columns to read as categories.
+        numeric: columns to read as numbers.
+        where: the place of the table, for messages.
+
+    Returns:
+        The preparation, and one sentence per decision that is not plain.
+
+    Raises:
+        ValueError: for dates, an unknown name, or if no column is left.
+    """
+    for option, names in (("drop", drop), ("categorical", categorical), ("numeric", numeric)):
+        for name in names:
+            if name not in frame.columns:
+                known = ", ".join(map(str, frame.columns[:8]))
+                raise ValueError(
+                    f"--{option} names the column {name!r}, which {where} does not have as a "
+                    f"feature; columns: {known}"
+                )
+    if both := set(categorical) & set(numeric):
+        raise ValueError(f"column {min(both)!r} cannot be both --categorical and --numeric")
+    columns, said = [], []
+    for name in frame.columns:
+        if name in drop:
+            continue
+        values = frame[name]
+        forced = "category" if name in categorical else "number" if name in numeric else None
+        column, sentence = _decided(str(name), values, forced, where)
+        said += [sentence] if sentence else []
+        columns += [column] if column else []
+    if not columns:
+        raise ValueError(f"{where} must have at least one column besides the target that varies")
+    return Preparation(tuple(columns)), [_summary(columns), *said]
+
+
+def _summary(columns: Sequence[Column]) -> str:
+    numbers = [c for c in columns if c.kind == "number"]
+    n_categories = len(columns) - len(numbers)
+    n_missing = sum(c.indicator for c in numbers)
+    parts = [f"{len(numbers)} numeric columns"] if numbers else []
+    parts += [f"{n_categories} of categories"] if n_categories else []
+    missing = f", missing values in {n_missing} filled with the median" if n_missing else ""
+    return f"features: {' and '.join(parts)}{missing}"
+
+
+def _decided(
+    name: str, values: pd.Series, forced: str | None, where: str
+) -> tuple[Column | None, str]:
+    """Return a column, or None to leave it out, and a sentence if that needs one."""
+    present = values.dropna()
+    if present.nunique() <= 1 and forced is None and not values.isna().any():
+        return None, f"column {name!r} is left out: it has one value only"
+    if present.empty:
+        return None, f"column {name!r} is left out: it is empty"
+    if forced is None and _is_date(present):
+        raise ValueError(
+            f"column {name!r} of {where} holds dates, which are no feature as they are; leave it "
+            f"out with --drop {name}, or replace it by numbers such as year, month or age"
+        )
+    if forced == "category":
+        return _category(name, values), ""
+    numbers = pd.to_numeric(present, errors="coerce") if forced or _is_text(values) else present
+    if forced == "number" or not _is_text(values):
+        return _number(name, values, forced, where)
+    if numbers.notna().mean() >= _MOSTLY and present[numbers.isna()].nunique() <= 3:
+        words = ", ".join(repr(v) for v in present[numbers.isna()].unique())
+        column, _ = _number(name, values, "number", where)
+        return column, (
+            f"column {name!r} is read as numbers and {words} as missing; "
+            f"--categorical {name} to change"
+        )
+    if present.nunique() > max(MOST_CATEGORIES, len(present) // 2):
+        return None, (
+            f"column {name!r} is left out: it has {present.nunique()} different texts in "
+            f"{len(present)} rows; --categorical {name} to keep the most frequent"
+        )
+    return _category(name, values), ""
+
+
+def _number(
+    name: str, values: pd.Series, forced: str | None, where: str
+) -> tuple[Column | None, str]:
+    numbers = _as_numbers(values)
+    present = numbers[~np.isnan(numbers)]
+    if len(present) == 0:
+        raise ValueError(f"column {name!r} of {where} has no number, so it cannot be --numeric")
+    _check_finite(numbers, name, where)
+    if forced is None and _numbers_the_rows(numbers):
+        return None, f"column {name!r} is left out: it numbers the rows; --numeric {name} to keep"
+    indicator = bool(np.isnan(numbers).any())
+    return Column(name, "number", fill=float(np.median(present)), indicator=indicator), ""
+
+
+def _numbers_the_rows(numbers: Array) -> bool:
+    """Tell whether values increase from row to row and are about as many as their range."""
+    whole = len(numbers) > 2 and not np.isnan(numbers).any() and (numbers % 1 == 0).all()
+    return bool(
+        whole and (np.diff(numbers) > 0).all() and numbers[-1] - numbers[0] < 2 * len(numbers)
+    )
+
+
+def _category(name: str, values: pd.Series) -> Column:
+    counts = _texts(values).value_counts()
+    # By frequency, ties by name, so that the order does not depend on the order of the rows.
+    ordered = sorted(counts.index, key=lambda value: (-counts[value], value))
+    return Column(name, "category", categories=tuple(ordered[:MOST_CATEGORIES]))
+
+
+def _read(values: pd.Series, column: Column, where: str) -> Any:
+    if column.kind == "category":
+        texts = _texts(values)
+        return texts.where(texts.isin(column.categories), OTHER)
+    if _is_text(values):
+        numbers = pd.to_numeric(values, errors="coerce")
+        if len(values) and numbers.isna().all() and values.notna().any():
+            raise ValueError(
+                f"column {column.name!r} of {where} must hold numbers, as in the training data, "
+                f"but has {values.dropna().iloc[0]!r}"
+            )
+    numbers = _as_numbers(values)
+    _check_finite(numbers, column.name, where)
+    return numbers
+
+
+def _check_finite(numbers: Array, name: str, where: str) -> None:
+    with np.errstate(over="ignore"):
+        infinite = np.isinf(numbers.astype(np.float32))
+    if infinite.any():
+        raise ValueError(
+            f"column {name!r} of {where} must be finite in float32, but row "
+            f"{int(np.flatnonzero(infinite)[0])} is not; remove that row, or empty the cell"
+        )
+
+
+def _as_numbers(values: pd.Series) -> Array:
+    return np.asarray(pd.to_numeric(values, errors="coerce").astype("float64"))
+
+
+def _texts(values: pd.Series) -> pd.Series:
+    """Return values as text; whole floats, as a column with missing integers has, as integers."""
+    if pd.api.types.is_float_dtype(values) and (values.dropna() % 1 == 0).all():
+        values = values.astype("Int64")
+    return values.astype("object").where(values.notna(), MISSING).astype(str)
+
+
+def _is_text(values: pd.Series) -> bool:
+    return not (pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values))
+
+
+def _is_date(present: pd.Series) -> bool:
+    if pd.api.types.is_datetime64_any_dtype(present) or isinstance(present.dtype, pd.PeriodDtype):
+        return True
+    if not _is_text(present):
+        return False
+    sample = present.iloc[:1000].astype(str)
+    return bool(sample.map(lambda text: _DATE.fullmatch(text) is not None).mean() >= _MOSTLY)

@@ -1,0 +1,131 @@
+"""The study that `search` runs for data without a study file, as the text of a commented file.
+
+    families    vectors: the linear yardstick and multilayer perceptrons; images: convolutional
+                networks too, and residual ones where there are data and pixels enough
+    sizes       the widest layer grows with the square root of the number of rows
+    batch       a power of two near an eightieth of the rows, from 16 to 256
+    epochs      about 1,500 steps of the optimiser, from 20 to 150 epochs
+
+The text is also what `nas-evidence init` writes.
+"""
+
+import json
+import math
+from pathlib import Path
+
+from nas_evidence.data.arrays import ArrayData
+from nas_evidence.dataset_spec import DatasetSpec
+
+#: Steps of the optimiser that a training aims at.
+STEPS = 1500
+#: Least pixels along a side, and least rows, for a residual network.
+_RESNET_PIXELS, _RESNET_ROWS = 16, 5000
+
+
+def proposed_text(
+    dataset: DatasetSpec, arrays: ArrayData, *, name: str, n_trials: int = 24, seed: int = 0
+) -> str:
+    """Return a study file that fits the data, with comments.
+
+    Args:
+        dataset: its table [dataset].
+        arrays: the data.
+        name: of the study.
+        n_trials: trials to run.
+        seed: of the study.
+    """
+    batch, epochs = training_length(arrays.n_train)
+    shape = " x ".join(map(str, arrays.input_shape))
+    labels = arrays.task == "labels"
+    said = [f"# {sentence}" for sentence in arrays.meaning.said]
+    lines = [
+        f"# A study of {arrays.n_train} rows, inputs {shape}, "
+        f"{arrays.n_outputs} {'classes' if labels else 'targets'}. Made by nas-evidence from the",
+        "# data; change what you like.",
+        *said,
+        f"name = {json.dumps(name)}",
+        f"seed = {seed}",
+        f"n_trials = {n_trials}                    # trials = architecture x replicate",
+        'objective = "two_fold"           # which score ranks',
+        'estimators = ["diag_ef", "kfac_ggn", "two_fold"]',
+        "",
+        "[dataset]",
+        *_dataset_lines(dataset, arrays),
+        "",
+        *_family_lines(arrays),
+        "[plan]",
+        f'likelihood = "{"categorical" if labels else "gaussian"}"'
+        + ("" if labels else "          # the noise is learned"),
+        f"epochs = {epochs}                      # about {STEPS} steps of the optimiser",
+        f"batch_size = {batch}",
+        'optimiser = "adam"',
+        "learning_rate = 0.005            # at its start; cosine schedule",
+        "",
+        "[plan.online]",
+        f"every = {max(5, epochs // 8)}                        # epochs between prior updates",
+        'curvature = "kfac_ggn_mc"',
+        "",
+        "[resources]",
+        "workers = 2                      # trials at a time",
+        "cpus = 1                         # torch threads of a worker",
+        'gpus = "auto"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def training_length(n_rows: int) -> tuple[int, int]:
+    """Return batch size and epochs for a number of rows.
+
+    >>> training_length(1000), training_length(60_000)
+    ((16, 24), (256, 20))
+    """
+    batch = 2 ** round(math.log2(max(16.0, min(256.0, n_rows / 80))))
+    return batch, epochs_for(n_rows, batch)
+
+
+def epochs_for(n_rows: int, batch: int) -> int:
+    """Return the epochs of `epochs = "auto"` for a number of rows and a batch size.
+
+    >>> epochs_for(480, 128), epochs_for(5000, 128), epochs_for(60_000, 128)
+    (150, 64, 20)
+    """
+    return max(20, min(150, round(STEPS * batch / n_rows)))
+
+
+def name_of(path: Path) -> str:
+    """Return the name of the study of a data file: its own without endings."""
+    return path.name.partition(".")[0] or "study"
+
+
+def _dataset_lines(dataset: DatasetSpec, arrays: ArrayData) -> list[str]:
+    task = "classification" if arrays.task == "labels" else "regression"
+    asked = dataset.model_dump(mode="json", exclude_defaults=True) | {"task": task}
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in asked.items()]
+    if not any(line.startswith("test") for line in lines) and not len(arrays.x_test):
+        lines.append("# test_fraction = 0.2            # rows for the report's test")
+    return lines
+
+
+def _family_lines(arrays: ArrayData) -> list[str]:
+    lines = ["[family.linear]                  # the yardstick", ""]
+    root = math.sqrt(arrays.n_train)
+    widest = int(2 ** round(math.log2(max(32.0, min(256.0, 4 * root)))))
+    lines += [
+        "[family.mlp]",
+        f"depth = {{low = 1, high = {3 if arrays.n_train >= 500 else 2}}}",
+        f"width = {{low = 8, high = {widest}, log = true}}",
+        "",
+    ]
+    if len(arrays.input_shape) != 3:
+        return lines
+    side = min(arrays.input_shape[1:])
+    depth = max(1, min(3, int(math.log2(side)) - 1))
+    lines += [
+        "[family.cnn]",
+        f"depth = {{low = 1, high = {depth}}}",
+        "width = {low = 4, high = 16, log = true}",
+        "",
+    ]
+    if side >= _RESNET_PIXELS and arrays.n_train >= _RESNET_ROWS:
+        lines += ["[family.resnet]", "depth = 8", "width = {low = 4, high = 16, log = true}", ""]
+    return lines

@@ -1,0 +1,244 @@
+"""Targets of any kind, as labels 0..C-1 with class names or as real numbers.
+
+The task is inferred where it is not given: text and booleans are classes; whole numbers, whatever
+their type, are classes if few of them occur; other numbers are real targets. One-hot rows are
+labels. What was inferred is said in one sentence that names the option that changes it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from nas_evidence.data.arrays import Array
+
+#: Most different whole numbers that are taken for classes.
+MOST_CLASSES = 20
+#: Class names listed in a sentence.
+_LISTED = 8
+ClassName = str | int | bool
+TaskName = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Targets of the training and test rows.
+
+    train, test  labels int64 [n], or real targets float64 [n, C]; test may be empty
+    classes      the values that labels 0..C-1 stand for; empty for real targets
+    sentence     what the task is, and how to change it
+    """
+
+    train: Array
+    test: Array
+    classes: tuple[ClassName, ...]
+    sentence: str
+
+
+def targets_of(
+    train: ArrayLike,
+    test: ArrayLike | None,
+    *,
+    task: TaskName | None,
+    where: str,
+    columns: Sequence[str] = (),
+    integers_are_labels: bool = False,
+) -> Targets:
+    """Return targets as labels or real numbers.
+
+    Args:
+        train: of the training rows: [n], [n, 1], one-hot [n, C] or real [n, C], of any type.
+        test: the same of the test rows, or None.
+        task: "classification" or "regression"; None to infer it.
+        where: the place of the targets, for messages: "target 'price' in mine.csv".
+        columns: names of one-hot columns.
+        integers_are_labels: take integers 0..C-1, all used, for labels however many there are.
+
+    Raises:
+        ValueError: if the targets are neither labels nor real numbers; names the place.
+    """
+    y, one_hot = _flat(np.asarray(train), where)
+    y_test = y[:0] if test is None else _flat(np.asarray(test), where)[0]
+    if y.ndim != y_test.ndim or y.shape[1:] != y_test.shape[1:]:
+        raise ValueError(
+            f"{where}: training and test targets must have as many columns, but have shapes "
+            f"{list(y.shape)} and {list(y_test.shape)}"
+        )
+    for part in (y, y_test):
+        _check_complete(part, where)
+    asked = task
+    if task is None:
+        if one_hot or (integers_are_labels and _is_numbered(y)):
+            task = "classification"
+        else:
+            task = _inferred(y)
+    if task == "regression":
+        real = (_real(part, where) for part in (y, y_test))
+        train_real, test_real = real
+        _check_varies(train_real, where)
+        return Targets(train_real, test_real, (), _said_real(asked, train_real))
+    if y.ndim == 2:
+        raise ValueError(
+            f"{where}: a classification needs one label per row, but the shape is "
+            f"{list(y.shape)} and the rows are not one-hot; give one column, or task = regression"
+        )
+    names, labels, test_labels = _classes(y, y_test, where)
+    numbers = all(isinstance(name, int) and not isinstance(name, bool) for name in names)
+    if one_hot and len(columns) == len(names):
+        names = tuple(columns)
+    said = said_classes(names, inferred=asked is None and numbers)
+    return Targets(labels, test_labels, names, said)
+
+
+def _flat(y: Array, where: str) -> tuple[Array, bool]:
+    """Return targets [n] or [n, C], and whether they were one-hot."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim not in (1, 2) or y.size == 0 or not len(y):
+        raise ValueError(
+            f"{where}: targets must be one value per row [n], one-hot or real [n, C], but the "
+            f"shape is {list(y.shape)}"
+        )
+    if y.ndim == 2 and y.dtype.kind in "biuf" and ((y == 0) | (y == 1)).all():
+        if (y.sum(1) == 1).all():
+            return y.argmax(1), True
+        if y.dtype.kind == "b":
+            row = int(np.flatnonzero(y.sum(1) != 1)[0])
+            raise ValueError(
+                f"{where}: one-hot rows must have exactly one true value, but row {row} has "
+                f"{int(y[row].sum())}; several labels per row are not supported"
+            )
+    return y, False
+
+
+def _check_complete(y: Array, where: str) -> None:
+    missing = pd.isna(y)
+    missing = missing.any(1) if missing.ndim == 2 else missing
+    if missing.any():
+        rows = np.flatnonzero(missing)
+        raise ValueError(
+            f"{where}: {len(rows)} of {len(y)} rows have no value, the first at row {rows[0]}; "
+            "remove those rows"
+        )
+
+
+def _is_numbered(y: Array) -> bool:
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        return False
+    found = np.unique(y)
+    return bool(found[0] == 0 and found[-1] == len(found) - 1)
+
+
+def _numbers(y: Array) -> Array | None:
+    """Return the values as numbers, None if some are text."""
+    if y.dtype.kind in "biuf":
+        return y.astype(np.float64)
+    try:
+        return np.asarray(pd.to_numeric(pd.Series(y.ravel()))).astype(np.float64).reshape(y.shape)
+    except (TypeError, ValueError):
+        return None
+
+
+def _inferred(y: Array) -> TaskName:
+    if y.ndim == 2:
+        return "regression"
+    if y.dtype.kind not in "iuf" and not _is_number_objects(y):
+        return "classification"
+    numbers = _numbers(y)
+    assert numbers is not None
+    if not np.isfinite(numbers).all() or (numbers != np.round(numbers)).any():
+        return "regression"
+    n_values = len(np.unique(numbers))
+    return "classification" if n_values <= min(MOST_CLASSES, len(y) // 2) else "regression"
+
+
+def _is_number_objects(y: Array) -> bool:
+    return y.dtype == object and all(
+        isinstance(v, int | float | np.number) and not isinstance(v, bool | np.bool_) for v in y
+    )
+
+
+def _real(y: Array, where: str) -> Array:
+    numbers = _numbers(y)
+    if numbers is None:
+        shown = next(v for v in y.ravel() if _numbers(np.array([v], dtype=object)) is None)
+        raise ValueError(
+            f"{where}: a regression needs numbers, but there is {str(shown)!r}; leave out "
+            "task = regression, or correct the value"
+        )
+    numbers = numbers[:, None] if numbers.ndim == 1 else numbers
+    bad = np.flatnonzero(~np.isfinite(numbers).all(1))
+    if len(bad):
+        raise ValueError(
+            f"{where}: targets must be finite, but {len(bad)} of {len(y)} rows are not, the first "
+            f"at row {bad[0]}; remove those rows"
+        )
+    return numbers
+
+
+def _check_varies(y: Array, where: str) -> None:
+    if len(y) > 1 and (y.min(0) == y.max(0)).all():
+        raise ValueError(
+            f"{where}: all {len(y)} training targets are {y[0, 0]:g}, so there is nothing to "
+            "learn; name another target"
+        )
+
+
+def _classes(y: Array, y_test: Array, where: str) -> tuple[tuple[ClassName, ...], Array, Array]:
+    named, test_named = _names(y, where), _names(y_test, where)
+    found = sorted(set(named), key=lambda v: (isinstance(v, str), v))
+    if len(found) < 2:
+        raise ValueError(
+            f"{where}: a classification needs at least 2 classes, but every training row has "
+            f"{found[0]!r}; name another target, or add rows of other classes"
+        )
+    if len(found) > max(2, len(y) // 2):
+        raise ValueError(
+            f"{where}: {len(found)} different values in {len(y)} rows are not classes, the first "
+            f"is {found[0]!r}; name another target, or give task = regression for numbers"
+        )
+    number = {value: i for i, value in enumerate(found)}
+    unknown = [value for value in test_named if value not in number]
+    if unknown:
+        raise ValueError(
+            f"{where}: test labels must be among the training labels, but {unknown[0]!r} is not; "
+            "remove those test rows, or train on such a row"
+        )
+    labels = (np.array([number[v] for v in part], dtype=np.int64) for part in (named, test_named))
+    train, test = labels
+    return tuple(found), train, test
+
+
+def _names(y: Array, where: str) -> list[ClassName]:
+    """Return class names as text, whole numbers or booleans; numbers as text stay text."""
+    if y.dtype.kind == "b":
+        return [bool(v) for v in y]
+    if y.dtype.kind in "iuf" or _is_number_objects(y):
+        values = y.astype(np.float64)
+        if (values != np.round(values)).any():
+            row = int(np.flatnonzero(values != np.round(values))[0])
+            raise ValueError(
+                f"{where}: labels must be whole numbers or text, but row {row} has "
+                f"{values[row]:g}; give task = regression for real targets"
+            )
+        return [int(v) for v in values]
+    if y.dtype == object and all(isinstance(v, bool | np.bool_) for v in y):
+        return [bool(v) for v in y]
+    return [str(v) for v in y]
+
+
+def said_classes(names: Sequence[ClassName], *, inferred: bool = False) -> str:
+    """Return in words which classes there are, and how to change that if it was inferred."""
+    listed = ", ".join(map(str, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
+    change = "; --task regression to change" if inferred else ""
+    return f"classification, {len(names)} classes: {listed}{change}"
+
+
+def _said_real(asked: TaskName | None, y: Array) -> str:
+    low, high = y.min(), y.max()
+    columns = f"{y.shape[1]} targets" if y.shape[1] > 1 else "target"
+    change = "" if asked else "; --task classification to change"
+    return f"regression, {columns} from {low:.4g} to {high:.4g}{change}"

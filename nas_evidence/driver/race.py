@@ -1,0 +1,138 @@
+"""The race of the finalists: which trials run after the search, as functions of what is stored.
+
+After the search the first architectures are trained again, with further seeds and further orders
+of the data, until the first is the best by the score with probability `CONFIDENCE` or the budget
+of the race is spent. Race trials are ordinary replicates with ids from `RACE_IDS` on, so that a
+longer search never meets them. They run in rounds: a round is chosen from all earlier results and
+the next one only when all its trials have ended. So the race is the same for any number and speed
+of workers, and after any crash. The round is in the journal before its first trial is launched.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+from nas_evidence.best import Standings
+from nas_evidence.driver.plan import plan_race
+from nas_evidence.maths.finalists import MIN_REPEATS, next_replicates, posterior_of
+from nas_evidence.record import RACE_IDS, TrialStatus, is_race, n_searched
+from nas_evidence.spec import ArchitectureSpec, StudySpec, derive_seed
+from nas_evidence.storage.journal import read_journal
+from nas_evidence.store import TrialRow
+
+#: The race ends when the first is the best by the score with this probability.
+CONFIDENCE = 0.9
+#: Trial id -> architecture of all race trials that were ever chosen.
+Chosen = Mapping[int, ArchitectureSpec]
+
+
+def budget_of(study: StudySpec) -> int:
+    """Return the most race trials of a study."""
+    return study.race.trials or max(10, -(-study.n_trials // 3))
+
+
+def chosen_so_far(events: Iterable[Mapping[str, Any]], done: Mapping[int, TrialRow]) -> Chosen:
+    """Return the race trials that journal and results know, by id."""
+    found = {i: row.architecture for i, row in done.items() if is_race(i)}
+    for event in events:
+        if event["event"] == "race":
+            points = map(ArchitectureSpec.model_validate, event["points"])
+            found |= dict(zip(event["trial_ids"], points, strict=True))
+    return dict(sorted(found.items()))
+
+
+def finalists(study: StudySpec, done: Mapping[int, TrialRow]) -> list[TrialRow]:
+    """Return a trial of each of the first architectures by the search alone, best first."""
+    searched = [row for i, row in done.items() if not is_race(i)]
+    first = Standings(study.objective, searched).first(study.n_finalists)
+    return [done[one.trial_id] for one in first]
+
+
+def next_round(
+    study: StudySpec, done: Mapping[int, TrialRow], chosen: Chosen
+) -> dict[int, ArchitectureSpec]:
+    """Return the race trials to run next; none if the race is over.
+
+    Call it only when the search and all chosen race trials have ended.
+
+    Args:
+        study: what was asked.
+        done: every finished trial.
+        chosen: every race trial so far.
+    """
+    racing = finalists(study, done)
+    left = budget_of(study) - len(chosen)
+    if len(racing) < 2 or left <= 0:
+        return {}
+    values = _values(study, done)
+    keys = [row.architecture_key for row in racing]
+    tried = [_key_count(chosen, key) for key in keys]
+    searched = [len(values[key]) - _raced(done, key, study) for key in keys]
+    missing = [max(0, MIN_REPEATS - s - t) for s, t in zip(searched, tried, strict=True)]
+    if any(missing):
+        turns = zip_longest(*([i] * n for i, n in enumerate(missing)))
+        picks = [i for i in chain.from_iterable(turns) if i is not None]
+    else:
+        picks = _contested(study, values, racing, min(len(racing), left), len(chosen), done)
+    first = max(chosen, default=RACE_IDS - 1) + 1
+    return {first + k: racing[i].architecture for k, i in enumerate(islice(picks, left))}
+
+
+def race_left(study: StudySpec, folder: Path, done: Mapping[int, TrialRow]) -> int:
+    """Return how many trials the race may still run; 0 if it is over or the study has none."""
+    if not study.n_finalists:
+        return 0
+    chosen = chosen_so_far(read_journal(folder), done)
+    if n_searched(done) >= study.n_trials and not (
+        plan_race(chosen, done, study) or next_round(study, done, chosen)
+    ):
+        return 0
+    return max(budget_of(study) - sum(i in done for i in chosen), 0)
+
+
+def _contested(
+    study: StudySpec,
+    values: Mapping[str, list[float]],
+    racing: Sequence[TrialRow],
+    n: int,
+    n_chosen: int,
+    done: Mapping[int, TrialRow],
+) -> list[int]:
+    """Return which finalists run next, by position; none if the first is sure."""
+    keys = list(values)
+    families = {row.architecture_key: row.family for row in done.values()}
+    posterior = posterior_of(
+        [values[key] for key in keys], [families[key] for key in keys], seed=study.seed
+    )
+    if posterior is None:  # all replicates are equal: nothing to decide
+        return []
+    at = {keys.index(row.architecture_key): i for i, row in enumerate(racing)}
+    first = max(at, key=lambda position: sum(values[keys[position]]) / len(values[keys[position]]))
+    if posterior.best[first] >= CONFIDENCE:
+        return []
+    seed = derive_seed(study.seed, "race", n_chosen)
+    return [at[i] for i in next_replicates(posterior, list(at), n, seed=seed)]
+
+
+def _values(study: StudySpec, done: Mapping[int, TrialRow]) -> dict[str, list[float]]:
+    """Return the objectives of each architecture over its complete trials, in order of id."""
+    found: dict[str, list[float]] = {}
+    for _, row in sorted(done.items()):
+        value = row.values.get(study.objective)
+        if value is not None and row.status is TrialStatus.COMPLETE:
+            found.setdefault(row.architecture_key, []).append(value)
+    return found
+
+
+def _key_count(chosen: Chosen, key: str) -> int:
+    return sum(architecture.key == key for architecture in chosen.values())
+
+
+def _raced(done: Mapping[int, TrialRow], key: str, study: StudySpec) -> int:
+    """Return how many of an architecture's values are from the race."""
+    return sum(
+        is_race(i) and row.architecture_key == key and study.objective in row.values
+        for i, row in done.items()
+        if row.status is TrialStatus.COMPLETE
+    )

@@ -1,0 +1,218 @@
+"""The Laplace posterior of an exported network, and the variance of its linearised outputs.
+
+    p(θ | D) ≈ N(θ*, Σ),  Σ = (κ H + δ)⁻¹        Var f(x) = J(x) Σ J(x)ᵀ,  J = ∂f / ∂θ  [C, P]
+
+    H  Gauss-Newton curvature of the training data at θ*     κ  likelihood power
+    δ  learned prior precisions
+
+The outputs of the network linearised at θ* are Gaussian under this posterior (Immer et al. 2021,
+"Improving predictions of Bayesian neural nets via local linearization", equation 5).
+
+Structure, by the number of parameters: all of Σ; else Kronecker factors, one pair per weight; else
+Kronecker factors of the last layer alone. With one prior precision per parameter, its diagonal.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.files import write_whole
+from nas_evidence.likelihood import Likelihood
+from nas_evidence.maths.blocks import Block, Diagonal, FewInputs, Kronecker, Rotated, Rows
+from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
+
+#: Most parameters for all of Σ, and most stored numbers for Kronecker factors of all layers.
+MOST_FULL, MOST_STORED = 500, 16_000_000
+#: Numbers of Jacobians held at once.
+_AT_ONCE = 1 << 25
+FILE = "posterior.safetensors"
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A posterior covariance of some parameters, the others fixed.
+
+    structure  "full", "kronecker", "last_layer" or "diagonal"
+    names      of the parameter tensors, in the order of the model
+    tensors    by name and part: "weight/variances" with "/left" and "/right", or "/covariance";
+               "/outside" is the variance of what these leave out;
+               "covariance" of all parameters for "full"
+    """
+
+    structure: str
+    names: tuple[str, ...]
+    tensors: Mapping[str, Tensor]
+
+    def output_covariance(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Return the covariance of the linearised outputs, float64 [n, C, C].
+
+        Args:
+            model: the network that the posterior is of.
+            inputs: preprocessed, as the network takes them [n, ...].
+        """
+        n_parameters = sum(p.numel() for n, p in model.named_parameters() if n in self.names)
+        with torch.no_grad():
+            n_outputs = model(inputs[:1]).shape[1]
+        step = max(1, _AT_ONCE // max(1, n_parameters * n_outputs))
+        parts = [
+            self._covariance(jacobians(model, inputs[i : i + step], self.names))
+            for i in range(0, len(inputs), step)
+        ]
+        return torch.cat(parts) if parts else torch.zeros(0, n_outputs, n_outputs).double()
+
+    def _covariance(self, jacobian: Mapping[str, Tensor]) -> Tensor:
+        if self.structure == "full":
+            whole = torch.cat([jacobian[name].flatten(2) for name in self.names], dim=2)
+            return whole @ self.tensors["covariance"] @ whole.mT
+        found = [self._of_tensor(name, jacobian[name]) for name in self.names]
+        return torch.stack(found).sum(0)
+
+    def _of_tensor(self, name: str, jacobian: Tensor) -> Tensor:
+        """Return the part of one parameter tensor, from its Jacobian [n, C, ...]."""
+        flat = jacobian.flatten(2)  # [n, C, size]
+        if f"{name}/covariance" in self.tensors:
+            return flat @ self.tensors[f"{name}/covariance"] @ flat.mT
+        variances = self.tensors[f"{name}/variances"]
+        if f"{name}/left" not in self.tensors:
+            return (flat * variances.flatten()) @ flat.mT
+        left, right = self.tensors[f"{name}/left"], self.tensors[f"{name}/right"]
+        groups, n_out, _ = variances.shape
+        turned = left.mT @ flat.reshape(*flat.shape[:2], groups, n_out, -1)
+        inside = turned @ right  # [n, C, groups, out, m]
+        covariance = (inside.flatten(2) * variances.flatten()) @ inside.flatten(2).mT
+        if f"{name}/outside" in self.tensors:
+            outside = (turned - inside @ right.mT).flatten(2)
+            covariance += self.tensors[f"{name}/outside"] * (outside @ outside.mT)
+        return covariance
+
+    def save(self, path: Path) -> None:
+        """Write it as safetensors, in float32 where that loses nothing that matters."""
+        header = {"structure": self.structure, "names": "\n".join(self.names)}
+        tensors = {name: t.float().contiguous() for name, t in self.tensors.items()}
+        write_whole(path, save(tensors, metadata=header))
+
+    @classmethod
+    def load(cls, path: Path) -> "Posterior":
+        """Return what `save` wrote."""
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata()
+            tensors = {name: file.get_tensor(name).double() for name in file.keys()}  # noqa: SIM118
+        return cls(header["structure"], tuple(header["names"].split("\n")), tensors)
+
+
+def jacobians(model: nn.Module, inputs: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """Return ∂f_n / ∂θ of each named parameter tensor, float64 [n, C, *shape]."""
+    parameters = {n: p.detach() for n, p in model.named_parameters()}
+    moving = {name: parameters.pop(name) for name in names}
+    rest = {**parameters, **dict(model.named_buffers())}
+
+    def outputs(values: dict[str, Tensor], x: Tensor) -> Tensor:
+        called: Tensor = torch.func.functional_call(model, {**rest, **values}, (x[None],))
+        return called[0]
+
+    each = torch.func.vmap(torch.func.jacrev(outputs), in_dims=(None, 0))
+    return {name: part.double() for name, part in each(moving, inputs).items()}
+
+
+def fit_posterior(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    likelihood: Likelihood,
+    precisions: Mapping[str, Tensor],
+    *,
+    likelihood_power: float = 1.0,
+) -> Posterior:
+    """Return the Laplace posterior of a trained network at its training data.
+
+    Args:
+        model: the network; its parameters are taken as the mode.
+        inputs: preprocessed training inputs [n, ...].
+        targets: labels int64 [n], or standardised real targets [n, C].
+        likelihood: with the learned noise or temperature.
+        precisions: of each parameter tensor by name, [1] or [size].
+        likelihood_power: κ.
+    """
+    parameters = dict(model.named_parameters())
+    n_parameters = sum(p.numel() for p in parameters.values())
+    each = any(len(precision) > 1 for precision in precisions.values())
+    if n_parameters <= MOST_FULL and len(inputs) <= 100_000:
+        kind = "full_ggn"
+    else:
+        kind = "diag_ggn" if each else "kfac_ggn"
+    curvature = curvature_pass(
+        kind,
+        model,
+        inputs,
+        targets,
+        likelihood,
+        batch_size=rows_at_once(model, inputs),
+        generator=torch.Generator().manual_seed(0),
+    ).curvature
+    names = tuple(parameters)
+    if isinstance(curvature, FullMatrix | FullKernel):
+        matrix = curvature.as_matrix() if isinstance(curvature, FullKernel) else curvature
+        delta = [p.double().expand(parameters[n].numel()) for n, p in precisions.items()]
+        covariance = _inverse(likelihood_power * matrix.matrix + torch.cat(delta).diag())
+        return Posterior("full", names, {"covariance": covariance})
+    assert isinstance(curvature, BlockDiagonal)
+    structure = "diagonal" if each else "kronecker"
+    if not each and _stored(parameters) > MOST_STORED:
+        structure, names = "last_layer", _last_layer(parameters)
+    tensors: dict[str, Tensor] = {}
+    for name, block in zip(parameters, curvature.blocks, strict=True):
+        if name in names:
+            parts = _parts(block, precisions[name].double(), likelihood_power)
+            tensors |= {f"{name}/{part}": value for part, value in parts.items()}
+    return Posterior(structure, names, tensors)
+
+
+def _parts(block: Block, precision: Tensor, power: float) -> dict[str, Tensor]:
+    """Return (κ H + δ)⁻¹ of one block, factored if H is."""
+    match block:
+        case Kronecker() | FewInputs():
+            rotated = block.decomposed()
+        case Rotated():
+            rotated = block
+        case Diagonal():
+            return {"variances": 1 / (power * block.values.flatten().clamp(min=0) + precision)}
+        case _:
+            dense = block.as_dense() if isinstance(block, Rows) else block
+            eye = torch.eye(dense.size, dtype=torch.float64)
+            return {"covariance": _inverse(power * dense.matrix + precision * eye)}
+    variances = 1 / (power * rotated.values.clamp(min=0) + precision)
+    parts = {"variances": variances, "left": rotated.left, "right": rotated.right}
+    if rotated.right.shape[2] < rotated.right.shape[1]:
+        parts["outside"] = 1 / precision.reshape(1)
+    return parts
+
+
+def _inverse(matrix: Tensor) -> Tensor:
+    values, vectors = torch.linalg.eigh(matrix)
+    least = values[-1] * torch.finfo(torch.float64).eps
+    inverse: Tensor = (vectors / values.clamp(min=float(least))) @ vectors.mT
+    return inverse
+
+
+def _stored(parameters: Mapping[str, Tensor]) -> int:
+    """Return how many numbers Kronecker factors of all tensors have."""
+    total = 0
+    for parameter in parameters.values():
+        shape = parameter.shape
+        n_out, n_in = shape[0] if shape else 1, math.prod(shape[1:])
+        total += n_out**2 + n_in**2 + n_out * n_in if len(shape) > 1 else n_out**2
+    return total
+
+
+def _last_layer(parameters: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Return the names of the parameters of the last module that has any."""
+    last = list(parameters)[-1].rpartition(".")[0]
+    return tuple(name for name in parameters if name.rpartition(".")[0] == last)

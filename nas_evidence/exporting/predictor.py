@@ -1,0 +1,257 @@
+"""Predictions with uncertainty from an export folder alone.
+
+    real targets  mean f(x), variance Var f(x) + s²: closed form
+    classes       "probit": softmax(f / √(T² + π Var f / 8)) (MacKay 1992)
+                  "mc":     mean of softmax(f_i / T), f_i ~ N(f, Cov f)
+                  "map":    softmax(f / T), without the posterior
+
+Var f and Cov f are of the network linearised at its weights (`posterior.py`), s the learned noise
+and T the learned temperature.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+from torch import Tensor
+
+from nas_evidence.data.given import Given, features_of
+from nas_evidence.data.preparation import Preparation
+from nas_evidence.exporting.posterior import FILE, Posterior
+from nas_evidence.exporting.program import Exported, load_exported
+from nas_evidence.maths.calibration import (
+    auroc,
+    classification_measures,
+    entropy,
+    regression_measures,
+)
+
+Method = Literal["probit", "mc", "map"]
+METHODS = ("probit", "mc", "map")
+MEANING = "meaning.json"
+#: Draws of "mc", and rows predicted at once.
+N_DRAWS, _ROWS = 256, 1024
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predictions for rows of data.
+
+    classes        the values that columns of `probabilities` stand for; empty for real targets
+    targets        names of the columns of real targets
+    probabilities  [n, C] for classes, else None
+    mean, std      [n, C] for real targets, in their unit: of the predictive distribution
+    std_model      [n, C]: the part of `std` that comes from the uncertainty of the weights
+    level          probability of the intervals
+    """
+
+    classes: tuple[str | int | bool, ...]
+    targets: tuple[str, ...]
+    level: float
+    probabilities: np.ndarray | None = None
+    mean: np.ndarray | None = None
+    std: np.ndarray | None = None
+    std_model: np.ndarray | None = None
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The most probable class of each row, as the training labels were [n]."""
+        assert self.probabilities is not None, "real targets have no labels"
+        return np.asarray(np.array(self.classes)[self.probabilities.argmax(1)])
+
+    @property
+    def low(self) -> np.ndarray:
+        """Lower end of the central interval of probability `level` [n, C]."""
+        assert self.mean is not None
+        assert self.std is not None
+        return np.asarray(self.mean - stats.norm.ppf(0.5 + self.level / 2) * self.std)
+
+    @property
+    def high(self) -> np.ndarray:
+        """Upper end of that interval [n, C]."""
+        assert self.mean is not None
+        return np.asarray(2 * self.mean - self.low)
+
+    @property
+    def uncertainty(self) -> np.ndarray:
+        """How unsure each row is: entropy in nats, or the mean standard deviation [n]."""
+        if self.probabilities is not None:
+            return entropy(self.probabilities)
+        assert self.std is not None
+        return np.asarray(self.std.mean(1))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a table: the class and all probabilities, or mean, interval and spreads."""
+        if self.probabilities is not None:
+            columns = {f"p({c})": self.probabilities[:, i] for i, c in enumerate(self.classes)}
+            return pd.DataFrame({"prediction": self.labels, **columns})
+        assert self.mean is not None
+        assert self.std is not None
+        assert self.std_model is not None
+        columns = {}
+        for i, name in enumerate(self.targets):
+            end = f" of {name}" if len(self.targets) > 1 else ""
+            columns |= {
+                f"prediction{end}": self.mean[:, i],
+                f"low{end}": self.low[:, i],
+                f"high{end}": self.high[:, i],
+                f"std{end}": self.std[:, i],
+                f"std_model{end}": self.std_model[:, i],
+            }
+        return pd.DataFrame(columns)
+
+    def measures(self, truth: Any) -> dict[str, float]:
+        """Return how good the predictions are, given the true labels or targets.
+
+        Raises:
+            ValueError: if a label is not among the classes, or the number of rows differs.
+        """
+        truth = np.asarray(truth)
+        n = len(self.probabilities if self.probabilities is not None else self.mean)  # type: ignore[arg-type]
+        if len(truth) != n:
+            raise ValueError(f"there are {n} predictions, but {len(truth)} true values")
+        if self.probabilities is not None:
+            number = {str(value): i for i, value in enumerate(self.classes)}
+            found = [number.get(_text(value)) for value in truth.ravel()]
+            if None in found:
+                unknown = truth.ravel()[found.index(None)]
+                raise ValueError(
+                    f"true label {str(unknown)!r} is not among the classes of the model: "
+                    f"{', '.join(number)}"
+                )
+            return classification_measures(self.probabilities, np.array(found))
+        assert self.mean is not None
+        assert self.std is not None
+        numbers = truth.astype(np.float64).reshape(self.mean.shape)
+        return regression_measures(self.mean, self.std, numbers, level=self.level)
+
+
+def _text(value: Any) -> str:
+    """Return a label as text; a whole float as the integer it is."""
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole else str(value)
+
+
+def out_of_distribution(inside: Prediction, outside: Prediction) -> float:
+    """Return the AUROC of telling other data from known data by the uncertainty."""
+    return auroc(inside.uncertainty, outside.uncertainty)
+
+
+class Predictor:
+    """An exported network that predicts tables, arrays and images."""
+
+    def __init__(
+        self, exported: Exported, posterior: Posterior | None, meaning: dict[str, Any]
+    ) -> None:
+        self.exported, self.posterior, self.meaning = exported, posterior, meaning
+        self.classes = tuple(meaning["classes"])
+        self.targets = tuple(meaning["targets"])
+        prepared = meaning["preparation"]
+        self.preparation = None if prepared is None else Preparation.from_json(prepared)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Predictor":
+        """Return the model of an export folder.
+
+        Raises:
+            ValueError: if it is not one.
+        """
+        folder = Path(folder)
+        exported = load_exported(folder)
+        if not (folder / MEANING).is_file():
+            raise ValueError(
+                f"{folder} was exported by an earlier version, without {MEANING}; export the "
+                "study again with `nas-evidence export`"
+            )
+        meaning = json.loads((folder / MEANING).read_text(encoding="utf-8"))
+        found = Posterior.load(folder / FILE) if (folder / FILE).is_file() else None
+        return cls(exported, found, meaning)
+
+    def given(self, data: Any, *, target: str | None = None) -> Given:
+        """Return data as raw inputs of the network, with the truth if they hold it.
+
+        Raises:
+            ValueError: if the data do not have the columns or the shape of the training data.
+        """
+        name = target or (self.targets[0] if len(self.targets) == 1 else None)
+        found = features_of(data, self.preparation, target=name)
+        expected = tuple(self.meaning["input_shape"])
+        if found.inputs.shape[1:] != expected:
+            raise ValueError(
+                f"an example must have the shape {list(expected)} of the training data, but has "
+                f"{list(found.inputs.shape[1:])}"
+            )
+        return found
+
+    def predict(
+        self, data: Any, *, method: Method = "probit", level: float = 0.9, seed: int = 0
+    ) -> Prediction:
+        """Return predictions with uncertainty.
+
+        Args:
+            data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
+            method: "probit", "mc" or "map", see above; real targets have the closed form or "map".
+            level: probability of the intervals of real targets.
+            seed: of the draws of "mc".
+
+        Raises:
+            ValueError: for data of another shape, or an unknown method or level.
+        """
+        inputs = data.inputs if isinstance(data, Given) else self.given(data).inputs
+        if method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, but got {method!r}")
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, but got {level:g}")
+        if method != "map" and self.posterior is None:
+            raise ValueError('this export has no posterior; use method = "map"')
+        generator = torch.Generator().manual_seed(seed)
+        predict = self._classes if self.classes else self._real
+        parts = [
+            predict(torch.from_numpy(np.array(inputs[i : i + _ROWS])), method, generator)
+            for i in range(0, len(inputs), _ROWS)
+        ]
+        joined = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
+        return Prediction(self.classes, self.targets, level, **joined)
+
+    def _outputs(self, raw: Tensor, method: str) -> tuple[Tensor, Tensor]:
+        """Return the network's outputs [n, C] and their covariance [n, C, C], float64."""
+        model = self.exported
+        inputs = (raw.to(model.mean.dtype) - model.mean) / model.std
+        with torch.no_grad():
+            outputs = model.model(inputs).double()
+        if method == "map":
+            return outputs, outputs.new_zeros(*outputs.shape, outputs.shape[1])
+        assert self.posterior is not None
+        return outputs, self.posterior.output_covariance(model.model, inputs)
+
+    def _classes(
+        self, raw: Tensor, method: str, generator: torch.Generator
+    ) -> dict[str, np.ndarray]:
+        outputs, covariance = self._outputs(raw, method)
+        temperature = float(self.meaning["temperature"])
+        if method == "mc":
+            values, vectors = torch.linalg.eigh(covariance)
+            root = vectors * values.clamp(min=0).sqrt()[:, None, :]
+            noise = torch.randn(N_DRAWS, *outputs.shape, generator=generator, dtype=torch.float64)
+            drawn = outputs + (root @ noise[..., None])[..., 0]
+            found = (drawn / temperature).softmax(-1).mean(0)
+        else:
+            variances = covariance.diagonal(dim1=1, dim2=2)
+            found = (outputs / (temperature**2 + torch.pi / 8 * variances).sqrt()).softmax(-1)
+        return {"probabilities": found.numpy()}
+
+    def _real(self, raw: Tensor, method: str, generator: torch.Generator) -> dict[str, np.ndarray]:
+        outputs, covariance = self._outputs(raw, method)
+        unit, shift = (np.array(self.meaning[key]) for key in ("target_std", "target_mean"))
+        model = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().numpy() * unit
+        noise = np.array(self.meaning["noise_std"]) * unit
+        return {
+            "mean": outputs.numpy() * unit + shift,
+            "std": np.sqrt(model**2 + noise**2),
+            "std_model": model,
+        }

@@ -1,0 +1,77 @@
+"""The winner beside its yardsticks on data that neither has seen: what is stored of it.
+
+The file `judgement.json` of a study folder. The numbers never rank anything.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from nas_evidence.domains import Frozen
+from nas_evidence.files import write_whole
+
+FILE = "judgement.json"
+#: Scores of the winner and of each yardstick, by name; losses in nats per datum.
+Metrics = Mapping[str, float]
+
+
+class Yardstick(Frozen):
+    """A simple model beside the winner.
+
+    metrics  as of the winner, on the same data
+    behind   mean of its loss minus the winner's per datum, nats; above 0 the network is better
+    error    standard error of `behind` over the data; None where it is unknown
+    """
+
+    name: str
+    metrics: Metrics
+    behind: float
+    error: float | None = None
+
+
+class CalibrationPoint(Frozen):
+    """Test data of similar confidence: how many, mean confidence, and share that is right.
+
+    For real targets: the probability of an interval, and the share of targets inside.
+    """
+
+    n: int
+    confidence: float
+    accuracy: float
+
+
+class Judgement(Frozen):
+    """The winner and the yardsticks.
+
+    on         "test": the test split. "folds": without one, the halves of `two_fold`
+    n          data that are predicted
+    recall     share of each class present that is recognised, by label; empty for real targets
+    confusion  counts, rows are true classes; empty for real targets
+    pairs      (true, predicted) of some real targets, in their own unit
+    """
+
+    trial_id: int
+    task: Literal["labels", "real"]
+    on: Literal["test", "folds"]
+    n: int
+    metrics: Metrics
+    yardsticks: tuple[Yardstick, ...] = ()
+    recall: Mapping[str, float] = {}
+    confusion: tuple[tuple[int, ...], ...] = ()
+    calibration: tuple[CalibrationPoint, ...] = ()
+    pairs: tuple[tuple[float, float], ...] = ()
+
+
+def write_judgement(folder: Path, judgement: Judgement) -> None:
+    """Write a judgement into a study folder."""
+    write_whole(folder / FILE, judgement.model_dump_json(indent=1))
+
+
+def read_judgement(folder: Path) -> Judgement | None:
+    """Return the judgement of a study, None if there is none or it cannot be read."""
+    try:
+        return Judgement.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None

@@ -1,0 +1,121 @@
+"""Two to ten studies on one page: their winners side by side, and the best so far over time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nas_evidence.durations import duration
+from nas_evidence.judgement import Judgement, read_judgement
+from nas_evidence.reporting import interactive
+from nas_evidence.reporting.figure_data import Line
+from nas_evidence.reporting.pages import MISSING, number, write_page
+from nas_evidence.reporting.tables import Study, load_study_tables
+
+FEWEST, MOST = 2, 10
+HEADER = (
+    "study", "score", "value", "test nll", "test accuracy or rmse", "best simple model", "trials",
+    "worker time", "winner",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The rows of the table, one per study, and what to know before comparing them."""
+
+    rows: list[list[str]]
+    notes: list[str]
+
+
+def compare_studies(folders: Sequence[Path], to: Path) -> Compared:
+    """Write a page about several studies into the folder `to`, and return its table.
+
+    Raises:
+        ValueError: for fewer than two studies or more than ten.
+    """
+    if not FEWEST <= len(folders) <= MOST:
+        raise ValueError(f"compare takes {FEWEST} to {MOST} studies, but got {len(folders)}.")
+    studies = [load_study_tables(folder) for folder in folders]
+    judgements = [read_judgement(folder) for folder in folders]
+    names = _names(studies, folders)
+    rows = [_row(*one) for one in zip(names, studies, judgements, strict=True)]
+    notes = _notes(studies)
+    figures = {}
+    if lines := [line for line in map(_best_so_far, names, studies) if line is not None]:
+        panels = [("best score so far", lines)]
+        figures["progress"] = interactive.training_figure(panels)
+        figures["progress"]["layout"]["xaxis"]["title"] = {"text": "finished trials"}
+    to.mkdir(parents=True, exist_ok=True)
+    write_page(
+        to / "index.html",
+        "compare.html.j2",
+        {
+            "title": f"{len(studies)} studies compared",
+            "header": HEADER,
+            "rows": rows,
+            "notes": notes,
+            "figures": figures,
+            "reload_seconds": None,
+        },
+    )
+    return Compared(rows, notes)
+
+
+def _names(studies: Sequence[Study], folders: Sequence[Path]) -> list[str]:
+    """Return the names of the studies, with their folder where two have the same name."""
+    names = [study.spec.name for study in studies]
+    return [
+        name if names.count(name) == 1 else f"{name} ({folder})"
+        for name, folder in zip(names, folders, strict=True)
+    ]
+
+
+def _row(name: str, study: Study, judgement: Judgement | None) -> list[str]:
+    winner = study.winner
+    seconds = float(study.trials["total_seconds"].astype(float).sum())
+    n = f"{len(study.trials)} of {study.spec.n_trials}"
+    score = str(study.spec.objective)
+    if winner is None:
+        return [name, score, *[MISSING] * 4, n, duration(seconds), MISSING]
+    labels = study.spec.plan.likelihood == "categorical"
+    simple = MISSING
+    if judgement is not None and judgement.trial_id == winner.trial_id and judgement.yardsticks:
+        best = min(judgement.yardsticks, key=lambda one: one.behind)
+        simple = f"{best.name} {number(best.metrics.get('log_loss'), 3)}"
+    return [
+        name,
+        score,
+        number(winner.objective, 4),
+        number(winner.test_nll, 4),
+        number(winner.test_accuracy if labels else winner.test_rmse, 4),
+        simple,
+        n,
+        duration(seconds),
+        winner.architecture,
+    ]
+
+
+def _notes(studies: Sequence[Study]) -> list[str]:
+    """Say which columns cannot be compared between these studies, and why."""
+    notes = []
+    if len({study.spec.dataset.model_dump_json() for study in studies}) > 1:
+        notes.append(
+            "The studies are of different data or splits: no column says which is better."
+        )
+    if len({study.spec.objective for study in studies}) > 1:
+        notes.append("They are ranked by different scores: compare the test columns only.")
+    return notes
+
+
+def _best_so_far(name: str, study: Study) -> Line | None:
+    """Return the largest score of any trial so far, over the number of finished trials."""
+    values = study.complete["objective"].dropna()
+    if values.empty:
+        return None
+    best = values.cummax()
+    return Line(
+        label=name,
+        family=name,
+        epochs=tuple(range(1, len(best) + 1)),
+        values=tuple(map(float, best)),
+        emphasised=False,
+    )

@@ -1,0 +1,59 @@
+"""Figures of a study for notebooks: matplotlib figures, drawn without a display."""
+
+from typing import Any
+
+from nas_evidence.reporting.tables import Study
+
+
+def plot_ranking(study: Study) -> Any:
+    """Return a figure of the objective by number of parameters, one colour per family."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for family in study.families:
+        ranked = [
+            one for one in study.ranking if one.family == family and one.objective is not None
+        ]
+        axes.scatter(
+            [one.n_parameters or 0 for one in ranked],
+            [one.objective or 0.0 for one in ranked],
+            label=family,
+            alpha=0.7,
+        )
+    if study.winner is not None:
+        axes.scatter(
+            [study.winner.n_parameters or 0], [study.winner.objective or 0.0], marker="o", s=120,
+            facecolors="none", edgecolors="black", label="best",
+        )  # fmt: skip
+    axes.set(
+        xscale="log",
+        xlabel="parameters",
+        ylabel=f"{study.spec.objective} ({study.objective_unit})",
+        title=study.spec.name,
+    )
+    axes.legend()
+    return figure
+
+
+def plot_training(study: Study) -> Any:
+    """Return a figure of the training loss by epoch, one line per complete trial."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    best = None if study.winner is None else study.winner.trial_id
+    for trial_id, curve in study.curves.groupby("trial_id"):
+        if trial_id in study.complete.index:
+            marked = trial_id == best
+            axes.plot(
+                curve["epoch"],
+                curve["train_nll_per_datum"],
+                color="black" if marked else "grey",
+                alpha=1.0 if marked else 0.3,
+                label="best" if marked else None,
+            )
+    axes.set(xlabel="epoch", ylabel="training nll, nats per datum", title=study.spec.name)
+    if best is not None:
+        axes.legend()
+    return figure

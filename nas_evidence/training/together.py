@@ -1,0 +1,381 @@
+"""K networks of one architecture trained side by side: their data, their parameters, their steps.
+
+    θ, v  parameters and moments of the optimiser, a row of a matrix [K, P] for each network
+    g  <-  ∇ Σ_k L_k + d θ,    g_k <- g_k min(1, c / ‖g_k‖),    v <- μ v + g,    θ <- θ − ρ v
+
+    L_k  loss of network k on its own minibatch     d  weight decay [K, P]     c  largest norm
+    ρ    learning rates [K, 1] or [K, P]            μ  momentum; or the moments of Adam
+
+One step is one operator for each sign above, for any number of networks and tensors. While a
+`Program` is open, the parameters of each network are views of its row, so a network can be read at
+any step; when it closes, parameters and optimisers own their memory again.
+
+Networks may have different numbers of steps in an epoch: those that have finished leave, and the
+others go on. With one network the same program is the plain training.
+
+A step reads no number from the device and copies nothing to or from it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.spec import TrainingPlan
+from nas_evidence.training.compiled import Forward, in_precision, planned
+from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
+
+#: Most trainings side by side.
+MOST_TOGETHER = 8
+#: Numbers of inputs that are gathered at once, for several minibatches of all networks.
+_GATHERED = 1 << 19
+#: On a CPU: parameters from which networks without convolutions gain nothing from being stacked,
+#: and numbers in the largest layer of all stacked networks beyond which they lose (CNN-16 on 8x8
+#: images: three 1.2 times faster, five 0.8 times). Other devices gain from any number.
+_WIDE, _LARGEST = 1 << 16, 3 << 18
+#: Added to a norm before a division by it, as in torch.
+_TINY = 1e-6
+
+
+def is_stacked(model: nn.Module, n: int) -> bool:
+    """Tell whether a program of `n` such networks uses their stacked form.
+
+    Networks of convolutions gain even alone: by memory layout, and fewer passes over images.
+    """
+    return can_stack(model) and (n > 1 or _has_convolutions(model))
+
+
+def n_together(model: nn.Module, example: Tensor, batch_size: int, n: int) -> int:
+    """Return how many of `n` such networks to train as one program; 1 for one after another.
+
+    Measured with batches of 128 on one CPU core; see `benchmarks/together.py`.
+
+    Args:
+        model: one of them.
+        example: an input [1, ...] on its device.
+        batch_size: of each network.
+        n: trainings that are to do an epoch.
+    """
+    if n == 1 or not can_stack(model):
+        return 1
+    if example.device.type != "cpu":
+        return n
+    if not _has_convolutions(model):
+        return n if sum(p.numel() for p in model.parameters()) < _WIDE else 1
+    most = max(1, _LARGEST // (batch_size * _largest_layer(model, example)))
+    return -(-n // -(-n // most))  # groups of equal size
+
+
+def _has_convolutions(model: nn.Module) -> bool:
+    return any(parameter.ndim == 4 for parameter in model.parameters())
+
+
+@torch.no_grad()
+def _largest_layer(model: nn.Module, example: Tensor) -> int:
+    """Return the most numbers that a layer returns for one example."""
+    sizes: list[int] = []
+
+    def note(module: nn.Module, inputs: object, output: Tensor) -> None:
+        sizes.append(output.numel())
+
+    handles = [module.register_forward_hook(note) for module in model.modules()]
+    try:
+        model(example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return max(sizes)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A minibatch for each of the first K networks.
+
+    step     of the epoch, from 0
+    x, y     [K, B, ...]
+    sizes    data of each network [K]; fewer than B where a row is padded at its end
+    is_real  [K, B], 0 for padding; None if no row is padded
+    """
+
+    step: int
+    x: Tensor
+    y: Tensor
+    sizes: tuple[int, ...]
+    is_real: Tensor | None
+
+    def mean(self, each: Tensor) -> Tensor:
+        """Return the means over data [K] of a quantity [K, B]."""
+        if self.is_real is None:
+            return each.mean(1)
+        return (each * self.is_real).sum(1) / self.is_real.sum(1)
+
+    def add_sums(self, totals: Tensor, means: Tensor) -> None:
+        """Add the sums over data that belong to some means [K] to totals [K]."""
+        if self.is_real is None:
+            totals.add_(means, alpha=self.x.shape[1])
+        else:
+            totals.add_(means * self.is_real.sum(1))
+
+
+def minibatches(
+    data: Sequence[TensorData], orders: Sequence[Tensor], batch_size: int
+) -> Iterator[Batch]:
+    """Return the minibatches of an epoch, step by step.
+
+    Args:
+        data: of each network; those with more data come first.
+        orders: a permutation [n] for each, on the CPU.
+        batch_size: B; the last one of a network may be smaller.
+    """
+    counts = [-(-len(order) // batch_size) for order in orders]
+    rows = [_Rows.of(*pair) for pair in zip(data, orders, strict=True)]
+    per_step = batch_size * max(1, data[0].x_train.shape[1:].numel())
+    start = 0
+    while start < counts[0]:
+        active = [row for row, count in zip(rows, counts, strict=True) if count > start]
+        leaving = counts[len(active) - 1]
+        stop = min(leaving, start + max(1, _GATHERED // (per_step * len(active))))
+        yield from _gathered(active, batch_size, start, stop)
+        start = stop
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The data of one network and their order, where each is indexed."""
+
+    data: TensorData
+    order_x: Tensor  # [n], on the CPU for rows of a file, else on the device
+    order_y: Tensor  # [n], on the device
+
+    @classmethod
+    def of(cls, data: TensorData, order: Tensor) -> "_Rows":
+        on_device = order.to(data.y_train.device)
+        return cls(data, on_device if isinstance(data.x_train, Tensor) else order, on_device)
+
+    def part(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        x, y = self.data.x_train, self.data.y_train
+        some = self.order_x[start:stop]
+        picked = x.index_select(0, some) if isinstance(x, Tensor) else x[some]
+        return picked, y.index_select(0, self.order_y[start:stop])
+
+
+def _gathered(rows: Sequence[_Rows], size: int, start: int, stop: int) -> Iterator[Batch]:
+    """Return minibatches of some steps, whose data are gathered at once."""
+    parts = [row.part(start * size, stop * size) for row in rows]
+    counts = [len(y) for _, y in parts]
+    x = torch.stack([_padded(x, max(counts)) for x, _ in parts])
+    y = torch.stack([_padded(y, max(counts)) for _, y in parts])
+    for at in range(start, stop):
+        first = (at - start) * size
+        sizes = tuple(min(size, count - first) for count in counts)
+        part = slice(first, first + max(sizes))
+        is_real = None if min(sizes) == max(sizes) else _is_real(sizes, x.device)
+        yield Batch(at, x[:, part], y[:, part], sizes, is_real)
+
+
+def _is_real(sizes: Sequence[int], device: torch.device) -> Tensor:
+    found = torch.zeros(len(sizes), max(sizes), device=device)
+    for row, size in zip(found, sizes, strict=True):
+        row[:size] = 1
+    return found
+
+
+def _padded(x: Tensor, n: int) -> Tensor:
+    """Return `n` rows, of which those at the end repeat the first."""
+    return x if len(x) == n else torch.cat([x, x[:1].expand(n - len(x), *x.shape[1:])])
+
+
+def nll_means(outputs: Tensor, batch: Batch, plan: TrainingPlan, spread: Tensor | None) -> Tensor:
+    """Return −(1/n) Σ_n log p(y_n|f_n) of each network in nats [K], differentiable.
+
+    Args:
+        outputs: f [K, B, C].
+        batch: the targets.
+        plan: its likelihood is read.
+        spread: noise standard deviations or softmax temperatures [K]; None if all are 1.
+    """
+    if plan.likelihood == "categorical":
+        scaled = outputs if spread is None else outputs / spread[:, None, None]
+        flat = F.cross_entropy(scaled.flatten(0, 1), batch.y.flatten(), reduction="none")
+        return batch.mean(flat.view(batch.y.shape))
+    each = batch.mean((batch.y - outputs).square().sum(-1))
+    variance = torch.ones_like(each) if spread is None else spread.square()
+    return 0.5 * each / variance + 0.5 * outputs.shape[-1] * (2 * math.pi * variance).log()
+
+
+class Program(AbstractContextManager["Program"]):
+    """The parameters of K networks as rows of one matrix, and their optimiser.
+
+    theta    [K, P]
+    moments  of the optimiser, each [K, P]
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        optimisers: Sequence[torch.optim.Optimizer],
+        plan: TrainingPlan,
+    ) -> None:
+        self.models, self.optimisers, self.plan = models, optimisers, plan
+        self.parameters: list[list[Tensor]] = [list(model.parameters()) for model in models]
+        self.sizes = [parameter.numel() for parameter in self.parameters[0]]
+        self.stacks = is_stacked(models[0], len(models))
+        assert self.stacks or len(models) == 1
+        names = ("exp_avg", "exp_avg_sq") if plan.optimiser == "adam" else ("momentum_buffer",)
+        self._names = names if plan.optimiser == "adam" or plan.momentum else ()
+        self._leaves: dict[int, list[Tensor]] = {}
+
+    def __enter__(self) -> "Program":
+        self.theta = torch.stack([_flat([p.detach() for p in row]) for row in self.parameters])
+        self.moments = [torch.stack([_flat(row) for row in self._moment(n)]) for n in self._names]
+        self._homes = [[p.data for p in row] for row in self.parameters]
+        for row, values in zip(self.parameters, self.theta, strict=True):
+            for parameter, value in zip(row, torch.split(values, self.sizes), strict=True):
+                parameter.data = value.view_as(parameter)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for row, homes in zip(self.parameters, self._homes, strict=True):
+            for parameter, home in zip(row, homes, strict=True):
+                parameter.data = home.copy_(parameter.data)
+        for name, moments in zip(self._names, self.moments, strict=True):
+            for row, values in zip(self._moment(name), moments, strict=True):
+                for home, value in zip(row, torch.split(values, self.sizes), strict=True):
+                    home.copy_(value.view_as(home))
+        self._leaves = {}
+
+    def _moment(self, name: str) -> list[list[Tensor]]:
+        """Return a moment of every parameter, in the optimisers; zeros where there was none."""
+        found = []
+        for optimiser, row in zip(self.optimisers, self.parameters, strict=True):
+            for p in row:
+                if name not in optimiser.state[p]:
+                    optimiser.state[p][name] = torch.zeros_like(p)
+            found.append([optimiser.state[p][name] for p in row])
+        return found
+
+    def begin_epoch(
+        self, rates: Sequence[float], decay: Sequence[Tensor], n_steps: Sequence[int]
+    ) -> None:
+        """Set what is constant in an epoch.
+
+        Args:
+            rates: the learning rate of each network.
+            decay: the weight decay of each [P].
+            n_steps: of each network.
+        """
+        pairs = zip(self.optimisers, self.parameters, strict=True)
+        relative = [_relative(optimiser, row) for optimiser, row in pairs]
+        self._decay = torch.stack([part.to(self.theta) for part in decay])
+        self._rates = self.theta.new_tensor(list(rates))[:, None]
+        if any(factor != 1 for row in relative for factor in row):
+            each = self._rates * self.theta.new_tensor(relative)
+            sizes = torch.tensor(self.sizes, device=self.theta.device)
+            self._rates = each.repeat_interleave(sizes, 1, output_size=sum(self.sizes))
+        if self.plan.optimiser == "adam":
+            self._correct(n_steps)
+
+    def _correct(self, n_steps: Sequence[int]) -> None:
+        """Prepare Adam's corrections [steps, K, 1], and count its steps."""
+        done = []
+        for optimiser, row, n in zip(self.optimisers, self.parameters, n_steps, strict=True):
+            counters = [optimiser.state[p].setdefault("step", torch.tensor(0.0)) for p in row]
+            done.append(float(counters[0]))
+            for counter in counters:
+                counter += n
+        steps = torch.arange(1, max(n_steps) + 1, dtype=torch.float64)
+        t = torch.tensor(done, dtype=torch.float64)[None] + steps[:, None]
+        self._first = (1 / (1 - _BETAS[0] ** t)).to(self.theta)[:, :, None]
+        self._second = (1 - _BETAS[1] ** t).sqrt().to(self.theta)[:, :, None]
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return the outputs [K, B, C] of the first K networks on inputs [K, B, ...]."""
+        return self._forward(self.leaves(len(x)), x)
+
+    @cached_property
+    def _forward(self) -> Forward:
+        """The outputs as a function of the leaves and the inputs, run as the plan wants."""
+        model, ids = self.models[0], [id(parameter) for parameter in self.parameters[0]]
+
+        def stacked(leaves: list[Tensor], x: Tensor) -> Tensor:
+            return stacked_outputs(model, Stack(len(x), dict(zip(ids, leaves, strict=True))), x)
+
+        def alone(_: list[Tensor], x: Tensor) -> Tensor:
+            outputs: Tensor = model(x[0])
+            return outputs[None]
+
+        device = self.theta.device
+        if self.stacks:
+            return planned(stacked, model, self.plan, device)
+        return in_precision(alone, self.plan, device)
+
+    def leaves(self, n: int) -> list[Tensor]:
+        """Return the parameters of the first `n` networks as tensors [n, *shape], views of θ."""
+        if not self.stacks:
+            return self.parameters[0]
+        if n not in self._leaves:
+            parts = torch.split(self.theta[:n], self.sizes, 1)
+            self._leaves[n] = [
+                part.view(n, *p.shape).requires_grad_()
+                for part, p in zip(parts, self.parameters[0], strict=True)
+            ]
+        return self._leaves[n]
+
+    def step(self, loss: Tensor, batch: Batch) -> None:
+        """Take the step of a minibatch.
+
+        Args:
+            loss: sum of the losses of the networks, a function of `leaves`.
+            batch: provides the number of networks and of the step.
+        """
+        n = len(batch.sizes)
+        parts = torch.autograd.grad(loss, self.leaves(n), materialize_grads=True)
+        with torch.no_grad():
+            gradient = torch.cat([part.reshape(n, -1) for part in parts], 1)
+            theta, rates = self.theta[:n], self._rates[:n]
+            gradient.addcmul_(theta, self._decay[:n])
+            if clip := self.plan.gradient_clip:
+                norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+                gradient.mul_((clip / (norm + _TINY)).clamp_(max=1.0))
+            moments = [moment[:n] for moment in self.moments]
+            if self.plan.optimiser == "adam":
+                update = self._adam(gradient, moments, batch.step)
+            elif moments:
+                update = moments[0].mul_(self.plan.momentum).add_(gradient)
+            else:
+                update = gradient
+            theta.addcmul_(update, rates, value=-1)
+
+    def _adam(self, gradient: Tensor, moments: list[Tensor], step: int) -> Tensor:
+        """Return the direction of Adam (Kingma & Ba 2015), with the defaults of torch."""
+        n, (mean, square) = len(gradient), moments
+        mean.lerp_(gradient, 1 - _BETAS[0])
+        square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+        below = (square.sqrt() / self._second[step, :n]).add_(_EPSILON)
+        return (mean * self._first[step, :n]).div_(below)
+
+
+#: The moments of Adam decay at these rates; added to its denominator.
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
+
+
+def _flat(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([part.flatten() for part in parts])
+
+
+def _relative(optimiser: torch.optim.Optimizer, row: Sequence[Tensor]) -> list[float]:
+    """Return the factor on the learning rate of each parameter tensor."""
+    known = {id(p): group["relative"] for group in optimiser.param_groups for p in group["params"]}
+    return [known[id(p)] for p in row]

@@ -1,0 +1,182 @@
+"""Simple models of the same rows, to ask whether a network is worth its weights.
+
+    majority class, or mean        the frequencies of the classes; mean and spread of the targets
+    logistic or ridge regression   standardised inputs; the penalty by cross-validation
+    gradient boosting              histogram trees with the defaults of scikit-learn
+
+They are fitted on exactly the rows that the networks are trained on. Without a test split they
+predict the halves of `two_fold`, scored as the networks are: by the log predictive density with a
+marginalised scale. They are shown and never ranked.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict, cross_val_score
+from sklearn.multioutput import MultiOutputRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from nas_evidence.data.arrays import ArrayData, Inputs
+from nas_evidence.likelihood import Categorical, Gaussian
+from nas_evidence.maths.ranking import Floats
+from nas_evidence.scores.folds import log_predictive
+from nas_evidence.spec import Assignment
+from nas_evidence.training.parts import order_of_data
+
+#: Most input values [n * d] of a linear model, and most of boosting times the classes.
+MOST_VALUES, MOST_BOOSTED = 5_000_000, 20_000_000
+#: Penalties that are tried for logistic regression, as scikit-learn's C.
+PENALTIES = (0.001, 0.01, 0.1, 1.0, 10.0)
+_FOLDS = 5
+_ALPHAS = np.geomspace(1e-3, 1e5, 33)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predictions of unseen data.
+
+    outputs  class probabilities [n, C], or means of real targets [n, D]
+    noise    standard deviation of the error of real targets [D]; None for labels
+    """
+
+    outputs: Floats
+    noise: Floats | None = None
+
+
+#: Fits on x [n, d], y and predicts x' [m, d]; the last argument is the number of outputs.
+Model = Callable[[Floats, NDArray[Any], Floats, int], Predicted]
+
+
+def yardstick_models(arrays: ArrayData) -> Mapping[str, Model]:
+    """Return the yardsticks by name that data of this kind and size have."""
+    values = arrays.n_train * int(np.prod(arrays.input_shape))
+    labels = arrays.task == "labels"
+    found: dict[str, Model] = {"majority class" if labels else "mean": _constant(labels)}
+    if values <= MOST_VALUES:
+        found |= {"logistic regression": _logistic} if labels else {"ridge regression": _ridge}
+    if values * arrays.n_outputs <= MOST_BOOSTED:
+        found["gradient boosting"] = _boosted_classes if labels else _boosted_reals
+    return found
+
+
+def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Predicted]]:
+    """Yield each yardstick's predictions of the test rows, fitted on all training rows."""
+    x, x_test = flat(arrays.x_train), flat(arrays.x_test)
+    for name, model in yardstick_models(arrays).items():
+        yield name, model(x, arrays.y_train, x_test, arrays.n_outputs)
+
+
+def predict_halves(
+    arrays: ArrayData, assignment: Assignment
+) -> Iterator[tuple[str, float, float]]:
+    """Yield name, log predictive density per datum in nats, and accuracy on the halves.
+
+    The halves are those of `two_fold` in this trial. Real targets are standardised, as in the
+    scores; their accuracy is NaN.
+    """
+    order = order_of_data(arrays.n_train, assignment).numpy()
+    half = len(order) // 2
+    x, y = flat(arrays.x_train), arrays.y_train
+    labels = arrays.task == "labels"
+    if not labels:
+        y = (y - arrays.y_mean) / arrays.y_std
+    for name, model in yardstick_models(arrays).items():
+        total, hits = 0.0, 0
+        for seen, unseen in ((order[:half], order[half:]), (order[half:], order[:half])):
+            found = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
+            if found.noise is None:
+                outputs = torch.from_numpy(np.log(np.maximum(found.outputs, 1e-12)))
+                scored = log_predictive(outputs, torch.from_numpy(y[unseen]), Categorical())
+                hits += scored.hits or 0
+            else:  # one scale for all columns, as the networks' noise
+                noise = float(np.sqrt((found.noise**2).mean()))
+                scored = log_predictive(
+                    torch.from_numpy(found.outputs), torch.from_numpy(y[unseen]), Gaussian(noise)
+                )
+            total += scored.log_predictive
+        yield name, total / len(order), hits / len(order) if labels else float("nan")
+
+
+def flat(x: Inputs) -> Floats:
+    """Return inputs as rows of numbers [n, d]."""
+    return np.asarray(x[: len(x)], np.float64).reshape(len(x), -1)
+
+
+def _constant(labels: bool) -> Model:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+        if labels:
+            return _of_classes(DummyClassifier(strategy="prior"), x, y, unseen, n_outputs)
+        means = np.broadcast_to(y.mean(0), (len(unseen), y.shape[1]))
+        return Predicted(np.array(means), _positive(y.std(0)))
+
+    return fit
+
+
+def _logistic(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+    def model(penalty: float) -> Any:
+        return make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=5000))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        best = PENALTIES[-2]
+        if len(present := np.bincount(y)[np.unique(y)]) > 1 and present.min() >= 2:
+            folds = StratifiedKFold(min(_FOLDS, int(present.min())), shuffle=True, random_state=0)
+            scores = [
+                cross_val_score(model(c), x, y, cv=folds, scoring="neg_log_loss").mean()
+                for c in PENALTIES
+            ]
+            best = PENALTIES[int(np.argmax(scores))]
+        return _of_classes(model(best), x, y, unseen, n_outputs)
+
+
+def _boosted_classes(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+    model = HistGradientBoostingClassifier(random_state=0)
+    return _of_classes(model, x, y, unseen, n_outputs)
+
+
+def _of_classes(
+    model: Any, x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int
+) -> Predicted:
+    """Return probabilities of all classes; one that was not seen counts as seen half a time."""
+    if len(np.unique(y)) < 2:
+        model = DummyClassifier(strategy="prior")
+    model.fit(x, y)
+    found = np.zeros((len(unseen), n_outputs))
+    found[:, model.classes_] = model.predict_proba(unseen)
+    missing = np.setdiff1d(np.arange(n_outputs), model.classes_)
+    found[:, missing] = 0.5 / len(y)
+    return Predicted(found / found.sum(1, keepdims=True))
+
+
+def _ridge(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+    model = make_pipeline(StandardScaler(), RidgeCV(_ALPHAS))
+    return _of_reals(model, x, y, unseen)
+
+
+def _boosted_reals(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+    model = MultiOutputRegressor(HistGradientBoostingRegressor(random_state=0))
+    return _of_reals(model, x, y, unseen)
+
+
+def _of_reals(model: Any, x: Floats, y: NDArray[Any], unseen: Floats) -> Predicted:
+    """Return means, and the noise from cross-validated residuals."""
+    folds = KFold(min(_FOLDS, len(y)), shuffle=True, random_state=0)
+    left_out = np.reshape(cross_val_predict(model, x, y, cv=folds), y.shape)
+    noise = np.sqrt(((y - left_out) ** 2).mean(0))
+    means = np.reshape(model.fit(x, y).predict(unseen), (len(unseen), y.shape[1]))
+    return Predicted(means, _positive(noise))
+
+
+def _positive(noise: Floats) -> Floats:
+    positive: Floats = np.maximum(noise, 1e-9)
+    return positive

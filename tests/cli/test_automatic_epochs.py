@@ -1,0 +1,62 @@
+"""Claims about epochs = "auto": a number before the first trial, and the same ever after."""
+
+from pathlib import Path
+
+import pytest
+
+from nas_evidence.api.running import begun
+from nas_evidence.codec import StudyError, dump_study, load_study
+from nas_evidence.data.proposed import epochs_for
+from nas_evidence.storage.study_folder import read_study
+
+STUDY = """\
+name = "a"
+n_trials = 2
+[dataset]
+name = "digits"
+test_size = 500
+[family.linear]
+[plan]
+batch_size = {batch}
+{epochs}
+"""
+
+
+def written(path: Path, epochs: str, batch: int = 128) -> Path:
+    path.write_text(STUDY.format(epochs=epochs, batch=batch), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("line", ["", 'epochs = "auto"'])
+def test_what_a_study_does_not_say_is_chosen_from_the_data_and_stored(
+    tmp_path: Path, line: str
+) -> None:
+    spec = load_study(written(tmp_path / "s.toml", line))
+    assert spec.plan.automatic
+    assert 'epochs = "auto"' in dump_study(spec)
+    stored = begun(tmp_path / "run", spec, None)
+    assert stored.plan.epochs == epochs_for(1297, 128) == 150
+    assert "epochs = 150\n" in (tmp_path / "run" / "study.toml").read_text()
+    assert not read_study(tmp_path / "run").plan.automatic
+
+
+def test_a_study_goes_on_with_the_stored_number_and_a_given_one_stays(tmp_path: Path) -> None:
+    given = load_study(written(tmp_path / "s.toml", "epochs = 7"))
+    assert begun(tmp_path / "run", given, None).plan.epochs == 7
+    silent = load_study(written(tmp_path / "t.toml", ""))
+    assert begun(tmp_path / "run", silent, None).plan.epochs == 7
+    assert (
+        begun(tmp_path / "new", load_study(written(tmp_path / "u.toml", "", 16)), None).plan.epochs
+        == 31
+    )
+
+
+def test_another_word_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        StudyError, match="epochs in \\[plan\\] must be an integer, but got 'many'"
+    ):
+        load_study(written(tmp_path / "s.toml", 'epochs = "many"'))
+
+
+def test_the_rule_keeps_its_bounds() -> None:
+    assert [epochs_for(n, 128) for n in (10, 480, 3200, 10**6)] == [150, 150, 100, 20]

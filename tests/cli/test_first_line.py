@@ -1,0 +1,57 @@
+"""A search speaks before it imports torch, Ray or any other library that takes seconds."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nas_evidence.api import running
+from nas_evidence.api.running import Audience, Run, begun, run_trials
+from nas_evidence.driver.mirror import open_store
+from nas_evidence.spec import StudySpec
+
+SLOW = ("torch", "ray", "optuna", "sklearn.datasets")
+
+
+class Stopped(Exception):
+    """Raised by the first line, to see the process as it was then."""
+
+
+def test_the_first_line_comes_before_the_slow_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = StudySpec.model_validate(
+        {"name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}}, "n_trials": 5}
+    )
+    store = open_store(str(tmp_path / "s"))
+    begun(store.folder, spec, None)
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("torch", "ray", "optuna")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        run_trials(spec, store, Run("ray"), Audience(say=say))
+    assert said == [f"s: 5 trials, 2 workers -> {tmp_path / 's'}"]
+    assert not [name for name in SLOW if name in sys.modules]
+
+
+def test_a_forecast_that_fails_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> float:
+        raise MemoryError("the largest network does not fit here")
+
+    monkeypatch.setattr("nas_evidence.driver.runtime.forecast_seconds", broken)
+    spec = StudySpec.model_validate(
+        {"name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}}}
+    )
+    lines: list[str] = []
+    told = running._forecast_told(spec, None, Audience(say=lines.append), left=1, inline=False)
+    with told:
+        pass
+    assert lines == []

@@ -1,0 +1,145 @@
+"""Claims about looking at results: what matters first, nothing cut, and a page for one reader."""
+
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from reporting.test_report_search import EPOCHS, folder, load, record
+from rich.console import Console
+
+from nas_evidence.cli import terminal
+from nas_evidence.cli.cluster import _facts
+from nas_evidence.cli.showing import trial_sentence
+from nas_evidence.cli.terminal import columns_that_fit, print_rows, ranking_rows
+from nas_evidence.cli.watching import progress_page, served
+from nas_evidence.driver.mirror import open_store
+from nas_evidence.record import TrialStatus
+from nas_evidence.reporting.compare import compare_studies
+from nas_evidence.reporting.tables import first_as_shown
+from nas_evidence.store import read_table
+
+
+def got(address: str) -> tuple[int, bytes]:
+    """Return status and body of an address."""
+    try:
+        with urllib.request.urlopen(address) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, b""
+
+
+def tables_of(path: Path, trial_id: int) -> dict[str, list[dict[str, object]]]:
+    found = {}
+    for name in ("trials", "evidence", "terms", "curves"):
+        rows = read_table(path, name)  # type: ignore[arg-type]
+        rows = rows[rows["trial_id"] == trial_id].astype(object)
+        found[name] = rows.where(rows.notna(), None).to_dict("records")
+    return found
+
+
+def test_eighty_columns_cut_no_score_accuracy_or_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = load(tmp_path, [record(10 * key + i, key) for key in range(8) for i in range(2)])
+    header, rows = ranking_rows(study.ranking, study.spec)
+    narrow = Console(width=80, force_terminal=True, record=True, color_system=None)
+    monkeypatch.setattr(terminal, "out", narrow)
+    print_rows("Ranking", header, rows)
+    text = narrow.export_text()
+    assert all(len(line) <= 80 for line in text.splitlines())
+    for row in rows:
+        cells = dict(zip(header, row, strict=True))
+        line = next(one for one in text.splitlines() if one.split()[:2] == row[:2])
+        for name in ("family", "width", "kfac_ggn", "test accuracy"):
+            assert cells[name] in line.split()
+    assert "…" not in text
+
+
+def test_columns_go_in_the_order_of_their_weight() -> None:
+    header = ["rank", "SOTL", "parameters", "test nll", "test accuracy"]
+    rows = [["1", "0.1234", "123456", "0.123", "0.987"]]
+    assert columns_that_fit(header, rows, 100) == [0, 1, 2, 3, 4]
+    assert columns_that_fit(header, rows, 36) == [0, 2, 3, 4]
+    assert columns_that_fit(header, rows, 24) == [0, 3, 4]
+    assert columns_that_fit(header, rows, 5) == [0, 4]
+
+
+def test_a_network_that_never_learned_says_so_and_why(tmp_path: Path) -> None:
+    one = record(7, 1, test_accuracy=0.1)
+    flat = tuple(p.model_copy(update={"train_nll_per_datum": 2.303}) for p in one.curve)
+    folder(tmp_path, [one.model_copy(update={"curve": flat}), record(1, 2)])
+    said = trial_sentence(tables_of(tmp_path, 7), "kfac_ggn", 1, 2)
+    assert said.startswith("7 (mlp) never learned: its training loss was 2.303 nats")
+    assert "test accuracy 10.0 %" in said
+    assert "learning_rate" in said
+    held = tables_of(tmp_path, 7)
+    held["terms"].append({"term": "effective_parameters", "epoch": EPOCHS, "value": 0.01})
+    assert "holds its weights at zero (0.0 of 200" in trial_sentence(held, "kfac_ggn", 1, 2)
+
+
+def test_other_trials_say_their_rank_or_their_cause(tmp_path: Path) -> None:
+    learned = record(1, 2)
+    falling = tuple(
+        p.model_copy(update={"train_nll_per_datum": 2 / p.epoch}) for p in learned.curve
+    )
+    failed = record(2, 3, status=TrialStatus.FAILED, epochs=5, cause="loss became nan")
+    folder(tmp_path, [learned.model_copy(update={"curve": falling}), failed])
+    said = trial_sentence(tables_of(tmp_path, 1), "kfac_ggn", 1, 1)
+    assert "rank 1 of 1 by kfac_ggn: 0.450 nats per datum, test accuracy 50.0 %" in said
+    assert trial_sentence(tables_of(tmp_path, 2), "kfac_ggn", None, 1) == (
+        "2 (mlp) is failed after epoch 5: loss became nan"
+    )
+
+
+def test_status_and_ranking_show_one_number(tmp_path: Path) -> None:
+    values = {1: (0.9, 0.6), 2: (0.5, 0.8)}
+    records = [
+        record(10 * key + i, key, value=value)
+        for key, two in values.items()
+        for i, value in enumerate(two)
+    ]
+    study = load(tmp_path, records)
+    first = first_as_shown(tmp_path, "kfac_ggn")
+    assert first is not None
+    assert study.winner is not None
+    assert (first.value, first.trial_id) == (study.winner.objective, study.winner.trial_id)
+    best = _facts(open_store(str(tmp_path)))["best"]
+    assert list(best) == ["trial_id", "kfac_ggn", "unit"]
+    assert (best["kfac_ggn"], best["unit"]) == (first.value, "nats per datum")
+    assert first_as_shown(tmp_path, "sotl") is None
+
+
+def test_the_live_page_works_before_the_first_result_for_who_knows_the_token(
+    tmp_path: Path,
+) -> None:
+    folder(tmp_path, [])
+    with served(lambda: progress_page(tmp_path), tmp_path / "report", 0) as address:
+        assert address.startswith("http://127.0.0.1:")
+        assert b"0 of 24 trials (none yet)" in got(address)[1]
+        root = address.rsplit("/", 2)[0]
+        for wrong in (f"{root}/", f"{root}/guessed/", f"{root}/guessed/report.html"):
+            assert got(wrong)[0] == 404
+        (tmp_path / "report").mkdir()
+        (tmp_path / "report" / "index.html").write_text("the report")
+        assert got(f"{address}report.html") == (200, b"the report")
+        assert got(f"{address}../study.toml")[0] == 404
+        taken = int(address.split(":")[2].split("/")[0])
+        with (
+            pytest.raises(ValueError, match=f"port {taken} of 127.0.0.1 cannot be used"),
+            served(str, tmp_path, taken),
+        ):
+            pass
+
+
+def test_studies_side_by_side_say_what_cannot_be_compared(tmp_path: Path) -> None:
+    one = folder(tmp_path / "a", [record(1, 1), record(2, 2)])
+    two = folder(tmp_path / "b", [record(1, 3)], name="other", objective="sotl")
+    found = compare_studies([one, two], tmp_path / "out")
+    assert [row[0] for row in found.rows] == ["synthetic", "other"]
+    assert found.rows[0][2] == "0.8500"
+    assert found.notes == ["They are ranked by different scores: compare the test columns only."]
+    assert "synthetic" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="2 to 10 studies, but got 1"):
+        compare_studies([one], tmp_path / "out")

@@ -1,0 +1,137 @@
+"""From data of one's own to a ranking by one command; wrong input is one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from commands import run
+
+from nas_evidence.api.asking import DataOptions, asked_for
+from nas_evidence.codec import load_study
+
+SMALL = ("--executor", "inline", "--trials", 2, "--set", "plan.epochs=2", "--set",
+         'estimators=["diag_ef"]', "--set", "objective=diag_ef")  # fmt: skip
+
+
+def pets(n: int = 60) -> pd.DataFrame:
+    """A table with categories, missing values, an index and text labels."""
+    generator = np.random.default_rng(0)
+    weight = generator.normal(10, 4, n)
+    table = pd.DataFrame(
+        {
+            "id": range(n),
+            "weight": weight,
+            "town": generator.choice(["rome", "oslo"], n),
+            "pet": np.where(weight > 10, "dog", "cat"),
+        }
+    )
+    table.loc[3, "weight"] = np.nan
+    table.loc[4, "town"] = None
+    return table
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    pets().to_csv(tmp_path / "pets.csv", index=False)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(home: Path) -> None:
+    text = run("search", "pets.csv", "--target", "pet", *SMALL, folder=home).stdout
+    lines = text.splitlines()
+    assert lines[:4] == [
+        "classification, 2 classes: cat, dog",
+        "features: 1 numeric columns and 1 of categories, missing values in 1 filled with the "
+        "median",
+        "column 'id' is left out: it numbers the rows; --numeric id to keep",
+        "rows: 60, all for training; --test-fraction 0.2 splits off a test for the report",
+    ]
+    assert "trust:  unknown: there are no test rows" in text
+    study = load_study(home / "runs" / "pets" / "study.toml")
+    assert (study.dataset.path, study.dataset.task) == ("data/train.parquet", "classification")
+    assert "Not tested" in (home / "runs" / "pets" / "export" / "MODEL_CARD.md").read_text()
+
+    (home / "pets.csv").unlink()
+    (home / "moved").mkdir()
+    (home / "runs" / "pets").rename(home / "moved" / "pets")
+    again = ("--trials", 3, "--executor", "inline")
+    assert "trials: 3 complete" in run("resume", "moved/pets", *again, folder=home).stdout
+    assert (
+        "evidence computed again and equal"
+        in run("export", "moved/pets", "--to", "winner", folder=home).stdout
+    )
+
+    pets(90).to_csv(home / "pets.csv", index=False)
+    refused = run(
+        "search", "pets.csv", "--target", "pet", "--out", "moved/pets", folder=home, code=2
+    )
+    assert refused.stderr == (
+        "error: pets.csv has changed since moved/pets began; restore it, or give another study "
+        "folder with --out\n"
+    )
+
+
+@pytest.mark.slow
+def test_init_writes_the_study_that_search_would_run(home: Path) -> None:
+    run("init", "pets.csv", "--target", "pet", "--test-fraction", 0.25, folder=home)
+    text = (home / "pets.toml").read_text()
+    assert 'path = "pets.csv"' in text
+    assert "# classification, 2 classes: cat, dog" in text
+    looked = run("validate", "pets.toml", folder=home).stdout
+    assert "data: 45 training rows, 15 test rows, inputs 6, 2 classes" in looked
+    given = run("validate", "pets.csv", "--target", "pet", "--test-fraction", 0.25, folder=home)
+    assert looked == given.stdout
+    assert (
+        "pets.toml exists"
+        in run("init", "pets.csv", "--target", "pet", folder=home, code=2).stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("study", "options", "said"),
+    [
+        ("pets.csv", {}, "name the column to predict with --target .columns: id, weight,"),
+        ("pets.csv", {"target": "pets"}, "no column 'pets'; did you mean 'pet'"),
+        ("gone.csv", {"target": "pet"}, "there is no file gone.csv"),
+        ("pets.xlsx", {}, "not read; save the sheet as CSV"),
+        ("digits", {"target": "x"}, "`target` is used only with name = .table"),
+        ("pets.csv", {"target": "pet", "drop": ["age"]}, "the column 'age', which"),
+        ("pets.csv", {"target": "pet", "test_fraction": 2.0}, "must be less than 1"),
+        ("pets.csv", {"target": "town"}, "rows have no value, the first at row 4"),
+        ("a.npz", {"target": "pet"}, "a.npz is none"),
+        ("table.toml", {}, "pets.csv is a table, not arrays; set name = .table"),
+        ("both.toml", {}, "likelihood. in .plan. must be .gaussian. with task"),
+        ("folder", {}, "without folders of images; name a study file"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    study: str,
+    options: dict[str, Any],
+    said: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(home)
+    (home / "folder").mkdir()
+    np.savez(home / "a.npz", x=np.ones((20, 2)), y=np.arange(20) % 2)
+    npz = 'name = "t"\n[dataset]\nname = "npz"\npath = "pets.csv"\n'
+    (home / "table.toml").write_text(f"{npz}[family.linear]\n")
+    (home / "both.toml").write_text(
+        f'{npz}task = "regression"\n[family.linear]\n[plan]\nlikelihood = "categorical"\n'
+    )
+    with pytest.raises(ValueError, match=said) as caught:
+        asked_for(study, (), DataOptions(**options))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_mistake_ends_the_command_with_its_sentence_and_writes_nothing(home: Path) -> None:
+    before = sorted(home.iterdir())
+    process = run("search", "pets.csv", "--target", "pets", folder=home, code=2)
+    assert process.stderr.startswith("error: pets.csv has no column 'pets'; did you mean 'pet'?")
+    assert process.stderr.count("\n") == 1
+    assert "there is no data at digits" in run("init", "digits", folder=home, code=2).stderr
+    assert sorted(home.iterdir()) == before

@@ -1,0 +1,127 @@
+"""Data of one's own as a study keeps them: stored once, found again, and refused if changed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from nas_evidence.data import load
+from nas_evidence.data.arrays import ArrayData
+from nas_evidence.data.source import array_source, source_of, table_source
+from nas_evidence.spec import DatasetSpec
+
+NAMES = ("x_train", "y_train", "x_test", "y_test", "mean", "std")
+
+
+def assert_equal(one: ArrayData, other: ArrayData) -> None:
+    for name in NAMES:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert one.meaning == other.meaning
+
+
+def table(n: int = 30) -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    return pd.DataFrame(
+        {"a": generator.normal(size=n), "b": ["x", "y", None] * (n // 3), "y": [1, 2] * (n // 2)}
+    )
+
+
+def images(folder: Path, size: int = 6) -> Path:
+    generator = np.random.default_rng(0)
+    for i in range(24):
+        home = folder / "pets" / ("cat" if i % 2 else "dog")
+        home.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 256, (size + (i == 0), size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(home / f"{i:02}.png")
+    return folder / "pets"
+
+
+def sources(folder: Path) -> list[Any]:
+    table().to_csv(folder / "t.csv", index=False)
+    np.savez(folder / "a.npz", x=np.random.rand(30, 3), y=["p", "q"] * 15)
+    asked = [
+        DatasetSpec(name="table", path="t.csv", target="y", test_fraction=0.2),
+        DatasetSpec(name="npz", path="a.npz", test_fraction=0.2),
+        DatasetSpec(name="images", path=str(images(folder)), image_size=5, test_fraction=0.25),
+    ]
+    return [source_of(spec, base=folder) for spec in asked]
+
+
+def test_what_a_study_keeps_loads_as_the_preview_was(tmp_path: Path) -> None:
+    for i, source in enumerate(sources(tmp_path)):
+        study = tmp_path / f"study{i}"
+        source.write(study)
+        preview = source.preview(seed=1)
+        assert len(preview.x_test)
+        assert_equal(load(source.spec, seed=1, base=study), preview)
+        moved = study.rename(tmp_path / f"elsewhere{i}") if study.exists() else study
+        assert_equal(load(source.spec, seed=1, base=moved), preview)
+
+
+def test_changed_data_are_refused_by_name(tmp_path: Path) -> None:
+    given = sources(tmp_path)
+    for i, source in enumerate(given):
+        source.write(tmp_path / f"study{i}")
+    table(36).to_parquet(tmp_path / "study0" / "data" / "train.parquet")
+    np.savez(tmp_path / "a.npz", x=np.random.rand(30, 3), y=["p", "q"] * 15)
+    np.save(tmp_path / "study2" / "data" / "y_train.npy", np.arange(24) % 2)
+    for i, name in enumerate((r"train\.parquet", r"a\.npz", "data")):
+        with pytest.raises(ValueError, match=f"{name} is not the data .* began with.*--out"):
+            load(given[i].spec, seed=0, base=tmp_path / f"study{i}")
+
+
+def test_the_hash_is_of_the_values_and_not_of_the_file(tmp_path: Path) -> None:
+    table().to_csv(tmp_path / "t.csv", index=False)
+    pd.read_csv(tmp_path / "t.csv").to_parquet(tmp_path / "t.parquet")
+    found = [
+        source_of(DatasetSpec(name="table", path=name, target="y"), base=tmp_path)
+        for name in ("t.csv", "t.parquet")
+    ]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0].spec == found[1].spec
+    other = table_source(table().assign(a=0.0), None, found[0].spec, given="other")
+    assert other.spec.content != found[0].spec.content
+
+
+def test_image_classes_are_the_names_of_the_folders(tmp_path: Path) -> None:
+    data = load(DatasetSpec(name="images", path=str(images(tmp_path)), image_size=5), seed=0)
+    assert data.meaning.classes == ("cat", "dog")
+    assert data.x_train.shape == (24, 3, 5, 5)
+    assert data.y_train.tolist() == [0] * 12 + [1] * 12
+
+
+def test_images_of_several_sizes_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"one size, but .* --image-size N"):
+        load(DatasetSpec(name="images", path=str(images(tmp_path))), seed=0)
+
+
+def test_a_path_is_relative_to_the_study_file_and_else_as_before_to_the_folder_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    table().to_csv(tmp_path / "there" / "t.csv", index=False)
+    monkeypatch.chdir(tmp_path / "here")
+    spec = DatasetSpec(name="table", path="t.csv", target="y")
+    assert load(spec, seed=0, base=tmp_path / "there").n_train == 30
+    table(60).to_csv(tmp_path / "here" / "t.csv", index=False)
+    assert load(spec, seed=0, base=tmp_path / "there").n_train == 30
+    (tmp_path / "there" / "t.csv").unlink()
+    assert load(spec, seed=0, base=tmp_path / "there").n_train == 60
+
+
+def test_arrays_of_python_objects_are_text_numbers_or_one_sentence() -> None:
+    x = np.random.rand(10, 2)
+    spec = DatasetSpec(name="npz", path="data")
+    y = np.array(["a", "b"] * 5, dtype=object)
+    assert array_source({"x_train": x, "y_train": y}, spec, given="X").preview(
+        seed=0
+    ).meaning.classes == ("a", "b")
+    with pytest.raises(ValueError, match="x_train of X is an array of Python objects"):
+        array_source(
+            {"x_train": np.array([["a"], [1]], dtype=object), "y_train": y}, spec, given="X"
+        )

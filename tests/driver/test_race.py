@@ -1,0 +1,203 @@
+"""Claims about the race of the finalists: who runs again, when it ends, and that it resumes."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import FakeExecutor, FileProposer, Silent
+from fakes import record_of as plain_record
+
+import nas_evidence.driver.driver as driver_module
+from nas_evidence.best import Standings
+from nas_evidence.domains import IntRange
+from nas_evidence.driver.driver import Driver
+from nas_evidence.driver.plan import RACE_REPLICATES, plan_race
+from nas_evidence.driver.race import budget_of, finalists, next_round, race_left
+from nas_evidence.maths.finalists import MIN_REPEATS
+from nas_evidence.record import RACE_IDS, TrialRecord, TrialStatus, is_race, n_searched
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.storage.journal import read_journal
+from nas_evidence.store import TrialRow, finished, read_table
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(driver_module, "Proposer", FileProposer)
+
+
+def study(**changes: object) -> StudySpec:
+    given: dict[str, object] = {
+        "name": "s",
+        "objective": "kfac_ggn",
+        "n_trials": 8,
+        "finalists": 3,
+        "dataset": DatasetSpec(name="digits"),
+        "family": {"mlp": {"width": IntRange(low=4, high=64, log=True)}},
+        "sampler": {"name": "random", "startup_per_family": 3},
+        "plan": {"epochs": 6, "online": {"every": 2}},
+    }
+    return StudySpec.model_validate({**given, **changes})
+
+
+def noisy(noise: float) -> type[FakeExecutor]:
+    """Return an executor whose objective is the width, up to noise of the trial's seed."""
+
+    class Noisy(FakeExecutor):
+        def finish(self, trial_id: int, verdict: object = None) -> None:
+            super().finish(trial_id, verdict)  # type: ignore[arg-type]
+            record = self.events.pop()
+            assert isinstance(record, TrialRecord)
+            rng = np.random.default_rng(record.seed % 2**32)
+            value = float(record.architecture.values["width"]) + noise * rng.normal()
+            if record.evaluations:
+                [last] = record.evaluations
+                estimate = last.estimate.model_copy(update={"value": value})
+                evaluations = (last.model_copy(update={"estimate": estimate}),)
+                record = record.model_copy(update={"evaluations": evaluations})
+            self.events.append(record)
+
+    return Noisy
+
+
+def run(spec: StudySpec, folder: Path, executor: FakeExecutor) -> dict[int, TrialRow]:
+    Driver(spec, folder, executor, Silent()).run()
+    return finished(folder)
+
+
+def row(trial_id: int, width: int, value: float) -> TrialRow:
+    return TrialRow(
+        trial_id=trial_id, attempt=1, replicate=0, status=TrialStatus.COMPLETE,
+        architecture=ArchitectureSpec(family="mlp", values={"width": width}),
+        values={"kfac_ggn": value}, costs={},
+    )  # fmt: skip
+
+
+def test_the_race_comes_on_top_as_replicates_of_the_best_and_is_marked(tmp_path: Path) -> None:
+    done = run(study(), tmp_path, noisy(3.0)(workers=2))
+    assert n_searched(done) == 8
+    raced = [one for i, one in done.items() if is_race(i)]
+    assert 6 <= len(raced) <= budget_of(study()) == 10
+    best = {one.architecture_key for one in finalists(study(), done)}
+    assert {one.architecture_key for one in raced} == best
+    for key in best:
+        values = [one for one in done.values() if one.architecture_key == key]
+        assert len(values) >= MIN_REPEATS
+        assert len({one.replicate for one in values}) == len(values)
+    trials = read_table(tmp_path, "trials").set_index("trial_id")
+    assert set(trials.loc[[i for i in done if is_race(i)], "stage"]) == {"race"}
+    assert set(trials.loc[range(8), "stage"]) == {"search"}
+    assert race_left(study(), tmp_path, done) == 0
+
+
+@pytest.mark.parametrize("scheduling", ["async", "batch"])
+def test_any_number_of_workers_gives_the_same_race(tmp_path: Path, scheduling: str) -> None:
+    given = study(scheduling=scheduling, batch=4) if scheduling == "batch" else study()
+    search = run(given.model_copy(update={"finalists": 0}), tmp_path / "0", noisy(20.0)(workers=1))
+    found = []
+    for name, workers, seed in (("a", 1, None), ("b", 5, 3)):
+        folder = tmp_path / name
+        if scheduling == "async":  # the same search; asynchronous ones depend on the workers
+            run(given.model_copy(update={"finalists": 0}), folder, noisy(20.0)(workers=1))
+        done = run(given, folder, noisy(20.0)(workers=workers, seed=seed))
+        found.append({i: (one.architecture, dict(one.values)) for i, one in done.items()})
+    assert found[0] == found[1]
+    assert len(found[0]) > len(search)
+
+
+def test_a_race_that_was_killed_goes_on_and_gives_the_same(tmp_path: Path) -> None:
+    whole = run(study(), tmp_path / "a", noisy(20.0)(workers=2))
+
+    class Killed(Exception):
+        pass
+
+    def kill(assignment: Assignment, epoch: int) -> None:
+        if assignment.trial_id == RACE_IDS + 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(study(), tmp_path / "b", noisy(20.0)(workers=2, lose_at=kill))
+    stopped = finished(tmp_path / "b")
+    assert n_searched(stopped) == 8
+    assert len(stopped) < len(whole)
+    assert race_left(study(), tmp_path / "b", stopped) > 0
+    again = run(study(), tmp_path / "b", noisy(20.0)(workers=1))
+    assert {i: one.values for i, one in again.items()} == {
+        i: one.values for i, one in whole.items()
+    }
+    events = [event["event"] for event in read_journal(tmp_path / "b")]
+    assert events.count("race") == [e["event"] for e in read_journal(tmp_path / "a")].count("race")
+
+
+def test_a_longer_search_keeps_the_race_and_races_again(tmp_path: Path) -> None:
+    first = run(study(), tmp_path, noisy(5.0)(workers=2))
+    longer = run(study(n_trials=45), tmp_path, noisy(5.0)(workers=2))
+    assert n_searched(longer) == 45
+    for i, one in first.items():
+        assert longer[i].values == one.values
+    keys = {one.architecture_key for one in finalists(study(n_trials=45), longer)}
+    raced = {one.architecture_key for i, one in longer.items() if is_race(i)}
+    assert keys <= raced
+
+
+def test_race_trials_are_never_pruned(tmp_path: Path) -> None:
+    given = study(pruning={"rule": "halving", "first_epoch": 2, "startup_trials": 2})
+    done = run(given, tmp_path, FakeExecutor())
+    assert any(one.status is TrialStatus.PRUNED for one in done.values())
+    assert all(one.status is TrialStatus.COMPLETE for i, one in done.items() if is_race(i))
+
+
+def test_a_lucky_seed_does_not_rank_before_the_raced(tmp_path: Path) -> None:
+    rows = [row(0, 10, 5.0), row(RACE_IDS, 10, 4.0), row(1, 11, 4.9), row(2, 12, 4.8)]
+    order = Standings("kfac_ggn", rows).first()
+    assert [one.mean for one in order] == [4.5, 4.9, 4.8]
+    assert order[0].raced
+
+
+def test_rounds_bring_all_to_three_first_and_end_with_a_sure_first_or_the_budget() -> None:
+    given = study(finalists=3, race={"trials": 7})
+    done = {i: row(i, 10 + i, float(i)) for i in range(6)}
+    first = next_round(given, done, {})
+    assert list(first) == list(range(RACE_IDS, RACE_IDS + 6))
+    assert [a.values["width"] for a in first.values()] == [15, 14, 13] * 2
+    sure = dict(done)
+    for i, architecture in first.items():
+        width = int(architecture.values["width"])  # type: ignore[call-overload]
+        sure[i] = row(i, width, width - 10 + 1e-3 * (i % 2))
+    assert next_round(given, sure, first) == {}
+    unsure = dict(done) | {
+        i: row(i, int(a.values["width"]), 5.0 + i % 4) for i, a in first.items()
+    }  # type: ignore[call-overload]
+    last = next_round(given, unsure, first)
+    assert len(last) == 1  # of seven trials six have run
+    assert next_round(given, unsure, first | last) == {}
+    assert next_round(study(finalists=0), done, {}) == {}
+
+
+def test_each_race_trial_has_its_own_seed_and_the_same_split_as_its_rivals() -> None:
+    a, b = (ArchitectureSpec(family="mlp", values={"width": w}) for w in (4, 5))
+    chosen = {RACE_IDS: a, RACE_IDS + 1: b, RACE_IDS + 2: a}
+    planned = plan_race(chosen, {}, study())
+    assert [one.replicate - RACE_REPLICATES for one in planned] == [0, 0, 1]
+    assert len({one.seed for one in planned}) == 3
+    assert [one.trial_id for one in plan_race(chosen, {RACE_IDS}, study())] == [
+        RACE_IDS + 1, RACE_IDS + 2,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"finalists": 1}, "must be 0 .* or at least 2, but got 1"),
+        ({"finalists": 3, "minimise": ["n_parameters"]}, "must be 0 with `minimise`"),
+    ],
+)
+def test_a_race_that_makes_no_sense_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        study(**changes)
+
+
+def test_fakes_write_the_stage_of_the_search_by_themselves() -> None:
+    planned = plan_race({RACE_IDS: ArchitectureSpec(family="linear")}, {}, study())
+    assert plain_record(planned[0]).stage == "search"  # the driver marks the race

@@ -1,0 +1,141 @@
+"""The posterior predictive: closed form where there is one, and the same after a round trip."""
+
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nas_evidence.exporting import posterior as room
+from nas_evidence.exporting.posterior import Posterior, fit_posterior, jacobians
+from nas_evidence.likelihood import Categorical, Gaussian
+
+
+def network(n_in: int = 3, width: int = 5, n_out: int = 2) -> nn.Module:
+    torch.manual_seed(0)
+    hidden, head = nn.Linear(n_in, width), nn.Linear(width, n_out)
+    return nn.Sequential(OrderedDict(hidden=hidden, act=nn.Tanh(), head=head)).double()
+
+
+def precisions(model: nn.Module) -> dict[str, Tensor]:
+    numbers = torch.linspace(0.5, 2.0, len(list(model.parameters())), dtype=torch.float64)
+    return {name: d[None] for (name, _), d in zip(model.named_parameters(), numbers, strict=True)}
+
+
+def data(n: int = 40) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return tuple(torch.randn(n, d, generator=generator, dtype=torch.float64) for d in (3, 2))  # type: ignore[return-value]
+
+
+def whole_jacobian(model: nn.Module, x: Tensor) -> Tensor:
+    found = jacobians(model, x, tuple(n for n, _ in model.named_parameters()))
+    return torch.cat([part.flatten(2) for part in found.values()], dim=2)
+
+
+def test_a_linear_model_has_the_predictive_of_bayesian_linear_regression() -> None:
+    x, y = data()
+    torch.manual_seed(0)
+    model = nn.Sequential(OrderedDict(head=nn.Linear(3, 1))).double()
+    found = fit_posterior(model, x, y[:, :1], Gaussian(0.5), precisions(model))
+    assert found.structure == "full"
+    design = torch.cat([x, torch.ones(len(x), 1)], dim=1)
+    delta = torch.tensor([0.5, 0.5, 0.5, 2.0], dtype=torch.float64)
+    covariance = torch.linalg.inv(design.mT @ design / 0.25 + delta.diag())
+    new, _ = data(7)
+    at = torch.cat([new, torch.ones(7, 1)], dim=1)
+    expected = (at @ covariance @ at.mT).diagonal()
+    torch.testing.assert_close(found.output_covariance(model, new)[:, 0, 0], expected)
+
+
+def test_jacobians_are_derivatives_of_the_outputs() -> None:
+    model, (x, _) = network(), data(3)
+    found = jacobians(model, x, ("hidden.weight", "head.bias"))
+    for n in range(3):
+        for c in range(2):
+            model.zero_grad()
+            model(x[n : n + 1])[0, c].backward()
+            weight, bias = model.hidden.weight.grad, model.head.bias.grad
+            torch.testing.assert_close(found["hidden.weight"][n, c], weight)
+            torch.testing.assert_close(found["head.bias"][n, c], bias)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.3])
+def test_kronecker_factors_give_the_quadratic_form_of_the_inverted_blocks(
+    power: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MOST_FULL", 0)
+    model, (x, _) = network(), data()
+    labels = torch.arange(len(x)) % 2
+    delta = precisions(model)
+    found = fit_posterior(model, x, labels, Categorical(), delta, likelihood_power=power)
+    assert found.structure == "kronecker"
+    curvature = room.curvature_pass(
+        "kfac_ggn", model, x, labels, Categorical(), batch_size=len(x)
+    ).curvature
+    new, _ = data(4)
+    expected = torch.zeros(4, 2, 2, dtype=torch.float64)
+    for name, block in zip(delta, curvature.blocks, strict=True):
+        if hasattr(block, "inputs"):
+            matrix = block.scale * torch.kron(block.gradients[0], block.inputs[0])
+        else:
+            matrix = block.matrix if hasattr(block, "matrix") else block.as_dense().matrix
+        inverse = torch.linalg.inv(power * matrix + delta[name] * torch.eye(len(matrix)))
+        part = jacobians(model, new, (name,))[name].flatten(2)
+        expected += part @ inverse @ part.mT
+    torch.testing.assert_close(found.output_covariance(model, new), expected)
+
+
+def test_a_large_network_keeps_its_last_layer_and_a_prior_per_parameter_the_diagonal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "MOST_FULL", 0)
+    model, (x, y) = network(), data()
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "MOST_STORED", 10)
+        last = fit_posterior(model, x, y, Gaussian(1.0), precisions(model))
+    assert (last.structure, last.names) == ("last_layer", ("head.weight", "head.bias"))
+    each = {n: torch.ones(p.numel()).double() for n, p in model.named_parameters()}
+    diagonal = fit_posterior(model, x, y, Gaussian(1.0), each)
+    assert diagonal.structure == "diagonal"
+    curvature = room.curvature_pass("diag_ggn", model, x, y, Gaussian(1.0), batch_size=40)
+    values = torch.cat([b.values.flatten() for b in curvature.curvature.blocks])
+    jacobian = whole_jacobian(model, x[:4])
+    expected = (jacobian / (values + 1)) @ jacobian.mT
+    torch.testing.assert_close(diagonal.output_covariance(model, x[:4]), expected)
+
+
+def test_a_stored_posterior_is_the_same_but_for_float32(tmp_path: Path) -> None:
+    model, (x, y) = network(), data()
+    found = fit_posterior(model, x, y, Gaussian(1.0), precisions(model))
+    found.save(tmp_path / "p.safetensors")
+    again = Posterior.load(tmp_path / "p.safetensors")
+    assert (again.structure, again.names) == (found.structure, found.names)
+    one, other = (p.output_covariance(model, x) for p in (found, again))
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_more_data_never_raise_the_variance() -> None:
+    model, (x, y) = network(), data()
+    few, many = (
+        fit_posterior(model, x[:n], y[:n], Gaussian(1.0), precisions(model)) for n in (10, 40)
+    )
+    before, after = (p.output_covariance(model, x).diagonal(dim1=1, dim2=2) for p in (few, many))
+    assert (after <= before + 1e-12).all()
+
+
+def test_a_layer_wider_than_the_data_has_the_prior_variance_outside_their_span(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "MOST_FULL", 0)
+    model, (x, _) = network(), data(2)
+    labels, delta = torch.arange(len(x)) % 2, precisions(model)
+    expected = fit_posterior(model, x, labels, Categorical(), delta)
+    monkeypatch.setattr("nas_evidence.curvature.wide.WIDE", 1)
+    found = fit_posterior(model, x, labels, Categorical(), delta)
+    assert any(name.endswith("/outside") for name in found.tensors)
+    assert not any(name.endswith("/outside") for name in expected.tensors)
+    new, _ = data(4)
+    torch.testing.assert_close(
+        found.output_covariance(model, new), expected.output_covariance(model, new)
+    )

@@ -1,0 +1,149 @@
+"""A family of one's own: from a class or a study file to a ranked and exported network."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import nas_evidence
+from nas_evidence.codec import StudyError, dump_study, load_study, parse_study
+from nas_evidence.curvature.coverage import coverage
+from nas_evidence.domains import IntRange
+from nas_evidence.families import add_family, domains_of, reference_of
+from nas_evidence.models import build, infeasible, n_parameters
+from nas_evidence.spec import ArchitectureSpec
+from nas_evidence.storage.outside_code import admitted, keep_code
+
+MODULE = """
+from torch import nn
+
+
+class Wide:
+    domains = {"width": {"low": 2, "high": 8}, "act": ["relu", "tanh"]}
+
+    def build(self, values, input_shape, n_outputs):
+        act = nn.ReLU() if values["act"] == "relu" else nn.Tanh()
+        width = values["width"]
+        return nn.Sequential(nn.Linear(input_shape[0], width), act, nn.Linear(width, n_outputs))
+
+
+plain = Wide()
+number = 3
+"""
+STUDY = """\
+name = "own"
+[dataset]
+name = "digits"
+[family.mine]
+module = "own_nets:plain"
+width = {low = 3, high = 5}
+[family.linear]
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "own_nets.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("own_nets", None)
+
+
+class Tiny:
+    """A family given as a class."""
+
+    domains = {"width": IntRange(low=2, high=4)}  # noqa: RUF012
+
+    def build(self, values: Any, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(3, values["width"]), nn.Tanh(),
+            nn.Linear(values["width"], n_outputs),
+        )  # fmt: skip
+
+
+def test_a_study_file_names_it_and_its_code_says_the_rest(module: Path) -> None:
+    read = parse_study(STUDY, "own.toml")
+    assert list(read.family) == ["own_nets:plain", "linear"]
+    with pytest.raises(ValueError, match=r"own_nets:plain.*only with --allow-code"):
+        admitted(read, [module], allowed=False)
+    study = admitted(read, [module], allowed=True)
+    family = study.family["own_nets:plain"]
+    assert family["width"] == IntRange(low=3, high=5)
+    assert family["act"].contains("tanh")
+    (module / "again.toml").write_text(dump_study(study))
+    assert load_study(module / "again.toml") == study
+    assert list(keep_code(module / "study", study)) == ["own_nets.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (STUDY.replace("width", "widht"), "no parameter 'widht'; it has: width, act"),
+        (STUDY.replace(":plain", ":gone"), "own_nets:gone cannot be imported"),
+        (STUDY.replace(":plain", ":number"), "or a family with .* but is a int"),
+        (STUDY.replace("own_nets:plain", "own_nets"), "must be a reference"),
+        (STUDY.replace("low = 3", "low = 9"), "low <= high"),
+    ],
+)
+def test_mistakes_are_one_sentence(text: str, says: str, module: Path) -> None:
+    with pytest.raises((ValueError, StudyError), match=says):
+        admitted(parse_study(text, "own.toml"), [module], allowed=True)
+
+
+def test_its_networks_depend_on_the_seed_alone_and_not_on_the_global_stream() -> None:
+    reference = reference_of(Tiny)
+    add_family(reference, Tiny)
+    assert domains_of(reference) == Tiny.domains
+    architecture = ArchitectureSpec(family=reference, values={"width": 3})
+    state = torch.random.get_rng_state()
+    one, same, other = (
+        build(architecture, (3,), 2, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(torch.random.get_rng_state(), state)
+    weights = [model[1].weight for model in (one, same, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert n_parameters(architecture, (3,), 2) == sum(p.numel() for p in one.parameters())
+    wrong = ArchitectureSpec(family=reference, values={"depth": 3})
+    assert "has no parameter 'depth'" in (infeasible(wrong, (3,), 2) or "")
+
+
+def test_coverage_names_the_layer_without_a_rule() -> None:
+    covered = {one.kind for one in coverage(Tiny().build({"width": 2}, (3,), 2), (3,), 2)}
+    assert "kfac_ggn" in covered
+    odd = nn.Sequential(nn.Linear(3, 4), nn.Bilinear(4, 4, 2))
+    odd.forward = lambda x: odd[1](odd[0](x), odd[0](x))  # type: ignore[method-assign]
+    found = {one.kind: one for one in coverage(odd, (3,), 2)}
+    assert not found["kfac_ggn"].covered
+    assert "Bilinear" in found["kfac_ggn"].reason
+
+
+@pytest.mark.slow
+def test_a_class_is_searched_in_python_and_predicts(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    study = nas_evidence.search(
+        x,
+        np.where(x[:, 0] > 0, "a", "b"),
+        families=[Tiny, "linear"],
+        n_trials=3,
+        settings={"plan.epochs": 2},
+        out=tmp_path / "study",
+    )
+    assert set(study.ranking["family"]) == {reference_of(Tiny), "linear"}
+    own = study.ranking.query("family != 'linear'")["trial_id"].iloc[0]
+    assert study.predict(x, trial_id=int(own)).classes == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("family", "says"),
+    [("mlpp", "family 'mlpp' is unknown; choose among mlp"), (int, "must have `domains`")],
+)
+def test_what_is_no_family_is_one_sentence(family: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=says):
+        nas_evidence.search(
+            np.ones((20, 2)), np.arange(20) % 2, families=[family], out=tmp_path / "s"
+        )

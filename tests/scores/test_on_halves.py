@@ -1,0 +1,164 @@
+"""Scores of linearised networks in a trial: the halves are trained once, and for one reason."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lone_trials import assert_parking_changes_nothing, mlp_assignment, run
+
+from nas_evidence.data import load
+from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.record import TrialStatus
+from nas_evidence.scores import on_halves, tangent
+from nas_evidence.scores.on_halves import late_given_early
+from nas_evidence.spec import Assignment, DatasetSpec
+from nas_evidence.training import parts
+from nas_evidence.trial import Trial
+
+NAMES = ("tangent_conditional", "last_layer_conditional", "tangent", "ntk_init")
+
+
+def assignment_of(*names: str, **plan: object) -> Assignment:
+    return mlp_assignment(*names, **({"epochs": 3} | plan))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def data() -> TensorData:
+    tensors = to_tensors(
+        load(DatasetSpec(name="digits", max_train=40, max_test=20), seed=0), "cpu"
+    )
+    few = tensors.y_train % 3
+    return replace(tensors, y_train=few, y_test=tensors.y_test % 3, n_outputs=3)
+
+
+def test_the_halves_are_those_of_two_fold_and_are_trained_once(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    right = parts.new_run
+
+    def counted(part: parts.Part) -> parts.Run:
+        started.append(len(part.data.x_train))
+        return right(part)
+
+    monkeypatch.setattr("nas_evidence.scores.folds.new_run", counted)
+    both = run(assignment_of("two_fold", *NAMES), data, tmp_path / "both")
+    assert started == [20, 20]
+    alone = run(assignment_of("two_fold"), data, tmp_path / "alone")
+    values = [found.value for r in (both, alone) if (found := r.final_estimate("two_fold"))]
+    assert values[0] == values[1]
+
+
+def test_the_value_is_that_of_the_network_trained_on_the_first_half(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of("tangent_conditional", folds=1)
+    record = run(given, data, tmp_path)
+    found = record.final_estimate("tangent_conditional")
+    assert found is not None
+    order = parts.order_of_data(40, given)
+    part = parts.part_of(order[:20], data, given, "prequential:20")
+    alone = parts.new_run(part)
+    while not parts.train_slice(alone, part):
+        pass
+    by_hand = late_given_early(
+        "tangent_conditional", alone.training.model, data.x_train[order], data.y_train[order],
+        n_early=20, likelihood=tangent.likelihood_of(given.plan, 1.0, 1.0),
+        prior_precision=alone.training.prior_precision,
+    )  # fmt: skip
+    assert found.value == pytest.approx(by_hand, rel=1e-9)
+    assert found.per_datum == pytest.approx(by_hand / 20, rel=1e-9)
+    assert found.note == "20 data given the others, in 1 order"
+
+
+def test_late_labels_change_the_density_and_not_the_network(
+    data: TensorData, tmp_path: Path
+) -> None:
+    """A wrong label among the late data costs nats; it must not reach features or precisions."""
+    given = assignment_of("tangent_conditional", folds=1, epochs=12)
+    order = parts.order_of_data(40, given)
+    labels = data.y_train.clone()
+    labels[order[20:]] = (labels[order[20:]] + 1) % 3
+    right, wrong = (
+        run(given, replace(data, y_train=y), tmp_path / str(i)).final_estimate(
+            "tangent_conditional"
+        )
+        for i, y in enumerate((data.y_train, labels))
+    )
+    assert right is not None
+    assert wrong is not None
+    assert wrong.value < right.value
+
+
+@pytest.mark.parametrize("parked_after", [1, 3])
+def test_a_parked_trial_ends_bit_identical(
+    parked_after: int, data: TensorData, tmp_path: Path
+) -> None:
+    assert_parking_changes_nothing(
+        NAMES, assignment_of(*NAMES), data, tmp_path, slices=parked_after
+    )
+
+
+def test_too_many_data_and_parameters_are_refused_before_any_training(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_halves, "LIMIT", 100)
+    trial = Trial.start(assignment_of("tangent_conditional"), data, tmp_path)
+    assert trial.status is TrialStatus.FAILED
+    assert "at most 100 data x outputs, or parameters, but got 120 data x outputs" in trial.cause
+    allowed = Trial.start(assignment_of("last_layer_conditional"), data, tmp_path / "allowed")
+    assert allowed.status is TrialStatus.RUNNING
+
+
+def test_above_the_limit_the_other_scores_are_no_estimate_and_say_so(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = tangent.tangent_of
+    monkeypatch.setattr(tangent, "tangent_of", lambda *a: right(*a, limit=100))
+    record = run(assignment_of("tangent", "ntk_init"), data, tmp_path)
+    for name in ("tangent", "ntk_init"):
+        found = record.final_estimate(name)
+        assert found is not None
+        assert not found.valid
+        assert "must be at most 100" in found.note
+
+
+def test_a_half_that_diverges_leaves_no_estimate(data: TensorData, tmp_path: Path) -> None:
+    given = assignment_of("tangent_conditional", folds=1)
+    inputs = data.x_train.clone()
+    inputs[parts.order_of_data(40, given)[3]] = 1e30
+    trial = Trial.start(given, replace(data, x_train=inputs), tmp_path)
+    trial.advance(3)
+    trial.advance(3)
+    found = trial.finish(TrialStatus.CANCELLED).final_estimate("tangent_conditional")
+    assert found is not None
+    assert not found.valid
+    assert found.note == "the training on 20 data diverged"
+
+
+def test_the_full_curvature_by_products_is_that_of_the_kernel(
+    data: TensorData, tmp_path: Path
+) -> None:
+    record = run(assignment_of("full_ggn", "full_ggn_slq"), data, tmp_path)
+    exact, found = (record.final_estimate(name) for name in ("full_ggn", "full_ggn_slq"))
+    assert exact is not None
+    assert found is not None
+    # 4 standard errors, and float32 products.
+    assert found.value == pytest.approx(
+        exact.value, abs=4 * (found.standard_error or 0.0) + 1e-4 * abs(exact.value)
+    )
+    terms = {term.term: term.value for term in found.terms}
+    gamma = sum(t.value for t in exact.terms if t.term == "effective_parameters")
+    error = terms["effective_parameters_error"]
+    assert terms["effective_parameters"] == pytest.approx(gamma, abs=4 * error + 1e-3 * gamma)
+
+
+def test_real_targets_have_a_joint_density_too(tmp_path: Path) -> None:
+    real = to_tensors(load(DatasetSpec(name="diabetes", max_train=40), seed=0), "cpu")
+    given = assignment_of(*NAMES, epochs=4, likelihood="gaussian")
+    record = run(given, real, tmp_path)
+    for name in NAMES:
+        found = record.final_estimate(name)
+        assert found is not None
+        assert found.valid
+        assert -3 < (found.per_datum or 0) < 0

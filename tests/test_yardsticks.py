@@ -1,0 +1,124 @@
+"""Claims about yardsticks: fitted on the same rows, at their optimum, on the networks' halves."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nas_evidence.data import load
+from nas_evidence.data.arrays import ArrayData
+from nas_evidence.judgement import Judgement, Yardstick, read_judgement, write_judgement
+from nas_evidence.maths.predictions import class_metrics, real_metrics
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.training.parts import order_of_data
+from nas_evidence.yardsticks import flat, predict_halves, predict_test, yardstick_models
+
+
+def table(*, labels: bool, n: int = 160, n_test: int = 400, seed: int = 0) -> ArrayData:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n + n_test, 5)).astype(np.float32)
+    signal = x @ np.array([2.0, -1.0, 0.5, 0.0, 0.0])
+    if labels:
+        y = (signal + rng.logistic(size=len(x)) > 1).astype(np.int64)
+    else:
+        y = (10 + signal + 0.5 * rng.normal(size=len(x)))[:, None]
+    mean, std = x[:n].mean(0), x[:n].std(0)
+    real = not labels
+    return ArrayData(
+        "mine", x[:n], y[:n], x[n:], y[n:], task="real" if real else "labels",
+        n_outputs=1 if real else 2, input_shape=(5,), mean=mean, std=std,
+        y_mean=y[:n].mean(0) if real else np.zeros(2), y_std=y[:n].std(0) if real else np.ones(2),
+    )  # fmt: skip
+
+
+def assignment() -> Assignment:
+    return Assignment(
+        trial_id=0, attempt=1, replicate=2, architecture=ArchitectureSpec(family="linear"),
+        dataset=DatasetSpec(name="digits"), plan=TrainingPlan(), estimators=(), seed=0,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_logistic_regression_nears_the_best_possible_loss_and_the_majority_the_worst() -> None:
+    arrays = table(labels=True, n=400, n_test=4000)
+    found = {name: class_metrics(one.outputs, arrays.y_test) for name, one in predict_test(arrays)}
+    assert list(found) == ["majority class", "logistic regression", "gradient boosting"]
+    signal = flat(arrays.x_test) @ np.array([2.0, -1.0, 0.5, 0.0, 0.0]) - 1
+    p = 1 / (1 + np.exp(-signal))
+    best = class_metrics(np.stack([1 - p, p], 1), arrays.y_test)["log_loss"]
+    assert best <= found["logistic regression"]["log_loss"] < best + 0.02
+    assert found["gradient boosting"]["log_loss"] > found["logistic regression"]["log_loss"]
+    share = arrays.y_train.mean()
+    frequencies = -(
+        arrays.y_test.mean() * np.log(share) + (1 - arrays.y_test.mean()) * np.log(1 - share)
+    )
+    assert found["majority class"]["log_loss"] == pytest.approx(frequencies)
+
+
+@pytest.mark.slow
+def test_ridge_regression_nears_the_noise_and_its_intervals_cover() -> None:
+    arrays = table(labels=False, n=300, n_test=3000)
+    found = {}
+    for name, one in predict_test(arrays):
+        assert one.noise is not None
+        found[name] = real_metrics(one.outputs, one.noise, arrays.y_test)
+    assert list(found) == ["mean", "ridge regression", "gradient boosting"]
+    assert found["ridge regression"]["rmse"] == pytest.approx(0.5, rel=0.06)
+    assert all(0.86 < one["coverage"] < 0.94 for one in found.values())
+    assert found["mean"]["r2"] == pytest.approx(0.0, abs=0.01)
+
+
+def test_without_a_test_split_the_halves_are_those_of_the_networks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arrays = table(labels=True, n=41)
+    seen = []
+
+    def recorder(x: np.ndarray, y: np.ndarray, unseen: np.ndarray, n_outputs: int) -> object:
+        from nas_evidence.yardsticks import Predicted
+
+        seen.append((x, unseen))
+        return Predicted(np.full((len(unseen), n_outputs), 0.5))
+
+    monkeypatch.setattr("nas_evidence.yardsticks.yardstick_models", lambda _: {"even": recorder})
+    [(name, density, accuracy)] = predict_halves(arrays, assignment())
+    order = order_of_data(41, assignment())
+    first = arrays.x_train[order[:20].numpy()]
+    assert (seen[0][0] == first).all()
+    assert (seen[1][1] == first).all()
+    assert len(seen[0][1]) == 21
+    assert (name, density) == ("even", pytest.approx(np.log(0.5)))
+    assert accuracy == pytest.approx((arrays.y_train == 0).mean())
+
+
+def test_a_class_that_a_half_lacks_costs_a_finite_loss() -> None:
+    arrays = table(labels=True, n=40)
+    model = yardstick_models(arrays)["logistic regression"]
+    one_class = np.zeros(20, np.int64)
+    found = model(flat(arrays.x_train)[:20], one_class, flat(arrays.x_train)[20:], 2)
+    assert (found.outputs > 0).all()
+    assert found.outputs.sum(1) == pytest.approx(1.0)
+
+
+def test_large_data_get_fewer_yardsticks() -> None:
+    arrays = table(labels=True)
+    wide = ArrayData(**{**arrays.__dict__, "input_shape": (3, 200, 200)})
+    assert list(yardstick_models(wide)) == ["majority class"]
+
+
+def test_a_judgement_is_read_back_and_a_damaged_one_is_none(tmp_path: Path) -> None:
+    stick = Yardstick(name="mean", metrics={"rmse": 1.0}, behind=0.5)
+    one = Judgement(trial_id=3, task="real", on="test", n=9, metrics={}, yardsticks=(stick,))
+    assert read_judgement(tmp_path) is None
+    write_judgement(tmp_path, one)
+    assert read_judgement(tmp_path) == one
+    (tmp_path / "judgement.json").write_text("{")
+    assert read_judgement(tmp_path) is None
+
+
+def test_the_yardsticks_leave_the_random_state_of_torch_alone() -> None:
+    arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
+    before = torch.get_rng_state()
+    list(predict_halves(arrays, assignment()))
+    assert torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,286 @@
+"""Networks trained side by side end where each would alone, trained by a plain loop."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nas_evidence.data import load
+from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.maths.precisions import Precisions
+from nas_evidence.models import FAMILIES, build, infeasible
+from nas_evidence.spec import FAMILY_PARAMETERS, ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.training import loop
+from nas_evidence.training.loop import (
+    DivergedError,
+    Member,
+    Training,
+    begin,
+    learning_rate,
+    likelihood_of,
+    train_epoch,
+    train_epochs,
+)
+from nas_evidence.training.together import is_stacked, n_together
+
+EPOCHS = 3
+
+
+@pytest.fixture(scope="module")
+def data() -> TensorData:
+    return to_tensors(load(DatasetSpec(name="digits", max_train=64, max_test=10), seed=0), "cpu")
+
+
+def members_of(
+    data: TensorData, dtype: torch.dtype, sizes: tuple[int, ...], seed: int = 0, **plan: object
+) -> list[Member]:
+    """Trainings of a random architecture with different data, hyperparameters and seeds."""
+    draw = torch.Generator().manual_seed(seed)
+    members = []
+    architecture = random_architecture(draw, data)
+    for k, size in enumerate(sizes):
+        given = Assignment(
+            trial_id=0, attempt=1, replicate=0, seed=1000 * seed + k, estimators=(),
+            architecture=architecture, dataset=DatasetSpec(name="digits"),
+            plan={"batch_size": 16, "epochs": 6, "learning_rate": 0.02, **plan},
+        )  # fmt: skip
+        rows = torch.randperm(len(data.x_train), generator=draw)[:size]
+        x, y = data.x_train[rows].to(dtype), data.y_train[rows]
+        if given.plan.likelihood == "gaussian":
+            y = torch.nn.functional.one_hot(y, data.n_outputs).to(dtype)
+        generator = torch.Generator().manual_seed(given.derived_seed("init"))
+        model = build(architecture, data.input_shape, data.n_outputs, generator).to(dtype)
+        with torch.no_grad():  # heads that start at zero would hide the layers below
+            for p in model.parameters():
+                p += 0.1 * torch.randn(p.shape, generator=draw).to(dtype)
+        state = begin(model, given.plan)
+        spread = torch.rand(state.prior_precision.shape, generator=draw, dtype=torch.float64)
+        state.prior_precision *= 0.1 + 20 * spread
+        state.noise_std, state.temperature = 0.5 + 0.3 * k, 1.0 + 0.2 * k
+        members.append(Member(state, replace(data, x_train=x, y_train=y), given))
+    return members
+
+
+def random_architecture(draw: torch.Generator, data: TensorData) -> ArchitectureSpec:
+    """Return a small one of any family."""
+    while True:
+        family = [*FAMILIES][int(torch.randint(len(FAMILIES), (), generator=draw))]
+        values: dict[str, int] = {}
+        if family != "linear":
+            names = [name for name in FAMILY_PARAMETERS[family] if name != "shape"]
+            values = {n: int(torch.randint(1, 15, (), generator=draw)) for n in names}
+        if family == "resnet":
+            values["depth"] = 8
+        found = ArchitectureSpec(family=family, values=values)
+        if infeasible(found, data.input_shape, data.n_outputs) is None:
+            return found
+
+
+def naive_epoch(member: Member) -> float:
+    """One epoch by the book: a loop over tensors, and torch's own clipping and optimiser."""
+    state, given = member.training, member.assignment
+    plan, epoch = given.plan, state.epoch + 1
+    x, y, model = member.data.x_train, member.data.y_train, state.model
+    gaussian = plan.likelihood == "gaussian"
+    scale = (state.noise_std if gaussian else state.temperature) ** 2
+    rate, parameters = learning_rate(plan, epoch), list(model.parameters())
+    for group in state.optimiser.param_groups:
+        group["lr"] = rate * group["relative"]
+    sizes = [p.numel() for p in parameters]
+    precisions = Precisions(state.prior_precision, sizes).of_each_parameter()
+    decay = (precisions * scale / (plan.likelihood_power * len(x))).clamp(max=0.5 / rate)
+    order = torch.Generator().manual_seed(given.derived_seed("order", epoch))
+    likelihood = likelihood_of(plan, state.noise_std, state.temperature)
+    total = 0.0
+    for rows in torch.randperm(len(x), generator=order).split(plan.batch_size):
+        loss = likelihood.nll_mean(model(x[rows]), y[rows])
+        total += loss.item() * len(rows)
+        state.optimiser.zero_grad()
+        (scale * loss).backward()
+        for p, strength in zip(parameters, decay.split(sizes), strict=True):
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            p.grad += strength.view_as(p).to(p) * p.detach()
+        if plan.gradient_clip:
+            nn.utils.clip_grad_norm_(parameters, plan.gradient_clip)
+        state.optimiser.step()
+    state.epoch = epoch
+    return total / len(x)
+
+
+def parameters_of(state: Training) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in state.model.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("plan", "sizes"),
+    [
+        ({}, (64, 32, 31)),
+        ({"optimiser": "adam", "learning_rate": 0.003}, (40, 20, 20)),
+        ({"likelihood": "gaussian", "momentum": 0.0, "gradient_clip": 0.5}, (33, 50)),
+        ({"online": {"prior_groups": "parameter", "curvature": "diag_ef"}}, (20, 20)),
+        ({"likelihood_power": 0.3, "gradient_clip": 0.0, "learning_rate": 0.003}, (17,)),
+    ],
+    ids=["halves", "adam", "real", "each parameter", "alone"],
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_group_ends_where_each_would_alone(
+    plan: dict[str, object], sizes: tuple[int, ...], seed: int, data: TensorData
+) -> None:
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
+        together = members_of(data, dtype, sizes, seed, **plan)
+        alone = [copy.deepcopy(member) for member in together]
+        for _ in range(EPOCHS):
+            assert train_epochs(together) == [None] * len(sizes)
+        for one, other in zip(together, alone, strict=True):
+            losses = [naive_epoch(other) for _ in range(EPOCHS)]
+            found, expected = parameters_of(one.training), parameters_of(other.training)
+            norm = expected.norm()
+            torch.testing.assert_close(found / norm, expected / norm, rtol=0, atol=tolerance)
+            curve = [point.train_nll_per_datum for point in one.training.curve]
+            assert curve == pytest.approx(losses, rel=tolerance)
+
+
+def test_members_may_be_at_different_epochs(data: TensorData) -> None:
+    members = members_of(data, torch.float64, (30, 30), seed=3)
+    ahead = copy.deepcopy(members[0])
+    train_epoch(members[0].training, members[0].data, members[0].assignment)
+    train_epochs(members)
+    for _ in range(2):
+        naive_epoch(ahead)
+    assert [member.training.epoch for member in members] == [2, 1]
+    torch.testing.assert_close(
+        parameters_of(members[0].training), parameters_of(ahead.training), rtol=1e-9, atol=1e-11
+    )
+
+
+def test_a_training_goes_on_from_the_state_of_its_optimiser(data: TensorData) -> None:
+    """What an epoch leaves behind is what torch's own optimiser would continue from."""
+    for optimiser in ("sgd", "adam"):
+        (one,) = members_of(data, torch.float64, (40,), seed=1, optimiser=optimiser)
+        other = copy.deepcopy(one)
+        train_epochs([one])
+        naive_epoch(one)
+        naive_epoch(other)
+        train_epochs([other])
+        torch.testing.assert_close(
+            parameters_of(one.training), parameters_of(other.training), rtol=1e-9, atol=1e-11
+        )
+
+
+def test_one_that_diverges_does_not_disturb_the_others(data: TensorData) -> None:
+    calm = members_of(data, torch.float32, (40, 40, 20))
+    wild = [copy.deepcopy(member) for member in calm]
+    wild[1].data.x_train[0] = torch.inf
+    assert train_epochs(calm) == [None, None, None]
+    errors = train_epochs(wild)
+    assert isinstance(errors[1], DivergedError)
+    assert errors[0] is errors[2] is None
+    assert wild[1].training.epoch == 0
+    for k in (0, 2):
+        states = (wild[k].training, calm[k].training)
+        assert torch.equal(*(parameters_of(state) for state in states))
+
+
+def test_the_first_member_is_shown_its_own_minibatches_before_each_step(data: TensorData) -> None:
+    """Also if it is the smallest, whose rows are padded; the network is the one of that step."""
+    members = members_of(data, torch.float32, (20, 50))
+    state = members[0].training
+    seen: list[tuple[int, float]] = []
+
+    def show(x: Tensor, y: Tensor) -> float:
+        loss = nn.functional.cross_entropy(state.model(x) / state.temperature, y)
+        seen.append((len(y), loss.item()))
+        return 1e9  # seconds that do not count
+
+    train_epochs(members, show)
+    assert [n for n, _ in seen] == [16, 4]
+    mean = sum(n * loss for n, loss in seen) / 20
+    assert state.curve[0].train_nll_per_datum == pytest.approx(mean, rel=1e-5)
+    assert state.train_seconds < 0
+
+
+def test_parameters_own_their_memory_after_an_epoch(data: TensorData) -> None:
+    members = members_of(data, torch.float32, (20, 20))
+    train_epochs(members)
+    tensors = [p for member in members for p in member.training.model.parameters()]
+    assert all(p.untyped_storage().nbytes() == p.nbytes for p in tensors)
+
+
+def test_a_network_with_an_unknown_layer_trains_alone(data: TensorData) -> None:
+    members = members_of(data, torch.float32, (20, 20), seed=3)
+    x = data.x_train[:1]
+    unknown = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh())
+    assert n_together(members[0].training.model, x, 128, 2) == 2
+    assert n_together(unknown, x, 128, 2) == 1
+    assert not is_stacked(unknown, 1)
+    own = [copy.deepcopy(members[0]), copy.deepcopy(members[0])]
+    for member in own:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10))
+        states = begin(model, member.assignment.plan)
+        vars(member.training).update(vars(states))
+    assert train_epochs(own) == [None, None]
+    assert [member.training.epoch for member in own] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("channels", "n", "size"), [(2, 8, 8), (48, 2, 2), (48, 5, 2), (500, 3, 1)]
+)
+def test_networks_train_together_as_far_as_they_gain(
+    channels: int, n: int, size: int, data: TensorData
+) -> None:
+    """On a CPU; on an accelerator as many as there are."""
+    model = nn.Sequential(nn.Conv2d(1, channels, 3, padding=1))
+    assert n_together(model, data.x_train[:1], 128, n) == size
+    assert n_together(model.to("meta"), data.x_train[:1].to("meta"), 128, n) == n
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 2048))
+    assert n_together(wide, data.x_train[:1], 128, n) == 1
+
+
+class _Copies(TorchDispatchMode):
+    """Counts what crosses between the host and the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_device = self.reads = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        found = func(*args, **(kwargs or {}))
+        self.reads += func is torch.ops.aten._local_scalar_dense.default
+        given = [a for a in args if isinstance(a, Tensor)]
+        if func is torch.ops.aten.copy_.default:
+            self.to_device += given[0].device != given[1].device
+        elif func is torch.ops.aten._to_copy.default:
+            self.to_device += given[0].device != found.device
+        return found
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@pytest.mark.parametrize("family", ["mlp", "resnet"])
+def test_steps_read_no_scalar_and_copy_nothing_from_or_to_the_device(
+    family: str, optimiser: str, data: TensorData
+) -> None:
+    """On "meta", where reading a value or copying it to the host is an error."""
+    copied = []
+    for size in (16, 64):  # one minibatch, four minibatches
+        members = members_of(data, torch.float32, (size, size // 2), optimiser=optimiser)
+        far = []
+        for member in members:
+            values = {"width": 4, "depth": 8 if family == "resnet" else 2}
+            architecture = ArchitectureSpec(family=family, values=values)
+            draw = torch.Generator().manual_seed(0)
+            model = build(architecture, data.input_shape, data.n_outputs, draw).to("meta")
+            x, y = (t.to("meta") for t in (member.data.x_train, member.data.y_train))
+            there = replace(member.data, x_train=x, y_train=y)
+            state = begin(model, member.assignment.plan)
+            state.temperature = 2.0
+            far.append(Member(state, there, member.assignment))
+        loop._run_steps(far, None)
+        with _Copies() as counted:
+            loop._run_steps(far, None)
+        copied.append(counted.to_device)
+        # Adam's counters, which are on the host, are read before the steps.
+        assert counted.reads == (len(members) if optimiser == "adam" else 0)
+    assert copied[0] == copied[1]  # before the steps, however many there are
