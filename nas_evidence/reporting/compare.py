@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nas_evidence.durations import duration
 from nas_evidence.judgement import Judgement, read_judgement
+from nas_evidence.record import n_searched
 from nas_evidence.reporting import interactive
 from nas_evidence.reporting.figure_data import Line
 from nas_evidence.reporting.pages import MISSING, number, write_page
@@ -72,7 +73,7 @@ def _names(studies: Sequence[Study], folders: Sequence[Path]) -> list[str]:
 def _row(name: str, study: Study, judgement: Judgement | None) -> list[str]:
     winner = study.winner
     seconds = float(study.trials["total_seconds"].astype(float).sum())
-    n = f"{len(study.trials)} of {study.spec.n_trials}"
+    n = f"{n_searched(study.trials['trial_id'])} of {study.spec.n_trials}"
     score = str(study.spec.objective)
     if winner is None:
         return [name, score, *[MISSING] * 4, n, duration(seconds), MISSING]

@@ -12,6 +12,7 @@ import pandas as pd
 
 from nas_evidence.judgement import read_judgement
 from nas_evidence.maths.ranking import MIN_PAIRS
+from nas_evidence.record import n_searched
 from nas_evidence.registry import declared
 from nas_evidence.reporting import interactive, static
 from nas_evidence.reporting.correlations import SCALES, write_csv
@@ -161,6 +162,7 @@ def _values(report: Report) -> dict[str, object]:
         "statuses": report.statuses,
         "spent": report.spent,
         "n_complete": len(study.complete),
+        "n_searched": n_searched(study.trials["trial_id"]),
         "problems": report.problems,
         "flags": report.flags,
         "early": report.early,

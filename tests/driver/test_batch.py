@@ -155,9 +155,8 @@ def test_without_the_journal_of_an_earlier_run_a_batch_still_ends(tmp_path: Path
 
 
 def test_asynchronous_pruning_never_parks_and_judges_by_those_before(tmp_path: Path) -> None:
-    executor = run(
-        study(scheduling="async", n_trials=20, finalists=0), tmp_path, FakeExecutor(workers=1)
-    )
+    spec = study(scheduling="async", n_trials=20, finalists=0)
+    executor = run(spec, tmp_path, FakeExecutor(workers=1))
     assert not executor.parked
     rows = finished(tmp_path)
     # One worker: trials come one after the other, so that each is judged by those before it.

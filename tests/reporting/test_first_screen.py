@@ -1,0 +1,153 @@
+"""Claims about the first screen: no probability without three seeds, none while unsettled, one
+sentence on simple models, advice only with a remedy, and one score in every place."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reporting.test_report_search import QUALITY, folder, load, record
+
+from nas_evidence.judgement import Judgement, Yardstick
+from nas_evidence.record import Evaluation, EvidenceEstimate, Term, TrialRecord
+from nas_evidence.reporting.certainty import certainty_of
+from nas_evidence.reporting.figure_data import Dot, within_axes
+from nas_evidence.reporting.headline import advice, certainty_sentence, worth_sentence
+from nas_evidence.reporting.tables import load_study_tables
+from nas_evidence.reporting.terms import comparison, explanation
+
+
+def seeds(n: int, noise: float, **changes: object) -> list[TrialRecord]:
+    rng = np.random.default_rng(0)
+    return [
+        record(10 * key + i, key, value=QUALITY[key] + noise * rng.normal(), **changes)
+        for key in range(1, 8)
+        for i in range(n)
+    ]
+
+
+def test_two_seeds_give_no_probability_and_three_do(tmp_path: Path) -> None:
+    two, three = load(tmp_path / "2", seeds(2, 0.01)), load(tmp_path / "3", seeds(3, 0.01))
+    said = certainty_sentence(two, certainty_of(two))
+    assert "probability takes 3 of each" in said
+    assert "Set finalists = 5" in said
+    assert "%" not in said
+    sure = certainty_of(three)
+    assert sure is not None
+    assert sure.best is not None
+    assert sure.of_first is not None
+    assert sure.of_first > 0.95
+    assert sum(sure.best) == pytest.approx(1.0)
+    said = certainty_sentence(three, sure)
+    assert "from 3 seeds of each of the first 5" in said
+
+
+def test_noise_makes_the_first_unsure_and_names_the_alternative(tmp_path: Path) -> None:
+    study = load(tmp_path, seeds(3, 0.3))
+    sure = certainty_of(study)
+    assert sure is not None
+    assert sure.of_first is not None
+    assert sure.of_first < 0.8
+    assert sure.expected_loss is not None
+    assert 0 < sure.expected_loss < 0.5
+    assert "The likeliest alternative is mlp" in certainty_sentence(study, sure)
+
+
+def test_certainty_is_withheld_while_a_leader_is_unsettled(tmp_path: Path) -> None:
+    near = {"converged": False, "kept": "settled", "decrement_per_datum": 0.01}
+    records = seeds(3, 0.01)
+    unsettled = [one.model_copy(update=near) if one.trial_id == 10 else one for one in records]
+    study = load(tmp_path / "a", unsettled)  # trial 10 is a seed of the best
+    sure = certainty_of(study)
+    assert sure is not None
+    assert sure.best is None
+    said = certainty_sentence(study, sure)
+    assert "not stated: mlp, width 5 (rank 1) has not reached a mode" in said
+    assert "Raise `settle`" in said
+    kept = {"converged": False, "kept": "scheduled"}  # it was better before settling
+    scheduled = [one.model_copy(update=kept) if one.trial_id == 10 else one for one in records]
+    fine = certainty_of(load(tmp_path / "b", scheduled))
+    assert fine is not None
+    assert fine.best is not None
+    last = [one.model_copy(update=near) if one.trial_id == 60 else one for one in records]
+    far = certainty_of(load(tmp_path / "c", last))  # one of the worst, which cannot be the best
+    assert far is not None
+    assert far.best is not None
+
+
+@pytest.mark.parametrize(
+    ("behind", "error", "said"),
+    [
+        (0.1, 0.02, "Yes: its log loss is 0.100 ± 0.020 nats per datum below that of ridge"),
+        (0.03, 0.02, "Not shown: its log loss is 0.030 ± 0.020 nats per datum below"),
+        (-0.03, 0.02, "Not shown: its log loss is 0.030 ± 0.020 nats per datum above"),
+        (-0.1, 0.02, "No: ridge regression has a log loss that is 0.100 ± 0.020"),
+    ],
+)
+def test_a_network_is_worth_it_only_beyond_the_error(
+    tmp_path: Path, behind: float, error: float, said: str
+) -> None:
+    study = load(tmp_path, [record(key, key) for key in range(3)])
+    sticks = (
+        Yardstick(name="mean", metrics={}, behind=0.9, error=0.01),
+        Yardstick(name="ridge regression", metrics={}, behind=behind, error=error),
+    )
+    judged = Judgement(
+        trial_id=1, task="real", on="test", n=500, metrics={}, yardsticks=sticks
+    )  # fmt: skip
+    assert said in worth_sentence(study, judged)
+    assert "Unknown" in worth_sentence(study, None)
+
+
+def test_a_winner_at_the_end_of_a_range_is_advice_and_in_the_middle_is_none(
+    tmp_path: Path,
+) -> None:
+    from nas_evidence.domains import IntRange
+
+    study = load(tmp_path / "a", [record(1, 1), record(2, 2)])
+    assert advice(study, None) == []
+    narrow = {"mlp": {"width": IntRange(low=4, high=5)}, "linear": {}}
+    [said] = advice(load(tmp_path / "b", [record(1, 1), record(2, 2)], family=narrow), None)
+    assert "width of the winner, 5, is the largest" in said
+    assert "Raise `width` in [family.mlp]" in said
+
+
+def test_cross_validation_that_ranked_is_what_is_explained(tmp_path: Path) -> None:
+    def folds(one: TrialRecord, first: float, second: float) -> TrialRecord:
+        terms = [
+            Term(term=term, group=f"fold {k + 1}", value=value)
+            for k, own in enumerate((first, second))
+            for term, value in (("log_predictive", 50 * own), ("output_scale", 1.0))
+        ]
+        estimate = EvidenceEstimate(
+            estimator="two_fold",
+            value=25 * (first + second),
+            per_datum=(first + second) / 2,
+            terms=tuple(terms),
+        )
+        more = Evaluation(epoch=one.epochs, estimate=estimate)
+        return one.model_copy(update={"evaluations": (*one.evaluations, more)})
+
+    records = [folds(record(1, 1), -0.2, -0.4), folds(record(2, 2), -0.5, -0.6)]
+    names = ("kfac_ggn", "two_fold")
+    folder(tmp_path, records, objective="two_fold", estimators=names)
+    study = load_study_tables(tmp_path)
+    found = comparison(study)
+    assert found is not None
+    cells = found.columns[0].cells
+    parts = [cells[name] for name in found.rows[: found.n_parts]]
+    assert parts == pytest.approx([-0.1, -0.2])  # of all data, half in each fold
+    assert cells[found.rows[found.n_parts]] == pytest.approx(sum(parts))
+    said = explanation(study, found)
+    assert "probability of 0.741, the second 0.577" in said
+
+
+def test_outliers_move_to_the_edge_and_the_others_stay() -> None:
+    dots = [
+        Dot(x=float(i), y=0.1 * i, family="a", n_parameters=None, details=()) for i in range(8)
+    ]
+    far = Dot(x=-500.0, y=0.3, family="a", n_parameters=None, details=())
+    moved = within_axes([*dots, far])
+    assert moved[:-1] == dots
+    assert moved[-1].edge == "left"
+    assert -2 < moved[-1].x < 0
+    assert moved[-1].y == 0.3
