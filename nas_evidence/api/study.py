@@ -244,7 +244,7 @@ def search(
     resources = asked.spec.resources.model_copy(update={"workers": workers})
     spec = _with_families(asked.spec, families).model_copy(update={"resources": resources})
     audience = _audience(progress)
-    for sentence in asked.arrays.meaning.said if asked.arrays else ():
+    for sentence in asked.decided:
         audience.say(sentence)
     return _run(begun(folder, spec, asked.source), folder, run, audience)
 
