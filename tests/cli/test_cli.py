@@ -453,7 +453,7 @@ def test_export_writes_the_best_or_the_one_asked_for(home: Path, tmp_path: Path)
         assert "evidence computed again and equal" in process.stdout
         assert {p.name for p in (tmp_path / str(trial_id)).iterdir()} == {
             "architecture.toml", "model.safetensors", "model.pt2", "evidence.json",
-            "MODEL_CARD.md",
+            "MODEL_CARD.md", "meaning.json", "posterior.safetensors",
         }  # fmt: skip
 
 
