@@ -26,10 +26,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.data.tensors import select
 from nas_evidence.domains import Frozen
 from nas_evidence.evidence.jacobian import head_of, jacobian
-from nas_evidence.evidence.tangent import LIMIT, conditional_log_evidence, tangent_of
+from nas_evidence.evidence.tangent import (
+    LIMIT,
+    TooLargeError,
+    conditional_log_evidence,
+    tangent_of,
+)
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import EvidenceEstimate, Term
@@ -74,7 +80,10 @@ class OnHalves:
             started = time.perf_counter()
             value, note = None, f"the training on {len(early)} data diverged"
             if training is not None:
-                value, note = self._density(name, early, late, training)
+                try:
+                    value, note = self._density(name, early, late, training)
+                except (TooLargeError, DoesNotFitError) as error:
+                    note = str(error)
             self.orders.append(
                 Order(
                     score=name, number=number, n_early=len(early), n_late=len(late),

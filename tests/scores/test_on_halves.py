@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from lone_trials import assert_parking_changes_nothing, mlp_assignment, run
 
+from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.record import TrialStatus
@@ -121,6 +122,21 @@ def test_above_the_limit_the_other_scores_are_no_estimate_and_say_so(
         assert found is not None
         assert not found.valid
         assert "must be at most 100" in found.note
+
+
+def test_a_density_that_does_not_fit_is_no_estimate_and_the_trial_goes_on(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **known: object) -> None:
+        raise DoesNotFitError("the Jacobian needs about 9 GiB, but 1 GiB are free")
+
+    monkeypatch.setattr("nas_evidence.evidence.jacobian.require_memory", refuse)
+    record = run(assignment_of("last_layer_conditional"), data, tmp_path)
+    assert record.status is TrialStatus.COMPLETE
+    found = record.final_estimate("last_layer_conditional")
+    assert found is not None
+    assert not found.valid
+    assert "GiB are free" in found.note
 
 
 def test_a_half_that_diverges_leaves_no_estimate(data: TensorData, tmp_path: Path) -> None:
