@@ -26,8 +26,9 @@ MOST = 11_000
 
 def measured(package: Path, folder: Path, trials: int, sampler: str) -> dict[str, Any]:
     """Return what `drive` returns, with the package in a folder, in a fresh process."""
-    command = [sys.executable, __file__, "--one", sampler, str(trials), str(folder)]
-    paths = os.pathsep.join(map(str, (package, HERE)))
+    # With -P the folder of this script does not come before the package's own benchmarks.
+    command = [sys.executable, "-P", __file__, "--one", sampler, str(trials), str(folder)]
+    paths = os.pathsep.join(map(str, (package, package / "benchmarks", HERE)))
     found = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": paths}, check=True, capture_output=True
     )

@@ -180,31 +180,19 @@ def summary() -> str:
     """Return before, after, best peer and arithmetic limit of all that was measured twice."""
     header = ["", "before", "after", "best peer", "arithmetic limit"]
     lines: list[list[object]] = []
-    rows = load("evidence_cost_cpu.json")["rows"]
+    before = load("evidence_cost_cpu.json")["rows"]
+    after = (load("evidence_cost_after_cpu.json") or {"rows": []})["rows"]
     for kind, limits in LIMITS.items():
         for (model, title), limit in zip(MODELS.items(), limits, strict=True):
-            after, other = span(own(rows, model, kind)), span(peer(rows, model, kind))
-            before = RELEASE.get((kind, model))
+            again = own(after, model, kind)
             lines.append([
-                f"`{kind}`, {title}: pass / epoch", "-" if before is None else f"{before:.2f}",
-                after, other, f"{limit:.2f}",
+                f"`{kind}`, {title}: pass / epoch", span(own(before, model, kind)),
+                "not measured again" if again is None else span(again),
+                span(peer(after or before, model, kind)), f"{limit:.2f}",
             ])  # fmt: skip
     for found in (_of_kernels(), _of_groups(), _of_trials(), _of_study(), _of_driver()):
         lines += found
     return table(header, lines)
-
-
-#: Passes of the first release, few data on a loaded machine (n = 3 to 5).
-RELEASE: Mapping[tuple[str, str], float] = {
-    (kind, model): value
-    for kind, values in {
-        "diag_ef": (0.92, 1.16, 1.21, 1.61),
-        "kfac_ggn_mc": (1.18, 1.58, 1.37, 2.04),
-        "kfac_ggn": (4.54, 5.19, 4.33, 6.38),
-        "diag_ggn": (2.20, 6.40, 6.09),
-    }.items()
-    for model, value in zip(MODELS, values, strict=False)
-}
 
 
 def _of_kernels() -> list[list[object]]:
@@ -271,7 +259,7 @@ def plans() -> str:
         lines.append([
             f"`{name}`", few["trials"], hours(few["device_seconds"]),
             f"{hours(few['longest_trial_seconds'])} h",
-            *(f"{hours(r['wall_seconds'])} h, {r['idle_share']:.0%}" for r in (few, many)),
+            *(f"{hours(r['wall_seconds'])} h, {100 * r['idle_share']:.0f} %" for r in (few, many)),
         ])  # fmt: skip
     header = ["grid", "trials", "GPU hours", "longest trial", "8 GPUs: wall, idle",
               "64 GPUs: wall, idle"]  # fmt: skip
@@ -311,7 +299,7 @@ def other_plans() -> str:
         ["grid", "device", "trials", "GPUs", "wall, h", "idle", "longest slice, s"],
         [
             [f"`{r['grid']}`", r["device"], r["trials"], r["workers"], hours(r["wall_seconds"]),
-             f"{r['idle_share']:.0%}", f"{r['longest_slice_seconds']:.0f}"]
+             f"{100 * r['idle_share']:.0f} %", f"{r['longest_slice_seconds']:.0f}"]
             for r in chosen
         ],
     )  # fmt: skip
@@ -324,13 +312,13 @@ def driver_and_disk() -> str:
     lines = [
         [f"`{r['grid']}`, {r['trials']} trials", r["slices"],
          f"{r['driver_ms_per_trial']:.0f} ({r['of_it_ray_ms']:.0f})",
-         f"{r['driver_share_of_a_core']:.2%}", f"{r['peak_mb']:.0f}", r["files"],
+         f"{100 * r['driver_share_of_a_core']:.2f} %", f"{r['peak_mb']:.0f}", r["files"],
          f"{r['parquet_bytes'] / 1e6:.1f}", f"{r['database_bytes'] / 1e6:.2f}",
          f"{r['journal_bytes'] / 1e6:.2f}", f"{r['fsyncs_per_trial']:.0f}"]
         for r in chosen
     ]  # fmt: skip
-    header = "64 GPUs,slices,driver in ms per trial (of it Ray),of a core,memory in MB,files"
-    header += ",Parquet in MB,database in MB,journal in MB,fsyncs per trial"
+    header = "64 GPUs,slices of main trainings,driver in ms per trial (of it Ray),of a core"
+    header += ",memory in MB,files,Parquet in MB,database in MB,journal in MB,fsyncs per trial"
     return table(header.split(","), lines)
 
 

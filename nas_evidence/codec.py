@@ -21,6 +21,7 @@ from nas_evidence.dataset_spec import with_task
 from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange, described, masked
 from nas_evidence.fixed_keys import is_of_version_0_1, without_fixed
 from nas_evidence.registry import is_outside
+from nas_evidence.retry_spec import RetrySpec
 from nas_evidence.spec import (
     FAMILY_PARAMETERS,
     BudgetSpec,
@@ -31,7 +32,6 @@ from nas_evidence.spec import (
     PruningSpec,
     RaceSpec,
     ResourceSpec,
-    RetrySpec,
     SamplerSpec,
     StudySpec,
     TrainingPlan,

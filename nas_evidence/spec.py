@@ -16,7 +16,6 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -25,7 +24,6 @@ from nas_evidence.dataset_spec import DATASET_NAMES as DATASET_NAMES
 from nas_evidence.dataset_spec import LIKELIHOODS
 from nas_evidence.dataset_spec import DatasetSpec as DatasetSpec
 from nas_evidence.domains import (
-    LARGEST,
     Choice,
     Count,
     Domain,
@@ -50,6 +48,7 @@ from nas_evidence.registry import (
     declared,
     is_outside,
 )
+from nas_evidence.retry_spec import RetrySpec
 
 #: Costs of an architecture that can be limited.
 ALL_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
@@ -306,37 +305,6 @@ class BudgetSpec(Frozen):
     """Time summed over all workers."""
 
 
-#: A number of attempts, or no limit.
-Limit = Literal["unlimited"] | int
-
-
-class RetrySpec(Frozen):
-    """When a trial that keeps losing its worker is given up; may change between runs of a study.
-
-    A lost attempt is retried from its last checkpoint. `resume --retry-failed` retries trials that
-    were given up.
-    """
-
-    crashes: Annotated[Limit, Unit("attempts")] = 3
-    """Attempts in a row that may crash or hang their worker without writing a checkpoint, or
-    "unlimited"."""
-    machine_losses: Annotated[Limit, Unit("attempts")] = 10
-    """The same for attempts that are lost together with their machine."""
-    in_all: Annotated[Limit, Unit("attempts")] = "unlimited"
-    """Lost attempts of one trial in all, whatever progress they made."""
-
-    @field_validator("crashes", "machine_losses", "in_all", mode="before")
-    @classmethod
-    def _limit(cls, value: object, info: ValidationInfo) -> object:
-        number = isinstance(value, int) and not isinstance(value, bool)
-        if value != "unlimited" and not (number and 1 <= value <= LARGEST):  # type: ignore[operator]
-            raise ValueError(
-                f'`{info.field_name}` must be a number of attempts or "unlimited", '
-                f"but got {value!r}"
-            )
-        return value
-
-
 class RaceSpec(Frozen):
     """The race of the finalists after the search; see `finalists`."""
 
@@ -450,10 +418,9 @@ class StudySpec(Frozen):
     @classmethod
     def _name(cls, value: str) -> str:
         if len(value) > MAX_NAME or not value.isprintable() or not value.strip():
-            shown = value[:20] + ("..." if len(value) > 20 else "")
             raise ValueError(
-                f"`name` must be 1 to {MAX_NAME} printable characters, but got {shown!r} "
-                f"({len(value)} characters)"
+                f"`name` must be 1 to {MAX_NAME} printable characters, but got {value[:20]!r} "
+                f"and in all {len(value)} characters"
             )
         return value
 

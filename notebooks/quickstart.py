@@ -2,6 +2,11 @@
 # jupyter:
 #   jupytext:
 #     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -21,11 +26,10 @@
 
 # %%
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+import nas_evidence
 from nas_evidence import load_study, read_table
 
 quick = os.environ.get("NAS_EVIDENCE_NOTEBOOK_QUICK") == "1"  # set where notebooks are tested
@@ -75,14 +79,12 @@ load_study(study).family
 # %% [markdown]
 # ## The search
 #
-# `--executor inline` runs the trials one after another in one process. Leave it out to run them on Ray workers,
-# or give `--address` to use a cluster. You can stop the search at any time and continue it with
-# `nas-evidence resume`.
+# The trials run one after another in this process; `workers=4` runs four at a time on Ray workers. You can stop
+# the search at any time and continue it with `nas_evidence.resume(folder)`.
 
 # %%
-search = [sys.executable, "-m", "nas_evidence", "search", str(study), "--out", str(folder)]
-done = subprocess.run([*search, "--executor", "inline"], capture_output=True, text=True)
-print(done.stdout[-1200:] if done.returncode == 0 else done.stderr[-1200:])
+found = nas_evidence.search(study, out=folder)
+found.ranking.head()
 
 # %% [markdown]
 # ## What was found
@@ -117,5 +119,5 @@ rho[["kfac_ggn", "diag_ef", "sotl", "n_parameters"]].round(2)
 # report* goes through it.
 
 # %%
-report = folder / "report" / "index.html"
+report = found.report()
 print(report.is_file(), f"{report.stat().st_size / 1e6:.1f} MB")

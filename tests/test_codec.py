@@ -324,7 +324,14 @@ def test_a_stored_study_of_the_old_keys_is_the_study_of_today(tmp_path: Path) ->
     assert dump_study(old) == dump_study(today)
     dumped = _flat(tomllib.loads(dump_study(old)))
     gone = {*FIXED_KEYS, *RENAMED_KEYS}
-    new = {"curves", "plan.folds", "plan.settle", "plan.precision", "plan.compile", "resources.min_workers"}
+    new = {
+        "curves",
+        "plan.folds",
+        "plan.settle",
+        "plan.precision",
+        "plan.compile",
+        "resources.min_workers",
+    }
     new |= {name for name in dumped if name.startswith("retries.")}
     assert dumped.keys() == _flat(tomllib.loads(OLD)).keys() - gone | new
 

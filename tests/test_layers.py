@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
 LAYERS = {
     "registry": 0, "domains": 0, "estimates": 0, "fixed_keys": 0, "dataset_spec": 0, "spec": 0,
-    "record": 0, "sampling_plan": 0, "families": 0,
+    "record": 0, "retry_spec": 0, "sampling_plan": 0, "families": 0,
     "durations": 0, "files": 0, "retrying": 0,
     "codec": 1, "maths": 1, "best": 1,
     "study_reference": 2, "likelihood": 2, "models": 2, "data": 2, "curvature": 2,
@@ -31,6 +31,7 @@ SIDEWAYS = {
     ("spec", "registry"), ("spec", "fixed_keys"), ("spec", "dataset_spec"),
     ("dataset_spec", "domains"), ("estimates", "domains"), ("families", "domains"),
     ("registry", "families"), ("spec", "families"),
+    ("spec", "retry_spec"), ("retry_spec", "domains"),
     ("estimates", "registry"), ("record", "estimates"),
     ("sampling_plan", "domains"), ("auditing", "auditing_problems"),
 }  # fmt: skip

@@ -61,11 +61,21 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class Asked:
-    """A study to run, and its data if they are the user's own; `arrays` is as it would load."""
+    """A study to run, and its data if they are the user's own.
+
+    arrays    the data as they would load
+    proposed  whether the study was made for the data, without a study file
+    """
 
     spec: StudySpec
     source: "Source | None" = None
     arrays: "ArrayData | None" = None
+    proposed: bool = False
+
+    @property
+    def decided(self) -> tuple[str, ...]:
+        """What was decided about the data, in sentences; nothing if a study file decides."""
+        return self.arrays.meaning.said if self.proposed and self.arrays else ()
 
 
 def asked_for(
@@ -182,7 +192,7 @@ def of_source(
     if (spec.dataset, spec.seed) != (source.spec, 0):  # overridden: read it again as asked
         source = source.with_spec(spec.dataset)
         arrays = source.preview(seed=spec.seed)
-    return Asked(settled(spec, arrays), source, arrays)
+    return Asked(settled(spec, arrays), source, arrays, proposed=True)
 
 
 def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:

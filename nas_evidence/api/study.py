@@ -28,12 +28,21 @@ __all__ = ["Study", "load", "resume", "search"]
 class Study:
     """A study in its folder; everything is read from there when it is asked for."""
 
-    def __init__(self, folder: str | Path, data_root: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        data_root: str | Path | None = None,
+        *,
+        allow_code: bool = False,
+    ) -> None:
+        from nas_evidence.storage.outside_code import admitted
         from nas_evidence.storage.study_folder import read_study
 
         self.folder = Path(folder)
         self.data_root = None if data_root is None else Path(data_root)
         self.spec: StudySpec = read_study(self.folder)
+        if allow_code:
+            admitted(self.spec, [self.folder.resolve() / "code"], allowed=True)
         self._predictors: dict[int | None, Predictor] = {}
 
     def __repr__(self) -> str:
@@ -238,7 +247,7 @@ def search(
     resources = asked.spec.resources.model_copy(update={"workers": workers})
     spec = _with_families(asked.spec, families).model_copy(update={"resources": resources})
     audience = _audience(progress)
-    for sentence in asked.arrays.meaning.said if asked.arrays else ():
+    for sentence in asked.decided:
         audience.say(sentence)
     return _run(begun(folder, spec, asked.source), folder, run, audience)
 
@@ -290,13 +299,15 @@ def resume(
     return _run(open_study(folder, spec), folder, run, _audience(progress))
 
 
-def load(folder: str | Path, *, data_root: str | Path | None = None) -> Study:
-    """Return the study in a folder.
+def load(
+    folder: str | Path, *, data_root: str | Path | None = None, allow_code: bool = False
+) -> Study:
+    """Return the study in a folder; with `allow_code`, import the code that it names.
 
     Raises:
         ValueError: if it is not a study folder.
     """
-    return Study(folder, data_root)
+    return Study(folder, data_root, allow_code=allow_code)
 
 
 def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience) -> Study:

@@ -91,7 +91,7 @@ def submit(
     given = data_options(target, task, test, test_fraction, drop, categorical, numeric, image_size)
     asked = to_submit(study, overrides or (), given, allow_code=allow_code)
     spec = with_options(asked.spec, trials, workers)
-    for sentence in asked.arrays.meaning.said if asked.arrays else ():
+    for sentence in asked.decided:
         out.print(sentence)
     _check_store(store)
     options = as_arguments(

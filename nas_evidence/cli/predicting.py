@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nas_evidence.cli.options import AsJson, DataRoot, opened
+from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, opened
 from nas_evidence.cli.terminal import out, print_json, print_line, print_rows
 
 
@@ -36,12 +36,14 @@ def predict(
     ] = None,
     as_json: AsJson = False,
     data_root: DataRoot = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Predict new data with uncertainty; if they hold the target, say how good that is.
 
     Example: nas-evidence predict runs/mine new.csv --to predictions.csv
     """
     from nas_evidence.exporting.predictor import Predictor, out_of_distribution
+    from nas_evidence.exporting.program import import_family_of
 
     for path in filter(None, (data, ood)):
         if not path.expanduser().exists():
@@ -51,11 +53,14 @@ def predict(
     if (Path(place) / "model.safetensors").is_file():
         if trial_id is not None:
             raise ValueError(f"--trial chooses among the trials of a study, but {place} is one.")
+        if allow_code:
+            import_family_of(Path(place))
         predictor = Predictor.load(place)
     else:
         from nas_evidence.api.study import Study
 
-        predictor = Study(opened(place).folder, data_root).predictor(trial_id)
+        study = Study(opened(place).folder, data_root, allow_code=allow_code)
+        predictor = study.predictor(trial_id)
     given = predictor.given(data)
     found = predictor.predict(given, method=method, level=level)
     measures = {} if given.truth is None else found.measures(given.truth)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nas_evidence.cli.options import AsJson, DataRoot, opened, shown
+from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, opened, shown
 from nas_evidence.cli.showing import StudyPlace
 from nas_evidence.cli.terminal import (
     err,
@@ -121,6 +121,7 @@ def export(
         int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
     ] = None,
     data_root: DataRoot = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Export the best architecture, ready to use, after checking its stored evidence.
 
@@ -129,7 +130,12 @@ def export(
     from nas_evidence.storage.study_folder import read_study
 
     store = opened(place)
-    write_export(read_study(store.folder), store.folder, to, trial_id, data_root)
+    spec = read_study(store.folder)
+    if allow_code:
+        from nas_evidence.storage.outside_code import admitted
+
+        spec = admitted(spec, [store.folder.resolve() / "code"], allowed=True)
+    write_export(spec, store.folder, to, trial_id, data_root)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def search(
         data_root=data_root,
     )
     spec = with_options(asked.spec, trials, workers)
-    for sentence in asked.arrays.meaning.said if asked.arrays else ():
+    for sentence in asked.decided:
         out.print(sentence)
     store = open_store(place or str(default_folder(spec)))
     with store.held(steal=steal):

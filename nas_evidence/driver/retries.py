@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nas_evidence.spec import RetrySpec
+from nas_evidence.retry_spec import RetrySpec
 
 
 @dataclass

@@ -15,6 +15,7 @@ its outputs are compared.
 """
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,8 @@ def export_winner(
         "rescored": rescored,
     }
     (to / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    if (study_folder / "code").is_dir():  # families from outside the package need it
+        shutil.copytree(study_folder / "code", to / "code", dirs_exist_ok=True)
     meaning = _meaning(winner, arrays, summary)
     (to / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
     _posterior(winner, arrays).save(to / POSTERIOR)

@@ -1,5 +1,6 @@
 """A trained model with its preprocessing inside, as a module and as a torch.export program."""
 
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.sums import wrong_sums
 from nas_evidence.models import build
+from nas_evidence.registry import import_outside, is_outside
 from nas_evidence.sealing import DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec
 from nas_evidence.trial import PRECISION_PREFIX
@@ -104,6 +106,19 @@ def _is_small(described: dict[str, Any], state: dict[str, Tensor]) -> bool:
     """
     stored = sum(t.numel() for name, t in state.items() if name.startswith("model."))
     return int(described["n_parameters"]) == stored
+
+
+def import_family_of(folder: Path) -> None:
+    """Import the family of an export if it is from outside the package: runs its code.
+
+    Raises:
+        ValueError: if it cannot be imported from the current folder, `code/` of the export or
+            what is installed.
+    """
+    described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
+    if is_outside(described["family"]):
+        sys.path[:0] = [str(folder.resolve() / "code"), str(Path.cwd())]
+        import_outside([described["family"]])
 
 
 def write_program(exported: Exported, path: Path, arrays: ArrayData) -> float:

@@ -115,6 +115,8 @@ class Dense:
 
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], without noise, and how many were negative."""
+        if self.size == 1:  # a Fixup scalar; a solver would make a GPU wait for each
+            return without_noise(self.matrix[0], self.rounding)
         return without_noise(torch.linalg.eigvalsh(self.matrix), self.rounding)
 
     def trace(self) -> Tensor:

@@ -4,12 +4,11 @@ Numbers and shapes are the same either way; only strides differ, and sums by rou
 decide: a convolution whose weight has its channels last returns its output so, whatever its input,
 and elementwise layers and pooling keep the order of their input.
 
-On one CPU core in float32 a training epoch takes 1 / 1.04 to 1 / 1.5 times as long with channels
-last, for CNNs of width 2 to 32 and ResNets of width 4 to 16 on 8x8 and 28x28 images. Curvature
-passes take 1 / 0.99 to 1 / 1.4 times as long from width 8, and up to 1.2 times as long below.
-Training takes most of the time, so CNNs always have their channels last; ResNets, whose epochs
-gain less, from width 8 (benchmarks/kernels.py). On a GPU neither order has been timed;
-benchmarks/gpu.py compares them.
+On one CPU core in float32 training is 1.04 to 1.5 times as fast with channels last, for CNNs of
+width 2 to 32 and ResNets of width 4 to 16 on 8x8 and 28x28 images. Curvature passes are 0.99 to
+1.4 times as fast from width 8, and 0.8 to 1.2 times below. Training takes most of the time, so
+CNNs always have their channels last; ResNets, whose epochs gain less, from width 8. On a GPU
+neither order has been timed; benchmarks/gpu.py compares them.
 """
 
 import torch

@@ -67,11 +67,13 @@ def about_disk(error: BaseException) -> str:
     why = (getattr(error, "strerror", None) or str(error).splitlines()[0]).rstrip(".")
     where = f" at {name}" if (name := getattr(error, "filename", None)) else ""
     remedy = (
-        "give this user the right to write there, or another folder"
+        "give this user the right to do so, or another folder"
         if is_read_only(error)
         else "free space there"
     )
-    return f"cannot write{where}: {why}; {remedy}, then run the command again. Nothing is lost."
+    denied = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM)
+    does = "read or write" if denied else "write"
+    return f"cannot {does}{where}: {why}; {remedy}, then run the command again. Nothing is lost."
 
 
 def disk_stop(folder: Path, error: BaseException | str) -> StudyStoppedError:

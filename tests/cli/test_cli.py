@@ -15,7 +15,7 @@ from commands import TINY, assert_same, environment, found, hashes, run, start, 
 
 import nas_evidence
 from nas_evidence.codec import load_study
-from nas_evidence.storage.study_folder import locked
+from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.store import read_table
 
 #: A process for each test: part of `make test`, too long for `make check`.
@@ -193,16 +193,15 @@ def test_missing_data_is_one_line_and_the_folder_is_there(
 def test_the_folder_comes_before_torch_and_a_study_without_trials_can_be_resumed(
     tmp_path: Path,
 ) -> None:
-    write_study(tmp_path)
-    data = tmp_path / "data.npz"
-    data.rename(tmp_path / "away.npz")
+    write_study(tmp_path, TINY.replace('"npz"\npath = "{data}"', '"fashion_mnist"'))
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "lock").touch()  # killed before the study file was there
     code = as_command("search", "tiny.toml", "--out", "s", "--trials", "1", *INLINE, code=2)
     assert not {"torch", "ray"} & modules_after(code, tmp_path)
     assert (tmp_path / "s" / "study.toml").is_file()
-    (tmp_path / "away.npz").rename(data)
-    assert "[1/1] trial 0 linear" in run("resume", "s", *INLINE, folder=tmp_path).stdout
+    study = load_study(write_study(tmp_path)).model_copy(update={"n_trials": 1})
+    open_study(tmp_path / "t", study)
+    assert "[1/1] trial 0 linear" in run("resume", "t", *INLINE, folder=tmp_path).stdout
 
 
 # --- a search
@@ -454,7 +453,7 @@ def test_export_writes_the_best_or_the_one_asked_for(home: Path, tmp_path: Path)
         assert "evidence computed again and equal" in process.stdout
         assert {p.name for p in (tmp_path / str(trial_id)).iterdir()} == {
             "architecture.toml", "model.safetensors", "model.pt2", "evidence.json",
-            "MODEL_CARD.md",
+            "MODEL_CARD.md", "meaning.json", "posterior.safetensors",
         }  # fmt: skip
 
 

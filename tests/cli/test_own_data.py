@@ -54,6 +54,13 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
     assert (study.dataset.path, study.dataset.task) == ("data/train.parquet", "classification")
     assert "Not tested" in (home / "runs" / "pets" / "export" / "MODEL_CARD.md").read_text()
 
+    new = pets(20).assign(town="lima")
+    new.to_csv(home / "new.csv", index=False)
+    predicted = run("predict", "runs/pets/export", "new.csv", "--to", "p.csv", folder=home).stdout
+    assert "accuracy\t" in predicted
+    assert "predictions: p.csv (20 rows)" in predicted
+    assert list(pd.read_csv(home / "p.csv")) == ["prediction", "p(cat)", "p(dog)"]
+
     (home / "pets.csv").unlink()
     (home / "moved").mkdir()
     (home / "runs" / "pets").rename(home / "moved" / "pets")

@@ -17,7 +17,8 @@ from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import plan_trials
 from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, RetrySpec, StudySpec
+from nas_evidence.retry_spec import RetrySpec
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.journal import Journal, journal_path, read_journal

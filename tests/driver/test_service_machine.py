@@ -33,7 +33,8 @@ from nas_evidence.driver.plan import n_proposals, trials_of
 from nas_evidence.driver.results import told_of
 from nas_evidence.proposing.proposer import Proposer, Told
 from nas_evidence.record import TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, RetrySpec, StudySpec, derive_seed
+from nas_evidence.retry_spec import RetrySpec
+from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_seed
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.journal import Journal, read_journal
 from nas_evidence.store import TrialRow, compact, finished, read_tables

@@ -68,8 +68,13 @@ def test_the_best_trial_is_exported_with_all_its_files(
     names = {path.name for path in (tmp_path / "e").iterdir()}
     assert names == {
         "architecture.toml", "model.safetensors", "model.pt2", "evidence.json", "SHA256SUMS",
-        "MODEL_CARD.md"
+        "MODEL_CARD.md", "meaning.json", "posterior.safetensors",
     }  # fmt: skip
+    program = torch.export.load(tmp_path / "e" / "model.pt2").module()
+    x = torch.from_numpy(arrays.x_test[:3]).round()
+    expected = program(x)
+    for dtype in (torch.float64, torch.float16, torch.uint8, torch.int64):
+        assert torch.equal(program(x.to(dtype)), expected)
     described = tomllib.loads((tmp_path / "e" / "architecture.toml").read_text())
     assert described["family"] == report.architecture.family
     assert described["values"] == dict(report.architecture.values)

@@ -175,3 +175,15 @@ def test_a_spectrum_that_is_not_finite_is_refused_by_name() -> None:
     broken = BlockDiagonal(("w",), (Dense(torch.full((2, 2), torch.nan).double()),))
     with pytest.raises(ValueError, match="`w` is not finite"):
         broken.spectra()
+
+
+@pytest.mark.parametrize("value", [3.0, 0.0, -1e-9])
+def test_the_spectrum_of_one_parameter_needs_no_solver(
+    value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = Dense(torch.tensor([[value]], dtype=torch.float64))
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.linalg, "eigvalsh", None)
+        values, n_negative = block.spectrum()
+    assert values.tolist() == [max(value, 0.0)]
+    assert int(n_negative) == (value < 0)

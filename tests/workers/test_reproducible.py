@@ -19,9 +19,11 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     cudnn = torch.backends.cudnn
     before = cudnn.benchmark, cudnn.deterministic
+    filled = torch.utils.deterministic.fill_uninitialized_memory
     yield
     torch.use_deterministic_algorithms(False)
     cudnn.benchmark, cudnn.deterministic = before
+    torch.utils.deterministic.fill_uninitialized_memory = filled
     os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
 
 
