@@ -1,6 +1,7 @@
 """The verb show: one trial, the sentence that matters first."""
 
 import json
+import math
 from typing import Annotated, Any
 
 import typer
@@ -70,7 +71,8 @@ def trial_sentence(
     losses = [loss for loss in known if loss is not None]
     accuracy = trial["test_accuracy"]
     tested = "" if accuracy is None else f", test accuracy {100 * accuracy:.1f} %"
-    if len(losses) > 1 and losses[-1] > (1 - _LEARNED) * losses[0] and losses[0] > 0:
+    flat = len(losses) > 1 and losses[-1] > (1 - _LEARNED) * losses[0] and losses[0] > 0
+    if flat or (losses and _at_chance(losses[-1], accuracy)):
         return (
             f"{name} never learned: its training loss was {losses[0]:.3f} nats in the first epoch "
             f"and {losses[-1]:.3f} in the last{tested}; {_reason(tables, trial)}"
@@ -84,6 +86,18 @@ def trial_sentence(
         f"{name} is of the architecture with rank {rank} of {n_ranked} by {objective}: "
         f"{score_text(value)}{unit}{tested}"
     )
+
+
+def _at_chance(loss: float, accuracy: float | None) -> bool:
+    """Return whether a training loss is that of guessing among k classes, and so is the accuracy.
+
+    >>> _at_chance(2.3026, 0.1), _at_chance(2.3026, 0.5), _at_chance(0.1, 0.97)
+    (True, False, False)
+    """
+    if accuracy is None or not 0.5 < loss < 10:
+        return False
+    k = round(math.exp(loss))
+    return abs(loss - math.log(k)) < 0.02 and accuracy <= 1.5 / k
 
 
 def _reason(tables: dict[str, list[dict[str, Any]]], trial: dict[str, Any]) -> str:
