@@ -170,7 +170,9 @@ def dump_study(study: StudySpec) -> str:
 
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
     """Return one line per difference, except `n_trials` and keys that may change between runs."""
-    left, right = (_flatten(_without_none(s.model_dump(mode="json"))) for s in (old, new))
+    left, right = (
+        _flatten(dict(with_task(_without_none(s.model_dump(mode="json"))))) for s in (old, new)
+    )
     free = ("n_trials", "budget", "resources", "retries", "database", "finalists", "race")
     names = [n for n in {**left, **right} if n.partition(".")[0] not in free]
     return [

@@ -15,6 +15,7 @@ from nas_evidence.codec import (
     dump_study,
     find_study,
     load_study,
+    parse_study,
     shipped_studies,
 )
 from nas_evidence.domains import IntRange
@@ -423,3 +424,11 @@ def test_every_key_is_set_by_an_example_that_loads(tmp_path: Path) -> None:
     # A domain is a table: family.mlp.width.low sets family.mlp.width.
     used = {".".join(n.split(".")[:3]) if n.startswith("family.") else n for n in used}
     assert every_key() - used == set()
+
+
+def test_a_task_that_follows_from_the_likelihood_is_no_difference() -> None:
+    text = 'name = "own"\n[dataset]\nname = "npz"\npath = "own.npz"\n[family.linear]\n'
+    asked = parse_study(text, "own.toml")
+    stored = parse_study(dump_study(asked), "study.toml")
+    assert (asked.dataset.task, stored.dataset.task) == (None, "classification")
+    assert differences(stored, asked) == []

@@ -20,7 +20,9 @@ from fakes import Silent
 
 from nas_evidence.codec import load_study
 from nas_evidence.data import load
+from nas_evidence.data.digest import data_digest
 from nas_evidence.driver.driver import Driver
+from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.faults import ARROWS
 from nas_evidence.storage.journal import read_journal
 from nas_evidence.storage.study_folder import locked, open_study, study_status
@@ -64,6 +66,7 @@ def search(folder: Path) -> None:
     study = open_study(folder, load_study(folder.parent / "tiny.toml"))
     with locked(folder):
         arrays = load(study.dataset, seed=study.seed)
+        note_conditions(folder, study, data_digest(arrays))
         Driver(study, folder, InlineExecutor(arrays, study.resources), Silent()).run()
 
 
