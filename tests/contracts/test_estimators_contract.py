@@ -10,10 +10,10 @@ exceed it, and a SCORE only ranks.
 
 import math
 
+import mpmath
 import pytest
 import torch
 from torch import nn
-from torch.distributions import MultivariateNormal
 
 from nas_evidence import estimate_evidence
 from nas_evidence.auditing_problems import Problem, linear_problem
@@ -47,10 +47,7 @@ def test_a_claim_about_linear_models_holds(relation: str, n_data: int, scale: fl
     with torch.no_grad():
         model.weight.copy_(mode[:4].T)
         model.bias.copy_(mode[4])
-    covariance = (
-        features @ prior.inverse() @ features.T + noise_std**2 * torch.eye(n_data).double()
-    )
-    truth = MultivariateNormal(torch.zeros(n_data).double(), covariance).log_prob(y.T).sum().item()
+    truth = _log_evidence(features, prior.diagonal(), noise_std, y)
 
     claims = [kind for kind in KINDS if SCORES[kind].relation == relation]
     assert claims
@@ -64,6 +61,27 @@ def test_a_claim_about_linear_models_holds(relation: str, n_data: int, scale: fl
             assert estimate.value == pytest.approx(truth, rel=1e-8), kind
         else:
             assert estimate.value <= truth + 1e-8 * abs(truth), kind
+
+
+def _log_evidence(
+    features: torch.Tensor, precision: torch.Tensor, noise_std: float, y: torch.Tensor
+) -> float:
+    """Return log N(y; 0, Φ Δ⁻¹ Φᵀ + s² I), summed over the columns of y.
+
+    With 40 digits: in float64 the covariance of sharp posteriors has a condition number of 10¹⁰.
+    """
+    with mpmath.workdps(40):
+        phi, targets = mpmath.matrix(features.tolist()), mpmath.matrix(y.tolist())
+        variances = mpmath.diag([1 / mpmath.mpf(d) for d in precision.tolist()])
+        noise = mpmath.mpf(noise_std) ** 2 * mpmath.eye(phi.rows)
+        root = mpmath.cholesky(phi * variances * phi.T + noise)
+        log_det = 2 * sum(mpmath.log(root[i, i]) for i in range(root.rows))
+        total = mpmath.mpf(0)
+        for column in range(targets.cols):
+            white = mpmath.lu_solve(root, targets[:, column])
+            square = (white.T * white)[0]
+            total -= (square + log_det + root.rows * mpmath.log(2 * mpmath.pi)) / 2
+        return float(total)
 
 
 def sampled(name: str, problem: Problem) -> EvidenceEstimate:
