@@ -3,7 +3,7 @@
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -207,26 +207,26 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
         done = find_done(folder).done
         if n_searched(done) < spec.n_trials or race_left(spec, folder, done):
 
-            def stopped() -> int:
+            def stopped(say: Callable[[str], None]) -> int:
                 n_stored = n_searched(finished(folder))
-                err.print(
+                say(
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
                     f"stored, the others resume from their last checkpoint.\nContinue: {again}"
                 )
                 return n_stored
 
-            def late() -> bool:
+            def late(say: Callable[[str], None]) -> bool:
                 if run.executor == "inline" and store.uri is None:
-                    stopped()
+                    stopped(say)
                     return True
-                err.print("Stopping: the workers end, and what is not stored yet is stored.")
+                say("Stopping: the workers end, and what is not stored yet is stored.")
                 return False
 
             try:
                 with interruptible(late):
                     run_trials(spec, store, run, _audience())
             except KeyboardInterrupt:
-                if stopped():
+                if stopped(err.print):
                     _rank_and_report(spec, store, run)
                 raise SystemExit(130) from None
             n_stored = n_searched(finished(folder))
