@@ -7,9 +7,9 @@ raylet, Ray's agents, or all of Ray at once (the node). Simulated ones hit a dri
 of its own, at a random step between two writes (`storage/faults.py`); between two drivers the
 database is sometimes deleted or a table torn.
 
-A study is plain, pruned, replicated, or stored at a URI; all are asked in batches, because only
-then proposals do not depend on time. It ends undisturbed first. Every table of the disturbed study
-must then equal that one in every column but attempts, durations and versions.
+A study is plain, pruned, replicated, raced, or stored at a URI; all are asked in batches, because
+only then proposals do not depend on time. It ends undisturbed first. Every table of the disturbed
+study must then equal that one in every column but attempts, durations and versions.
 """
 
 import argparse
@@ -48,7 +48,7 @@ from nas_evidence.workers.learning_curves import synthetic
 from nas_evidence.workers.protocol import Lost
 from nas_evidence.workers.simulated import SimulatedExecutor
 
-KINDS = ("plain", "pruned", "replicated", "stored")
+KINDS = ("plain", "pruned", "replicated", "raced", "stored")
 TARGETS = ("driver", "worker", "raylet", "agent", "node")
 #: Most kills of one study, so that each ends.
 MOST_KILLS = 6
@@ -60,6 +60,7 @@ estimators = ["diag_ef"]
 scheduling = "batch"
 batch = 3
 replicates = {replicates}
+finalists = {finalists}
 [dataset]
 name = "npz"
 path = "{data}"
@@ -79,6 +80,8 @@ rule = "{rule}"
 first_epoch = 20
 reduction = 2
 startup_trials = 2
+[race]
+trials = 4
 [retries]
 crashes = "unlimited"
 machine_losses = "unlimited"
@@ -137,6 +140,7 @@ def simulated_study(kind: str) -> StudySpec:
             "scheduling": "batch",
             "batch": 4,
             "replicates": 2 if kind == "replicated" else 1,
+            "finalists": 3 if kind == "raced" else 0,
             "dataset": {"name": "digits"},
             "family": {"mlp": {"width": {"low": 4, "high": 256, "log": True}}},
             "plan": {"epochs": 8, "online": {"every": 2}},
@@ -288,9 +292,13 @@ def real(n_kills: int, seconds: float, home: Path, seed: int) -> dict[str, Any]:
         calm, folder = home / f"real-calm-{kind}", home / "real"
         path = home / f"{kind}.toml"
         if not calm.exists():
-            rule, replicates = "halving" if kind == "pruned" else "none", 1 + (kind == KINDS[2])
-            data = home / "data.npz"
-            path.write_text(STUDY.format(data=data, rule=rule, replicates=replicates))
+            text = STUDY.format(
+                data=home / "data.npz",
+                rule="halving" if kind == "pruned" else "none",
+                replicates=2 if kind == "replicated" else 1,
+                finalists=2 if kind == "raced" else 0,
+            )
+            path.write_text(text)
             how = ("search", path, "--out", calm, "--executor", "inline")
             subprocess.run(command(*how), check=True, capture_output=True)
         place = f"file://{folder}" if kind == "stored" else str(folder)

@@ -1,6 +1,41 @@
-"""`python -m nas_evidence`: the command line where its script is not on the path, as in a job."""
+"""The entry of the command line; `python -m nas_evidence` where its script is not on the path.
 
-from nas_evidence.cli.main import main
+Loading the modules takes a second or more. Nothing has begun by then, so Ctrl-C ends at once.
+"""
+
+import logging
+import os
+import signal
+import sys
+
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Load the command line and run it."""
+    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handled:  # not if the caller has it ignored, as `nohup` does
+        signal.signal(signal.SIGINT, _end)
+    from nas_evidence.cli.main import main as command_line
+
+    if handled:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        command_line()
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:  # all is closed; unloading torch would take seconds
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(_INTERRUPTED)
+        raise
+
+
+def _end(signum: int, frame: object) -> None:
+    sys.stderr.write("interrupted\n")
+    sys.stderr.flush()
+    os._exit(_INTERRUPTED)
+
 
 if __name__ == "__main__":
     main()

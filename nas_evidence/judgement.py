@@ -13,6 +13,16 @@ from nas_evidence.domains import Frozen
 from nas_evidence.files import write_whole
 
 FILE = "judgement.json"
+#: Metrics of predictions that `--metric` can name, beside the log loss, by likelihood, as shown.
+METRICS: Mapping[str, Mapping[str, str]] = {
+    "categorical": {
+        "accuracy": "accuracy",
+        "balanced_accuracy": "balanced accuracy",
+        "roc_auc": "ROC AUC",
+        "ece": "calibration error",
+    },
+    "gaussian": {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "coverage": "90 % intervals cover"},
+}
 #: Scores of the winner and of each yardstick, by name; losses in nats per datum.
 Metrics = Mapping[str, float]
 
@@ -62,6 +72,22 @@ class Judgement(Frozen):
     confusion: tuple[tuple[int, ...], ...] = ()
     calibration: tuple[CalibrationPoint, ...] = ()
     pairs: tuple[tuple[float, float], ...] = ()
+
+
+def check_metric(name: str | None, likelihood: str) -> None:
+    """Check that a metric is known for a likelihood; None is always fine.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    known = METRICS[likelihood]
+    if name is not None and name not in known:
+        other = next((of for of, names in METRICS.items() if name in names), None)
+        why = f", which is for {other} studies" if other else ""
+        raise ValueError(
+            f"--metric of a {likelihood} study must be one of {', '.join(known)}, but got "
+            f"{name!r}{why}; the log loss is always shown."
+        )
 
 
 def write_judgement(folder: Path, judgement: Judgement) -> None:

@@ -192,7 +192,7 @@ class TrainingPlan(Frozen):
     """Draws of the `_mc` curvatures at the last evaluation; the estimate is their mean."""
     epochs: Epochs = 40
     """Most passes over the training data. "auto", the default of study files: about 2,500 steps of
-    the optimiser, from 20 to 150 epochs, chosen from the number of training data when the study
+    the optimiser, from 20 to 300 epochs, chosen from the number of training data when the study
     begins and stored as a number."""
     batch_size: Annotated[Count, Unit("examples")] = 128
     """Examples per step."""

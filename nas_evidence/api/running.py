@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Run:
-    """How to run a study: where its trials run, and where its data are."""
+    """How to run a study: where its trials run, where its data are, and what the report adds."""
 
     executor: str = "inline"
     address: str | None = None  # cluster to join
@@ -38,6 +38,7 @@ class Run:
     download: bool = False
     steal: bool = False
     allow_code: bool = False
+    metric: str | None = None  # that the report says of the winner, after the log loss
 
 
 class Silent:

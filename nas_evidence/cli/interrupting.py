@@ -18,26 +18,31 @@ PATIENCE = 1.0
 
 
 @contextlib.contextmanager
-def interruptible(on_late: Callable[[], bool]) -> Iterator[None]:
+def interruptible(on_late: Callable[[Callable[[str], None]], bool]) -> Iterator[None]:
     """Watch for Ctrl-C and SIGTERM during the block.
 
     Args:
         on_late: Called from a thread if the block has not ended `PATIENCE` seconds after a
-            signal; says what goes on, and returns whether to end the process now, with exit
-            code 130.
+            signal, with a function that prints a line; says what goes on, and returns whether
+            to end the process now, with exit code 130.
     """
     if threading.current_thread() is not threading.main_thread():  # only it gets signals
         yield
         return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
+    screen = os.dup(2)  # standard error goes to a file while a cluster starts or ends
     over = threading.Event()
+
+    def say(line: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(screen, f"{line}\n".encode())
 
     def wait() -> None:
         while not over.is_set():
             ready, _, _ = select.select([reading], [], [], 0.2)
             if ready and set(os.read(reading, 64)) & {signal.SIGINT, signal.SIGTERM}:
-                if not over.wait(PATIENCE) and on_late():
+                if not over.wait(PATIENCE) and on_late(say):
                     sys.stdout.flush()
                     sys.stderr.flush()
                     os._exit(130)
@@ -54,3 +59,4 @@ def interruptible(on_late: Callable[[], bool]) -> Iterator[None]:
         thread.join()
         os.close(reading)
         os.close(writing)
+        os.close(screen)

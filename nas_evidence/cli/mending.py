@@ -15,25 +15,32 @@ Place = Annotated[str, typer.Argument(metavar="DIR", help="A study folder, or a 
 def verify(place: Place, as_json: AsJson = False) -> None:
     """Check everything that a study holds, and change nothing; exit code 1 if something is wrong.
 
+    What is not in the folder is not checked; the last line says what that is.
+
     Example: nas-evidence verify runs/digits
     """
     from nas_evidence.driver.mirror import open_store
+    from nas_evidence.driver.verifying import not_checked
     from nas_evidence.driver.verifying import verify as findings_of
 
     store = open_store(place)
     store.pull()
     if not (store.folder / "study.toml").is_file() and not (store.folder / "trials").is_dir():
         raise ValueError(f"{place} is not a study: it has neither study.toml nor trials.")
-    found = findings_of(store.folder, with_checkpoints=store.uri is None)
+    here = store.uri is None
+    found = findings_of(store.folder, with_checkpoints=here)
     if as_json:
         print_json([{"place": finding.place, "problem": finding.problem} for finding in found])
     else:
         for finding in found:
             out.print(f"{finding.place}: {finding.problem}")
+    left = "; ".join(not_checked(store.folder, with_checkpoints=here))
     if found:
+        err.print(f"not checked: {left}")
         err.print(f"{counted(len(found), 'problem')} found; mend: {program()} repair {place}")
         raise typer.Exit(1)
     err.print("everything is as it was written.")
+    err.print(f"not checked: {left}")
 
 
 def repair(place: Place, data_root: DataRoot = None) -> None:

@@ -26,6 +26,13 @@ DataRoot = Annotated[
     typer.Option("--data-root", help="Folder of the data sets, in torchvision's layout."),
 ]
 Download = Annotated[bool, typer.Option("--download", help="Fetch a missing data set.")]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Say it of the winner after the log loss: accuracy, balanced_accuracy, rmse, ...",
+    ),
+]
 Steal = Annotated[
     bool, typer.Option("--steal", help="Take over from another host that is known to be dead.")
 ]
@@ -143,12 +150,14 @@ def as_arguments(
     download: bool,
     steal: bool,
     allow_code: bool = False,
+    metric: str | None = None,
 ) -> list[str]:
     """Return options as command-line arguments, for a job that passes them on."""
     given: list[tuple[str, object]] = [
         ("--trials", trials),
         ("--workers", workers),
         ("--data-root", data_root),
+        ("--metric", metric),
         *(("--set", text) for text in overrides or ()),
     ]
     words = [word for name, value in given if value is not None for word in (name, str(value))]

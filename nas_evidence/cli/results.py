@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, opened, shown
+from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Metric, opened, shown
 from nas_evidence.cli.showing import StudyPlace
 from nas_evidence.cli.terminal import (
     err,
@@ -18,6 +18,7 @@ from nas_evidence.cli.terminal import (
     print_rows,
     statistic_text,
 )
+from nas_evidence.judgement import check_metric
 from nas_evidence.spec import StudySpec
 
 if TYPE_CHECKING:  # imports pydantic models that only reports need
@@ -43,11 +44,12 @@ def report(
     baseline: Annotated[
         list[str] | None, typer.Option(metavar="COL", help="A column to beat.")
     ] = None,
+    metric: Metric = None,
     data_root: DataRoot = None,
 ) -> None:
     """Write the report of a study, or the same statistics for any table.
 
-    Example: nas-evidence report runs/digits
+    Example: nas-evidence report runs/digits --metric balanced_accuracy
     Example: nas-evidence report --table t.csv --score evidence --target accuracy
     """
     if table is not None:
@@ -55,13 +57,17 @@ def report(
             raise ValueError(f"give a study folder or --table, not both (got {place}, {table}).")
         if score is None or target is None:
             raise ValueError("--table needs --score COL and --target COL.")
+        if metric is not None:
+            raise ValueError(f"--metric is for studies, but got {metric!r} with --table.")
         _report_table(table, score, target, group, baseline or (), to)
         return
     from nas_evidence.reporting.study import build_report
+    from nas_evidence.storage.study_folder import read_study
 
     store = opened(place or _latest_study())
+    check_metric(metric, read_study(store.folder).plan.likelihood)
     judged(store.folder, data_root)
-    paths = build_report(store.folder, to)
+    paths = build_report(store.folder, to, metric=metric)
     if to is None:
         store.push()
     out.print(f"report: {paths.html if to else shown(paths.html, store)}")

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -22,6 +22,7 @@ from nas_evidence.cli.options import (
     Drop,
     ImageSize,
     JobName,
+    Metric,
     Numeric,
     Override,
     RetryFailed,
@@ -51,6 +52,7 @@ from nas_evidence.cli.terminal import (
     ranking_rows,
     trust_line,
 )
+from nas_evidence.judgement import check_metric
 from nas_evidence.record import TrialStatus, n_searched
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.outside_code import admitted
@@ -93,6 +95,7 @@ def search(
     download: Download = False,
     steal: Steal = False,
     allow_code: AllowCode = False,
+    metric: Metric = None,
 ) -> None:
     """Search, rank, report and export; create the study folder or continue it.
 
@@ -105,7 +108,7 @@ def search(
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.storage.study_folder import default_folder
 
-    run = Run(executor, address, data_root, download, steal, allow_code)
+    run = Run(executor, address, data_root, download, steal, allow_code, metric)
     _check_address(run)
     asked = asked_for(
         study,
@@ -115,6 +118,7 @@ def search(
         data_root=data_root,
     )
     spec = with_options(asked.spec, trials, workers)
+    check_metric(metric, spec.plan.likelihood)
     for sentence in asked.decided:
         out.print(sentence)
     store = open_store(place or str(default_folder(spec)))
@@ -146,6 +150,7 @@ def resume(
     download: Download = False,
     steal: Steal = False,
     allow_code: AllowCode = False,
+    metric: Metric = None,
     retry_failed: RetryFailed = None,
 ) -> None:
     """Resume a study after a stop or a crash, or with more trials or another budget.
@@ -161,6 +166,7 @@ def resume(
             download=download,
             steal=steal,
             allow_code=allow_code,
+            metric=metric,
         )
         resubmit(address, name, place, options)
         return
@@ -170,11 +176,12 @@ def resume(
     from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
-    run = Run(executor, address, data_root, download, steal, allow_code)
+    run = Run(executor, address, data_root, download, steal, allow_code, metric)
     _check_address(run)
     store = open_store(place)
     with store.held(steal=steal):
         spec = with_options(read_study(store.folder, overrides or ()), trials, workers)
+        check_metric(metric, spec.plan.likelihood)
         spec = admitted(spec, [store.folder.resolve() / "code"], allowed=allow_code)
         spec = open_study(store.folder, spec, steal=steal)
         if retry_failed is not None:
@@ -207,26 +214,26 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
         done = find_done(folder).done
         if n_searched(done) < spec.n_trials or race_left(spec, folder, done):
 
-            def stopped() -> int:
+            def stopped(say: Callable[[str], None]) -> int:
                 n_stored = n_searched(finished(folder))
-                err.print(
+                say(
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
                     f"stored, the others resume from their last checkpoint.\nContinue: {again}"
                 )
                 return n_stored
 
-            def late() -> bool:
+            def late(say: Callable[[str], None]) -> bool:
                 if run.executor == "inline" and store.uri is None:
-                    stopped()
+                    stopped(say)
                     return True
-                err.print("Stopping: the workers end, and what is not stored yet is stored.")
+                say("Stopping: the workers end, and what is not stored yet is stored.")
                 return False
 
             try:
                 with interruptible(late):
                     run_trials(spec, store, run, _audience())
             except KeyboardInterrupt:
-                if stopped():
+                if stopped(err.print):
                     _rank_and_report(spec, store, run)
                 raise SystemExit(130) from None
             n_stored = n_searched(finished(folder))
@@ -276,7 +283,9 @@ def _rank_and_report(spec: StudySpec, store: "Store", run: Run) -> "Report":
 
     folder = store.folder
     judgement = judged(folder, run.data_root)
-    report = report_on(load_study_tables(folder), judgement, place=Path(store.place))
+    report = report_on(
+        load_study_tables(folder), judgement, place=Path(store.place), metric=run.metric
+    )
     tables = report.study
     header, rows = ranking_rows(tables.ranking, spec)
     print_rows(
@@ -286,7 +295,7 @@ def _rank_and_report(spec: StudySpec, store: "Store", run: Run) -> "Report":
     said, pruned = report.headline, report.pruning.sentences
     if said.answer:
         out.print(f"answer: {said.answer}")
-    for sentence in filter(None, (said.sure, said.cost, said.worth, *said.advice)):
+    for sentence in filter(None, (said.sure, said.cost, said.worth, said.measured, *said.advice)):
         out.print(f"note:   {sentence}")
     for sentence in pruned if spec.pruning.rule != "none" else ():
         out.print(f"note:   {sentence}")
@@ -335,7 +344,11 @@ def _options(run: Run) -> str:
 
 
 def _words(run: Run) -> list[str]:
-    given = (("--data-root", run.data_root), ("--address", run.address))
+    given = (
+        ("--data-root", run.data_root),
+        ("--address", run.address),
+        ("--metric", run.metric),
+    )
     words = [word for name, value in given if value is not None for word in (name, str(value))]
     return words + ["--allow-code"] * run.allow_code
 

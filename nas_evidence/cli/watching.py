@@ -160,7 +160,8 @@ def progress_page(folder: Path) -> str:
 body {{ font: 16px/1.5 system-ui, sans-serif; margin: 1.5rem auto; }}
 body {{ max-width: 50rem; padding: 0 1rem; }}
 progress {{ width: 100%; }} table {{ border-collapse: collapse; width: 100%; }}
-td, th {{ text-align: left; padding: 0.2rem 0.6rem 0.2rem 0; overflow-wrap: anywhere; }}
+td, th {{ text-align: left; padding: 0.2rem 0.6rem 0.2rem 0; white-space: nowrap; }}
+td:nth-child(2) {{ white-space: normal; overflow-wrap: anywhere; }}
 </style></head><body>
 <h1>{escape(now.name)}</h1>
 <p>{escape(now.state)}: {now.n_finished} of {now.n_trials} trials ({escape(counts)}){time_left}</p>
@@ -173,15 +174,18 @@ td, th {{ text-align: left; padding: 0.2rem 0.6rem 0.2rem 0; overflow-wrap: anyw
 
 
 def seconds_left(folder: Path, now: "StudyStatus") -> float | None:
-    """Return the seconds left at the mean time of a finished trial; None before the first."""
+    """Return the seconds left at the mean time of a finished trial; None before the first.
+
+    As many trials run at a time as do now: a study on one process has fewer than its workers.
+    """
     from nas_evidence.storage.study_folder import read_study
     from nas_evidence.store import finished
 
     seconds = [row.total_seconds for row in finished(folder).values()]
     if not seconds or now.n_finished >= now.n_trials:
         return None
-    workers = read_study(folder).resources.workers
-    return sum(seconds) / len(seconds) * (now.n_trials - now.n_finished) / workers
+    at_a_time = len(now.running) or read_study(folder).resources.workers
+    return sum(seconds) / len(seconds) * (now.n_trials - now.n_finished) / at_a_time
 
 
 def _epochs(folder: Path) -> dict[int, int]:

@@ -299,7 +299,7 @@ class Driver:
         if rivals is None:  # the rest of its batch has not arrived yet
             self._park(assignment)
             self._waiting[trial_id] = (report.epoch, assignment)
-        elif rivals and (reason := self._rungs.decide(trial_id, report.epoch, rivals)):
+        elif rivals and (reason := self._rungs.decide(report, rivals, self._journal)):
             verdict = Verdict(TrialStatus.PRUNED, f"rung {report.epoch}: {reason}")
             self._executor.finish(trial_id, verdict)
         elif self._over:

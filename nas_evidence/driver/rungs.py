@@ -1,6 +1,8 @@
 """The scores of trials at the rungs, and the trials that each is compared with.
 
-The table survives in the journal: a line is written durably before a decision uses it.
+The table survives in the journal: a line is written durably before a decision uses it. So do the
+decisions of an asynchronous search, which depend on who had arrived: a trial that runs again after
+a loss is judged as before.
 """
 
 from collections.abc import Container, Mapping
@@ -23,12 +25,16 @@ class Rungs:
         self._study = study
         self._passed: set[tuple[int, int]] = set()  # trial id and epoch, in this run
         self._table: dict[int, AtRung] = {e: {} for e in study.rungs}
+        # Trial id and epoch -> why it was pruned there, None if it passed.
+        self._judged: dict[tuple[int, int], str | None] = {}
 
     def replay(self, event: Mapping[str, Any]) -> None:
         """Enter an event that the journal holds from an earlier run."""
         if event["event"] == "rung" and event["epoch"] in self._table:
             point = None if event["point"] is None else tuple(map(float, event["point"]))
             self._table[event["epoch"]].setdefault(event["trial_id"], point)
+        elif event["event"] == "judged":
+            self._judged[event["trial_id"], event["epoch"]] = event["reason"]
 
     def reached(self, trial_id: int, epoch: int) -> bool:
         """Return whether a trial waits at a rung with its score there recorded.
@@ -37,9 +43,19 @@ class Rungs:
         """
         return trial_id in self._table.get(epoch, ()) and (trial_id, epoch) not in self._passed
 
-    def decide(self, trial_id: int, epoch: int, rivals: Mapping[int, Point | None]) -> str | None:
+    def decide(
+        self, report: SliceReport, rivals: Mapping[int, Point | None], journal: Journal
+    ) -> str | None:
         """Return why a trial is pruned among its rivals, or None if it passes the rung."""
-        reason = decide(trial_id, rivals, self._study)
+        trial_id, epoch = report.trial_id, report.epoch
+        if (trial_id, epoch) in self._judged:
+            reason = self._judged[trial_id, epoch]
+        else:
+            reason = decide(trial_id, rivals, self._study)
+            if self._study.scheduling == "async":
+                self._judged[trial_id, epoch] = reason
+                facts = {"trial_id": trial_id, "epoch": epoch, "reason": reason}
+                journal.write("judged", durable=True, **facts)
         if reason is None:
             self._passed.add((trial_id, epoch))
         return reason

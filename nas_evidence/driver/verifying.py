@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nas_evidence.codec import StudyError
+from nas_evidence.domains import masked
 from nas_evidence.driver.reconcile import difference, known_proposals
 from nas_evidence.exporting.sums import wrong_sums
 from nas_evidence.proposing.proposer import Proposer
@@ -59,6 +60,18 @@ def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.place)
 
 
+def not_checked(folder: Path, *, with_checkpoints: bool = True) -> list[str]:
+    """Return what `verify` leaves unchecked in a study folder, each with who checks it."""
+    left = ["the data set (resume compares it with the hash of what the trials were trained on)"]
+    if not with_checkpoints:
+        left.append("the checkpoints in the store (a trial checks its own when it resumes)")
+    with contextlib.suppress(ValueError):  # a torn study file is a finding
+        database = database_of(folder, read_study(folder))
+        if not isinstance(database, Path):
+            left.append(f"the database on its server, {masked(database.url)} (resume compares it)")
+    return left
+
+
 def _study(folder: Path, found: list[Finding]) -> StudySpec | None:
     try:
         study = read_study(folder)
@@ -85,7 +98,7 @@ def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
 def _database(folder: Path, study: StudySpec, stock: Stock) -> Iterator[Finding]:
     database = database_of(folder, study)
     if not isinstance(database, Path):
-        return  # its server checks it
+        return  # see `not_checked`
     if not database.exists():
         if stock.rows:
             yield Finding(database.name, "missing, although there are results")

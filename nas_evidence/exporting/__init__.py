@@ -122,12 +122,14 @@ def export_winner(
         "objective": study.objective,
         "epoch": int(row["epochs"]),
         "n_data": len(arrays.x_train),
-        "unit": "nats summed over the training data, larger is better, where per_datum is given",
+        "unit": "per_datum: nats per datum, as the report shows; sum: nats over the data, and so "
+        "are terms_of_sum and standard_error_of_sum; larger is better",
         **likelihood_fields(winner, arrays),
         "prior_precision": {n: _geometric_mean(p) for n, p in winner.precisions().items()},
         "scores": _scores(tables["terms"], chosen, final),
         "rescored_estimator": kind,
-        "rescored": rescored,
+        "rescored_sum": rescored,
+        "rescored_per_datum": None if rescored is None else rescored / len(arrays.x_train),
     }
     (to / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
     if (study_folder / "code").is_dir():  # families from outside the package need it
@@ -196,22 +198,23 @@ def _posterior(winner: Winner, arrays: ArrayData) -> Posterior:
 
 
 def _scores(terms: pd.DataFrame, trial_id: int, final: pd.DataFrame) -> dict[str, Any]:
+    """Return every score of a trial: per datum where that is defined, and its sum by that name."""
     terms = terms[terms["trial_id"] == trial_id]
     scores: dict[str, Any] = {}
     for row in final.itertuples():
         mine = terms[(terms["estimator"] == row.estimator) & (terms["epoch"] == row.epoch)]
-        scores[str(row.estimator)] = {
-            "value": _number(row.value),
-            "per_datum": _number(row.per_datum),
-            "standard_error": _number(row.standard_error),
-            "relation": row.relation,
-            "valid": bool(row.valid),
-            "note": row.note,
-            "terms": [
-                {"term": t.term, "group": t.group, "value": _number(t.value)}
-                for t in mine.itertuples()
-            ],
-        }
+        parts = [
+            {"term": t.term, "group": t.group, "value": _number(t.value)}
+            for t in mine.itertuples()
+        ]
+        value, error = _number(row.value), _number(row.standard_error)
+        about = {"relation": row.relation, "valid": bool(row.valid), "note": row.note}
+        if pd.isna(row.per_datum):  # in a unit of its own
+            found = {"value": value, "standard_error": error, **about, "terms": parts}
+        else:
+            found = {"per_datum": _number(row.per_datum), "sum": value}
+            found |= {"standard_error_of_sum": error, **about, "terms_of_sum": parts}
+        scores[str(row.estimator)] = found
     return scores
 
 

@@ -43,10 +43,10 @@ def model_card(
         for name in row.index
         if name.startswith("arch_") and not pd.isna(row[name])
     )
-    rescored = summary["rescored"]
+    rescored = summary["rescored_per_datum"]
     check = (
         f"Recomputed from these files, `{summary['rescored_estimator']}` is "
-        f"{rescored / summary['n_data']:.6f} nats per datum, the value stored by the study."
+        f"{rescored:.6f} nats per datum, the value stored by the study."
         if rescored is not None
         else "The study has no evidence that can be recomputed from these files."
     )
@@ -117,7 +117,7 @@ def _of_real_targets(
 ) -> tuple[str, str, str]:
     """Return the same for real targets, whose scores refer to standardised targets."""
     noise = ", ".join(f"{value:.4g}" for value in summary["noise_std_in_own_unit"])
-    shift = summary["likelihood_power"] * arrays.n_train * float(np.log(arrays.y_std).sum())
+    shift = summary["likelihood_power"] * float(np.log(arrays.y_std).sum())
     outputs = (
         f"- Outputs: {arrays.n_outputs} predictions in the unit of the targets: the mean of a\n"
         f"  normal distribution with the learned noise standard deviation {noise}."
@@ -130,15 +130,15 @@ def _of_real_targets(
     )
     measured = (
         f"{tested}\n"
-        f"- Scores refer to standardised targets; subtract {shift:.6g} nats from an evidence to\n"
-        "  get it in the unit of the targets."
+        f"- Scores refer to standardised targets; subtract {shift:.6g} nats per datum from an\n"
+        "  evidence to get it in the unit of the targets."
     )
     return outputs, measured, "predictions"
 
 
 def _shown(score: dict[str, Any]) -> str:
     """Return a score as everywhere: per datum where that is defined."""
-    return _cell(score["value"] if score["per_datum"] is None else score["per_datum"])
+    return _cell(score["per_datum"] if "per_datum" in score else score["value"])
 
 
 def _cell(value: float | None) -> str:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nas_evidence.domains import FloatRange, IntRange
-from nas_evidence.judgement import Judgement, Yardstick
+from nas_evidence.judgement import METRICS, Judgement, Yardstick
 from nas_evidence.maths.finalists import MIN_REPEATS
+from nas_evidence.maths.predictions import LEVEL
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import scale_of
 from nas_evidence.reporting.pages import percent
@@ -21,6 +22,8 @@ CLEAR = 2.0
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
 _MANY_FAILED = 0.2
 _PLAIN = ("majority class", "mean")
+#: Metrics of which less is better; `coverage` is best at its level, of the others more is better.
+_LESS = frozenset({"ece", "rmse", "mae"})
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Headline:
     sure      how sure that is by the score, or why nothing is said
     cost      what it costs if another one is the best
     worth     whether a network is worth its weights
+    measured  the metric that was asked for, of the winner and of the best simple model
     advice    warnings that change what to do, and what
     settled   how many networks are at a mode
     load      three lines of Python that load and use the model
@@ -41,6 +45,7 @@ class Headline:
     sure: str
     cost: str
     worth: str
+    measured: str
     advice: tuple[str, ...]
     settled: str
     load: tuple[str, ...]
@@ -48,18 +53,24 @@ class Headline:
 
 
 def headline(
-    study: Study, sure: Certainty | None, judgement: Judgement | None, *, place: Path
+    study: Study,
+    sure: Certainty | None,
+    judgement: Judgement | None,
+    *,
+    place: Path,
+    metric: str | None = None,
 ) -> Headline:
-    """Return the first screen of a study whose folder is `place`."""
+    """Return the first screen of a study whose folder is `place`, with the named metric."""
     winner = study.winner
     if winner is None:
-        return Headline("", "", "", "", (), settled_sentence(study), (), "")
+        return Headline("", "", "", "", "", (), settled_sentence(study), (), "")
     judged = judgement if judgement and judgement.trial_id == winner.trial_id else None
     return Headline(
         answer=_answer(study, winner),
         sure=certainty_sentence(study, sure),
         cost=cost_sentence(study, sure),
         worth=worth_sentence(study, judged),
+        measured="" if metric is None else metric_sentence(judged, metric, study),
         advice=tuple(advice(study, sure)),
         settled=settled_sentence(study),
         load=_load(study, place),
@@ -170,6 +181,39 @@ def worth_sentence(study: Study, judgement: Judgement | None) -> str:
         f"{question} Not shown: its log loss is {amount} {side} that of {best.name}, the best "
         f"simple model, {where}; that is within the error. The simple model is the safer choice."
     )
+
+
+def metric_sentence(judgement: Judgement | None, metric: str, study: Study) -> str:
+    """Say a metric of the winner and of the simple model that is best by it.
+
+    The winner is chosen by the score alone, so this sentence never changes the choice.
+    """
+    words = METRICS[study.spec.plan.likelihood][metric]
+    if judgement is None:
+        return f"The {words} is unknown: the predictions of the winner have not been computed."
+    if metric not in judgement.metrics:
+        why = (
+            "without a test split only log loss and accuracy are computed"
+            if judgement.on == "folds"
+            else "it is not defined for these data"
+        )
+        return f"The {words} is not known: {why}."
+    where = (
+        f"{judgement.n:,} test rows" if judgement.on == "test" else "the other half of the data"
+    )
+    said = f"On {where}, {words}: {judgement.metrics[metric]:.3f}"
+    rivals = [one for one in judgement.yardsticks if metric in one.metrics]
+    if not rivals:
+        return f"{said}."
+    best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
+    return f"{said}; {best.name}, the best simple model by it, {best.metrics[metric]:.3f}."
+
+
+def _merit(metric: str, value: float) -> float:
+    """Return a metric as a number of which more is better."""
+    if metric == "coverage":
+        return -abs(value - LEVEL)
+    return -value if metric in _LESS else value
 
 
 def is_clear(one: Yardstick) -> bool:

@@ -40,6 +40,7 @@ class Report:
     headline     the sentences of the first screen
     certainty    how sure the first rank is; None with fewer than two architectures
     judgement    the winner beside simple models, None where that is unknown
+    metric       of the winner's predictions, shown after the log loss; None if none was named
     trust        how well each score ranks at the end of training
     early        the same at each epoch with stored evidence; `settling` is its sentence
     importances  of the architecture parameters; `importance` is its sentence
@@ -55,6 +56,7 @@ class Report:
     headline: Headline
     certainty: Certainty | None
     judgement: Judgement | None
+    metric: str | None
     trust: Trust
     early: tuple[EarlyTrust, ...]
     settling: str
@@ -83,13 +85,20 @@ class Report:
         return {score: own for score, own in rho.items() if score in free and own >= least}
 
 
-def report_on(study: Study, judgement: Judgement | None = None, *, place: Path = Path()) -> Report:
+def report_on(
+    study: Study,
+    judgement: Judgement | None = None,
+    *,
+    place: Path = Path(),
+    metric: str | None = None,
+) -> Report:
     """Compute the report of a study, for any number of trials.
 
     Args:
         study: its tables.
         judgement: the winner beside simple models, if known.
         place: its folder, as the reader names it.
+        metric: of the winner's predictions, to say on the first screen.
     """
     judged = trust(
         study.architectures,
@@ -103,9 +112,10 @@ def report_on(study: Study, judgement: Judgement | None = None, *, place: Path =
     compared = comparison(study)
     return Report(
         study=study,
-        headline=headline(study, sure, judgement, place=place),
+        headline=headline(study, sure, judgement, place=place, metric=metric),
         certainty=sure,
         judgement=judgement,
+        metric=metric,
         trust=judged,
         early=tuple(early),
         settling=settling_sentence(study, early),

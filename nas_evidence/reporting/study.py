@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from nas_evidence.judgement import read_judgement
+from nas_evidence.judgement import METRICS as METRICS_BY_LIKELIHOOD
+from nas_evidence.judgement import check_metric, read_judgement
 from nas_evidence.maths.ranking import MIN_PAIRS
 from nas_evidence.record import n_searched
 from nas_evidence.registry import declared
@@ -83,14 +84,8 @@ MOST_ROWS = 200
 #: Names of metrics as shown, in this order.
 METRICS: Mapping[str, str] = {
     "log_loss": "log loss",
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "roc_auc": "ROC AUC",
-    "ece": "calibration error",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "r2": "R²",
-    "coverage": "90 % intervals cover",
+    **METRICS_BY_LIKELIHOOD["categorical"],
+    **METRICS_BY_LIKELIHOOD["gaussian"],
 }
 
 
@@ -104,17 +99,23 @@ class ReportPaths:
 
 
 def build_report(
-    folder: Path, to: Path | None = None, *, reload_seconds: int | None = None
+    folder: Path,
+    to: Path | None = None,
+    *,
+    reload_seconds: int | None = None,
+    metric: str | None = None,
 ) -> ReportPaths:
     """Write the report of the study in `folder` to `to`, by default its folder `report`.
 
     Reads only the Parquet tables and study.toml; works for any number of trials. An open page
-    reloads itself every `reload_seconds`, if given.
+    reloads itself every `reload_seconds`, if given. A `metric` is shown after the log loss.
 
     Raises:
-        ValueError: the folder holds no study file.
+        ValueError: the folder holds no study file, or its studies have no such metric.
     """
-    report = report_on(load_study_tables(folder), read_judgement(folder), place=folder)
+    study = load_study_tables(folder)
+    check_metric(metric, study.spec.plan.likelihood)
+    report = report_on(study, read_judgement(folder), place=folder, metric=metric)
     return write_report(report, to or folder / "report", reload_seconds=reload_seconds)
 
 
@@ -149,11 +150,7 @@ def _values(report: Report) -> dict[str, object]:
         "sure": report.certainty,
         "judgement": report.judgement,
         "metrics": _shown_metrics(report),
-        "metric_names": [
-            words
-            for name, words in METRICS.items()
-            if report.judgement and name in report.judgement.metrics
-        ],
+        "metric_names": [METRICS[name] for name in _metrics_in_order(report)],
         "target_words": target_words(study.targets[0]),
         "objective_words": declared(report.study.spec.objective).summary,
         "verdict": report.trust.sentences[0][1],
@@ -243,8 +240,15 @@ def _shown_metrics(report: Report) -> list[tuple[str, list[float | None]]]:
     if judged is None or study.winner is None or judged.trial_id != study.winner.trial_id:
         return []
     rows = [("winner", judged.metrics), *((one.name, one.metrics) for one in judged.yardsticks)]
-    shown = [name for name in METRICS if name in judged.metrics]
+    shown = _metrics_in_order(report)
     return [(name, [own.get(metric) for metric in shown]) for name, own in rows]
+
+
+def _metrics_in_order(report: Report) -> list[str]:
+    """Return the metrics that the winner has: log loss, the one that was asked for, the others."""
+    first = ["log_loss", *([report.metric] if report.metric else [])]
+    known = report.judgement.metrics if report.judgement else {}
+    return [name for name in dict.fromkeys([*first, *METRICS]) if name in known]
 
 
 def _write_tables(report: Report, to: Path) -> None:

@@ -25,6 +25,7 @@ _NEEDED: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "retry": {"trial_id": _NUMBER},
     "race": {"trial_ids": (list,), "points": (list,)},
     "rung": {"trial_id": _NUMBER, "epoch": _NUMBER, "point": (list, type(None))},
+    "judged": {"trial_id": _NUMBER, "epoch": _NUMBER, "reason": (str, type(None))},
 }
 
 

@@ -35,8 +35,8 @@ def test_what_a_study_does_not_say_is_chosen_from_the_data_and_stored(
     assert spec.plan.automatic
     assert 'epochs = "auto"' in dump_study(spec)
     stored = begun(tmp_path / "run", spec, None)
-    assert stored.plan.epochs == epochs_for(1297, 128) == 150
-    assert "epochs = 150\n" in (tmp_path / "run" / "study.toml").read_text()
+    assert stored.plan.epochs == epochs_for(1297, 128) == 247
+    assert "epochs = 247\n" in (tmp_path / "run" / "study.toml").read_text()
     assert not read_study(tmp_path / "run").plan.automatic
 
 
@@ -59,4 +59,4 @@ def test_another_word_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_rule_keeps_its_bounds() -> None:
-    assert [epochs_for(n, 128) for n in (10, 480, 3200, 10**6)] == [150, 150, 100, 20]
+    assert [epochs_for(n, 128) for n in (10, 480, 3200, 10**6)] == [300, 300, 100, 20]

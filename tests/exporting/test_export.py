@@ -143,7 +143,13 @@ def test_scoring_the_exported_winner_anew_gives_the_stored_evidence(
     )
     expected = stored(folder, report.trial_id, estimator)
     assert estimate.value == pytest.approx(expected, rel=1e-6)
-    assert written["scores"][estimator]["value"] == expected
+    assert written["scores"][estimator]["sum"] == expected
+    assert written["scores"][estimator]["per_datum"] == expected / len(arrays.x_train)
+    assert written["scores"][estimator]["terms_of_sum"]
+    assert all("per_datum" in one or "sum" not in one for one in written["scores"].values())
+    assert (
+        f"{expected / len(arrays.x_train):.6g}" in (tmp_path / "e" / "MODEL_CARD.md").read_text()
+    )
 
 
 def test_weights_that_were_not_kept_are_trained_again_from_their_seed(
@@ -269,7 +275,7 @@ def test_the_evidence_of_real_targets_is_scored_anew_at_the_learned_noise(
         prior_precision=list(written["prior_precision"].values()),
     )
     jacobian = data.n_train * np.log(data.y_std[0])
-    expected = written["scores"]["kfac_ggn"]["value"] - jacobian
+    expected = written["scores"]["kfac_ggn"]["sum"] - jacobian
     assert in_own_unit.value == pytest.approx(expected, rel=1e-5)
 
 

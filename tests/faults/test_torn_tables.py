@@ -115,3 +115,18 @@ def test_preemptions_of_a_trial_that_makes_progress_never_end_it(tmp_path: Path)
     run(spec, tmp_path, FakeExecutor(lose_at=preempted))
     assert finished(tmp_path)[0].status is TrialStatus.COMPLETE
     assert finished(tmp_path)[0].attempt > 20
+
+
+def test_a_trial_of_an_asynchronous_search_that_runs_again_is_judged_as_before(
+    tmp_path: Path,
+) -> None:
+    pruning = {"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials": 1}
+    spec = study(n_trials=16, scheduling="async", pruning=pruning)
+    run(spec, tmp_path)
+    before = finished(tmp_path)
+    assert len({row.status for row in before.values()}) == 2  # some pruned, some complete
+    for path in tmp_path.glob("trials/*.parquet"):
+        path.unlink()
+    run(spec, tmp_path)
+    now = finished(tmp_path)
+    assert {i: row.status for i, row in now.items()} == {i: r.status for i, r in before.items()}

@@ -8,6 +8,8 @@ import pytest
 from commands import TINY, found, hashes, write_study
 from faulty import Damage, call, flipped
 
+from nas_evidence.driver.verifying import not_checked
+
 STUDY = TINY.replace('[sampler]\nname = "random"', '[sampler]\nname = "tpe"')
 
 
@@ -61,7 +63,8 @@ def test_what_is_damaged_is_found_and_restored_and_the_rest_untouched(
     folder: Path, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, said = call(capsys, "verify", folder)
-    assert (code, said) == (0, "everything is as it was written.\n")
+    assert code == 0
+    assert said.startswith("everything is as it was written.\n")
     before, sound = found(folder, without=["attempt"]), hashes(folder)
     DAMAGES[place](folder)
     code, text, said = call(capsys, "verify", folder)
@@ -80,6 +83,18 @@ def test_what_is_damaged_is_found_and_restored_and_the_rest_untouched(
     for name, digest in sound.items():
         assert name == place or kept[name] == digest
     assert call(capsys, "repair", folder)[1] == "nothing to repair.\n"
+
+
+def test_what_is_outside_the_folder_is_said_to_be_unchecked(folder: Path) -> None:
+    (data,) = not_checked(folder)
+    assert data.startswith("the data set")
+    (folder / "database.json").write_text(
+        '{"url": "postgresql+psycopg://u@db.example/nas", "study_name": "tiny-1"}'
+    )
+    (folder / "study.db").unlink()
+    left = " ".join(not_checked(folder, with_checkpoints=False))
+    assert "the checkpoints in the store" in left
+    assert "the database on its server, postgresql+psycopg://u@db.example/nas" in left
 
 
 def test_a_study_file_edited_by_hand_is_refused_by_name(

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,20 @@ def n_stored(store: Path) -> int:
     return len(list(store.glob("trials/[0-9]*.parquet")))
 
 
+@contextmanager
+def held(head: Head, name: str) -> Iterator[None]:
+    """Hold the driver of a study during the block, so that it cannot end in the meantime."""
+    wait_for(lambda: head.drivers(name), f"the driver of {name}")
+    pids = head.drivers(name)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
 def under_way(store: Path) -> list[int]:
     """Return the trials that have a checkpoint and are not over."""
     with_checkpoint = {int(p.parts[-3]) for p in store.glob("checkpoints/*/attempt-*/epoch-*.pt")}
@@ -95,12 +110,13 @@ def assert_undisturbed(head: Head, store: Path) -> None:
 def test_cancelled_and_resumed_a_job_ends_with_the_undisturbed_table(head: Head) -> None:
     store = head.folder / "first"
     assert "nas-first-1 submitted" in submit(head, "first")
-    # The same name again: nothing is started, and the way to follow is told.
-    again = submit(head, "first")
-    assert "already; nothing was submitted" in again
-    assert f"attach --address {head.url} --name first" in again
-    other = ("--address", head.url, "--store", "/elsewhere", "--name", "first")
-    assert "another --name" in head.run("submit", "far.toml", *other, code=2)
+    with held(head, "first"):
+        # The same name again: nothing is started, and the way to follow is told.
+        again = submit(head, "first")
+        assert "already; nothing was submitted" in again
+        assert f"attach --address {head.url} --name first" in again
+        other = ("--address", head.url, "--store", "/elsewhere", "--name", "first")
+        assert "another --name" in head.run("submit", "far.toml", *other, code=2)
 
     wait_for(lambda: n_stored(store) >= 1 and under_way(store), "a trial and a checkpoint")
     assert "nas-first-1 stopped" in head.run("cancel", *of(head, "first"))

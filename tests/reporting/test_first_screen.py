@@ -5,15 +5,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reporting.test_report_search import QUALITY, folder, load, record
+from reporting.test_report_search import EPOCHS, QUALITY, folder, load, record
 
-from nas_evidence.judgement import Judgement, Yardstick
+from nas_evidence.judgement import METRICS, Judgement, Yardstick, check_metric, write_judgement
+from nas_evidence.maths.predictions import class_metrics, real_metrics
 from nas_evidence.record import Evaluation, EvidenceEstimate, Term, TrialRecord
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.figure_data import Dot, within_axes
-from nas_evidence.reporting.headline import advice, certainty_sentence, worth_sentence
+from nas_evidence.reporting.headline import (
+    advice,
+    certainty_sentence,
+    metric_sentence,
+    worth_sentence,
+)
+from nas_evidence.reporting.study import build_report
 from nas_evidence.reporting.tables import load_study_tables
 from nas_evidence.reporting.terms import comparison, explanation
+from nas_evidence.spec import TrainingPlan
 
 
 def seeds(n: int, noise: float, **changes: object) -> list[TrialRecord]:
@@ -96,6 +104,73 @@ def test_a_network_is_worth_it_only_beyond_the_error(
     )  # fmt: skip
     assert said in worth_sentence(study, judged)
     assert "Unknown" in worth_sentence(study, None)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "metric", "values", "best"),
+    [
+        ("categorical", "balanced_accuracy", (0.7, 0.9), "ridge"),
+        ("categorical", "ece", (0.1, 0.2), "mean"),
+        ("gaussian", "rmse", (2.0, 1.0), "ridge"),
+        ("gaussian", "coverage", (0.88, 0.97), "mean"),
+    ],
+)
+def test_a_named_metric_is_said_beside_the_simple_model_that_is_best_by_it(
+    tmp_path: Path, likelihood: str, metric: str, values: tuple[float, float], best: str
+) -> None:
+    plan = TrainingPlan.model_validate({"likelihood": likelihood, "epochs": EPOCHS})
+    study = load(tmp_path, [record(key, key) for key in range(3)], plan=plan)
+    sticks = tuple(
+        Yardstick(name=name, metrics={metric: value}, behind=0.1)
+        for name, value in zip(("mean", "ridge"), values, strict=True)
+    )
+    judged = Judgement(
+        trial_id=1, task="real", on="test", n=1500, metrics={metric: 0.5}, yardsticks=sticks
+    )
+    words, own = (
+        METRICS[likelihood][metric],
+        dict(zip(("mean", "ridge"), values, strict=True))[best],
+    )
+    said = metric_sentence(judged, metric, study)
+    assert said.startswith(f"On 1,500 test rows, {words}: 0.500; {best}, ")
+    assert said.endswith(f" {own:.3f}.")
+    assert "unknown" in metric_sentence(None, metric, study)
+    bare = judged.model_copy(update={"metrics": {}, "on": "folds"})
+    assert "without a test split" in metric_sentence(bare, metric, study)
+
+
+def test_the_metrics_that_can_be_named_are_those_that_are_measured() -> None:
+    p = np.array([[0.8, 0.2], [0.4, 0.6], [0.7, 0.3]])
+    labels, two = class_metrics(p, np.array([0, 1, 1])), np.array([[0.0], [1.0]])
+    assert set(METRICS["categorical"]) | {"log_loss"} == set(labels)
+    assert set(METRICS["gaussian"]) | {"log_loss"} == set(real_metrics(two, np.ones(1), two))
+    check_metric("rmse", "gaussian")
+    check_metric(None, "gaussian")
+    with pytest.raises(ValueError, match="must be one of rmse, mae, r2, coverage, but got 'f1'"):
+        check_metric("f1", "gaussian")
+    with pytest.raises(ValueError, match="'rmse', which is for gaussian studies"):
+        check_metric("rmse", "categorical")
+
+
+def test_a_named_metric_comes_right_after_the_log_loss_on_the_page(tmp_path: Path) -> None:
+    folder(tmp_path, [record(key, key) for key in range(3)])
+    winner = load_study_tables(tmp_path).winner
+    assert winner is not None
+    metrics = {"accuracy": 0.9, "balanced_accuracy": 0.8, "log_loss": 0.3, "ece": 0.1}
+    stick = Yardstick(name="majority class", metrics=metrics, behind=0.5)
+    write_judgement(
+        tmp_path,
+        Judgement(
+            trial_id=winner.trial_id, task="labels", on="test", n=500, metrics=metrics,
+            yardsticks=(stick,),
+        ),
+    )  # fmt: skip
+    asked = build_report(tmp_path, metric="balanced_accuracy").markdown.read_text("utf-8")
+    assert "| log loss | balanced accuracy | accuracy | calibration error |" in asked
+    assert "On 500 test rows, balanced accuracy: 0.800" in asked
+    plain = build_report(tmp_path).markdown.read_text("utf-8")
+    assert "| log loss | accuracy | balanced accuracy | calibration error |" in plain
+    assert "On 500 test rows, balanced" not in plain
 
 
 def test_a_winner_at_the_end_of_a_range_is_advice_and_in_the_middle_is_none(

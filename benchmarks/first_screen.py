@@ -1,0 +1,159 @@
+"""Is the first screen true? Default searches without a test split, checked on rows held out.
+
+    python benchmarks/first_screen.py [--trials 6] [--sets NAME ...] [--to FILE.json]
+
+A search sees the training rows alone, so its first screen speaks by the halves of `two_fold`. The
+held-out rows then say whether the sentence on simple models holds: the simple models are fitted on
+all training rows, the winner predicts with its stored weights. A sentence holds if
+
+    yes         the winner has the lower log loss on the held-out rows
+    no          the simple model that it names has
+    not shown   the winner is not better than that model by more than two standard errors
+
+Small `--trials` has no race, so that the first screen states no probability.
+"""
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from epochs_rule import correlated
+from sklearn.datasets import load_diabetes, load_digits, make_classification, make_moons
+
+import nas_evidence
+from nas_evidence.data.arrays import Array, ArrayData, moments
+from nas_evidence.judgement import read_judgement
+from nas_evidence.maths.predictions import class_losses, paired_difference
+from nas_evidence.reporting.report import report_on
+from nas_evidence.reporting.tables import load_study_tables
+from nas_evidence.yardsticks import Predicted, predict_test
+
+#: Training rows of each set; all others are held out.
+SETS = {"correlated": 480, "imbalanced": 120, "moons": 300, "diabetes": 300, "digits": 1297}
+
+
+def raw(name: str) -> tuple[Array, Array]:
+    """Return inputs and targets of a set; generated ones have 5,000 rows to hold out."""
+    if name == "correlated":
+        return correlated()
+    if name == "diabetes":
+        x, y = load_diabetes(return_X_y=True)
+    elif name == "digits":
+        x, y = load_digits(return_X_y=True)
+        x = x.reshape(-1, 1, 8, 8)
+    elif name == "moons":
+        x, y = make_moons(5300, noise=0.25, random_state=0)
+    else:
+        x, y = make_classification(5120, 10, weights=[0.9], class_sep=1.5, random_state=0)
+    return x.astype(np.float32), y
+
+
+def split(name: str) -> ArrayData:
+    """Return a set with its one split; the held-out rows stand as its test rows."""
+    x, y = raw(name)
+    order = np.random.default_rng(1).permutation(len(y))
+    train, test = order[: SETS[name]], order[SETS[name] :]
+    mean, std = moments(x[train])
+    real = np.issubdtype(y.dtype, np.floating)
+    y = y.reshape(-1, 1) if real else y.astype(np.int64)
+    width = 1 if real else int(y.max()) + 1
+    return ArrayData(
+        name, x[train], y[train], x[test], y[test],
+        task="real" if real else "labels", n_outputs=width, input_shape=x.shape[1:],
+        mean=mean, std=std,
+        y_mean=y[train].mean(0) if real else np.zeros(width),
+        y_std=y[train].std(0) if real else np.ones(width),
+    )  # fmt: skip
+
+
+def losses(found: Predicted, arrays: ArrayData) -> np.ndarray:
+    """Return the log loss of each held-out row, nats; real targets are standardised."""
+    if found.noise is None:
+        return class_losses(found.outputs, arrays.y_test)
+    away, noise = (arrays.y_test - found.outputs) / found.noise, found.noise / arrays.y_std
+    return (0.5 * away**2 + np.log(noise) + 0.5 * np.log(2 * np.pi)).sum(-1)
+
+
+def own_losses(study: Any, arrays: ArrayData, trial_id: int) -> np.ndarray:
+    """Return the same for the network of a trial."""
+    said = study.predict(arrays.x_test, method="map", trial_id=trial_id)
+    if arrays.task == "labels":
+        return losses(Predicted(said.probabilities), arrays)
+    return losses(Predicted(said.mean, said.std), arrays)
+
+
+def checked(name: str, n_trials: int) -> dict[str, Any]:
+    """Run the search of a set and check its first screen."""
+    arrays, started = split(name), time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        study = nas_evidence.search(
+            arrays.x_train, arrays.y_train, n_trials=n_trials, out=Path(folder) / "s",
+            task="regression" if arrays.task == "real" else "classification", progress=False,
+        )  # fmt: skip
+        study.report()
+        judged = read_judgement(study.folder)
+        assert judged is not None
+        tables = load_study_tables(study.folder)
+        screen = report_on(tables, judged).headline
+        first, second = tables.ranking[:2]
+        ours = own_losses(study, arrays, first.trial_id)
+        other = own_losses(study, arrays, second.trial_id)
+    simple = {key: losses(found, arrays) for key, found in predict_test(arrays)}
+    named = min(judged.yardsticks, key=lambda one: one.behind)
+    behind, error = paired_difference(simple[named.name], ours)
+    verdict = next(word for word in ("Yes", "No", "Not shown") if f"? {word}:" in screen.worth)
+    holds = {"Yes": behind > 0, "No": behind < 0, "Not shown": behind <= 2 * error}[verdict]
+    lead, lead_error = paired_difference(other, ours)
+    return {
+        "set": name,
+        "n_train": arrays.n_train,
+        "n_held_out": len(arrays.x_test),
+        "winner": first.architecture,
+        "two_fold": first.objective,
+        "log_loss": float(ours.mean()),
+        "simple": {key: float(found.mean()) for key, found in simple.items()},
+        "said": screen.worth,
+        "verdict": verdict,
+        "named": named.name,
+        "behind_said": named.behind,
+        "behind": behind,
+        "behind_error": error,
+        "holds": bool(holds),
+        "sure": screen.sure,
+        "second_behind": lead,
+        "second_behind_error": lead_error,
+        "seconds": round(time.process_time() - started, 1),
+    }
+
+
+def main() -> None:
+    """Check, print and store the rows."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=6)
+    parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument(
+        "--to", type=Path, default=Path("benchmarks/results/first_screen_cpu.json")
+    )
+    given = parser.parse_args()
+    names = ("torch", "scikit-learn", "numpy")
+    result: dict[str, Any] = {
+        "hardware": f"{os.cpu_count()} {platform.machine()} cores, one thread, shared",
+        "versions": {name: metadata.version(name) for name in names},
+        "n_trials": given.trials,
+        "rows": [],
+    }
+    for name in given.sets:
+        result["rows"].append(checked(name, given.trials))
+        print(result["rows"][-1], flush=True)
+        given.to.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
