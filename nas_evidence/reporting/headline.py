@@ -19,6 +19,9 @@ from nas_evidence.reporting.tables import LOSSES, RankedArchitecture, Study
 
 #: A difference counts as clear from this many of its standard errors on.
 CLEAR = 2.0
+#: Standard deviation, over data, of the difference of the losses of two good models, nats; where
+#: only means are stored (cross-validation). benchmarks/first_screen.py finds 0.36 to 0.74.
+SPREAD = 0.5
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
 _MANY_FAILED = 0.2
 _PLAIN = ("majority class", "mean")
@@ -166,7 +169,7 @@ def worth_sentence(study: Study, judgement: Judgement | None) -> str:
     error = f" ± {best.error:.3f}" if best.error is not None else ""
     amount = f"{gap:.3f}{error} nats per datum"
     plain = " Do not use it." if best.name in _PLAIN and best.behind < 0 else ""
-    if is_clear(best):
+    if is_clear(best, judgement.n):
         if best.behind > 0:
             return (
                 f"{question} Yes: its log loss is {amount} below that of {best.name}, the best "
@@ -216,12 +219,13 @@ def _merit(metric: str, value: float) -> float:
     return -value if metric in _LESS else value
 
 
-def is_clear(one: Yardstick) -> bool:
-    """Return whether the difference between winner and yardstick exceeds its error.
+def is_clear(one: Yardstick, n: int) -> bool:
+    """Return whether the difference between winner and yardstick over n data exceeds its error.
 
-    Without an error (cross-validation) a difference below 0.01 nats per datum is not clear.
+    Without an error (cross-validation) that of a usual spread is taken, SPREAD / sqrt(n).
     """
-    return abs(one.behind) > (CLEAR * one.error if one.error is not None else 0.01)
+    error = SPREAD / math.sqrt(n) if one.error is None else one.error
+    return abs(one.behind) > CLEAR * error
 
 
 def advice(study: Study, sure: Certainty | None) -> list[str]:

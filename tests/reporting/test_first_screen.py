@@ -89,10 +89,12 @@ def test_certainty_is_withheld_while_a_leader_is_unsettled(tmp_path: Path) -> No
         (0.03, 0.02, "Not shown: its log loss is 0.030 ± 0.020 nats per datum below"),
         (-0.03, 0.02, "Not shown: its log loss is 0.030 ± 0.020 nats per datum above"),
         (-0.1, 0.02, "No: ridge regression has a log loss that is 0.100 ± 0.020"),
+        (0.05, None, "Yes: its log loss is 0.050 nats per datum below that of ridge"),
+        (-0.04, None, "Not shown: its log loss is 0.040 nats per datum above"),
     ],
 )
 def test_a_network_is_worth_it_only_beyond_the_error(
-    tmp_path: Path, behind: float, error: float, said: str
+    tmp_path: Path, behind: float, error: float | None, said: str
 ) -> None:
     study = load(tmp_path, [record(key, key) for key in range(3)])
     sticks = (
