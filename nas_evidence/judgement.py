@@ -1,6 +1,6 @@
 """The winner beside its yardsticks on data that neither has seen: what is stored of it.
 
-The file `judgement.json` of a study folder. The numbers never rank anything.
+The file `report/judgement.json` of a study folder. The numbers never rank anything.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from nas_evidence.domains import Frozen
 from nas_evidence.files import write_whole
 
-FILE = "judgement.json"
+FILE = "report/judgement.json"
 #: Metrics of predictions that `--metric` can name, beside the log loss, by likelihood, as shown.
 METRICS: Mapping[str, Mapping[str, str]] = {
     "categorical": {
@@ -92,6 +92,7 @@ def check_metric(name: str | None, likelihood: str) -> None:
 
 def write_judgement(folder: Path, judgement: Judgement) -> None:
     """Write a judgement into a study folder."""
+    (folder / FILE).parent.mkdir(exist_ok=True)
     write_whole(folder / FILE, judgement.model_dump_json(indent=1))
 
 

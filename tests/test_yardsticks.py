@@ -113,7 +113,7 @@ def test_a_judgement_is_read_back_and_a_damaged_one_is_none(tmp_path: Path) -> N
     assert read_judgement(tmp_path) is None
     write_judgement(tmp_path, one)
     assert read_judgement(tmp_path) == one
-    (tmp_path / "judgement.json").write_text("{")
+    (tmp_path / "report" / "judgement.json").write_text("{")
     assert read_judgement(tmp_path) is None
 
 

@@ -129,7 +129,7 @@ class Study:
 
     def report(self, to: str | Path | None = None) -> Path:
         """Write the report and return the path of its page."""
-        from nas_evidence.exporting.judging import kept_judgement
+        from nas_evidence.api.judging import kept_judgement
         from nas_evidence.reporting.study import build_report
 
         with suppress(ValueError, OSError):  # without the data the report does without

@@ -152,7 +152,7 @@ def judged(folder: Path, data_root: Path | None) -> "Judgement | None":
 
     Where the data or the weights cannot be read the report does without, and the reason is said.
     """
-    from nas_evidence.exporting.judging import kept_judgement
+    from nas_evidence.api.judging import kept_judgement
 
     try:
         return kept_judgement(folder, data_root)

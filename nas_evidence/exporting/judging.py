@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from nas_evidence.best import Standings
 from nas_evidence.codec import load_study
-from nas_evidence.data import ArrayData, load
+from nas_evidence.data import ArrayData
 from nas_evidence.exporting import trial_to_export
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.judgement import (
@@ -20,7 +19,6 @@ from nas_evidence.judgement import (
     Judgement,
     Yardstick,
     read_judgement,
-    write_judgement,
 )
 from nas_evidence.maths.predictions import (
     calibration,
@@ -66,25 +64,6 @@ def judge(folder: Path, arrays: ArrayData) -> Judgement | None:
         predicted = _predicted(winner, arrays)
         return _on_test(chosen, predicted, arrays)
     return _on_halves(chosen, winner, study, arrays, evidence)
-
-
-def kept_judgement(folder: Path, data_root: Path | None = None) -> Judgement | None:
-    """Return the winner of a study beside its yardsticks, and keep it in the study folder.
-
-    Raises:
-        ValueError: if the data are missing or do not fit.
-    """
-    study, stored = load_study(folder / "study.toml"), read_judgement(folder)
-    tables, _ = read_tables(folder, ["trials", "evidence"])
-    best = Standings(study.objective, rows_of(tables["trials"], tables["evidence"])).best
-    if best is None or (stored is not None and stored.trial_id == best.trial_id):
-        return stored
-    root = None if data_root is None else str(data_root)
-    arrays = load(study.dataset, seed=study.seed, data_root=root, base=folder.resolve())
-    found = judge(folder, arrays)
-    if found is not None:
-        write_judgement(folder, found)
-    return found
 
 
 def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:

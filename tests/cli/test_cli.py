@@ -177,7 +177,7 @@ def test_missing_data_is_one_line_and_the_folder_is_there(
     path = write_study(tmp_path, study)
     root = tmp_path / "no such root"
     process = run("search", path, "--out", "s", "--data-root", root, folder=tmp_path, code=2)
-    assert process.stdout == ""
+    assert process.stdout == "tiny: 4 trials, 2 workers -> s\n"
     assert process.stderr.count("\n") == 1
     assert said in process.stderr
     assert load_study(tmp_path / "s" / "study.toml") == load_study(path)
@@ -214,8 +214,8 @@ def test_a_search_says_what_comes_what_came_and_how_to_go_on(home: Path) -> None
     # One line a trial: a hundred trials stay far below two hundred lines.
     for number, line in enumerate(lines[1:5], start=1):
         assert re.match(rf"\[{number}/4\] trial \d (linear -|mlp \d+/1) complete diag_ef=-", line)
-    assert lines[-4].startswith("export: done/export (trial ")
-    assert lines[-3] == "report: done/report/index.html"
+    assert lines[-4] == "report: done/report/index.html"
+    assert lines[-3].startswith("export: done/export (trial ")
     assert lines[-2] == "trials: 4 complete"
     assert lines[-1] == "more:   nas-evidence resume done --trials 8"
     assert (home / "search.err").read_text() == ""
