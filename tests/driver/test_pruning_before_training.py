@@ -79,14 +79,19 @@ def test_who_has_passed_a_rung_is_not_judged_again_by_those_that_come_later(
     rungs.note(report(0, two_fold=-0.4), journal)
     rivals = rungs.rivals(3, 0, done=())
     assert rivals is not None
-    assert rungs.decide(3, 0, rivals) is None
+    mine = report(0, two_fold=-0.4)
+    assert rungs.decide(mine, rivals, journal) is None
     for trial_id in (4, 5, 6, 7):
         better = report(0, two_fold=-0.1).model_copy(update={"trial_id": trial_id})
         rungs.note(better, journal)
-    journal.close()
     assert not rungs.reached(3, 0)
     assert rungs.reached(4, 0)
-    assert rungs.decide(3, 0, rungs.rivals(3, 0, done=()) or {}) is not None  # were it asked
+    later = rungs.rivals(3, 0, done=()) or {}
+    assert rungs.decide(mine, later, journal) is None  # if it were asked again
+    fresh = Rungs(study())
+    fresh.note(mine, journal)
+    assert fresh.decide(mine, later, journal) is not None  # had it come last
+    journal.close()
 
 
 def test_a_trial_without_a_score_passes_the_first_rung_and_counts_for_nobody(

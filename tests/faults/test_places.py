@@ -132,8 +132,7 @@ def test_an_unexpected_error_leaves_no_file_in_the_working_folder(
     def wrong(*_: object, **__: object) -> None:
         raise RuntimeError("no such luck\nsecond line")
 
-    monkeypatch.setattr("nas_evidence.codec.load_study", wrong)
-    monkeypatch.setattr("nas_evidence.cli.options.load_study", wrong)
+    monkeypatch.setattr("nas_evidence.api.asking.load_study", wrong)
     code, _, said = call(capsys, "validate", "digits")
     assert code == 1
     assert said.startswith("unexpected RuntimeError: no such luck; ")
