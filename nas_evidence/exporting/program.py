@@ -1,5 +1,6 @@
 """A trained model with its preprocessing inside, as a module and as a torch.export program."""
 
+import copy
 import sys
 import tomllib
 from pathlib import Path
@@ -126,7 +127,10 @@ def write_program(exported: Exported, path: Path, arrays: ArrayData) -> float:
     # In float64, so that the cast is part of the program; any other type is cast just as well.
     example = torch.from_numpy(arrays.x_train[:2].copy()).double()
     batch = torch.export.Dim("batch")
-    program = torch.export.export(exported, (example,), dynamic_shapes=({0: batch},))
+    plain = copy.deepcopy(exported)  # torch stores tensors of another layout with a warning
+    for parameter in plain.parameters():
+        parameter.data = parameter.data.contiguous()
+    program = torch.export.export(plain, (example,), dynamic_shapes=({0: batch},))
     _accept_any_dtype(program)
     torch.export.save(program, path)
     inputs = torch.from_numpy(arrays.x_train[:7].copy())

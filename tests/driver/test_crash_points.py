@@ -98,7 +98,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def results(folder: Path) -> dict[str, pd.DataFrame]:
-    return found(folder, without=["attempt"])
+    return found(folder, without=["attempt", "content_hash"])
 
 
 def told(folder: Path) -> list[tuple[str, list[float] | None, dict[str, object]]]:
