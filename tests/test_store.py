@@ -100,7 +100,8 @@ def test_a_record_comes_back_in_four_tables(tmp_path: Path) -> None:
     trials, evidence = read_table(tmp_path, "trials"), read_table(tmp_path, "evidence")
     assert list(trials.columns) == [
         "trial_id", "attempt", "replicate", "architecture_key", "status", "cause", "family",
-        "arch_depth", "arch_width", "arch_shape", "seed", "stage", "n_parameters", "n_data", "flops",
+        "arch_depth", "arch_width", "arch_shape", "seed", "stage", "n_parameters", "n_data",
+        "flops",
         "memory_bytes", "latency_seconds", "gpu_share", "epochs", "best_epoch", "best_evidence",
         "noise_std", "temperature", "test_accuracy", "test_nll_per_datum", "test_rmse",
         "converged", "kept", "decrement_per_datum", "train_seconds", "settle_seconds",

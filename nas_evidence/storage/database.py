@@ -295,12 +295,6 @@ def _without_password(text: str) -> tuple[str, str | None]:
         ) from None
     query = dict(url.query)
     password = query.pop("password", None) or url.password
-    left = url.set(password=None, query=query).render_as_string(hide_password=False)
-    if ":" in (url.username or "") or masked(left) != left:
-        raise ValueError(
-            f"the database URL holds what looks like a password in another place than "
-            f"USER:PASSWORD@; remove it, and give the password in {PASSWORD_VARIABLE}."
-        )
     bare = sqlalchemy.URL.create(
         _DRIVERS.get(url.drivername, url.drivername),
         username=url.username,
@@ -309,4 +303,10 @@ def _without_password(text: str) -> tuple[str, str | None]:
         database=url.database,
         query=query,
     )
-    return bare.render_as_string(), None if password is None else str(password)
+    left = bare.render_as_string(hide_password=False)
+    if ":" in (url.username or "") or masked(left) != left:
+        raise ValueError(
+            f"the database URL holds what looks like a password in another place than "
+            f"USER:PASSWORD@; remove it, and give the password in {PASSWORD_VARIABLE}."
+        )
+    return left, None if password is None else str(password)

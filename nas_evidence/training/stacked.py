@@ -219,7 +219,7 @@ def _is_product(module: nn.Conv2d, height: int, width: int) -> bool:
     if not plain or isinstance(module.padding, str):
         return False
     sides = zip((height, width), module.kernel_size, module.stride, module.padding, strict=True)
-    n_out = math.prod((n + 2 * pad - kernel) // by + 1 for n, kernel, by, pad in sides)
+    n_out = math.prod([(n + 2 * pad - kernel) // by + 1 for n, kernel, by, pad in sides])
     return height * width * n_out <= _MOST_PAIRS
 
 

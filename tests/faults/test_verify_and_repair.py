@@ -118,7 +118,7 @@ def test_other_data_under_the_same_name_are_refused(
     finally:
         (home / "data.npz").write_bytes(kept)
     assert code == 2
-    assert "is not the one that the trials" in said
+    assert "is not the data that this study began with" in said
 
 
 def test_every_row_has_the_hash_of_what_decides_it(folder: Path) -> None:

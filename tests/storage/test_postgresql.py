@@ -297,7 +297,7 @@ def test_a_password_in_the_environment_s_url_is_used_and_never_kept(
     assert "h1dden" not in error_line(database, ValueError("for h1dden at x://a:h1dden@b"))
     assert_nowhere(tmp_path, "h1dden")
     monkeypatch.setenv("NAS_EVIDENCE_DATABASE", "postgresql://me:h1dden@host:port/db")
-    with pytest.raises(ValueError, match="is no database URL") as caught:
+    with pytest.raises(ValueError, match="NAS_EVIDENCE_DATABASE_PASSWORD") as caught:
         database_of(tmp_path, study())
     assert "h1dden" not in str(caught.value)
 
