@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nas_evidence.exporting.judging import kept_judgement
+from nas_evidence.api.judging import kept_judgement
 from nas_evidence.judgement import read_judgement
 from nas_evidence.store import read_table
 
