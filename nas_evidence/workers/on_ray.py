@@ -481,7 +481,7 @@ def _smallest_gpu(nodes: list[Node]) -> int:
 def _with_machine(error: RayError) -> bool:
     """Return whether a worker was lost together with its machine."""
     gone = isinstance(error, ActorUnavailableError | NodeDiedError)
-    return gone or (isinstance(error, ActorDiedError) and "node" in str(error).lower())
+    return gone or (isinstance(error, ActorDiedError) and "its node has died" in str(error))
 
 
 def _why(error: RayError) -> str:

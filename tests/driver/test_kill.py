@@ -207,9 +207,13 @@ def test_a_killed_worker_costs_an_attempt_and_a_second_driver_is_refused(
 ) -> None:
     with searching(folder, "search", "killed.toml", "--out", folder, "--trials", 4) as search:
         search.wait_for_trials(0)
-        workers = [
-            pid for pid, name in members(search.process.pid).items() if "_Actor.call" in name
-        ]
+        while not (
+            workers := [
+                pid for pid, name in members(search.process.pid).items() if "_Actor.call" in name
+            ]
+        ):
+            assert search.process.poll() is None
+            time.sleep(0.02)
         os.kill(workers[0], signal.SIGKILL)
         refused = run("resume", folder, "--trials", 9, folder=home, code=2).stderr
         assert f'another process works on {folder} ({{"pid": {search.process.pid}, ' in refused
