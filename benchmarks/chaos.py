@@ -37,15 +37,14 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence import __version__
+from nas_evidence.api.running import Silent
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import open_store
-from nas_evidence.record import SliceReport, TrialRecord
-from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.spec import StudySpec
 from nas_evidence.storage.faults import ARROWS
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.store import TABLES, read_tables
 from nas_evidence.workers.learning_curves import synthetic
-from nas_evidence.workers.protocol import Lost
 from nas_evidence.workers.simulated import SimulatedExecutor
 
 KINDS = ("plain", "pruned", "replicated", "raced", "stored")
@@ -86,25 +85,6 @@ trials = 4
 crashes = "unlimited"
 machine_losses = "unlimited"
 """
-
-
-class Silent:
-    """A watcher that watches nothing."""
-
-    def launched(self, assignment: Assignment) -> None:
-        """Ignore it."""
-
-    def progressed(self, report: SliceReport) -> None:
-        """Ignore it."""
-
-    def parked(self, trial_id: int) -> None:
-        """Ignore it."""
-
-    def ended(self, record: TrialRecord) -> None:
-        """Ignore it."""
-
-    def lost(self, loss: Lost) -> None:
-        """Ignore it."""
 
 
 def tables_of(place: str) -> dict[str, pd.DataFrame]:

@@ -16,7 +16,7 @@ log N(y; m_0, K + s² I / κ); with classes it is Laplace's approximation of a l
 (N C)³, weight space N C P² + P³.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -229,25 +229,16 @@ def in_function_space(
     # At a mode of the network itself alpha is the gradient there.
     starts = [power * likelihood.residual(tangent.jacobian.outputs[: len(y)], y).flatten()]
     starts += [torch.zeros_like(starts[0]), *([] if start is None else [start])]
-    alpha = max(starts, key=lambda one: at(one)[1])
-    outputs, value = at(alpha)
-    for _ in range(_NEWTON_STEPS):
+
+    def step_from(alpha: Tensor, outputs: Tensor) -> Tensor:
         root = power**0.5 * likelihood.hessian_roots(outputs)  # [K, N, C]
         factor = _factor_of(kernel, root)
         slope = power * likelihood.residual(outputs, y).flatten()
         b = _across(root, _along(root, (outputs - mean).flatten())) + slope
         inner = torch.cholesky_solve(_along(root, kernel @ b)[:, None], factor)[:, 0]
-        step = b - _across(root, inner) - alpha
-        for halving in range(_HALVINGS):
-            tried = alpha + 0.5**halving * step
-            new_outputs, new_value = at(tried)
-            if new_value >= value:
-                break
-        else:
-            break
-        gain, alpha, outputs, value = new_value - value, tried, new_outputs, new_value
-        if gain <= _SMALL_GAIN * (1 + abs(value)):
-            break
+        return b - _across(root, inner) - alpha
+
+    alpha, outputs, value = _ascended(max(starts, key=lambda one: at(one)[1]), at, step_from)
     root = power**0.5 * likelihood.hessian_roots(outputs)
     factor = _factor_of(kernel, root)
     found = Fit(value - float(factor.diagonal().log().sum()), outputs, alpha)
@@ -271,6 +262,35 @@ def in_function_space(
         for g, d in zip(grams.each, precision.tolist(), strict=True)
     ]
     return _with_sums(found, sums)
+
+
+def _ascended(
+    start: Tensor,
+    at: Callable[[Tensor], tuple[Tensor, float]],
+    step_from: Callable[[Tensor, Tensor], Tensor],
+) -> tuple[Tensor, Tensor, float]:
+    """Return a maximum by Newton's method with step halving, and outputs and value there.
+
+    Args:
+        start: where to begin.
+        at: outputs and value at a point.
+        step_from: the step from a point with its outputs.
+    """
+    point = start
+    outputs, value = at(point)
+    for _ in range(_NEWTON_STEPS):
+        step = step_from(point, outputs)
+        for halving in range(_HALVINGS):
+            tried = point + 0.5**halving * step
+            new_outputs, new_value = at(tried)
+            if new_value >= value:
+                break
+        else:
+            break
+        gain, point, outputs, value = new_value - value, tried, new_outputs, new_value
+        if gain <= _SMALL_GAIN * (1 + abs(value)):
+            break
+    return point, outputs, value
 
 
 def _with_sums(fit: Fit, sums: Sequence[tuple[float, float, float]]) -> Fit:
@@ -351,22 +371,13 @@ def in_weight_space(
         value = power * float(likelihood.log_likelihood(outputs, y))
         return outputs, value - 0.5 * float((delta * theta.square()).sum())
 
-    theta = torch.zeros_like(delta) if start is None else start
-    outputs, value = at(theta)
-    for _ in range(_NEWTON_STEPS):
+    def step_from(theta: Tensor, outputs: Tensor) -> Tensor:
         factor = _precision_factor(rows, power**0.5 * likelihood.hessian_roots(outputs), delta)
         slope = rows.mT @ (power * likelihood.residual(outputs, y)).flatten() - delta * theta
-        step = torch.cholesky_solve(slope[:, None], factor)[:, 0]
-        for halving in range(_HALVINGS):
-            tried = theta + 0.5**halving * step
-            new_outputs, new_value = at(tried)
-            if new_value >= value:
-                break
-        else:
-            break
-        gain, theta, outputs, value = new_value - value, tried, new_outputs, new_value
-        if gain <= _SMALL_GAIN * (1 + abs(value)):
-            break
+        return torch.cholesky_solve(slope[:, None], factor)[:, 0]
+
+    first = torch.zeros_like(delta) if start is None else start
+    theta, outputs, value = _ascended(first, at, step_from)
     factor = _precision_factor(rows, power**0.5 * likelihood.hessian_roots(outputs), delta)
     log_det_ratio = 2 * float(factor.diagonal().log().sum()) - float(delta.log().sum())
     found = Fit(value - 0.5 * log_det_ratio, outputs, theta)
