@@ -15,7 +15,7 @@ from nas_evidence.models import build
 from nas_evidence.registry import import_outside, is_outside
 from nas_evidence.sealing import DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec
-from nas_evidence.trial import PRECISION_PREFIX
+from nas_evidence.trial import KEPT_PREFIX, PRECISION_PREFIX
 
 #: Largest absolute difference between the outputs of the model and of the exported program, in
 #: logits or in standard deviations of the targets.
@@ -86,7 +86,7 @@ def load_exported(folder: str | Path) -> Exported:
 def _loaded(folder: Path) -> Exported:
     described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
     architecture = ArchitectureSpec(family=described["family"], values=described["values"])
-    state = without_precision(read_tensors(folder / "model.safetensors")[0])
+    state = network_only(read_tensors(folder / "model.safetensors")[0])
     width = described["n_classes" if "n_classes" in described else "n_outputs"]
     if not _is_small(described, state):
         raise ValueError("the weights are not those of this architecture")
@@ -153,6 +153,7 @@ def _accept_any_dtype(program: torch.export.ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
-def without_precision(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors without the prior precisions that may be stored with the weights."""
-    return {name: t for name, t in tensors.items() if not name.startswith(PRECISION_PREFIX)}
+def network_only(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a network, without what else is stored beside its weights."""
+    other = (PRECISION_PREFIX, KEPT_PREFIX)
+    return {name: t for name, t in tensors.items() if not name.startswith(other)}

@@ -16,7 +16,7 @@ from nas_evidence.curvature import curvature_pass
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
-from nas_evidence.exporting.program import Exported, without_precision
+from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build
 from nas_evidence.record import TrialStatus
@@ -74,7 +74,7 @@ def load_winner(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd
         arrays.n_outputs,
         torch.Generator().manual_seed(0),
     )
-    model.load_state_dict(without_precision(tensors))
+    model.load_state_dict(network_only(tensors))
     names = [name for name, _ in model.named_parameters()]
     if "prior_precision" in header:
         by_name = json.loads(header["prior_precision"])
