@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # these import pandas and torch
 
     import pandas as pd
 
+    from nas_evidence.data import ArrayData
     from nas_evidence.driver.driver import Watcher
     from nas_evidence.exporting.predictor import Prediction, Predictor
     from nas_evidence.reporting.tables import RankedArchitecture
@@ -100,24 +101,28 @@ class Study:
         method: Literal["probit", "mc", "map"] = "probit",
         level: float = 0.9,
         trial_id: int | None = None,
+        top: int | None = None,
     ) -> "Prediction":
-        """Return predictions with uncertainty by the best network, or by that of a trial.
+        """Return predictions with uncertainty by the best network, a trial's, or an ensemble.
 
         Args:
             data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
             method: of classes, see `nas_evidence.exporting.predictor`.
             level: probability of the intervals of real targets.
             trial_id: of another network than the best.
+            top: of an ensemble of so many best networks, with stacked weights.
 
         Raises:
             ValueError: for data unlike the training data, or without a complete trial.
         """
-        return self.predictor(trial_id).predict(data, method=method, level=level)
+        return self.predictor(trial_id, top=top).predict(data, method=method, level=level)
 
-    def predictor(self, trial_id: int | None = None) -> "Predictor":
-        """Return the best network, or that of a trial, ready to predict; exported if need be."""
+    def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
+        """Return the best network, a trial's, or an ensemble, to predict; exported if need be."""
         from nas_evidence.exporting import Predictor
 
+        if top is not None:
+            return Predictor.load(self._ensemble(trial_id, top))
         if trial_id not in self._predictors:
             chosen = self.best.trial_id if trial_id is None else trial_id
             folder = self.folder / "export"
@@ -137,20 +142,54 @@ class Study:
         html: Path = build_report(self.folder, None if to is None else Path(to)).html
         return html
 
-    def export(self, to: str | Path | None = None, *, trial_id: int | None = None) -> Path:
-        """Write the best network, or that of a trial, as files; return their folder."""
-        from nas_evidence.data import load as load_data
-        from nas_evidence.exporting import export_winner
+    def export(
+        self,
+        to: str | Path | None = None,
+        *,
+        trial_id: int | None = None,
+        top: int | None = None,
+    ) -> Path:
+        """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
 
-        arrays = load_data(
+        An ensemble has `ensemble.json` with its weights, and with what it gains over its best
+        member in nats per datum.
+
+        Raises:
+            ValueError: for both a trial and `top`, or fewer complete architectures than `top`.
+        """
+        from nas_evidence.exporting import export_winner
+        from nas_evidence.exporting.ensemble import export_ensemble
+
+        if trial_id is not None and top is not None:
+            raise ValueError(f"give trial_id={trial_id} or top={top}, not both")
+        name = "export" if top is None else f"export-top-{top}"
+        folder = self.folder / name if to is None else Path(to)
+        if top is None:
+            export_winner(self.folder, folder, self._arrays(), trial_id=trial_id)
+        else:
+            export_ensemble(self.folder, folder, self._arrays(), top=top)
+        return folder
+
+    def _ensemble(self, trial_id: int | None, top: int) -> Path:
+        """Return the folder of an ensemble of the best networks as they are now."""
+        from nas_evidence.exporting.ensemble import best_trials, is_ensemble_of
+        from nas_evidence.store import finished
+
+        now = best_trials(self.spec.objective, list(finished(self.folder).values()), top)
+        folder = self.folder / f"export-top-{top}"
+        if trial_id is None and is_ensemble_of(folder, now):
+            return folder
+        return self.export(trial_id=trial_id, top=top)
+
+    def _arrays(self) -> "ArrayData":
+        from nas_evidence.data import load as load_data
+
+        return load_data(
             self.spec.dataset,
             seed=self.spec.seed,
             data_root=None if self.data_root is None else str(self.data_root),
             base=self.folder.resolve(),
         )
-        folder = self.folder / "export" if to is None else Path(to)
-        export_winner(self.folder, folder, arrays, trial_id=trial_id)
-        return folder
 
     def plot_ranking(self) -> Any:
         """Return a matplotlib figure of the objective of every architecture."""

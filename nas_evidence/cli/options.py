@@ -69,6 +69,10 @@ RetryFailed = Annotated[
     str | None,
     typer.Option("--retry-failed", metavar="[IDS]", help="Run failed trials again, all or 3,5."),
 ]
+Top = Annotated[
+    int | None,
+    typer.Option("--top", metavar="K", help="An ensemble of the K best, with stacked weights."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Dashboard = Annotated[
     str | None,
@@ -100,6 +104,16 @@ def data_options(
         numeric=numeric or (),
         image_size=image_size,
     )
+
+
+def check_one(trial_id: int | None, top: int | None) -> None:
+    """Check that not both a trial and an ensemble are asked for.
+
+    Raises:
+        ValueError: if they are.
+    """
+    if trial_id is not None and top is not None:
+        raise ValueError(f"give --trial {trial_id} or --top {top}, not both.")
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:

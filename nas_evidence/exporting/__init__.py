@@ -33,9 +33,10 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.model_card import model_card
 from nas_evidence.exporting.posterior import FILE as POSTERIOR
 from nas_evidence.exporting.posterior import Posterior, fit_posterior
-from nas_evidence.exporting.predictor import MEANING, Predictor
+from nas_evidence.exporting.predictor import ENSEMBLE, MEANING, Predictor
 from nas_evidence.exporting.program import Exported, load_exported, write_program
 from nas_evidence.exporting.sums import write_sums
+from nas_evidence.exporting.unseen import unseen_measures
 from nas_evidence.exporting.winner import (
     Winner,
     assert_same_evidence,
@@ -100,6 +101,8 @@ def export_winner(
     if value is not None and rescored is not None:
         assert_same_evidence(rescored, value)
 
+    if (to / ENSEMBLE).exists():
+        raise ValueError(f"{to} holds an ensemble; choose another folder for one network.")
     to.mkdir(parents=True, exist_ok=True)
     (to / "MODEL_CARD.md").unlink(missing_ok=True)  # written last: marks the export as complete
     described = {
@@ -127,6 +130,7 @@ def export_winner(
         **likelihood_fields(winner, arrays),
         "prior_precision": {n: _geometric_mean(p) for n, p in winner.precisions().items()},
         "scores": _scores(tables["terms"], chosen, final),
+        "unseen": unseen_measures(winner, to_tensors(arrays, torch.device("cpu"))),
         "rescored_estimator": kind,
         "rescored_sum": rescored,
         "rescored_per_datum": None if rescored is None else rescored / len(arrays.x_train),

@@ -110,20 +110,33 @@ def _is_small(described: dict[str, Any], state: dict[str, Tensor]) -> bool:
 
 
 def import_family_of(folder: Path) -> None:
-    """Import the family of an export if it is from outside the package: runs its code.
+    """Import the families of an export that are from outside the package: runs their code.
 
     Raises:
         ValueError: if it cannot be imported from the current folder, `code/` of the export or
             what is installed.
     """
+    if not (folder / "architecture.toml").is_file():
+        for member in sorted(path.parent for path in folder.glob("members/*/architecture.toml")):
+            import_family_of(member)
+        return
     described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
     if is_outside(described["family"]):
         sys.path[:0] = [str(folder.resolve() / "code"), str(Path.cwd())]
         import_outside([described["family"]])
 
 
-def write_program(exported: Exported, path: Path, arrays: ArrayData) -> float:
-    """Write the program, load it back and return the largest difference of its outputs."""
+def write_program(exported: nn.Module, path: Path, arrays: ArrayData) -> float:
+    """Write the program, load it back and return the largest difference of its outputs.
+
+    Args:
+        exported: an `Exported`, or a module of several with the same `scale` and `shift`.
+        path: of the program.
+        arrays: the training data; some are examples of inputs.
+
+    Raises:
+        ArithmeticError: if the outputs differ by more than `OUTPUT_TOLERANCE`.
+    """
     # In float64, so that the cast is part of the program; any other type is cast just as well.
     example = torch.from_numpy(arrays.x_train[:2].copy()).double()
     batch = torch.export.Dim("batch")

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from nas_evidence.registry import CURVATURES
 from nas_evidence.sealing import DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.training.loop import likelihood_of
-from nas_evidence.trial import PRECISION_PREFIX, Trial
+from nas_evidence.trial import KEPT_PREFIX, PRECISION_PREFIX, Trial
 
 _LOG = logging.getLogger(__name__)
 #: Largest relative difference between the stored evidence and the one computed from the files.
@@ -39,6 +39,7 @@ class Winner:
     model: nn.Module
     precision: Tensor  # float64, one per parameter tensor [G] or per parameter [P]
     header: Mapping[str, str]
+    kept: Mapping[str, Tensor] = field(default_factory=dict)  # by its scores, see `Scorer.kept`
 
     @property
     def noise_std(self) -> float:
@@ -81,7 +82,12 @@ def load_winner(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd
         precision = torch.tensor([by_name[name] for name in names], dtype=torch.float64)
     else:
         precision = torch.cat([tensors[PRECISION_PREFIX + name].flatten() for name in names])
-    return Winner(assignment, model, precision, header)
+    kept = {
+        name.removeprefix(KEPT_PREFIX): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(KEPT_PREFIX)
+    }
+    return Winner(assignment, model, precision, header, kept)
 
 
 def with_preprocessing(winner: Winner, arrays: ArrayData) -> Exported:

@@ -36,7 +36,7 @@ from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.scores.on_halves import OnHalves, needs_halves, orders_from
 from nas_evidence.scores.protocol import Context, Scorer
-from nas_evidence.spec import EVIDENCE_BATCH, PREDICTED_FOLDS, TrainingPlan
+from nas_evidence.spec import EVIDENCE_BATCH, PREDICTED_FOLDS, Assignment, TrainingPlan
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
     Part,
@@ -339,7 +339,6 @@ class Folds(Scorer):
             self._remember(outputs, rows.to("cpu"), spread_of(plan, trained))
         found = log_predictive(outputs, y, likelihood)
         return {**vars(found), "seconds": time.perf_counter() - started}
-
 
     def _remember(self, outputs: Tensor, rows: Tensor, spread: float) -> None:
         n, n_outputs = len(self.context.data.x_train), outputs.shape[1]

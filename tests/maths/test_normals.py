@@ -40,7 +40,10 @@ def test_moments_and_quantiles_of_several_are_those_of_draws() -> None:
 
 def test_the_joint_density_of_two_outputs_is_not_the_product_of_each() -> None:
     far = Normals(np.array([0.5, 0.5]), np.array([[[0.0, 0.0]], [[9.0, 9.0]]]), np.ones((2, 1, 2)))
-    together, mixed = far.log_density(np.zeros((1, 2)))[0], far.log_density(np.array([[0.0, 9]]))[0]
+    together, mixed = (
+        far.log_density(np.zeros((1, 2)))[0],
+        far.log_density(np.array([[0.0, 9]]))[0],
+    )
     assert together == pytest.approx(np.log(0.5) + 2 * stats.norm.logpdf(0), abs=1e-6)
     assert mixed < -30  # never are both of different components
 
