@@ -10,8 +10,8 @@
 
 p_k,−i is of a network of architecture k trained on the half of the data without datum i: what
 `two_fold` trains anyway. A trial keeps these predictions beside its weights, n (C + 1) numbers in
-float32 up to 4 MB; where there are none, the halves are trained again. Their outputs are divided by
-their likeliest scale, as in `two_fold`; the members predict with their posteriors instead.
+float32 up to 4 MB; where there are none, the halves are trained again. Their outputs are divided
+by their likeliest scale, as in `two_fold`; the members predict with their posteriors instead.
 
 The gain is cross-fitted (`maths/stacking.py`) and is that of networks trained on half of the data.
 The K networks were chosen on all data, the same ones for the ensemble and for its best member.
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -136,8 +135,8 @@ def best_trials(objective: str, trials: Sequence[Any], top: int) -> list[int]:
     standings = Standings(objective, trials).first()
     if not 1 <= top <= len(standings):
         raise ValueError(
-            f"--top must be from 1 to {len(standings)}, the number of architectures with a complete "
-            f"trial and a valid {objective}, but got {top}."
+            f"top must be from 1 to {len(standings)}, the number of architectures with a "
+            f"complete trial and a valid {objective}, but got {top}."
         )
     return [standing.trial_id for standing in standings[:top]]
 
@@ -163,7 +162,7 @@ class Mixed(nn.Module):
 
 
 def _unseen(winner: Winner, data: TensorData) -> tuple[Tensor, bool]:
-    """Return outputs and spread [n, C + 1] of networks without each datum; whether trained anew."""
+    """Return outputs and spread of networks without each datum [n, C + 1], and if trained anew."""
     stored = stored_unseen(winner, len(data.x_train))
     return (unseen_of(winner.assignment, data), True) if stored is None else (stored, False)
 

@@ -116,9 +116,9 @@ def intended_use(arrays: ArrayData) -> str:
         else f"Prediction, with intervals, of {kinds} real target{'s' * (kinds > 1)}"
     )  # fmt: skip
     return (
-        f"{what} for inputs of the shape {shape} that were collected and encoded as those of the\n"
-        f"data set {arrays.name}. It was made by a search, not for a purpose: whoever uses it for\n"
-        "decisions about people, health or safety has to test it for that first."
+        f"{what} for inputs of the shape {shape} that were collected and encoded as those of\n"
+        f"the data set {arrays.name}. A search made it, not a purpose: whoever uses it\n"
+        "for decisions about people, health or safety has to test it for that first."
     )
 
 
@@ -131,8 +131,8 @@ def calibration(unseen: Mapping[str, float] | None, row: pd.Series | None = None
     """
     if unseen is None:
         return (
-            "Not measured: the study keeps no predictions of networks that had not seen the data\n"
-            "(the score `two_fold` makes them). Check with `nas-evidence predict` on labelled data."
+            "Not measured: the study keeps no predictions by networks that had not seen the data\n"
+            "(the score `two_fold` makes them). `nas-evidence predict` measures it on other data."
         )
     start = (
         f"On {unseen['n_data']} training data, each predicted by a network of this architecture\n"
@@ -158,9 +158,9 @@ def limits(arrays: ArrayData) -> str:
     )
     return (
         f"{tested}\n"
-        f"- Not tested: inputs outside {low:g} to {high:g}, data from another source or time, rare\n"
-        "  groups by themselves, inputs made to deceive. Uncertainty grows away from the data, but\n"
-        "  is no proof that an input is unlike them; `nas-evidence predict --ood FILE` measures it.\n"
+        f"- Not tested: inputs outside {low:g} to {high:g}, data from another source or time,\n"
+        "  rare groups by themselves, inputs made to deceive. Uncertainty grows away from the\n"
+        "  data, but is no proof that an input is unlike them: try `nas-evidence predict --ood`.\n"
         f"- The Laplace posterior is an approximation around one mode, made from "
         f"{len(arrays.x_train)} rows."
     )
@@ -185,8 +185,8 @@ def ensemble_card(study: StudySpec, arrays: ArrayData, described: Mapping[str, A
     return f"""# Model card: ensemble of {len(described["members"])} networks
 
 Found by the study "{study.name}": the {described["top"]} architectures with the largest
-`{study.objective}`, weighted by stacking on predictions of data that the predicting network had not
-seen.{left} No validation data was used.
+`{study.objective}`, weighted by stacking on predictions of data that the predicting network had
+not seen.{left} No validation data was used.
 
 ## Intended use
 {intended_use(arrays)}
@@ -200,8 +200,8 @@ Each has a card of its own in its folder.
 
 ## What it gains
 {described["gain_per_datum"]:.4f} ± {described["gain_standard_error"]:.4f} nats per datum (standard
-error) over the best member alone, trial {described["best_member"]}, on {described["n_data"]} data:
-cross-fitted, so that weights and best member are chosen without the data on which they are compared.
+error) over the best member alone, trial {described["best_member"]}, on {described["n_data"]} data.
+Cross-fitted: weights and best member are chosen without the data on which they are compared.
 Measured on networks trained on half of the data.
 
 ## Limits

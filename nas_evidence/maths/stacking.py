@@ -5,14 +5,14 @@
     p_ik  predictive density that network k, trained without datum i, gives its target
     w     weights [K]
 
-(Yao et al. 2018, "Using stacking to average Bayesian predictive distributions", equation 4; Wolpert
-1992.) The mean is concave in w. With g_k = 1/n Σ_i p_ik / Σ_j w_j p_ij no weights are better than w
-by more than max_k g_k − 1 nats per datum: the certificate that ends the ascent.
+(Yao et al. 2018, "Using stacking to average Bayesian predictive distributions", equation 4;
+Wolpert 1992.) The mean is concave in w. With g_k = 1/n Σ_i p_ik / Σ_j w_j p_ij no weights are
+better than w by more than max_k g_k − 1 nats per datum: the certificate that ends the ascent.
 
-The outputs of each network are first divided by one of M scales, its likeliest, so that the weights
-compare what networks know and not how overconfident they are. The gain is cross-fitted: scales,
-weights and best member are chosen without the data on which they are compared. In nats per datum it
-is the mean over data of log Σ_k w_k p_ik − log p_i,best.
+The outputs of each network are first divided by one of M scales, its likeliest, so that the
+weights compare what networks know and not how overconfident they are. The gain is cross-fitted:
+scales, weights and best member are chosen without the data on which they are compared. In nats per
+datum it is the mean over data of log Σ_k w_k p_ik − log p_i,best.
 """
 
 import math
