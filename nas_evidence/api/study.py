@@ -148,11 +148,13 @@ class Study:
         *,
         trial_id: int | None = None,
         top: int | None = None,
+        onnx: bool = False,
     ) -> Path:
         """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
 
-        An ensemble has `ensemble.json` with its weights, and with what it gains over its best
-        member in nats per datum.
+        With `onnx` also as ONNX, which needs the extra of that name. An ensemble has
+        `ensemble.json` with its weights, and with what it gains over its best member in nats per
+        datum.
 
         Raises:
             ValueError: for both a trial and `top`, or fewer complete architectures than `top`.
@@ -165,9 +167,9 @@ class Study:
         name = "export" if top is None else f"export-top-{top}"
         folder = self.folder / name if to is None else Path(to)
         if top is None:
-            export_winner(self.folder, folder, self._arrays(), trial_id=trial_id)
+            export_winner(self.folder, folder, self._arrays(), trial_id=trial_id, onnx=onnx)
         else:
-            export_ensemble(self.folder, folder, self._arrays(), top=top)
+            export_ensemble(self.folder, folder, self._arrays(), top=top, onnx=onnx)
         return folder
 
     def _ensemble(self, trial_id: int | None, top: int) -> Path:

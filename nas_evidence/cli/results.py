@@ -136,6 +136,9 @@ def export(
         int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
     ] = None,
     top: Top = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Write model.onnx too; needs nas-evidence[onnx].")
+    ] = False,
     data_root: DataRoot = None,
     allow_code: AllowCode = False,
 ) -> None:
@@ -154,9 +157,9 @@ def export(
 
         spec = admitted(spec, [store.folder.resolve() / "code"], allowed=True)
     if top is None:
-        write_export(spec, store.folder, to, trial_id, data_root)
+        write_export(spec, store.folder, to, trial_id, data_root, onnx=onnx)
     else:
-        _write_ensemble(spec, store.folder, to, top, data_root)
+        _write_ensemble(spec, store.folder, to, top, data_root, onnx=onnx)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -177,7 +180,13 @@ def judged(folder: Path, data_root: Path | None) -> "Judgement | None":
 
 
 def write_export(
-    spec: StudySpec, folder: Path, to: Path, trial_id: int | None, data_root: Path | None
+    spec: StudySpec,
+    folder: Path,
+    to: Path,
+    trial_id: int | None,
+    data_root: Path | None,
+    *,
+    onnx: bool = False,
 ) -> None:
     """Export a trial of a study, by default the best, and print where it is."""
     from nas_evidence.data import load
@@ -185,13 +194,19 @@ def write_export(
 
     root = None if data_root is None else str(data_root)
     arrays = load(spec.dataset, seed=spec.seed, data_root=root, base=folder.resolve())
-    done = export_winner(folder, to, arrays, trial_id=trial_id)
+    done = export_winner(folder, to, arrays, trial_id=trial_id, onnx=onnx)
     again = "" if done.rescored_value is None else ", evidence computed again and equal"
     out.print(f"export: {done.folder} (trial {done.trial_id}, {done.architecture}{again})")
 
 
 def _write_ensemble(
-    spec: StudySpec, folder: Path, to: Path, top: int, data_root: Path | None
+    spec: StudySpec,
+    folder: Path,
+    to: Path,
+    top: int,
+    data_root: Path | None,
+    *,
+    onnx: bool,
 ) -> None:
     """Export an ensemble of the best networks of a study, and print what it gains."""
     from nas_evidence.data import load
@@ -199,7 +214,7 @@ def _write_ensemble(
 
     root = None if data_root is None else str(data_root)
     arrays = load(spec.dataset, seed=spec.seed, data_root=root, base=folder.resolve())
-    done = export_ensemble(folder, to, arrays, top=top)
+    done = export_ensemble(folder, to, arrays, top=top, onnx=onnx)
     members = ", ".join(
         f"trial {i} {weight:.2f}" for i, weight in zip(done.trial_ids, done.weights, strict=True)
     )

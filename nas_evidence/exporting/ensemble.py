@@ -34,6 +34,8 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.exporting import export_winner
 from nas_evidence.exporting.model_card import ensemble_card
+from nas_evidence.exporting.onnx_program import FILE as ONNX
+from nas_evidence.exporting.onnx_program import check_installed, write_onnx
 from nas_evidence.exporting.predictor import ENSEMBLE
 from nas_evidence.exporting.program import Exported, write_program
 from nas_evidence.exporting.sums import write_sums
@@ -70,15 +72,19 @@ class EnsembleReport:
 
 
 def export_ensemble(
-    study_folder: Path, to: Path, arrays: ArrayData, *, top: int
+    study_folder: Path, to: Path, arrays: ArrayData, *, top: int, onnx: bool = False
 ) -> EnsembleReport:
     """Write the ensemble of the best `top` architectures of a study into the folder `to`.
+
+    With `onnx` also as one model.onnx, which needs the extra of that name.
 
     Raises:
         ValueError: if the study has fewer complete architectures, or `to` holds something else.
         ArithmeticError: if an exported network does not reproduce its evidence or its outputs.
     """
     _check_place(to)
+    if onnx:
+        check_installed()
     study = load_study(study_folder / "study.toml")
     tables, _ = read_tables(study_folder, ["trials", "evidence"])
     trials = tables["trials"].set_index("trial_id", drop=False)
@@ -111,7 +117,12 @@ def export_ensemble(
     (to / ENSEMBLE).write_text(json.dumps(described, indent=1), encoding="utf-8")
     whole = Mixed([with_preprocessing(winners[k], arrays) for k in kept], weights)
     described["difference"] = write_program(whole, to / "model.pt2", arrays)
-    write_sums(to, (ENSEMBLE, "model.pt2"))
+    written = [ENSEMBLE, "model.pt2"]
+    (to / ONNX).unlink(missing_ok=True)  # of an earlier ensemble
+    if onnx:
+        write_onnx(whole, to / ONNX, arrays)
+        written.append(ONNX)
+    write_sums(to, written)
     card = ensemble_card(study, arrays, described)
     (to / "MODEL_CARD.md").write_text(card, encoding="utf-8")
     return EnsembleReport(
