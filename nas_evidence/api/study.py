@@ -231,6 +231,7 @@ def search(
     data_root: str | Path | None = None,
     allow_code: bool = False,
     progress: bool | None = None,
+    track: Sequence[str] = (),
 ) -> Study:
     """Search architectures for data, or run a study file; continue if its folder exists.
 
@@ -255,6 +256,7 @@ def search(
         data_root: folder of the named data sets.
         allow_code: run code that a study file names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
+        track: "mlflow", "mlflow:URI", "tensorboard" or "tensorboard:DIR", to write to as well.
 
     Raises:
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
@@ -284,7 +286,7 @@ def search(
     folder = (
         Path(out) if out is not None else _folder_of(asked, named=isinstance(data, str | Path))
     )
-    run = Run("inline" if workers == 1 else "ray", data_root=root, allow_code=allow_code)
+    run = _run_with(workers, root, allow_code=allow_code, track=track)
     resources = asked.spec.resources.model_copy(update={"workers": workers})
     spec = _with_families(asked.spec, families).model_copy(update={"resources": resources})
     audience = _audience(progress)
@@ -324,6 +326,7 @@ def resume(
     data_root: str | Path | None = None,
     allow_code: bool = False,
     progress: bool | None = None,
+    track: Sequence[str] = (),
 ) -> Study:
     """Continue a study after a stop or a crash, or with more trials or another budget."""
     from nas_evidence.storage.outside_code import admitted
@@ -336,7 +339,7 @@ def resume(
     changes = {"resources": resources, "n_trials": n_trials or spec.n_trials}
     spec = admitted(spec.model_copy(update=changes), [folder / "code"], allowed=allow_code)
     root = None if data_root is None else Path(data_root)
-    run = Run("inline" if workers == 1 else "ray", data_root=root, allow_code=allow_code)
+    run = _run_with(workers, root, allow_code=allow_code, track=track)
     return _run(open_study(folder, spec), folder, run, _audience(progress))
 
 
@@ -349,6 +352,17 @@ def load(
         ValueError: if it is not a study folder.
     """
     return Study(folder, data_root, allow_code=allow_code)
+
+
+def _run_with(
+    workers: int, data_root: Path | None, *, allow_code: bool, track: Sequence[str]
+) -> Run:
+    from nas_evidence.api.trackers import check_track
+
+    wanted = (track,) if isinstance(track, str) else tuple(track)
+    check_track(wanted)
+    executor = "inline" if workers == 1 else "ray"
+    return Run(executor, data_root=data_root, allow_code=allow_code, track=wanted)
 
 
 def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience) -> Study:

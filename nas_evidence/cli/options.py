@@ -73,6 +73,10 @@ Top = Annotated[
     int | None,
     typer.Option("--top", metavar="K", help="An ensemble of the K best, with stacked weights."),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="NAME[:PLACE]", help="Write to mlflow or tensorboard too."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Dashboard = Annotated[
     str | None,
@@ -165,6 +169,7 @@ def as_arguments(
     steal: bool,
     allow_code: bool = False,
     metric: str | None = None,
+    track: Sequence[str] | None = None,
 ) -> list[str]:
     """Return options as command-line arguments, for a job that passes them on."""
     given: list[tuple[str, object]] = [
@@ -173,6 +178,7 @@ def as_arguments(
         ("--data-root", data_root),
         ("--metric", metric),
         *(("--set", text) for text in overrides or ()),
+        *(("--track", text) for text in track or ()),
     ]
     words = [word for name, value in given if value is not None for word in (name, str(value))]
     words += ["--download"] * download + ["--steal"] * steal
