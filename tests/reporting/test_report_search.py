@@ -368,7 +368,8 @@ def test_what_sets_the_best_apart_is_named_and_what_does_not_is_not(tmp_path: Pa
         )
         for i in range(30)
     ]
-    found = importances(load(tmp_path, records, family={"mlp": widths}))
+    study = load(tmp_path, records, family={"mlp": widths})
+    found = importances(study)
     assert [(one.group, one.parameter, one.n, one.n_best) for one in found] == [
         ("mlp", "width", 30, 8), ("mlp", "depth", 30, 8),
     ]  # fmt: skip
@@ -380,7 +381,7 @@ def test_what_sets_the_best_apart_is_named_and_what_does_not_is_not(tmp_path: Pa
     )
     assert "depth" not in importance_sentence(found)
     assert importance_sentence(found[1:]).startswith("No parameter stands out")
-    figure = plot_importance(load(tmp_path, records, family={"mlp": widths}))
+    figure = plot_importance(study)
     assert len(figure.axes[0].patches) == len(found)
     few = load(tmp_path / "few", records[:5], family={"mlp": widths})
     assert importances(few) == []
