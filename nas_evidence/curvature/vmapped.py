@@ -6,6 +6,7 @@ All data at once where `torch.func.vmap` can batch the module's operations. Othe
 control flow that depends on the values, one after another: the same numbers, slower.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -64,7 +65,9 @@ def _batched(
         (found,) = pull(column)
         return found
 
-    found = vmap(gradients)(a, s)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        found = vmap(gradients)(a, s)
     return tuple(found[name].detach().flatten(1) for name in parameters)
 
 
