@@ -25,6 +25,7 @@ import pandas as pd
 
 import nas_evidence
 from nas_evidence.maths.calibration import classification_measures, regression_measures
+from nas_evidence.maths.normals import Normals
 
 CLASSES = ("australian", "ionosphere", "waveform")
 REAL = ("bostonHousing", "wine-quality-red", "power-plant")
@@ -106,7 +107,7 @@ def theirs(make: Callable[[], Any]) -> Callable[..., dict[str, float]]:
         # Without a spread of its own: that of its residuals on the training rows.
         std = np.full_like(mean, np.std(y - model.predict(x)))
         truth = test["target"].to_numpy()[:, None]
-        return regression_measures(mean, std, truth, level=LEVEL)
+        return regression_measures(Normals.single(mean, std), truth, level=LEVEL)
 
     return measured
 
