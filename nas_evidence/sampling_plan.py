@@ -44,4 +44,13 @@ class EntropyPlan(Frozen):
     threshold: Annotated[float, Field(gt=0)] | None = None  # g0, entropy-friendly descent
 
 
-LADDER, SWEEP, ENTROPY = LadderPlan(), SweepPlan(), EntropyPlan()
+class EnsemblePlan(Frozen):
+    """The ensembles whose predictions `sample_then_optimise_evidence` averages."""
+
+    n_runs: Annotated[int, Field(ge=2)] = 4  # independent, each in its own order of the data
+    n_draws: Annotated[int, Field(ge=1)] = 4  # members of one ensemble
+    n_chunks: Annotated[int, Field(ge=1)] = 16  # of equal size, after doublings up to the first
+    n_iterations: Annotated[int, Field(ge=1)] = 50  # of L-BFGS, for each member and chunk
+
+
+LADDER, SWEEP, ENTROPY, ENSEMBLE = LadderPlan(), SweepPlan(), EntropyPlan(), EnsemblePlan()
