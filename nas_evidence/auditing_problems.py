@@ -86,7 +86,7 @@ def exact_ensembles(
 ) -> tuple[float, float]:
     """Return the mean of L_k on linear regression and its standard error, by exact draws.
 
-    Members are drawn from the posteriors in closed form, in chunks and orders as `sto_lk` has them.
+    Members are drawn from the posteriors in closed form, in the chunks that `sto_lk` has.
     """
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
     each = problem.precision[[0] * problem.x.shape[1] + [1]]
@@ -95,21 +95,14 @@ def exact_ensembles(
         order = torch.randperm(len(phi), generator=generator)
         x, y, start, total = phi[order], problem.y[order], 0, 0.0
         for end in ends:
-            known = {"prior_precision": each, "noise_std": NOISE_STD}
-            mean = mode_of_linear(x[:start], y[:start], **known)
-            root = torch.linalg.cholesky(
-                x[:start].mT @ x[:start] / NOISE_STD**2 + torch.diag(each)
-            )
+            seen, new, targets = x[:start], x[start:end], y[start:end]
+            mean = mode_of_linear(seen, y[:start], prior_precision=each, noise_std=NOISE_STD)
+            root = torch.linalg.cholesky(seen.mT @ seen / NOISE_STD**2 + torch.diag(each))
             shape = (plan.n_draws, *mean.shape)
             normal = torch.randn(shape, dtype=torch.float64, generator=generator)
             weights = mean + torch.linalg.solve_triangular(root.mT, normal, upper=True)
-            logs = torch.stack(
-                [
-                    problem.likelihood.log_likelihood(x[start:end] @ w, y[start:end])
-                    for w in weights
-                ]
-            )
-            total += float(logs.logsumexp(0)) - math.log(plan.n_draws)
+            logs = [problem.likelihood.log_likelihood(new @ w, targets) for w in weights]
+            total += float(torch.stack(logs).logsumexp(0)) - math.log(plan.n_draws)
             start = end
         values.append(total)
     found = torch.tensor(values, dtype=torch.float64)

@@ -42,6 +42,19 @@ class EntropyPlan(Frozen):
     n_probes: Annotated[int, Field(ge=1)] = 1  # per seed and step
     exact: bool = False  # log determinants from whole Hessians, for small networks
     threshold: Annotated[float, Field(gt=0)] | None = None  # g0, entropy-friendly descent
+    stop: bool = True  # once the mean bound has clearly passed its maximum
+    n_checks: Annotated[int, Field(ge=1)] = 50  # steps whose largest eigenvalue is bounded above
+
+
+class MomentumPlan(Frozen):
+    """The heavy-ball descent whose joint entropy `heavy_ball_bound` tracks."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = 0.05  # for the mean nll per datum
+    momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9  # β
+    n_steps: Annotated[int, Field(ge=1)] = 200
+    batch_size: Annotated[int, Field(ge=1)] | None = None  # None for all data
+    n_seeds: Annotated[int, Field(ge=8)] = 64  # independent draws and descents
+    first_speed: Annotated[float, Field(gt=0)] = 0.1  # spread of the first velocities: prior's = 1
 
 
 class EnsemblePlan(Frozen):
@@ -53,4 +66,5 @@ class EnsemblePlan(Frozen):
     n_iterations: Annotated[int, Field(ge=1)] = 50  # of L-BFGS, for each member and chunk
 
 
-LADDER, SWEEP, ENTROPY, ENSEMBLE = LadderPlan(), SweepPlan(), EntropyPlan(), EnsemblePlan()
+LADDER, SWEEP, ENTROPY = LadderPlan(), SweepPlan(), EntropyPlan()
+MOMENTUM, ENSEMBLE = MomentumPlan(), EnsemblePlan()

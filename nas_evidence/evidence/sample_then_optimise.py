@@ -4,13 +4,15 @@
     θ_i = argmin ‖ỹ_<=i − Φ_<=i θ‖² / s² + (θ − θ_0)ᵀ D (θ − θ_0)
         = θ_0 + A_i⁻¹ Φ_<=iᵀ (ỹ_<=i − Φ_<=i θ_0) / s²,      A_i = Φ_<=iᵀ Φ_<=i / s² + D
 
-θ_i is an exact draw of p(θ | D_<=i) (Matthews et al. 2017; Osband et al. 2018). The loss of datum i
-is taken at θ_{i−1}, before the datum is included, so that L and L_k of `incremental` follow from the
-training losses of k descents. A descent of few steps, each from where the last one ended, draws from
-another distribution: predictions from D_<i all the same, but no longer those of the posterior.
+θ_i is an exact draw of p(θ | D_<=i) (Matthews et al. 2017; Osband et al. 2018). The loss of datum
+i is taken at θ_{i−1}, before the datum is included, so that L and L_k of `incremental` follow
+from the training losses of k descents. A descent of few steps, each from where the last one
+ended, draws from another distribution: predictions from D_<i all the same, but no longer those of
+the posterior.
 
-Symbols as in `incremental`. Differs from the paper: its printed regulariser has θ_0² where the prior
-variance must be, and its sum of losses lacks the normaliser of the Gaussian and the sign of L.
+Symbols as in `incremental`. Differs from the paper: its printed regulariser has θ_0² where the
+prior variance must be, and its sum of losses lacks the normaliser of the Gaussian and the sign of
+L.
 """
 
 import torch
@@ -38,7 +40,8 @@ def outputs_before_each(
         noise_std: s > 0.
         n_draws: k >= 1.
         generator: on the CPU.
-        n_steps: of gradient descent for each datum, of length 1 / λ_max(A_i); None for the optimum.
+        n_steps: of gradient descent for each datum, of length 1 / λ_max(A_i); None for the
+        optimum.
     """
     phi, y = features.double(), targets.double()
     prior = prior_precision.double()
