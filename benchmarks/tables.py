@@ -99,8 +99,6 @@ def split(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int, n_trials: int) -> dict[str, float]:
     """Return the measures of a default search."""
-    import nas_evidence
-
     with tempfile.TemporaryDirectory() as folder:
         study = nas_evidence.search(
             train,
@@ -119,7 +117,6 @@ def theirs(make: Callable[[], Any]) -> Callable[..., dict[str, float]]:
     def measured(
         train: pd.DataFrame, test: pd.DataFrame, seed: int, n_trials: int
     ) -> dict[str, float]:
-        from nas_evidence.maths.calibration import classification_measures, regression_measures
 
         x, y = train.drop(columns="target"), train["target"]
         model = make().fit(x, y)

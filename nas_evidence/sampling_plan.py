@@ -57,6 +57,7 @@ class MomentumPlan(Frozen):
     first_speed: Annotated[float, Field(gt=0)] = 0.1  # spread of the first velocities: prior's = 1
 
 
+<<<<<<< HEAD
 class HeatPlan(Frozen):
     """Replica exchange at a geometric series of temperatures (Baldock and Marzari 2019)."""
 
@@ -70,3 +71,16 @@ class HeatPlan(Frozen):
 
 LADDER, SWEEP, ENTROPY = LadderPlan(), SweepPlan(), EntropyPlan()
 MOMENTUM, HEAT = MomentumPlan(), HeatPlan()
+=======
+class EnsemblePlan(Frozen):
+    """The ensembles whose predictions `sample_then_optimise_evidence` averages."""
+
+    n_runs: Annotated[int, Field(ge=2)] = 4  # independent, each in its own order of the data
+    n_draws: Annotated[int, Field(ge=1)] = 4  # members of one ensemble
+    n_chunks: Annotated[int, Field(ge=1)] = 16  # of equal size, after doublings up to the first
+    n_iterations: Annotated[int, Field(ge=1)] = 50  # of L-BFGS, for each member and chunk
+
+
+LADDER, SWEEP, ENTROPY = LadderPlan(), SweepPlan(), EntropyPlan()
+MOMENTUM, ENSEMBLE = MomentumPlan(), EnsemblePlan()
+>>>>>>> n-two
