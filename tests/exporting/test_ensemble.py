@@ -153,7 +153,7 @@ def test_weights_are_those_of_stacking_and_the_gain_is_smaller_than_in_sample(
     for trial_id, weight in zip(done.trial_ids, done.weights, strict=True):
         assert weight == pytest.approx(weights[trial_id], abs=0.01)
     in_sample = np.log(np.exp(table) @ list(weights.values())).mean() - table.mean(0).max()
-    assert done.gain < in_sample + 1e-9
+    assert done.gain < in_sample + 1e-3  # scales are cross-fitted too
     assert done.gain_error > 0
 
 
