@@ -1,5 +1,6 @@
 """From data of one's own to a ranking by one command; wrong input is one sentence."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,38 @@ def pets(n: int = 60) -> pd.DataFrame:
 def home(tmp_path: Path) -> Path:
     pets().to_csv(tmp_path / "pets.csv", index=False)
     return tmp_path
+
+
+@pytest.mark.slow
+def test_an_ensemble_is_exported_with_its_gain_and_predicts_with_a_reliability_plot(
+    home: Path,
+) -> None:
+    folds = ("--set", 'estimators=["two_fold"]', "--set", "objective=two_fold")
+    run("search", "pets.csv", "--target", "pet", *SMALL, *folds, folder=home)
+    text = run("export", "runs/pets", "--to", "both", "--top", 2, folder=home).stdout
+    assert "export: both (weights: trial " in text
+    assert re.search(
+        r"gain:   -?\d\.\d{4} ± \d\.\d{4} nats per datum over the best network alone, with "
+        r"cross-fitted weights, on 60 data",
+        text,
+    )
+    options = ("--reliability", "r.png", "--ood", "pets.csv")
+    said = run("predict", "both", "pets.csv", *options, "--to", "p.csv", folder=home).stdout
+    assert "ood auroc\t0.5000" in said
+    assert "calibration error\t" in said
+    assert (home / "r.png").read_bytes()[:4] == b"\x89PNG"
+    card = (home / "both" / "members" / "1" / "MODEL_CARD.md").read_text()
+    assert "expected calibration error" in card
+    pets(9).drop(columns="pet").to_csv(home / "bare.csv", index=False)
+    for words, says in (
+        (("predict", "both", "pets.csv", "--top", 2), "both is an export"),
+        (("predict", "both", "pets.csv", "--reliability", "r.txt"), "must be .png, .svg or .pdf"),
+        (("predict", "both", "bare.csv", "--reliability", "r.png"), "does not hold the target"),
+        (("export", "runs/pets", "--to", "x", "--top", 3), "top must be from 1 to 2"),
+        (("export", "runs/pets", "--to", "x", "--top", 2, "--trial", 0), "not both"),
+        (("search", "pets.csv", "--target", "pet", "--track", "wandb"), "but got 'wandb'"),
+    ):
+        assert says in run(*words, folder=home, code=2).stderr
 
 
 @pytest.mark.slow
