@@ -10,6 +10,9 @@ import pytest
 from commands import run
 
 from nas_evidence.api.asking import DataOptions, asked_for
+from nas_evidence.cli.predicting import predict
+from nas_evidence.cli.results import export
+from nas_evidence.cli.run import search
 from nas_evidence.codec import load_study
 
 SMALL = ("--executor", "inline", "--trials", 2, "--set", "plan.epochs=2", "--set",
@@ -59,16 +62,32 @@ def test_an_ensemble_is_exported_with_its_gain_and_predicts_with_a_reliability_p
     assert (home / "r.png").read_bytes()[:4] == b"\x89PNG"
     card = (home / "both" / "members" / "1" / "MODEL_CARD.md").read_text()
     assert "expected calibration error" in card
-    pets(9).drop(columns="pet").to_csv(home / "bare.csv", index=False)
-    for words, says in (
-        (("predict", "both", "pets.csv", "--top", 2), "both is an export"),
-        (("predict", "both", "pets.csv", "--reliability", "r.txt"), "must be .png, .svg or .pdf"),
-        (("predict", "both", "bare.csv", "--reliability", "r.png"), "does not hold the target"),
-        (("export", "runs/pets", "--to", "x", "--top", 3), "top must be from 1 to 2"),
-        (("export", "runs/pets", "--to", "x", "--top", 2, "--trial", 0), "not both"),
-        (("search", "pets.csv", "--target", "pet", "--track", "wandb"), "but got 'wandb'"),
+    bare = pets(9).drop(columns="pet")
+    bare.to_csv(home / "bare.csv", index=False)
+    study, both = str(home / "runs" / "pets"), str(home / "both")
+    for wrong, says in (
+        (lambda: predict(both, home / "pets.csv", top=2), "both is an export"),
+        (
+            lambda: predict(both, home / "bare.csv", reliability=home / "q.png"),
+            "not hold the targ",
+        ),
+        (lambda: export(study, home / "x", top=3), "top must be from 1 to 2"),
     ):
-        assert says in run(*words, folder=home, code=2).stderr
+        with pytest.raises(ValueError, match=says):
+            wrong()
+    assert not (home / "q.png").exists()
+
+
+def test_options_that_contradict_each_other_are_refused_before_anything_runs(home: Path) -> None:
+    data = home / "pets.csv"
+    with pytest.raises(ValueError, match="give --trial 0 or --top 2, not both"):
+        predict("nowhere", data, top=2, trial_id=0)
+    with pytest.raises(ValueError, match="give --trial 0 or --top 2, not both"):
+        export("nowhere", home / "x", top=2, trial_id=0)
+    with pytest.raises(ValueError, match=r"must be \.png, \.svg or \.pdf, but got .*r\.txt"):
+        predict("nowhere", data, reliability=home / "r.txt")
+    with pytest.raises(ValueError, match="but got 'wandb'"):
+        search(str(data), track=["wandb"])
 
 
 @pytest.mark.slow
