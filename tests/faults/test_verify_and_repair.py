@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import safetensors.numpy
 from commands import TINY, found, hashes, write_study
 from faulty import Damage, call, flipped
 
@@ -132,7 +133,7 @@ def test_a_study_at_a_uri_is_repaired_there(
     uri = f"file://{store}"
     assert call(capsys, "search", path, "--out", uri, "--executor", "inline")[0] == 0
     before = found(store, without=["attempt"])
-    weights = (store / "models/2.safetensors").read_bytes()
+    weights = safetensors.numpy.load_file(store / "models/2.safetensors")
     torn("evidence/000001-a1.parquet")(store)
     torn("models/2.safetensors")(store)
     part = store / "logs/events/000000.jsonl"
@@ -151,7 +152,10 @@ def test_a_study_at_a_uri_is_repaired_there(
     now = found(store, without=["attempt"])
     for name, frame in before.items():
         pd.testing.assert_frame_equal(now[name], frame, check_exact=True)
-    assert (store / "models/2.safetensors").read_bytes() == weights
+    again = safetensors.numpy.load_file(store / "models/2.safetensors")
+    assert {name: one.tobytes() for name, one in again.items()} == {
+        name: one.tobytes() for name, one in weights.items()
+    }
     assert part.read_bytes() == journal
     assert (store / "damaged" / "evidence-000001-a1.parquet").is_file()
     assert not (store / "lock").exists()
