@@ -10,7 +10,7 @@ curvature as `nn.Linear(embed, 3 embed)`. The outputs are compared with those of
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -84,4 +84,4 @@ def _additive(mask: Tensor, scores: Tensor) -> Tensor:
     """Return a mask as numbers to add: -inf where a mask of booleans is true."""
     if mask.dtype != torch.bool:
         return mask.to(scores.dtype)
-    return cast(Tensor, torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(mask, -math.inf))
+    return torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(mask, -math.inf)

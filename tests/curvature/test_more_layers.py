@@ -16,11 +16,12 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from nas_evidence import estimate_evidence
-from nas_evidence.curvature import curvature_pass, trace_ratios
+from nas_evidence.curvature import curvature_pass, trace_ratios, vmapped
 from nas_evidence.curvature.capture import layers_of, undisturbed
 from nas_evidence.curvature.layers import AutogradLayer, WholeModel
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.curvature.sweep import Sweep
+from nas_evidence.evidence.jacobian import jacobian
 
 EXACT = ("diag_ef", "diag_ggn", "kfac_ggn", "kfac_ef", "ekfac_ggn")
 
@@ -375,6 +376,17 @@ def test_a_linear_layer_on_sequences_expands_unless_told_to_reduce() -> None:
     assert trace_ratios(passes[1], run("diag_ggn", c))["line.weight"] == pytest.approx(1)
 
 
+@pytest.mark.parametrize("name", ["cross", "no rule", "branching"])
+def test_a_few_data_at_a_time_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    c = cross() if name == "cross" else model_case(name)
+    whole = run("diag_ef", c).curvature.trace(), jacobian(c.model, c.x)
+    monkeypatch.setattr(vmapped, "_ELEMENTS", 2 * sum(p.numel() for p in c.model.parameters()))
+    parts = run("diag_ef", c).curvature.trace(), jacobian(c.model, c.x)
+    assert_close(parts[0], whole[0])
+    assert_close(parts[1].rows(), whole[1].rows())
+    assert_close(whole[1].rows(), reference.jacobian(c.model, c.x).flatten(0, 1))
+
+
 def test_products_go_through_attention_twice() -> None:
     c = model_case("attention")
     theta = torch.cat([p.detach().flatten() for p in c.model.parameters()])
@@ -416,9 +428,13 @@ class Cross(nn.Module):
         return self.head(self.attention(x, k, k)[0].sum(1))
 
 
-def test_cross_attention_has_no_kronecker_factors_but_all_else() -> None:
+def cross() -> Case:
     torch.manual_seed(0)
-    c = Case(Cross().double().eval(), torch.randn(5, 3, 4).double(), torch.randint(0, 3, (5,)))
+    return Case(Cross().double().eval(), torch.randn(5, 3, 4).double(), torch.randint(0, 3, (5,)))
+
+
+def test_cross_attention_has_no_kronecker_factors_but_all_else() -> None:
+    c = cross()
     with pytest.raises(ValueError, match=r"attention\(h, h, h\).*that take any layer: diag_ef"):
         run("kfac_ggn", c)
     full = reference.full_ef(c.model, c.x, c.y, None)

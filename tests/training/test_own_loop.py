@@ -1,8 +1,11 @@
 """Online Laplace in a loop of one's own: the service's own numbers, closed forms, refusals."""
 
 import copy
+import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import reference
@@ -209,3 +212,19 @@ def test_it_needs_neither_ray_nor_optuna() -> None:
         "assert not {'ray', 'optuna'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_the_page_about_it_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "online-laplace.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, Any] = {}
+    with torch.random.fork_rng():
+        for block in blocks:
+            exec(block, names)
+    said = capsys.readouterr().out
+    values = [float(v) for v in re.findall(r"log evidence (-\d+) nats", said)]
+    assert len(values) == 4
+    assert values[0] < values[2]  # labels: it rises with training
+    assert 0.5 < float(re.findall(r"noise (\d\.\d+)", said)[0]) < 0.9
