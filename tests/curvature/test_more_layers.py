@@ -12,16 +12,19 @@ import torch
 from cases import Case
 from dense_blocks import matrices, run
 from torch import Tensor, nn
+from torch.func import grad, jacrev
 from torch.nn import functional
 from torch.testing import assert_close
 
 from nas_evidence import estimate_evidence
 from nas_evidence.curvature import curvature_pass, trace_ratios, vmapped
 from nas_evidence.curvature.capture import layers_of, undisturbed
+from nas_evidence.curvature.gradient import log_likelihood_gradient
 from nas_evidence.curvature.layers import AutogradLayer, WholeModel
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.evidence.jacobian import jacobian
+from nas_evidence.evidence.network_density import flat_log_likelihood, network_density
 
 EXACT = ("diag_ef", "diag_ggn", "kfac_ggn", "kfac_ef", "ekfac_ggn")
 
@@ -394,6 +397,19 @@ def test_products_go_through_attention_twice() -> None:
     vector = torch.randn_like(theta)
     expected = reference.full_ggn(c.model, c.x, None) @ vector
     assert_close(joint.gauss_newton(theta)(vector), expected, rtol=1e-8, atol=1e-9)
+
+
+def test_densities_of_networks_with_attention_have_gradients_and_hessians() -> None:
+    c = model_case("attention")
+    theta = torch.cat([p.detach().flatten() for p in c.model.parameters()])
+    values, gradients = network_density(c.model, c.x, c.y, c.likelihood)(theta.expand(2, -1))
+    assert_close(values, torch.full((2,), run("diag_ef", c).log_likelihood).double())
+    score = log_likelihood_gradient(c.model, c.x, c.y, c.likelihood, batch_size=3)
+    assert_close(gradients, score.expand(2, -1), rtol=1e-9, atol=1e-11)
+    log_likelihood, x, y = flat_log_likelihood(c.model, c.x[:1], c.y[:1], c.likelihood)
+    hessian = jacrev(grad(log_likelihood))(theta, x, y)
+    assert_close(hessian, hessian.mT)
+    assert float(hessian.abs().max()) > 0
 
 
 def test_what_forward_leaves_behind_is_gone_after_a_pass() -> None:
