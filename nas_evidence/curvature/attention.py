@@ -39,12 +39,15 @@ def input_projection(module: nn.MultiheadAttention) -> nn.Linear:
     return layer
 
 
-def unpacked(module: nn.MultiheadAttention, projection: nn.Linear) -> Callable[..., Any]:
+def unpacked(
+    path: str, module: nn.MultiheadAttention, projection: nn.Linear
+) -> Callable[..., Any]:
     """Return a forward in which both projections are calls of linear layers."""
-    return partial(_forward, module, projection)
+    return partial(_forward, path, module, projection)
 
 
 def _forward(
+    path: str,
     module: nn.MultiheadAttention,
     projection: nn.Linear,
     query: Tensor,
@@ -58,8 +61,8 @@ def _forward(
 ) -> tuple[Tensor, Tensor | None]:
     if key is not query or value is not query or query.ndim != 3:
         raise NotSelfAttentionError(
-            f"an nn.MultiheadAttention of {module.num_heads} heads must be called as "
-            f"attention(h, h, h) on a batch; {remedy_for(module)}"
+            f"module `{path}` of type MultiheadAttention has queries, keys and values of its own; "
+            f"{remedy_for(module)}"
         )
     a = query if module.batch_first else query.transpose(0, 1)
     n, length, width = a.shape

@@ -66,10 +66,8 @@ class PerDatum:
             return
         for k, column in enumerate(columns):
             last = k == len(columns) - 1
-            gradients = [
-                self._gradient(f, r, last) for f, r in zip(self.rows, column, strict=True)
-            ]
-            self.collector.receive(self.layer, outputs, torch.stack(gradients), last)
+            each = [self._gradient(f, r, last) for f, r in zip(self.rows, column, strict=True)]
+            self.collector.receive(self.layer, outputs, torch.stack(each), last)
             self.collector.end_column()
 
     def _side_by_side(self, columns: Tensor) -> None:

@@ -451,7 +451,9 @@ def cross() -> Case:
 
 def test_cross_attention_has_no_kronecker_factors_but_all_else() -> None:
     c = cross()
-    with pytest.raises(ValueError, match=r"attention\(h, h, h\).*that take any layer: diag_ef"):
+    with pytest.raises(
+        ValueError, match=r"`attention` of.*attention\(h, h, h\).*that take any layer: diag_ef"
+    ):
         run("kfac_ggn", c)
     full = reference.full_ef(c.model, c.x, c.y, None)
     expected = reference.tensor_blocks(full, c.model)
