@@ -90,7 +90,10 @@ def test_a_page_of_the_site_loads_nothing_from_the_network(site: Path) -> None:
         loaded = ["".join(pair) for pair in _LOADED.findall(page.read_text(encoding="utf-8"))]
         assert len(loaded) >= 2, page  # its own styles and scripts
         for target in loaded:
-            assert not re.match(r"[a-z]+:|//", target) or target.startswith("data:"), (page, target)
+            assert not re.match(r"[a-z]+:|//", target) or target.startswith("data:"), (
+                page,
+                target,
+            )
     for style in site.rglob("*.css"):
         text = style.read_text(encoding="utf-8")
         assert "@import" not in text
