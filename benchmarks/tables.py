@@ -5,8 +5,9 @@
 
 DATA is the folder that holds `uci/` and `uci-classification/`. Each split trains on a seeded,
 stratified share of the rows and tests on others; nothing is tuned on the test rows. Seconds are
-CPU seconds of this process, one thread. The study runs with its own defaults but for the number of
-trials and the task, and predicts with the probit (classes) or closed-form (real targets) Laplace predictive.
+CPU seconds of this process, one thread. The study has its own defaults but for the number of
+trials, told whether it is a regression, and predicts by the probit (classes) or closed-form (real
+targets) Laplace predictive.
 
 Every run is stored as soon as it has ended, with the commit it was measured at; runs that are
 stored already are not repeated, so an interrupted measurement is continued by the same command.

@@ -194,7 +194,6 @@ def test_what_a_page_shows_runs(page: Path, home: Path, monkeypatch: pytest.Monk
         "sql": run_sql,
     }
     for block in blocks(page):
-        print(f"{page.name}:{block.line}")  # shown if it fails
         if block.is_elsewhere:
             continue
         if block.is_commands:
