@@ -33,7 +33,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "status": ("", "How the trial ended: see [messages](messages.md#how-a-trial-ends)."),
         "cause": ("", "Why it ended so, in words; empty for most complete trials."),
         "family": ("", "Family of networks."),
-        "arch_depth": ("", "Value of `depth`; each parameter of a family is a column `arch_NAME`."),
+        "arch_depth": ("", "Value of `depth`; each parameter has a column `arch_NAME`."),
         "arch_width": ("", "Value of `width`."),
         "arch_shape": ("", "Value of `shape`."),
         "seed": ("", "Seed of the trial, from (study seed, trial, replicate)."),
@@ -138,9 +138,9 @@ trials = pd.read_parquet("runs/digits/trials")
 ```
 
 Attempts at one trial are told apart by `attempt`; `nas_evidence.read_table(folder, "trials")`
-gives the last one of each. A missing value is null. Columns are only ever added, so tables of older
-studies lack the newer ones. Columns that end in `seconds`, and `versions`, are the only ones that
-differ between two runs of the same study.
+gives the last one of each. A missing value is null. Columns are only ever added, so older tables
+lack the newer ones. Columns that end in `seconds`, and `versions`, are the only ones that differ
+between two runs of the same study.
 """
 
 _ABOUT = {
