@@ -30,6 +30,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import nas_evidence
+from nas_evidence.maths.calibration import classification_measures, regression_measures
+from nas_evidence.maths.normals import Normals
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "tables.json"
 PAGE = HERE.parent / "docs" / "explanation" / "tables.md"
@@ -96,8 +100,6 @@ def split(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int, n_trials: int) -> dict[str, float]:
     """Return the measures of a default search."""
-    import nas_evidence
-
     with tempfile.TemporaryDirectory() as folder:
         study = nas_evidence.search(
             train,
@@ -117,7 +119,6 @@ def theirs(make: Callable[[], Any]) -> Callable[..., dict[str, float]]:
     def measured(
         train: pd.DataFrame, test: pd.DataFrame, seed: int, n_trials: int
     ) -> dict[str, float]:
-        from nas_evidence.maths.calibration import classification_measures, regression_measures
 
         x, y = train.drop(columns="target"), train["target"]
         model = make().fit(x, y)
@@ -129,7 +130,7 @@ def theirs(make: Callable[[], Any]) -> Callable[..., dict[str, float]]:
         # Without a spread of its own: that of its residuals on the training rows.
         std = np.full_like(mean, np.std(y - model.predict(x)))
         truth = test["target"].to_numpy()[:, None]
-        return regression_measures(mean, std, truth, level=LEVEL)
+        return regression_measures(Normals.single(mean, std), truth, level=LEVEL)
 
     return measured
 
