@@ -57,7 +57,6 @@ class MomentumPlan(Frozen):
     first_speed: Annotated[float, Field(gt=0)] = 0.1  # spread of the first velocities: prior's = 1
 
 
-<<<<<<< HEAD
 class HeatPlan(Frozen):
     """Replica exchange at a geometric series of temperatures (Baldock and Marzari 2019)."""
 
@@ -69,9 +68,6 @@ class HeatPlan(Frozen):
     n_leapfrog: Annotated[int, Field(ge=1)] = 20  # gradients per trajectory
 
 
-LADDER, SWEEP, ENTROPY = LadderPlan(), SweepPlan(), EntropyPlan()
-MOMENTUM, HEAT = MomentumPlan(), HeatPlan()
-=======
 class EnsemblePlan(Frozen):
     """The ensembles whose predictions `sample_then_optimise_evidence` averages."""
 
@@ -82,5 +78,4 @@ class EnsemblePlan(Frozen):
 
 
 LADDER, SWEEP, ENTROPY = LadderPlan(), SweepPlan(), EntropyPlan()
-MOMENTUM, ENSEMBLE = MomentumPlan(), EnsemblePlan()
->>>>>>> n-two
+MOMENTUM, HEAT, ENSEMBLE = MomentumPlan(), HeatPlan(), EnsemblePlan()
