@@ -35,7 +35,13 @@ RUN = [page for page in PAGES if any(not block.is_elsewhere for block in blocks(
 MOST_TRIALS = 3
 SHORTER = ["plan.epochs=2", "plan.settle=0", "finalists=0", "plan.batch_size=32"]
 #: Blocks that say that they cannot run here; a new one is a decision.
-NOT_RUN: dict[str, int] = {}
+NOT_RUN = {
+    "in a fresh clone": 1,
+    "on a cluster": 4,
+    "on a machine with GPUs": 2,
+    "while the study runs": 1,
+    "while the study runs, for minutes, on a cluster": 1,
+}
 
 
 # --- the blocks themselves
