@@ -5,6 +5,7 @@ they stand, but shorter: few trials of few epochs on few data, in this process i
 Blocks that need what is not here say so in their title, and are counted.
 """
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,8 +37,9 @@ MOST_TRIALS = 3
 SHORTER = ["plan.epochs=2", "plan.settle=0", "finalists=0", "plan.batch_size=32"]
 #: Blocks that say that they cannot run here; a new one is a decision.
 NOT_RUN = {
+    "half an hour of one core": 1,
     "in a fresh clone": 1,
-    "on a cluster": 4,
+    "on a cluster": 5,
     "on a machine with GPUs": 2,
     "while the study runs": 1,
     "while the study runs, for minutes, on a cluster": 1,
@@ -55,6 +57,13 @@ def test_the_language_and_title_of_every_block_are_known(page: Path) -> None:
         assert not block.title or block.file or block.is_elsewhere, where
         if block.language in ("", "text") and not block.is_commands:
             assert "nas-evidence search " not in block.text.splitlines()[:1], where
+
+
+def test_no_command_hides_in_an_indented_block() -> None:
+    hidden = re.compile(r"^ {4,}(?:nas-evidence|python|pip|make) .*", re.MULTILINE)
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    found = {p.name: hidden.findall(p.read_text(encoding="utf-8")) for p in pages}
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_the_blocks_that_are_not_run_are_few_and_counted() -> None:
