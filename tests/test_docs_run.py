@@ -106,6 +106,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pets(20, seed).drop(columns="pet").to_csv(tmp_path / name, index=False)
     scores = {"evidence": range(9), "accuracy": [0, 2, 1, 4, 3, 6, 5, 8, 7], "family": ["a"] * 9}
     pd.DataFrame(scores).to_csv(tmp_path / "any.csv", index=False)
+    (tmp_path / "my_study.toml").write_text(
+        'name = "mine"\n[dataset]\nname = "table"\npath = "mine.csv"\ntarget = "price"\n'
+        'task = "regression"\n[plan]\nlikelihood = "gaussian"\n'
+        '[family.mine]\nmodule = "my_nets:TabularResNet"\n'
+    )
     (tmp_path / "search_spaces").symlink_to(ROOT / "search_spaces")
     older = {"name": "older", "n_trials": 6, "dataset": {"name": "digits"}}
     older |= {"family": {"mlp": {"width": {"low": 4, "high": 64}}}, "sampler": {"name": "random"}}
