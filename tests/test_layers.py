@@ -19,7 +19,7 @@ LAYERS = {
     "judgement": 1, "trial": 6, "store": 6, "table_checksum": 5, "yardsticks": 6, "sealing": 1,
     "storage": 7, "reporting": 7, "exporting": 7, "auditing": 7, "auditing_problems": 7,
     "reproducing": 7,
-    "workers": 8, "proposing": 8,
+    "workers": 8, "proposing": 8, "table_reference": 8,
     "driver": 9,
     "jobs": 10,
     "api": 11,
