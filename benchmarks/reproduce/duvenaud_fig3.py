@@ -43,7 +43,8 @@ def rows_of(data: Path) -> dict[str, Tensor]:
     table = (table - train.mean(0)) / train.std(0).clamp(min=1e-9)
     n = len(train)
     return {
-        "x": table[:n, :13], "y": table[:n, 13:], "x_test": table[n:, :13], "y_test": table[n:, 13:]
+        "x": table[:n, :13], "y": table[:n, 13:],
+        "x_test": table[n:, :13], "y_test": table[n:, 13:],
     }  # fmt: skip
 
 
