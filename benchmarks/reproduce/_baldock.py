@@ -152,7 +152,7 @@ def heated(
     say: Callable[[str], None],
 ) -> Tempered:
     """Return samples at all temperatures, each replica from a minimum of its own."""
-    start, energies = minimised(net, rows, plan.n_temperatures, generator, 300)
+    start, energies = minimised(net, rows, plan.n_temperatures, generator, 600)
     say(f"minima: E from {float(energies.min()):.2g} to {float(energies.max()):.2g}")
 
     def flat(w: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,7 +161,7 @@ def heated(
     path = Densities(flat, net.log_likelihood(rows.x, rows.y), net.box)
     found = at_finite_temperature(
         path, start, test_loss=lambda w: net.mean_loss(w, rows.x_test, rows.y_test), plan=plan,
-        generator=generator,
+        generator=generator, scale=net.box / net.box.mean(),
     )  # fmt: skip
     best, low, high = found.best()
     say(

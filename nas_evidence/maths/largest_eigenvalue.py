@@ -90,7 +90,8 @@ def _unit(vector: Tensor, basis: list[Tensor], generator: torch.Generator) -> Te
             for known in basis:
                 fresh = fresh - known * (known * fresh).sum(1, keepdim=True)
         vector = torch.where(spent, fresh, vector)
-    return vector / vector.norm(dim=1, keepdim=True)
+    unit: Tensor = vector / vector.norm(dim=1, keepdim=True)
+    return unit
 
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
