@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.estimates import EvidenceEstimate
 from nas_evidence.evidence.estimate import estimate_evidence
+from nas_evidence.exporting.posterior import fit_posterior
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, OnlinePlan, TrainingPlan
-from nas_evidence.training.loop import Training, begin, train_epoch
+from nas_evidence.training.loop import Training, begin, likelihood_of, train_epoch
 from nas_evidence.training.online import update_and_follow
 from nas_evidence.training.settling import begin_settling, settle_slice
 
@@ -171,3 +172,34 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(np.std(values, ddof=1) / n**0.5) if n > 1 else float(
         "nan"
     )
+
+
+def output_covariance(one: Fitted, x: Tensor) -> Tensor:
+    """Return the covariance of the linearised outputs [n, C, C] under the Laplace posterior."""
+    state, model = one.state, one.state.model
+    likelihood = likelihood_of(one.plan, state.noise_std, state.temperature)
+    names = [name for name, _ in model.named_parameters()]
+    precision = {n: p[None] for n, p in zip(names, state.prior_precision, strict=True)}
+    posterior = fit_posterior(model, one.data.x_train, one.data.y_train, likelihood, precision)
+    return posterior.output_covariance(model, x)
+
+
+def predictive(one: Fitted, x: Tensor, n_draws: int = 500) -> np.ndarray:
+    """Return mean class probabilities of the linearised network, float64 [n, C]."""
+    covariance = output_covariance(one, x)
+    values, vectors = torch.linalg.eigh(covariance)
+    root = vectors * values.clamp(min=0).sqrt()[:, None, :]
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(n_draws, *root.shape[:2], dtype=torch.float64, generator=generator)
+    drawn = one.outputs(x).double() + torch.einsum("ncd,snd->snc", root, normal)
+    found: np.ndarray = (drawn / one.state.temperature).softmax(2).mean(0).numpy()
+    return found
+
+
+def real_predictive_nll(one: Fitted) -> float:
+    """Return the negative log likelihood of real test data by the linearised network, nats."""
+    f, y, scale = one.outputs(one.data.x_test), one.data.y_test, float(one.data.y_std)
+    variance = output_covariance(one, one.data.x_test)[:, 0, 0] + one.state.noise_std**2
+    square = (f - y)[:, 0].double().square() / variance
+    constant = np.log(2 * np.pi * scale**2)
+    return float(0.5 * (square + variance.log() + constant).mean())

@@ -12,11 +12,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nas_evidence.exporting.posterior import fit_posterior
-from nas_evidence.likelihood import Gaussian
 from nas_evidence.reproducing import Reproduction, Row
 
-from ._immer import Fitted, fit, mean_and_error, mlp, snelson
+from ._immer import Fitted, fit, mean_and_error, mlp, output_covariance, snelson
 
 PAPER = "P003"
 FIGURE = "Fig. 1, Fig. C.1"
@@ -124,7 +122,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             "noise": noise,
         },
         "reproduced" if all(agreeing) else "differs",
-        f"the deeper network has the larger evidence in {sum(agreeing)} of {len(agreeing)} settings; "
+        f"the deeper network has the larger evidence in {sum(agreeing)} of {len(agreeing)} cases; "
         "the paper's data are modified in a way that it does not describe",
     )
 
@@ -134,14 +132,9 @@ def _figure(x: Tensor, y: Tensor, shown: dict[int, Fitted]) -> Figure:
     grid = torch.linspace(-2.8, 2.8, 200)[:, None]
     for axis, depth in zip(figure.subplots(1, 2, sharey=True), (3, 1), strict=True):
         one = shown[depth]
-        names = [name for name, _ in one.state.model.named_parameters()]
-        precision = {n: p[None] for n, p in zip(names, one.state.prior_precision, strict=True)}
         noise = one.state.noise_std
-        posterior = fit_posterior(
-            one.state.model, one.data.x_train, one.data.y_train, Gaussian(noise), precision
-        )
         mean = one.outputs(grid)[:, 0].double()
-        model = posterior.output_covariance(one.state.model, grid)[:, 0, 0].sqrt()
+        model = output_covariance(one, grid)[:, 0, 0].sqrt()
         both = (model.square() + noise**2).sqrt()
         axis.plot(x, y, ".", color="0.5", markersize=3)
         for band, shade in ((both, 0.2), (torch.full_like(both, noise), 0.35)):

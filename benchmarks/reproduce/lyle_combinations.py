@@ -67,7 +67,7 @@ def trained(
     *,
     concurrent: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return weights, sums of training losses per datum, test losses [M], and curves [epochs, M]."""
+    """Return weights, sums of training losses per datum, test losses [M]; curves [epochs, M]."""
     torch.manual_seed(seed)
     models = list(networks().values())
     w = torch.full((len(models),), 1 / len(models), requires_grad=True)

@@ -23,8 +23,8 @@ PAPER = "P004"
 FIGURE = "Fig. 2, Fig. 5"
 TITLE = "Rankings by evidence, by L, and by the weights of a linear combination"
 CLAIM = (
-    "Evidence, L and concurrently trained weights agree on the best model in all three selections; "
-    "weights from the prior or from the posterior of all data do not."
+    "Evidence, L and concurrently trained weights agree on the best model in all three "
+    "selections; weights from the prior or from the posterior of all data do not."
 )
 NEEDS = ("MNIST",)
 FULL_HOURS = 0.2
