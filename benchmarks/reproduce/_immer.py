@@ -32,9 +32,14 @@ class Fitted:
 
     state: Training
     data: TensorData
-    plan: TrainingPlan
+    assignment: Assignment
     path: list[tuple[int, float, float]]
     at_test: list[tuple[int, float, float]]  # epoch, log loss and error rate or RSS per datum
+
+    @property
+    def plan(self) -> TrainingPlan:
+        """How it was trained."""
+        return self.assignment.plan
 
     def evidence(self, kind: str, *, correction: bool = False) -> EvidenceEstimate:
         """Return the Laplace evidence on the training data at the learned hyperparameters."""
@@ -95,7 +100,6 @@ def fit(
     *,
     scale: float = 1.0,
     seed: int = 0,
-    settle: bool = False,
     follow_test: bool = False,
     plan: dict[str, Any],
 ) -> Fitted:
@@ -107,7 +111,6 @@ def fit(
         test: likewise.
         scale: standard deviation of the real targets before standardising.
         seed: of the order of the data.
-        settle: go on to a mode and to the maximum of the evidence there.
         follow_test: record the test loss and error at each update.
         plan: keys of `TrainingPlan`.
     """
@@ -135,7 +138,7 @@ def fit(
         dataset=DatasetSpec(name="digits"),
     )
     state = begin(model, whole)
-    fitted = Fitted(state, data, whole, [], [])
+    fitted = Fitted(state, data, assignment, [], [])
     kind, every = whole.online.curvature, whole.online.every
     for epoch in range(1, whole.epochs + 1):
         train_epoch(state, data, assignment)
@@ -147,11 +150,15 @@ def fit(
             if follow_test:
                 error = 0.0 if real else 1 - fitted.test_accuracy()
                 fitted.at_test.append((epoch, fitted.test_nll(), error))
-    if settle:
-        settling = begin_settling(state, data, assignment, SETTLING)
-        while not settle_slice(settling, state, data, assignment):
-            pass
     return fitted
+
+
+def settle(fitted: Fitted) -> None:
+    """Go on to a mode and to the maximum of the evidence there, in place."""
+    state, data, assignment = fitted.state, fitted.data, fitted.assignment
+    settling = begin_settling(state, data, assignment, SETTLING)
+    while not settle_slice(settling, state, data, assignment):
+        pass
 
 
 def frozen(epochs: int, curvature: str) -> OnlinePlan:

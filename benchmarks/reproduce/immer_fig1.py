@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nas_evidence.reproducing import Reproduction, Row
 
-from ._immer import Fitted, fit, mean_and_error, mlp, output_covariance, snelson
+from ._immer import Fitted, fit, mean_and_error, mlp, output_covariance, settle, snelson
 
 PAPER = "P003"
 FIGURE = "Fig. 1, Fig. C.1"
@@ -27,9 +27,7 @@ GAP = (0.4, 1.1)  # of the standardised inputs
 UNITS = {"tanh": nn.Tanh, "ReLU": nn.ReLU}
 
 
-def trained(
-    x: Tensor, y: Tensor, depth: int, unit: str, seed: int, epochs: int, *, settle: bool
-) -> Fitted:
+def trained(x: Tensor, y: Tensor, depth: int, unit: str, seed: int, epochs: int) -> Fitted:
     """Return the network of some depth after Algorithm 1."""
     plan = {
         "likelihood": "gaussian",
@@ -47,13 +45,13 @@ def trained(
         },
     }
     model = mlp([1, *[50] * depth, 1], UNITS[unit], seed)
-    return fit(model, (x, y), (x, y), seed=seed, settle=settle, plan=plan)
+    return fit(model, (x, y), (x, y), seed=seed, plan=plan)
 
 
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
     """Compare the depths on both sets and units, before and after settling."""
     assert data is not None
-    n_seeds, epochs = (2, 600) if quick else (10, 1000)
+    n_seeds, epochs = (2, 500) if quick else (10, 1000)
     x, y = snelson(data)
     keep = (x[:, 0] < GAP[0]) | (x[:, 0] > GAP[1])
     sets = {"all 200 data": (x, y), f"{int(keep.sum())} data, gap": (x[keep], y[keep])}
@@ -67,13 +65,13 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             for depth in table:
                 for seed in range(n_seeds):
                     say(f"{name}, {unit}, {depth} hidden, seed {seed}")
-                    one = trained(a, b, depth, unit, seed, epochs, settle=False)
+                    one = trained(a, b, depth, unit, seed, epochs)
                     before = one.evidence("full_ggn").value
                     shift = one.evidence("full_ggn", correction=True).value - before
-                    settled = trained(a, b, depth, unit, seed, epochs, settle=True)
-                    after = settled.evidence("full_ggn").value
+                    settle(one)
+                    after = one.evidence("full_ggn").value
                     table[depth].append((before, shift, after))
-                    shown.setdefault(depth, settled)
+                    shown.setdefault(depth, one)
             found[f"{name}, {unit}"] = table
     rows, agreeing = [], []
     for name, table in found.items():

@@ -72,7 +72,7 @@ def split(folder: Path, k: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Te
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
     """Train on some splits of each set."""
     assert data is not None
-    epochs, rate, every = (1500, 0.01, 10) if quick else (10_000, 0.001, 1)
+    epochs, rate, every = (800, 0.01, 10) if quick else (10_000, 0.001, 1)
     found: dict[str, dict[str, list[float]]] = {}
     sizes: dict[str, int] = {}
     for name in PUBLISHED:
@@ -82,7 +82,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             train, test, scale = split(data / "uci" / name, k)
             sizes[name] = len(train[0])
             small = sizes[name] < _SMALL
-            if quick and k >= (3 if small else 1):
+            if quick and k >= (2 if small else 1):
                 break
             for kind in KINDS if small or not quick else KINDS[:1]:
                 say(f"{name}, split {k}, {kind}")
