@@ -50,7 +50,7 @@ def loaded(folder: Path, name: str) -> tuple[Tensor, Tensor]:
     elif name == "ionosphere":
         lines = [line.split(",") for line in (place / "ionosphere.data").read_text().split()]
         x = np.array([line[:-1] for line in lines], dtype=float)
-        y = np.array([line[-1] == "g" for line in lines])
+        y = np.array([line[-1] == "1" for line in lines])
     else:
         x, y = np.loadtxt(place / "X.txt"), np.loadtxt(place / "Y.txt")
     spread = x.std(0)
