@@ -240,8 +240,8 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         "reproduced"
         if wins == len(pairs) and kfac == len(pairs) and cnn == 2 and spoiled
         else "differs",
-        f"{n_train} images, one seed: learned precisions have more log likelihood in {wins} "
-        f"of {len(pairs)}, KFAC the largest evidence in {kfac} of {len(pairs)}, CNNs more evidence "
-        f"than MLPs on {cnn} of 2 sets; damping lowers every evidence"
+        f"{n_train} images, one seed: learned precisions predict better in {wins} "
+        f"of {len(pairs)}, KFAC the largest evidence in {kfac} of {len(pairs)}, CNNs more "
+        f"evidence than MLPs on {cnn} of 2 sets; damping lowers every evidence"
         + ("" if spoiled else ", but not here"),
     )
