@@ -272,6 +272,8 @@ _ALL = [
              "LOWER_BOUND"),
     _sampled("thermodynamic", "thermodynamic integration", "thermodynamic:score",
              "EXACT_ON_LINEAR"),
+    _sampled("thermodynamic_box", "thermodynamic integration, uniform prior in a box",
+             "thermodynamic_box:score", "SCORE"),
     _sampled("temperature_ladder", "replica exchange over temperatures",
              "temperature_ladder:score", "EXACT_ON_LINEAR"),
     _sampled("sto_lk", "chunks predicted by ensembles that are drawn, then optimised",

@@ -66,5 +66,16 @@ class EnsemblePlan(Frozen):
     n_iterations: Annotated[int, Field(ge=1)] = 50  # of L-BFGS, for each member and chunk
 
 
+class HeatPlan(Frozen):
+    """Replica exchange at a geometric series of temperatures (Baldock and Marzari 2019)."""
+
+    n_temperatures: Annotated[int, Field(ge=2)] = 16
+    lowest: Annotated[float, Field(gt=0)] = 0.01
+    highest: Annotated[float, Field(gt=0)] = 100.0
+    n_burn_in: Annotated[int, Field(ge=1)] = 200  # trajectories
+    n_samples: Annotated[int, Field(ge=8)] = 200  # trajectories
+    n_leapfrog: Annotated[int, Field(ge=1)] = 20  # gradients per trajectory
+
+
 LADDER, SWEEP, ENTROPY = LadderPlan(), SweepPlan(), EntropyPlan()
-MOMENTUM, ENSEMBLE = MomentumPlan(), EnsemblePlan()
+MOMENTUM, HEAT, ENSEMBLE = MomentumPlan(), HeatPlan(), EnsemblePlan()
