@@ -47,8 +47,8 @@ class Curvature:
 
     @property
     def any_layer(self) -> bool:
-        """Return whether it supports layers without rules, one datum at a time."""
-        return self.structure in ("block", "full")
+        """Return whether it supports models that hooks cannot follow, one datum at a time."""
+        return self.structure in ("diagonal", "block", "full")
 
 
 CURVATURES: Mapping[str, Curvature] = {

@@ -57,15 +57,6 @@ class MomentumPlan(Frozen):
     first_speed: Annotated[float, Field(gt=0)] = 0.1  # spread of the first velocities: prior's = 1
 
 
-class EnsemblePlan(Frozen):
-    """The ensembles whose predictions `sample_then_optimise_evidence` averages."""
-
-    n_runs: Annotated[int, Field(ge=2)] = 4  # independent, each in its own order of the data
-    n_draws: Annotated[int, Field(ge=1)] = 4  # members of one ensemble
-    n_chunks: Annotated[int, Field(ge=1)] = 16  # of equal size, after doublings up to the first
-    n_iterations: Annotated[int, Field(ge=1)] = 50  # of L-BFGS, for each member and chunk
-
-
 class HeatPlan(Frozen):
     """Replica exchange at a geometric series of temperatures (Baldock and Marzari 2019)."""
 
@@ -75,6 +66,15 @@ class HeatPlan(Frozen):
     n_burn_in: Annotated[int, Field(ge=1)] = 200  # trajectories
     n_samples: Annotated[int, Field(ge=8)] = 200  # trajectories
     n_leapfrog: Annotated[int, Field(ge=1)] = 20  # gradients per trajectory
+
+
+class EnsemblePlan(Frozen):
+    """The ensembles whose predictions `sample_then_optimise_evidence` averages."""
+
+    n_runs: Annotated[int, Field(ge=2)] = 4  # independent, each in its own order of the data
+    n_draws: Annotated[int, Field(ge=1)] = 4  # members of one ensemble
+    n_chunks: Annotated[int, Field(ge=1)] = 16  # of equal size, after doublings up to the first
+    n_iterations: Annotated[int, Field(ge=1)] = 50  # of L-BFGS, for each member and chunk
 
 
 LADDER, SWEEP, ENTROPY = LadderPlan(), SweepPlan(), EntropyPlan()
