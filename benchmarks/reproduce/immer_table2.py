@@ -118,7 +118,7 @@ def loss_by_damping(one: Fitted) -> float:
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
     """Train each network with each kind, and with a fixed prior."""
     assert data is not None
-    n_train, n_test, epochs, part = (1000, 2000, 30, 4) if quick else (60_000, 10_000, 300, 1)
+    n_train, n_test, epochs, part = (500, 1000, 20, 4) if quick else (60_000, 10_000, 300, 1)
     every = 5 if quick else 10
     table: dict[tuple[str, str, str], tuple[float, float, float]] = {}
     damping: dict[str, float] = {}
