@@ -3,8 +3,8 @@
 The paper: ResNet-20 on CIFAR-10, images of SVHN outside, with and without data augmentation. The
 short version: the convolutional network of Table 2 with a quarter of its units on a thousand
 CIFAR-10 images, Fashion-MNIST outside (SVHN is not at hand), without augmentation. A ResNet learns
-too little from so few images to overfit: then there is nothing to regularise. Predictions are those
-of the mode, and of the linearised network.
+too little from so few images to overfit: then there is nothing to regularise. Predictions are
+those of the mode, and of the linearised network.
 """
 
 from collections.abc import Callable
