@@ -55,7 +55,7 @@ from nas_evidence.likelihood import Gaussian
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.registry import CURVATURES, SCORES
-from nas_evidence.sampling_plan import ENSEMBLE, EntropyPlan, LadderPlan, SweepPlan
+from nas_evidence.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.conditional import conditional_estimate
 from nas_evidence.scores.full_ggn_slq import evidence_by_products
 from nas_evidence.scores.on_halves import NAMES as ON_HALVES
@@ -78,6 +78,7 @@ _ROUNDING = 1e-8  # relative
 _QUADRATURE = 0.1  # nats, of a ladder with 20 temperatures
 _LADDER = LadderPlan(n_burn_in=100, n_samples=100)
 _SWEEP = SweepPlan(n_nodes=12, n_burn_in=100, n_settle=8, n_samples=20)
+_ENSEMBLES = EnsemblePlan(n_runs=6, n_draws=2, n_chunks=4)
 _N_DRAWS = 8
 
 
@@ -273,14 +274,14 @@ def _sampled_rows(problem: Problem, full: float, seed: int) -> list[AuditRow]:
             low = of_single_data(problem) - _ROUNDING * abs(full)
             text = "between blocks of one datum and full_ggn"
             claim = Claim(text, low, full + _ROUNDING * abs(full))
-        elif name == "sgd_entropy":
-            claim = _entropy_claim(problem, slack, seed)
         elif name == "sto_lk" and isinstance(problem.likelihood, Gaussian):
-            mean, error = exact_ensembles(problem, ENSEMBLE, generator)
+            mean, error = exact_ensembles(problem, _ENSEMBLES, generator)
             slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, error)
             claim = around(mean, slack, f"{STANDARD_ERRORS:g} errors of exact draws")
         elif name == "sto_lk":
             claim = Claim("at most the truth, in the mean", high=problem.truth + slack)
+        elif name == "sgd_entropy":
+            claim = _entropy_claim(problem, slack, seed)
         else:
             claim = around(problem.truth, slack + _QUADRATURE, f"{STANDARD_ERRORS:g} errors")
         if name == "thermodynamic" and problem.symmetries > 1:
@@ -348,7 +349,9 @@ def _sampled_calls(
         "temperature_ladder": lambda g: temperature_ladder_evidence(
             *given, generator=g, plan=ladder, **known
         ),
-        "sto_lk": lambda g: sample_then_optimise_evidence(*given, generator=g, **known),
+        "sto_lk": lambda g: sample_then_optimise_evidence(
+            *given, generator=g, plan=_ENSEMBLES, **known
+        ),
     }
 
 

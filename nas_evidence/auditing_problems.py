@@ -100,18 +100,18 @@ def exact_ensembles(
 
     Members are drawn from the posteriors in closed form, in the chunks that `sto_lk` has.
     """
+    assert isinstance(problem.likelihood, Gaussian)
+    noise = problem.likelihood.noise_std
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
     each = problem.precision[[0] * problem.x.shape[1] + [1]]
-    assert isinstance(problem.likelihood, Gaussian)
-    noise_std = problem.likelihood.noise_std
     ends, values = chunk_ends(len(phi), plan.n_chunks), []
     for _ in range(n_runs):
         order = torch.randperm(len(phi), generator=generator)
         x, y, start, total = phi[order], problem.y[order], 0, 0.0
         for end in ends:
             seen, new, targets = x[:start], x[start:end], y[start:end]
-            mean = mode_of_linear(seen, y[:start], prior_precision=each, noise_std=noise_std)
-            root = torch.linalg.cholesky(seen.mT @ seen / noise_std**2 + torch.diag(each))
+            mean = mode_of_linear(seen, y[:start], prior_precision=each, noise_std=noise)
+            root = torch.linalg.cholesky(seen.mT @ seen / noise**2 + torch.diag(each))
             shape = (plan.n_draws, *mean.shape)
             normal = torch.randn(shape, dtype=torch.float64, generator=generator)
             weights = mean + torch.linalg.solve_triangular(root.mT, normal, upper=True)
