@@ -1,24 +1,21 @@
 """Studies in Python: search, resume and load, and what a study offers afterwards."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nas_evidence.api.asking import Asked, DataOptions, asked_for, of_source
-from nas_evidence.api.running import Audience, Run, Silent, begun, run_trials
-from nas_evidence.families import add_family, domains_of, reference_of
-from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.spec import FAMILY_PARAMETERS, StudySpec
+from nas_evidence.api.asking import Asked, DataOptions, asked_for, of_source, with_families
+from nas_evidence.api.progress import audience_for
+from nas_evidence.api.running import Audience, Run, begun, run_trials
+from nas_evidence.record import TrialStatus
+from nas_evidence.spec import StudySpec
 
 if TYPE_CHECKING:  # these import pandas and torch
-    from contextlib import AbstractContextManager
-
     import pandas as pd
 
-    from nas_evidence.driver.driver import Watcher
+    from nas_evidence.data import ArrayData
     from nas_evidence.exporting.predictor import Prediction, Predictor
     from nas_evidence.reporting.tables import RankedArchitecture
 
@@ -100,24 +97,28 @@ class Study:
         method: Literal["probit", "mc", "map"] = "probit",
         level: float = 0.9,
         trial_id: int | None = None,
+        top: int | None = None,
     ) -> "Prediction":
-        """Return predictions with uncertainty by the best network, or by that of a trial.
+        """Return predictions with uncertainty by the best network, a trial's, or an ensemble.
 
         Args:
             data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
             method: of classes, see `nas_evidence.exporting.predictor`.
             level: probability of the intervals of real targets.
             trial_id: of another network than the best.
+            top: of an ensemble of so many best networks, with stacked weights.
 
         Raises:
             ValueError: for data unlike the training data, or without a complete trial.
         """
-        return self.predictor(trial_id).predict(data, method=method, level=level)
+        return self.predictor(trial_id, top=top).predict(data, method=method, level=level)
 
-    def predictor(self, trial_id: int | None = None) -> "Predictor":
-        """Return the best network, or that of a trial, ready to predict; exported if need be."""
+    def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
+        """Return the best network, a trial's, or an ensemble, to predict; exported if need be."""
         from nas_evidence.exporting import Predictor
 
+        if top is not None:
+            return Predictor.load(self._ensemble(trial_id, top))
         if trial_id not in self._predictors:
             chosen = self.best.trial_id if trial_id is None else trial_id
             folder = self.folder / "export"
@@ -137,20 +138,56 @@ class Study:
         html: Path = build_report(self.folder, None if to is None else Path(to)).html
         return html
 
-    def export(self, to: str | Path | None = None, *, trial_id: int | None = None) -> Path:
-        """Write the best network, or that of a trial, as files; return their folder."""
-        from nas_evidence.data import load as load_data
-        from nas_evidence.exporting import export_winner
+    def export(
+        self,
+        to: str | Path | None = None,
+        *,
+        trial_id: int | None = None,
+        top: int | None = None,
+        onnx: bool = False,
+    ) -> Path:
+        """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
 
-        arrays = load_data(
+        With `onnx` also as ONNX, which needs the extra of that name. An ensemble has
+        `ensemble.json` with its weights, and with what it gains over its best member in nats per
+        datum.
+
+        Raises:
+            ValueError: for both a trial and `top`, or fewer complete architectures than `top`.
+        """
+        from nas_evidence.exporting import export_winner
+        from nas_evidence.exporting.ensemble import export_ensemble
+
+        if trial_id is not None and top is not None:
+            raise ValueError(f"give trial_id={trial_id} or top={top}, not both")
+        folder = Path(to or self.folder / ("export" if top is None else f"export-top-{top}"))
+        if top is None:
+            export_winner(self.folder, folder, self.arrays(), trial_id=trial_id, onnx=onnx)
+        else:
+            export_ensemble(self.folder, folder, self.arrays(), top=top, onnx=onnx)
+        return folder
+
+    def _ensemble(self, trial_id: int | None, top: int) -> Path:
+        """Return the folder of an ensemble of the best networks as they are now."""
+        from nas_evidence.exporting.ensemble import best_trials, is_ensemble_of
+        from nas_evidence.store import finished
+
+        now = best_trials(self.spec.objective, list(finished(self.folder).values()), top)
+        folder = self.folder / f"export-top-{top}"
+        if trial_id is None and is_ensemble_of(folder, now):
+            return folder
+        return self.export(trial_id=trial_id, top=top)
+
+    def arrays(self) -> "ArrayData":
+        """Return the data of the study as they are loaded for a search."""
+        from nas_evidence.data import load as load_data
+
+        return load_data(
             self.spec.dataset,
             seed=self.spec.seed,
             data_root=None if self.data_root is None else str(self.data_root),
             base=self.folder.resolve(),
         )
-        folder = self.folder / "export" if to is None else Path(to)
-        export_winner(self.folder, folder, arrays, trial_id=trial_id)
-        return folder
 
     def plot_ranking(self) -> Any:
         """Return a matplotlib figure of the objective of every architecture."""
@@ -158,11 +195,40 @@ class Study:
 
         return plot_ranking(self._tables())
 
-    def plot_training(self) -> Any:
+    def plot_curves(self) -> Any:
         """Return a matplotlib figure of the training loss of every complete trial by epoch."""
-        from nas_evidence.reporting.plots import plot_training
+        from nas_evidence.reporting.plots import plot_curves
 
-        return plot_training(self._tables())
+        return plot_curves(self._tables())
+
+    plot_training = plot_curves  # its name in version 0.1
+
+    def plot_importance(self) -> Any:
+        """Return a matplotlib figure of how much each parameter of the space decides.
+
+        Raises:
+            ValueError: while too few architectures are ranked to tell.
+        """
+        from nas_evidence.reporting.plots import plot_importance
+
+        return plot_importance(self._tables())
+
+    def plot_calibration(self, data: Any = None, *, trial_id: int | None = None) -> Any:
+        """Return a matplotlib figure of stated probabilities against what is true.
+
+        Args:
+            data: with the target, see `predict`; by default the training data, each datum
+                predicted by a network of the same architecture that had not seen it (`two_fold`).
+            trial_id: of another network than the best.
+
+        Raises:
+            ValueError: if `data` does not hold the target, or no fold predicted the training data.
+        """
+        from nas_evidence.api.calibrating import calibration_of
+        from nas_evidence.reporting.plots import plot_reliability
+
+        labels = self.spec.plan.likelihood == "categorical"
+        return plot_reliability(calibration_of(self, data, trial_id), labels=labels)
 
     def _tables(self) -> Any:
         from nas_evidence.reporting.tables import load_study_tables
@@ -190,6 +256,7 @@ def search(
     data_root: str | Path | None = None,
     allow_code: bool = False,
     progress: bool | None = None,
+    track: Sequence[str] = (),
 ) -> Study:
     """Search architectures for data, or run a study file; continue if its folder exists.
 
@@ -214,6 +281,7 @@ def search(
         data_root: folder of the named data sets.
         allow_code: run code that a study file names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
+        track: "mlflow", "mlflow:URI", "tensorboard" or "tensorboard:DIR", to write to as well.
 
     Raises:
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
@@ -243,35 +311,13 @@ def search(
     folder = (
         Path(out) if out is not None else _folder_of(asked, named=isinstance(data, str | Path))
     )
-    run = Run("inline" if workers == 1 else "ray", data_root=root, allow_code=allow_code)
+    run = _run_with(workers, root, allow_code=allow_code, track=track)
     resources = asked.spec.resources.model_copy(update={"workers": workers})
-    spec = _with_families(asked.spec, families).model_copy(update={"resources": resources})
-    audience = _audience(progress)
+    spec = with_families(asked.spec, families).model_copy(update={"resources": resources})
+    audience = audience_for(progress)
     for sentence in asked.decided:
         audience.say(sentence)
     return _run(begun(folder, spec, asked.source), folder, run, audience)
-
-
-def _with_families(spec: StudySpec, families: Sequence[Any] | None) -> StudySpec:
-    """Return a study that searches these families.
-
-    Raises:
-        ValueError: for an unknown name, or an object that is no family.
-    """
-    if families is None:
-        return spec
-    chosen = {}
-    for family in families:
-        if isinstance(family, str):
-            if family not in FAMILY_PARAMETERS:
-                known = ", ".join(FAMILY_PARAMETERS)
-                raise ValueError(f"family {family!r} is unknown; choose among {known}")
-            chosen[family] = spec.family.get(family, FAMILY_PARAMETERS[family])
-        else:
-            reference = reference_of(family)
-            add_family(reference, family)
-            chosen[reference] = domains_of(reference)
-    return spec.model_copy(update={"family": chosen})
 
 
 def resume(
@@ -283,6 +329,7 @@ def resume(
     data_root: str | Path | None = None,
     allow_code: bool = False,
     progress: bool | None = None,
+    track: Sequence[str] = (),
 ) -> Study:
     """Continue a study after a stop or a crash, or with more trials or another budget."""
     from nas_evidence.storage.outside_code import admitted
@@ -295,8 +342,8 @@ def resume(
     changes = {"resources": resources, "n_trials": n_trials or spec.n_trials}
     spec = admitted(spec.model_copy(update=changes), [folder / "code"], allowed=allow_code)
     root = None if data_root is None else Path(data_root)
-    run = Run("inline" if workers == 1 else "ray", data_root=root, allow_code=allow_code)
-    return _run(open_study(folder, spec), folder, run, _audience(progress))
+    run = _run_with(workers, root, allow_code=allow_code, track=track)
+    return _run(open_study(folder, spec), folder, run, audience_for(progress))
 
 
 def load(
@@ -308,6 +355,17 @@ def load(
         ValueError: if it is not a study folder.
     """
     return Study(folder, data_root, allow_code=allow_code)
+
+
+def _run_with(
+    workers: int, data_root: Path | None, *, allow_code: bool, track: Sequence[str]
+) -> Run:
+    from nas_evidence.api.trackers import check_track
+
+    wanted = (track,) if isinstance(track, str) else tuple(track)
+    check_track(wanted)
+    executor = "inline" if workers == 1 else "ray"
+    return Run(executor, data_root=data_root, allow_code=allow_code, track=wanted)
 
 
 def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience) -> Study:
@@ -322,41 +380,6 @@ def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience) -> Study:
     if done and not any(row.status is TrialStatus.COMPLETE for row in done):
         raise RuntimeError(f"no trial of {folder} is complete; see its trials and {folder}/logs")
     return Study(folder, run.data_root)
-
-
-class _Lines(Silent):
-    """A watcher that prints one line per finished trial."""
-
-    def __init__(self, study: StudySpec, n_done: int) -> None:
-        self.study, self.n_done = study, n_done
-
-    def ended(self, record: TrialRecord) -> None:
-        """Print how a trial ended."""
-        self.n_done += 1
-        estimate = record.final_estimate(self.study.objective)
-        score = ""
-        if estimate is not None and estimate.valid:
-            value = estimate.value if estimate.per_datum is None else estimate.per_datum
-            score = f" {self.study.objective}={value:.4g}"
-        _write(
-            f"[{self.n_done}/{self.study.n_trials}] {record.architecture} {record.status}{score}"
-        )
-
-
-def _audience(progress: bool | None) -> Audience:
-    shown = progress
-    if shown is None:
-        shown = sys.stdout.isatty() or "ipykernel" in sys.modules
-
-    def watching(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
-        return nullcontext(_Lines(spec, n_done))
-
-    return Audience(say=_write, watching=watching) if shown else Audience()
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def _folder_of(asked: Asked, *, named: bool) -> Path:

@@ -23,6 +23,7 @@ from nas_evidence.cli.looking import init, validate
 from nas_evidence.cli.mending import repair, verify
 from nas_evidence.cli.options import with_ids
 from nas_evidence.cli.predicting import predict
+from nas_evidence.cli.reproducing import reproduce
 from nas_evidence.cli.results import audit, compare, export, report
 from nas_evidence.cli.run import resume, search
 from nas_evidence.cli.showing import show
@@ -88,7 +89,7 @@ def _root(
 
 VERBS = (
     search, resume, init, validate, show, report, compare, watch, verify, repair, audit, export,
-    predict, submit, status, attach, logs, cancel, check_family,
+    predict, submit, status, attach, logs, cancel, check_family, reproduce,
 )  # fmt: skip
 for verb in VERBS:
     app.command()(verb)

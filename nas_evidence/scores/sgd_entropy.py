@@ -13,7 +13,13 @@ maximum of a noisy mean is no bound. Without full Hessians, with one product H u
 
     log|I − A| >= E[−rᵀ A r − ‖A r‖²],   A = α H symmetric, r = ±1 at random
 
-which holds while no eigenvalue of A is in (0.684, 1.099). The entropy-friendly descent steps along
+which holds while no eigenvalue of A is in (0.684, 1.099). With full Hessians an eigenvalue above 1
+is a step longer than the inverse curvature: such steps can map two points to one, and the entropy
+is then less than S_t. Either way the estimate is not valid. The largest eigenvalue is bounded from
+above at evenly spaced steps (maths/largest_eigenvalue.py), and followed from below by a power
+iteration at all others. A descent stops once the bound has clearly passed its maximum: its entropy
+only falls from there. The parameters of all draws at step t are an ensemble of the implicit
+distribution q_t, a sample of independent draws. The entropy-friendly descent steps along
 g − g0 tanh(g / g0), with A = α √B H √B and B = diag(tanh²(g / g0)): parameters that the data
 hardly constrain keep the spread of the prior.
 
@@ -26,6 +32,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +47,7 @@ from nas_evidence.evidence.network_density import (
     spread_precision,
 )
 from nas_evidence.likelihood import Likelihood
+from nas_evidence.maths.largest_eigenvalue import largest_eigenvalue
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.sampling_plan import ENTROPY, EntropyPlan
 from nas_evidence.scores.protocol import Context
@@ -47,7 +55,11 @@ from nas_evidence.scores.sampling import sampled_score
 
 #: −a − a² <= log|1 − a| for all a up to this root.
 LARGEST_EIGENVALUE = 0.6838
+#: A step with a larger eigenvalue of A than this may not be one to one.
+ONE_TO_ONE = 1.0
 _N_CHECKPOINTS = 50
+#: Checkpoints after the maximum, and standard errors below it, at which a descent stops.
+_PATIENCE, _CLEARLY = 5, 4.0
 
 
 @dataclass(frozen=True)
@@ -55,13 +67,15 @@ class EntropyCurve:
     """The path of the descents, for R draws at K checkpoints.
 
     steps      [K]            log_joint  log p(D, θ_t) [R, K], nats
-    entropy    S_t [R, K]     largest    largest eigenvalue of A seen
+    entropy    S_t [R, K]     largest    upper limit of the largest eigenvalue of A
+    positions  θ_t of the last checkpoint [R, P]: independent draws from q_t
     """
 
     steps: tuple[int, ...]
     log_joint: Tensor
     entropy: Tensor
     largest: float
+    positions: Tensor
 
     @property
     def bounds(self) -> Tensor:
@@ -100,6 +114,7 @@ def descend(
     prior_precision: Tensor,
     plan: EntropyPlan,
     generator: torch.Generator,
+    watch: Callable[[int, Tensor], None] = lambda step, positions: None,
 ) -> EntropyCurve:
     """Return log joint and entropy along `plan.n_seeds` independent descents.
 
@@ -110,10 +125,12 @@ def descend(
         prior_precision: δ [P]; the draws start from N(0, diag(δ)⁻¹).
         plan: of the descent.
         generator: on the device of the precision.
+        watch: told t and the positions θ_t [R, P] of each checkpoint.
     """
     n_data, like = len(inputs), prior_precision
     batch_size = min(plan.batch_size or n_data, n_data)
     step = _step(log_likelihood, n_data, batch_size, plan)
+    curvature = _scaled_curvature(log_likelihood, n_data, batch_size, plan)
     energy = vmap(lambda flat: log_likelihood(flat, inputs, targets))
     prior = gaussian_density(prior_precision)
 
@@ -125,27 +142,40 @@ def descend(
     entropy = torch.full_like(theta[:, 0], _prior_entropy(like))
     direction, largest = normal(*shape), torch.full_like(entropy, -math.inf)
     stride = max(1, plan.n_steps // _N_CHECKPOINTS)
+    checked = max(1, plan.n_steps // plan.n_checks)
     steps, joints, entropies = [], [], []
     for t in range(plan.n_steps + 1):
         if t % stride == 0:
             steps.append(t)
-            joints.append(energy(theta) + prior(theta)[0])
-            entropies.append(entropy)
+            watch(t, theta.detach())
+            joints.append((energy(theta) + prior(theta)[0]).detach())
+            entropies.append(entropy.detach())
+            if plan.stop and _has_passed_the_maximum(torch.stack(joints) + torch.stack(entropies)):
+                break
         if t == plan.n_steps:
             break
         order = torch.rand(plan.n_seeds, n_data, device=like.device, generator=generator)
         rows = order.argsort(1)[:, :batch_size]
         probes = normal(plan.n_seeds, plan.n_probes, len(like)).sign()
-        given = (theta, inputs[rows], targets[rows], probes, direction)
+        x, y = inputs[rows], targets[rows]
+        given = (theta, x, y, probes, direction)
         if t == 0:  # traced once: otherwise Python takes most of the time of tiny networks
             step = make_fx(step)(*given)
+            if not plan.exact:
+                curvature = make_fx(curvature)(theta, x, y, direction)  # not θ twice: one input
+        if not plan.exact and t % checked == 0:
+            upper = largest_eigenvalue(
+                partial(curvature, theta, x, y), theta, generator=generator
+            )[1]
+            largest = largest.maximum(upper)
         theta, change, direction, found = step(*given)
         entropy, largest = entropy + change, largest.maximum(found)
     return EntropyCurve(
         tuple(steps),
-        torch.stack(joints, 1).detach(),
-        torch.stack(entropies, 1).detach(),
+        torch.stack(joints, 1),
+        torch.stack(entropies, 1),
         float(largest.max()),
+        theta.detach(),
     )
 
 
@@ -184,8 +214,9 @@ def sgd_entropy_bound(
     )
     runs, best = curve.best()
     column = curve.steps.index(best)
-    too_steep = not plan.exact and curve.largest > LARGEST_EIGENVALUE
-    slower = plan.learning_rate * 0.9 * LARGEST_EIGENVALUE / max(curve.largest, 1e-300)
+    limit = ONE_TO_ONE if plan.exact else LARGEST_EIGENVALUE
+    too_steep = not curve.largest <= limit
+    slower = plan.learning_rate * 0.9 * limit / max(curve.largest, 1e-300)
     return estimate_of_runs(
         "sgd_entropy",
         runs.tolist(),
@@ -200,7 +231,7 @@ def sgd_entropy_bound(
         seconds=time.perf_counter() - started,
         valid=not too_steep,
         note=f"learning rate times curvature reaches {curve.largest:.3g}, above "
-        f"{LARGEST_EIGENVALUE}: no bound; use learning_rate = {slower:.2g}" if too_steep else "",
+        f"{limit:g}: no bound; use learning_rate = {slower:.2g}" if too_steep else "",
     )  # fmt: skip
 
 
@@ -240,9 +271,37 @@ def _step(
             return image
 
         change = vmap(lambda r: one_product_bound(product, r, root)[0])(probes).mean()
-        # One power iteration per step, for the eigenvalue that decides whether this is a bound.
-        unit = direction / direction.norm()
+        # One power iteration per step: from below, but at every step.
+        unit = direction / direction.norm().clamp(min=torch.finfo(g.dtype).tiny)
         image = one_product_bound(product, unit, root)[1]
         return theta - rate * kept, change, image, (unit * image).sum()
 
     return vmap(one)
+
+
+def _scaled_curvature(
+    log_likelihood: FlatLogLikelihood, n_data: int, batch_size: int, plan: EntropyPlan
+) -> Callable[..., Tensor]:
+    """Return A u [R, P] of all draws, given θ, x, y and u."""
+    rate = plan.learning_rate / n_data
+
+    def one(theta: Tensor, x: Tensor, y: Tensor, u: Tensor) -> Tensor:
+        def loss(flat: Tensor) -> Tensor:
+            return -n_data / batch_size * log_likelihood(flat, x, y)
+
+        root = torch.ones_like(theta)
+        if plan.threshold is not None:
+            root = (grad(loss)(theta) / plan.threshold).tanh().abs().detach()
+        image: Tensor = grad(lambda flat: rate * (grad(loss)(flat) * (root * u)).sum())(theta)
+        return root * image
+
+    return vmap(one)
+
+
+def _has_passed_the_maximum(bounds: Tensor) -> bool:
+    """Tell whether the mean of the bounds [K, R] has fallen clearly below its maximum."""
+    best = int(bounds.mean(1).argmax())
+    if len(bounds) - 1 - best < _PATIENCE:
+        return False
+    fall = bounds[best] - bounds[-1]
+    return bool(fall.mean() > _CLEARLY * fall.std() / len(fall) ** 0.5)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 VERBS = (
     "search", "resume", "init", "status", "show", "validate", "report", "export", "predict",
-    "submit", "attach", "logs", "cancel", "check-family",
+    "submit", "attach", "logs", "cancel", "check-family", "reproduce",
 )  # fmt: skip
 INLINE = ("--executor", "inline")
 

@@ -1,0 +1,39 @@
+"""Make `docs/explanation/gallery.md` from the kept results; take in new ones from folders.
+
+python benchmarks/gallery.py [DIR...]     DIR as in `nas-evidence reproduce NAME --to DIR`
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from nas_evidence.reproducing import gallery_page, listed, scripts, stored_results
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "explanation" / "gallery.md"
+
+
+def written() -> str:
+    """Return the page as it follows from the kept results."""
+    folder = ROOT / "benchmarks" / "reproduce"
+    return gallery_page(stored_results(folder).values(), listed(folder))
+
+
+def take_in(folder: Path) -> None:
+    """Copy the results in a folder, and their figures, into the repository."""
+    for name in scripts():
+        path = folder / f"{name}.json"
+        if not path.is_file():
+            continue
+        shutil.copy(path, ROOT / "benchmarks" / "reproduce" / "results")
+        figure = path.with_suffix(".png")
+        if figure.is_file():
+            shutil.copy(figure, ROOT / "docs" / "images" / "reproduce")
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        if Path(argument).is_dir():
+            take_in(Path(argument))
+    PAGE.write_text(written(), encoding="utf-8")
+    print(PAGE)
