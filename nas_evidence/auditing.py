@@ -5,7 +5,10 @@
     logistic-2   two parameters             evidence by quadrature
     softmax-15   one mode                   evidence by a long temperature ladder
     tanh-22      a network, many modes      the same
+    linear-noise regression, noise 0.01     as linear-*, where quadrature over temperatures fails
     trial        a short trial on digits    scores of the training curve from the curve itself
+    trial-linear linear regression          predictive scores and the training of prior and noise
+                                            against closed forms
 
 A row has a value, the true log evidence if there is one, and the interval that must contain the
 value. A Laplace evidence must equal its definition, computed by dense algebra that shares nothing
@@ -18,10 +21,9 @@ import contextlib
 import copy
 import ctypes
 import math
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,25 +36,26 @@ from nas_evidence.auditing_problems import (
     Problem,
     definition,
     early_half,
+    entropy_bound_of_linear,
     exact_ensembles,
+    in_a_box,
     ladder_problem,
     linear_problem,
     logistic_problem,
+    of_single_data,
 )
+from nas_evidence.auditing_rows import AuditRow, Claim, around, judged
+from nas_evidence.auditing_trials import linear_trial_rows, trial_rows
 from nas_evidence.curvature.products import LogJoint
-from nas_evidence.data import load
-from nas_evidence.data.tensors import to_tensors
-from nas_evidence.domains import Frozen
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.jacobian import jacobian
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
 from nas_evidence.evidence.tangent import log_evidence, tangent_of
-from nas_evidence.fixed_keys import SOTL_EPOCHS, SOTL_GAMMA
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.maths.precisions import Precisions
-from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.record import EvidenceEstimate
 from nas_evidence.registry import CURVATURES, SCORES
-from nas_evidence.sampling_plan import ENSEMBLE, EntropyPlan, LadderPlan, SweepPlan
+from nas_evidence.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.conditional import conditional_estimate
 from nas_evidence.scores.full_ggn_slq import evidence_by_products
 from nas_evidence.scores.on_halves import NAMES as ON_HALVES
@@ -61,17 +64,13 @@ from nas_evidence.scores.sample_then_optimise import sample_then_optimise_eviden
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
-from nas_evidence.spec import (
-    ArchitectureSpec,
-    Assignment,
-    DatasetSpec,
-    OnlinePlan,
-    TrainingPlan,
-    derive_seed,
-)
-from nas_evidence.trial import Trial
+from nas_evidence.scores.thermodynamic_box import thermodynamic_box_evidence
+from nas_evidence.spec import derive_seed
 
-SAMPLED = ("stochastic_ggn", "sgd_entropy", "thermodynamic", "temperature_ladder", "sto_lk")
+SAMPLED = (
+    "stochastic_ggn", "sgd_entropy", "thermodynamic", "thermodynamic_box", "temperature_ladder",
+    "sto_lk",
+)  # fmt: skip
 #: A sampled value must be within this many. Errors from six runs are themselves uncertain: with
 #: other seeds about one such row in a hundred would fail by chance.
 STANDARD_ERRORS = 4.0
@@ -79,52 +78,22 @@ _ROUNDING = 1e-8  # relative
 _QUADRATURE = 0.1  # nats, of a ladder with 20 temperatures
 _LADDER = LadderPlan(n_burn_in=100, n_samples=100)
 _SWEEP = SweepPlan(n_nodes=12, n_burn_in=100, n_settle=8, n_samples=20)
+_ENSEMBLES = EnsemblePlan(n_runs=6, n_draws=2, n_chunks=4)
 _N_DRAWS = 8
 
 
-class AuditRow(Frozen):
-    """One estimator on one problem.
-
-    value            of the estimator; nats for evidences
-    truth            log evidence in nats, None if the problem has none
-    bias, spread     value − truth, and the standard error of the value, nats
-    low, high        limits of the value, None for no limit
-    claim            the reason for low and high
-    seconds          of processor time    memory_bytes  peak resident, None if unknown
-    """
-
-    problem: str
-    estimator: str
-    n_parameters: int
-    n_data: int
-    value: float
-    truth: float | None = None
-    truth_error: float | None = None
-    bias: float | None = None
-    spread: float | None = None
-    low: float | None = None
-    high: float | None = None
-    claim: str = ""
-    seconds: float = 0.0
-    memory_bytes: int | None = None
-    holds: bool
-
-
-@dataclass(frozen=True)
-class Claim:
-    """The limits of a value, and the reason for them."""
-
-    text: str = "none: the bias is shown"
-    low: float | None = None
-    high: float | None = None
-
-
-def run_audit(problems: Collection[str] | None = None, *, seed: int = 0) -> list[AuditRow]:
+def run_audit(
+    problems: Collection[str] | None = None,
+    *,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[AuditRow]:
     """Return the rows of the audit; it passes if all of them hold.
 
     Args:
         problems: names in `PROBLEMS`; None for all.
         seed: for data, draws and chains.
+        say: told about each problem when its rows are known.
 
     Raises:
         ValueError: for an unknown problem.
@@ -133,15 +102,39 @@ def run_audit(problems: Collection[str] | None = None, *, seed: int = 0) -> list
     if unknown:
         raise ValueError(f"`problems` must be of {', '.join(PROBLEMS)}, but got {unknown}")
     names = [name for name in PROBLEMS if problems is None or name in problems]
-    return [row for name in names for row in PROBLEMS[name](seed)]
+    rows: list[AuditRow] = []
+    for done, name in enumerate(names, start=1):
+        started = time.perf_counter()
+        found = PROBLEMS[name](seed)
+        missed = sum(not row.holds for row in found)
+        say(
+            f"{done}/{len(names)} {name}: {len(found) - missed} of {len(found)} rows hold, "
+            f"{time.perf_counter() - started:.0f} s"
+        )
+        rows += found
+    return rows
+
+
+def named(name: str) -> tuple[list[str], str | None]:
+    """Return the problems to run for the name of a problem or of an estimator, and that estimator.
+
+    Raises:
+        ValueError: for any other name.
+    """
+    if name in PROBLEMS:
+        return [name], None
+    if name not in SCORES:
+        known = ", ".join(PROBLEMS)
+        raise ValueError(f"{name} is no problem of the audit ({known}) and no estimator.")
+    return list(PROBLEMS), name
 
 
 def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
     """Return the rows of all estimators that need no training."""
     rows = {k: _row(problem, k, partial(_laplace, problem, k, seed)) for k in CURVATURES}
-    judged = [_judged(row, _laplace_claim(problem, rows, kind)) for kind, row in rows.items()]
-    judged += tangent_rows(problem, seed)
-    return judged + _sampled_rows(problem, rows["full_ggn"].value, seed)
+    found = [judged(row, _laplace_claim(problem, rows, kind)) for kind, row in rows.items()]
+    found += tangent_rows(problem, seed)
+    return found + _sampled_rows(problem, rows["full_ggn"].value, seed)
 
 
 def tangent_rows(problem: Problem, seed: int) -> list[AuditRow]:
@@ -152,17 +145,17 @@ def tangent_rows(problem: Problem, seed: int) -> list[AuditRow]:
     """
     full = definition(problem, "full_ggn")
     assert full is not None
-    exact = _around(full, _ROUNDING * abs(full), "closed form of full_ggn")
+    exact = around(full, _ROUNDING * abs(full), "closed form of full_ggn")
     row = _row(problem, "tangent", partial(_tangent, problem, "tangent"))
-    rows = [_judged(row, exact)]
+    rows = [judged(row, exact)]
     if isinstance(problem.model, nn.Linear):
         row = _row(problem, "ntk_init", partial(_tangent, problem, "ntk_init"))
-        rows.append(_judged(row, exact))
+        rows.append(judged(row, exact))
     generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, "full_ggn_slq"))
     row = _row(problem, "full_ggn_slq", partial(_by_products, problem, generator))
     slack = STANDARD_ERRORS * (row.spread or 0.0) + _ROUNDING * abs(full)
-    claim = _around(full, slack, f"{STANDARD_ERRORS:g} errors of full_ggn")
-    return [*rows, _judged(row, claim)]
+    claim = around(full, slack, f"{STANDARD_ERRORS:g} errors of full_ggn")
+    return [*rows, judged(row, claim)]
 
 
 def _tangent(problem: Problem, name: str) -> EvidenceEstimate:
@@ -190,9 +183,9 @@ def half_rows(problem: Problem) -> list[AuditRow]:
     half = early_half(problem)
     late = replace(problem, truth=problem.truth - half.truth)
     slack = _ROUNDING * (abs(problem.truth) + abs(half.truth))
-    claim = _around(late.truth, slack, "closed form")
+    claim = around(late.truth, slack, "closed form")
     return [
-        _judged(_row(late, name, partial(_late_given_early, problem, half, name)), claim)
+        judged(_row(late, name, partial(_late_given_early, problem, half, name)), claim)
         for name in ON_HALVES
     ]
 
@@ -224,11 +217,11 @@ def conditional_rows(problem: Problem, seed: int) -> list[AuditRow]:
             exact = next(r for r in rows if r.estimator == score.approximates)
             slack = STANDARD_ERRORS * (row.spread or 0.0)
             slack += problem.n_parameters / len(half.x)
-            claim = _around(exact.value, slack, f"{STANDARD_ERRORS:g} errors and P / n of exact")
+            claim = around(exact.value, slack, f"{STANDARD_ERRORS:g} errors and P / n of exact")
         elif whole is not None and early is not None:
             slack = _ROUNDING * (abs(whole) + abs(early))
-            claim = _around(whole - early, slack, "closed form of its definition")
-        rows.append(_judged(row, claim))
+            claim = around(whole - early, slack, "closed form of its definition")
+        rows.append(judged(row, claim))
     return rows
 
 
@@ -247,27 +240,24 @@ def _laplace_claim(problem: Problem, rows: Mapping[str, AuditRow], kind: str) ->
         # Noise in the curvature increases the evidence (Jensen), here by less than P / n.
         slack = STANDARD_ERRORS * (rows[kind].spread or 0.0)
         slack += problem.n_parameters / len(problem.x)
-        return _around(
-            rows[exact].value, slack, f"{STANDARD_ERRORS:g} errors and P / n of {exact}"
-        )
+        return around(rows[exact].value, slack, f"{STANDARD_ERRORS:g} errors and P / n of {exact}")
     value = definition(problem, kind)
-    if value is not None:
-        return _around(value, _ROUNDING * abs(value), "closed form of its definition")
-    if kind == "ekfac_ggn":
-        return Claim("at most block_ggn", high=rows["block_ggn"].value + _ROUNDING)
-    return Claim()
+    if value is None:
+        return Claim()
+    return around(value, _ROUNDING * abs(value), "closed form of its definition")
 
 
 def _laplace(problem: Problem, kind: str, seed: int) -> EvidenceEstimate:
-    gaussian = isinstance(problem.likelihood, Gaussian)
+    likelihood = problem.likelihood
+    noise = likelihood.noise_std if isinstance(likelihood, Gaussian) else None
     return estimate_evidence(
         problem.model,
         problem.x,
         problem.y,
-        likelihood="gaussian" if gaussian else "categorical",
+        likelihood="categorical" if noise is None else "gaussian",
         curvature=kind,
         prior_precision=problem.precision,
-        noise_std=NOISE_STD if gaussian else None,
+        noise_std=noise,
         seed=derive_seed(seed, problem.name, kind),
         n_draws=_N_DRAWS,
     )
@@ -281,20 +271,60 @@ def _sampled_rows(problem: Problem, full: float, seed: int) -> list[AuditRow]:
         row = _row(problem, name, partial(call, generator))
         slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, problem.truth_error)
         if name == "stochastic_ggn":
-            claim = Claim("at most full_ggn", high=full + _ROUNDING * abs(full))
+            low = of_single_data(problem) - _ROUNDING * abs(full)
+            text = "between blocks of one datum and full_ggn"
+            claim = Claim(text, low, full + _ROUNDING * abs(full))
         elif name == "sto_lk" and isinstance(problem.likelihood, Gaussian):
-            mean, error = exact_ensembles(problem, ENSEMBLE, generator)
+            mean, error = exact_ensembles(problem, _ENSEMBLES, generator)
             slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, error)
-            claim = _around(mean, slack, f"{STANDARD_ERRORS:g} errors of exact draws")
-        elif name in ("sgd_entropy", "sto_lk"):
+            claim = around(mean, slack, f"{STANDARD_ERRORS:g} errors of exact draws")
+        elif name == "sto_lk":
             claim = Claim("at most the truth, in the mean", high=problem.truth + slack)
+        elif name == "sgd_entropy":
+            claim = _entropy_claim(problem, slack, seed)
         else:
-            claim = _around(problem.truth, slack + _QUADRATURE, f"{STANDARD_ERRORS:g} errors")
+            claim = around(problem.truth, slack + _QUADRATURE, f"{STANDARD_ERRORS:g} errors")
         if name == "thermodynamic" and problem.symmetries > 1:
             low = problem.truth - math.log(problem.symmetries) - slack - _QUADRATURE
             claim = Claim("between one mode and all its copies", low, claim.high)
-        rows.append(_judged(row, claim))
+        rows.append(judged(row, claim))
     return rows
+
+
+def _entropy_claim(problem: Problem, slack: float, seed: int) -> Claim:
+    """Return the limits of the entropy bound: closed form, or full Hessians, and the truth."""
+    plan = _descent(problem)
+    if isinstance(problem.likelihood, Gaussian):
+        best = entropy_bound_of_linear(problem, plan)
+        return Claim(
+            "at most the truth; its expectation in closed form",
+            best - slack - _QUADRATURE, min(best + slack, problem.truth + slack),
+        )  # fmt: skip
+    generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, "whole Hessians"))
+    whole = sgd_entropy_bound(
+        problem.model, problem.x, problem.y, likelihood=problem.likelihood,
+        prior_precision=problem.precision, generator=generator,
+        plan=plan.model_copy(update={"exact": True}),
+    )  # fmt: skip
+    slack = math.hypot(slack, STANDARD_ERRORS * (whole.standard_error or 0.0))
+    entropy = next(term.value for term in whole.terms if term.term == "entropy")
+    sizes = [p.numel() for p in problem.model.parameters()]
+    each = Precisions(problem.precision, sizes).of_each_parameter()
+    lost = float(0.5 * (1 + (2 * math.pi / each).log()).sum()) - entropy
+    # −a − a² is at most a tenth below log(1 − a) for a <= 0.3, the longest step of the plan.
+    return Claim(
+        "at most the truth; a tenth of the lost entropy below full Hessians",
+        whole.value - slack - 0.1 * abs(lost), min(whole.value, problem.truth) + slack,
+    )  # fmt: skip
+
+
+def _descent(problem: Problem) -> EntropyPlan:
+    """Return a plan with steps of 0.3 divided by the largest curvature at most."""
+    phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
+    steepest = float(torch.linalg.eigvalsh(phi.mT @ phi / len(phi))[-1])
+    likelihood = problem.likelihood
+    scale = likelihood.noise_std**2 if isinstance(likelihood, Gaussian) else 1.0
+    return EntropyPlan(learning_rate=0.3 * scale / steepest, n_steps=150, n_seeds=32)
 
 
 def _sampled_calls(
@@ -305,11 +335,9 @@ def _sampled_calls(
         "likelihood": problem.likelihood,
         "prior_precision": problem.precision,
     }
-    # A step of 0.3 divided by the largest curvature, that of the inputs with a bias.
-    phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
-    steepest = float(torch.linalg.eigvalsh(phi.mT @ phi / len(phi))[-1])
-    scale = NOISE_STD**2 if isinstance(problem.likelihood, Gaussian) else 1.0
-    descent = EntropyPlan(learning_rate=0.3 * scale / steepest, n_steps=150, n_seeds=32)
+    descent = _descent(problem)
+    # Neighbours must overlap: their number grows with that of the parameters.
+    ladder = _LADDER if problem.n_parameters < 40 else _LADDER.model_copy(update={"n_nodes": 40})
     return {
         "stochastic_ggn": lambda g: stochastic_lower_bound(
             *given, block_size=block_size, generator=g, **known
@@ -319,68 +347,12 @@ def _sampled_calls(
             *given, generator=g, plan=_SWEEP, **known
         ),
         "temperature_ladder": lambda g: temperature_ladder_evidence(
-            *given, generator=g, plan=_LADDER, **known
+            *given, generator=g, plan=ladder, **known
         ),
-        "sto_lk": lambda g: sample_then_optimise_evidence(*given, generator=g, **known),
+        "sto_lk": lambda g: sample_then_optimise_evidence(
+            *given, generator=g, plan=_ENSEMBLES, **known
+        ),
     }
-
-
-def trial_rows(seed: int) -> list[AuditRow]:
-    """Return the rows of the scores that need training, from a short trial on digits."""
-    names = [name for name in SCORES if name not in (*CURVATURES, *SAMPLED)]
-    assignment = Assignment(
-        trial_id=0,
-        attempt=1,
-        replicate=0,
-        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 4}),
-        dataset=DatasetSpec(name="digits", max_train=60, max_test=20),
-        plan=TrainingPlan(epochs=3, online=OnlinePlan(every=3, curvature="diag_ef")),
-        estimators=tuple(names),
-        seed=seed,
-    )
-    record, seconds = _trained(assignment)
-    losses = [point.train_nll_per_datum for point in record.curve]
-    n_parameters = 64 * 4 + 4 + 4 * 10 + 10
-    weights = [SOTL_GAMMA ** (len(losses) - 1 - t) for t in range(len(losses))]
-    expected = {
-        "sotl": -sum(losses),
-        "sotl_e": -sum(losses[-SOTL_EPOCHS:]),
-        "sotl_ema": -sum(w * loss for w, loss in zip(weights, losses, strict=True)),
-        "prequential_epoch1": -60 * losses[0],
-        "train_nll_per_datum": -losses[-1],
-        "n_parameters": float(n_parameters),
-    }
-    rows = []
-    for name in names:
-        found = record.final_estimate(name)
-        value = math.nan if found is None or not found.valid else found.value
-        if name in expected:
-            exact = expected[name]
-            claim = _around(exact, _ROUNDING * abs(exact), "from the training curve")
-        elif SCORES[name].unit == "fraction":
-            claim = Claim("a fraction", 0.0, 1.0)
-        else:
-            claim = Claim("a log probability of labels", high=0.0)
-        row = AuditRow(
-            problem="trial", estimator=name, n_parameters=n_parameters, n_data=60, value=value,
-            seconds=seconds, holds=True,
-        )  # fmt: skip
-        rows.append(_judged(row, claim))
-    return rows
-
-
-def _trained(assignment: Assignment) -> tuple[TrialRecord, float]:
-    started = time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        tensors = to_tensors(load(assignment.dataset, seed=0), "cpu")
-        trial = Trial.start(assignment, tensors, Path(folder))
-        while trial.status is TrialStatus.RUNNING:
-            trial.advance(assignment.plan.epochs)
-        return trial.finish(), time.process_time() - started
-
-
-def _around(centre: float, tolerance: float, text: str) -> Claim:
-    return Claim(text, centre - tolerance, centre + tolerance)
 
 
 def _row(problem: Problem, name: str, call: Callable[[], EvidenceEstimate]) -> AuditRow:
@@ -405,16 +377,6 @@ def _row(problem: Problem, name: str, call: Callable[[], EvidenceEstimate]) -> A
     )
 
 
-def _judged(row: AuditRow, claim: Claim) -> AuditRow:
-    """Return the row with its claim; a row whose value is not finite never holds."""
-    holds = math.isfinite(row.value)
-    holds = holds and (claim.low is None or row.value >= claim.low)
-    holds = holds and (claim.high is None or row.value <= claim.high)
-    return row.model_copy(
-        update={"low": claim.low, "high": claim.high, "claim": claim.text, "holds": holds}
-    )
-
-
 @contextlib.contextmanager
 def _peak_memory() -> Iterator[list[int]]:
     """Yield a list that on exit holds the growth of the resident set in bytes, on Linux."""
@@ -436,9 +398,30 @@ def _status_bytes(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
 
 
-def _linear(name: str, n_data: int, n_features: int, n_outputs: int, seed: int) -> list[AuditRow]:
-    problem = linear_problem(name, seed, n_data=n_data, n_features=n_features, n_outputs=n_outputs)
-    return rows_of(problem, seed) + conditional_rows(problem, seed) + half_rows(problem)
+def box_rows(problem: Problem, seed: int) -> list[AuditRow]:
+    """Return the row of the uniform prior; far from the walls the integral is Gaussian."""
+    inside = in_a_box(problem)
+    generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, "thermodynamic_box"))
+    row = _row(
+        inside,
+        "thermodynamic_box",
+        lambda: thermodynamic_box_evidence(
+            inside.model, inside.x, inside.y, likelihood=inside.likelihood, generator=generator,
+            plan=_SWEEP,
+        ),
+    )  # fmt: skip
+    slack = STANDARD_ERRORS * (row.spread or 0.0) + _QUADRATURE
+    return [judged(row, around(inside.truth, slack, f"{STANDARD_ERRORS:g} errors"))]
+
+
+def _linear(
+    name: str, n_data: int, n_features: int, n_outputs: int, seed: int, noise: float = NOISE_STD
+) -> list[AuditRow]:
+    problem = linear_problem(
+        name, seed, n_data=n_data, n_features=n_features, n_outputs=n_outputs, noise_std=noise
+    )
+    rows = rows_of(problem, seed) + conditional_rows(problem, seed) + half_rows(problem)
+    return rows + (box_rows(problem, seed) if n_outputs == 1 else [])
 
 
 def _softmax(seed: int) -> list[AuditRow]:
@@ -458,8 +441,10 @@ PROBLEMS: dict[str, Callable[[int], list[AuditRow]]] = {
     "linear-3": partial(_linear, "linear-3", 12, 2, 1),
     "linear-12": partial(_linear, "linear-12", 40, 5, 2),
     "linear-63": partial(_linear, "linear-63", 60, 20, 3),
+    "linear-noise": partial(_linear, "linear-noise", 12, 2, 1, noise=0.01),
     "logistic-2": lambda seed: rows_of(logistic_problem("logistic-2", seed), seed),
     "softmax-15": _softmax,
     "tanh-22": _tanh,
-    "trial": trial_rows,
+    "trial": partial(trial_rows, sampled=SAMPLED),
+    "trial-linear": partial(linear_trial_rows, sampled=SAMPLED),
 }

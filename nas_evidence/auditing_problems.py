@@ -9,7 +9,7 @@ they must have.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,10 @@ from nas_evidence.evidence.linear import log_evidence_of_linear, mode_of_linear
 from nas_evidence.evidence.network_density import network_density
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.registry import CURVATURES
-from nas_evidence.sampling_plan import EnsemblePlan, LadderPlan
+from nas_evidence.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan
 from nas_evidence.scores.sample_then_optimise import chunk_ends
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
+from nas_evidence.scores.thermodynamic_box import log_prior_volume
 from nas_evidence.spec import derive_seed
 
 NOISE_STD = 0.5
@@ -49,7 +50,13 @@ class Problem:
 
 
 def linear_problem(
-    name: str, seed: int, *, n_data: int, n_features: int, n_outputs: int
+    name: str,
+    seed: int,
+    *,
+    n_data: int,
+    n_features: int,
+    n_outputs: int,
+    noise_std: float = NOISE_STD,
 ) -> Problem:
     """Return linear regression at its mode with the exact evidence."""
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
@@ -59,26 +66,31 @@ def linear_problem(
     shape = (n_features + 1, n_outputs)
     w = torch.randn(shape, dtype=torch.float64, generator=generator) / spread.sqrt()[:, None]
     noise = torch.randn(n_data, n_outputs, dtype=torch.float64, generator=generator)
-    return _regression(name, x, phi @ w + NOISE_STD * noise)
+    return _regression(name, x, phi @ w + noise_std * noise, noise_std)
 
 
 def early_half(problem: Problem) -> Problem:
     """Return the linear regression on the first half of the data, at its own mode."""
     n = len(problem.x) // 2
-    return _regression(problem.name, problem.x[:n], problem.y[:n])
+    return _regression(problem.name, problem.x[:n], problem.y[:n], _noise_of(problem))
 
 
-def _regression(name: str, x: Tensor, y: Tensor) -> Problem:
+def _noise_of(problem: Problem) -> float:
+    assert isinstance(problem.likelihood, Gaussian)
+    return problem.likelihood.noise_std
+
+
+def _regression(name: str, x: Tensor, y: Tensor, noise_std: float) -> Problem:
     precision = torch.tensor([1.0, 4.0], dtype=torch.float64)  # of weight and bias
     phi = torch.cat([x, torch.ones_like(x[:, :1])], 1)
     each = precision[[0] * x.shape[1] + [1]]
-    mode = mode_of_linear(phi, y, prior_precision=each, noise_std=NOISE_STD)
+    mode = mode_of_linear(phi, y, prior_precision=each, noise_std=noise_std)
     model = nn.Linear(x.shape[1], y.shape[1]).double()
     with torch.no_grad():
         model.weight.copy_(mode[:-1].T)
         model.bias.copy_(mode[-1])
-    truth = log_evidence_of_linear(phi, y, prior_precision=each, noise_std=NOISE_STD)
-    return Problem(name, model, x, y, Gaussian(NOISE_STD), precision, truth)
+    truth = log_evidence_of_linear(phi, y, prior_precision=each, noise_std=noise_std)
+    return Problem(name, model, x, y, Gaussian(noise_std), precision, truth)
 
 
 def exact_ensembles(
@@ -88,6 +100,8 @@ def exact_ensembles(
 
     Members are drawn from the posteriors in closed form, in the chunks that `sto_lk` has.
     """
+    assert isinstance(problem.likelihood, Gaussian)
+    noise = problem.likelihood.noise_std
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
     each = problem.precision[[0] * problem.x.shape[1] + [1]]
     ends, values = chunk_ends(len(phi), plan.n_chunks), []
@@ -96,8 +110,8 @@ def exact_ensembles(
         x, y, start, total = phi[order], problem.y[order], 0, 0.0
         for end in ends:
             seen, new, targets = x[:start], x[start:end], y[start:end]
-            mean = mode_of_linear(seen, y[:start], prior_precision=each, noise_std=NOISE_STD)
-            root = torch.linalg.cholesky(seen.mT @ seen / NOISE_STD**2 + torch.diag(each))
+            mean = mode_of_linear(seen, y[:start], prior_precision=each, noise_std=noise)
+            root = torch.linalg.cholesky(seen.mT @ seen / noise**2 + torch.diag(each))
             shape = (plan.n_draws, *mean.shape)
             normal = torch.randn(shape, dtype=torch.float64, generator=generator)
             weights = mean + torch.linalg.solve_triangular(root.mT, normal, upper=True)
@@ -110,10 +124,10 @@ def exact_ensembles(
 
 
 def definition(problem: Problem, kind: str) -> float | None:
-    """Return the Laplace evidence in nats by dense algebra, None if that needs layer rules.
+    """Return the Laplace evidence in nats by dense algebra, None if that needs other layer rules.
 
     Jacobians, gradients and Hessians of the outputs come from autograd, without
-    `nas_evidence.curvature`. Kronecker kinds are supported for a single linear layer only.
+    `nas_evidence.curvature`. Kronecker kinds are supported for linear layers only.
     """
     model, x, y = problem.model, problem.x, problem.y
     sizes = [p.numel() for p in model.parameters()]
@@ -137,10 +151,18 @@ def definition(problem: Problem, kind: str) -> float | None:
     elif form.structure != "full":
         matrix = matrix * (tensor[:, None] == tensor)
     if form.structure in ("kronecker", "eigen_corrected"):
-        if not isinstance(model, nn.Linear):
+        inner = _inputs_of_layers(model, x)
+        if inner is None:
             return None
-        weight = slice(0, sizes[0])
-        matrix[weight, weight] = _kronecker(kind, outer, x.mT @ x / len(x), matrix[weight, weight])
+        start = 0
+        for a, with_bias in inner:
+            weight = slice(start, start + a.shape[1] * a.shape[2])
+            units = slice(weight.stop, weight.stop + a.shape[2] * with_bias)
+            # The block of a bias is that of the layer's outputs, which is B.
+            b = matrix[units, units].clone() if with_bias else outer
+            moment = a[:, :, 0].mT @ a[:, :, 0] / len(x)
+            matrix[weight, weight] = _kronecker(kind, b, moment, matrix[weight, weight])
+            start = units.stop
     delta = problem.precision[tensor]
     theta = torch.cat([p.detach().flatten() for p in model.parameters()])
     ratio = torch.linalg.slogdet(torch.eye(len(delta)).double() + matrix / delta)[1]
@@ -152,6 +174,94 @@ def _jacobian(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     parts = jacrev(lambda p: functional_call(model, p, (x,)))(parameters)
     return torch.cat([part.flatten(2) for part in parts.values()], 2), model(x).detach()
+
+
+def _inputs_of_layers(model: nn.Module, x: Tensor) -> list[tuple[Tensor, bool]] | None:
+    """Return inputs, repeated for each unit [n, d, units], and whether there is a bias.
+
+    None if there is any layer with parameters but linear ones in a row.
+    """
+    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    found, here = [], x
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            repeated = here.detach()[:, :, None].expand(-1, -1, layer.out_features)
+            found.append((repeated, layer.bias is not None))
+        elif any(True for _ in layer.parameters()):
+            return None
+        here = layer(here)
+    return found
+
+
+def of_single_data(problem: Problem) -> float:
+    """Return the Gauss-Newton evidence in nats with a block of its own for each datum.
+
+    Blocks of more data give at least as much (Fischer), all data in one block give `full_ggn`.
+    """
+    full = definition(problem, "full_ggn")
+    assert full is not None
+    jacobian, outputs = _jacobian(problem.model, problem.x)
+
+    def log_p(f: Tensor, target: Tensor) -> Tensor:
+        return problem.likelihood.log_likelihood(f[None], target[None])
+
+    hessian = -vmap(jacrev(jacrev(log_p)))(outputs, problem.y)
+    sizes = [p.numel() for p in problem.model.parameters()]
+    delta = problem.precision.repeat_interleave(torch.tensor(sizes))
+    kernel = torch.einsum("ncp,p,ndp->ncd", jacobian, 1 / delta, jacobian)
+    eye = torch.eye(kernel.shape[1], dtype=torch.float64)
+    blocks = torch.linalg.slogdet(eye + kernel @ hessian)[1].sum()
+    ggn = torch.einsum("ncp,ncd,ndq->pq", jacobian, hessian, jacobian)
+    whole = torch.linalg.slogdet(torch.eye(len(delta)).double() + ggn / delta)[1]
+    return full - 0.5 * float(blocks - whole)
+
+
+def entropy_bound_of_linear(problem: Problem, plan: EntropyPlan) -> float:
+    """Return the largest expectation over steps of the one-product entropy bound, nats.
+
+    θ_t is Gaussian: mean m − A^t m and covariance A^t diag(δ)⁻¹ A^t with A = I − α K, for the
+    minimum m and Hessian K of the negative log likelihood; S_t = S_0 − t tr(α K + α² K²).
+    """
+    noise, n = _noise_of(problem), len(problem.x)
+    phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
+    delta = problem.precision[[0] * problem.x.shape[1] + [1]]
+    k = phi.mT @ phi / noise**2
+    minimum = torch.linalg.lstsq(phi, problem.y).solution  # [d + 1, C]
+    best = problem.likelihood.log_likelihood(phi @ minimum, problem.y)
+    scaled = plan.learning_rate / n * k
+    a = torch.eye(len(k)).to(k) - scaled
+    outputs = problem.y.shape[1]
+    entropy = outputs * 0.5 * (1 + (2 * math.pi / delta).log()).sum()
+    lost = outputs * (scaled.trace() + (scaled @ scaled).trace())
+    power, bounds = torch.eye(len(k)).to(k), []
+    for t in range(plan.n_steps + 1):
+        covariance = power @ torch.diag(1 / delta) @ power.mT
+        gap, mean = power @ minimum, minimum - power @ minimum
+        nll = 0.5 * ((gap * (k @ gap)).sum() + outputs * (k @ covariance).trace())
+        moments = mean.square().sum(1) + outputs * covariance.diagonal()
+        log_prior = 0.5 * (outputs * (delta / (2 * math.pi)).log() - delta * moments).sum()
+        bounds.append(float(best - nll + log_prior + entropy - t * lost))
+        power = a @ power
+    return max(bounds)
+
+
+def in_a_box(problem: Problem) -> Problem:
+    """Return linear regression at its best fit, whose truth is for the prior of `half_widths`.
+
+    The walls must be far from the fit: the integral is over all parameters.
+    """
+    noise = _noise_of(problem)
+    phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
+    k = phi.mT @ phi / noise**2
+    minimum = torch.linalg.lstsq(phi, problem.y).solution
+    model = nn.Linear(problem.x.shape[1], problem.y.shape[1]).double()
+    with torch.no_grad():
+        model.weight.copy_(minimum[:-1].mT)
+        model.bias.copy_(minimum[-1])
+    best = float(problem.likelihood.log_likelihood(phi @ minimum, problem.y))
+    log_det = float(torch.linalg.slogdet(k / (2 * math.pi))[1])
+    truth = best - 0.5 * problem.y.shape[1] * log_det - log_prior_volume(model)
+    return replace(problem, model=model, truth=truth)
 
 
 def _kronecker(kind: str, outer: Tensor, inner: Tensor, block: Tensor) -> Tensor:

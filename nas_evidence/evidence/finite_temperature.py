@@ -18,7 +18,7 @@ from nas_evidence.maths.hmc import Path, Replicas, Tuning, exchange, hmc_step, r
 from nas_evidence.sampling_plan import HeatPlan
 
 _N_BLOCKS = 8  # of successive samples, whose spread gives errors
-_FIRST_STEP = 1e-2
+_FIRST_STEP = 0.1
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ def at_finite_temperature(
     test_loss: Callable[[Tensor], Tensor],
     plan: HeatPlan,
     generator: torch.Generator,
+    scale: Tensor | None = None,
 ) -> Tempered:
     """Return samples of training energy and test loss at every temperature.
 
@@ -90,6 +91,7 @@ def at_finite_temperature(
         test_loss: of positions [K, P], mean over test data [K].
         plan: of temperatures and lengths.
         generator: of random numbers.
+        scale: relative size of steps of each parameter [P]; None for 1.
     """
     kelvin = temperatures(plan).to(start)
     betas = 1 / kelvin
@@ -108,7 +110,9 @@ def at_finite_temperature(
         replicas_at(path, start),
         betas=betas,
         tuning=Tuning(
-            _FIRST_STEP * kelvin.sqrt().clamp(max=1), torch.ones_like(start), plan.n_leapfrog
+            _FIRST_STEP * kelvin.sqrt().clamp(max=1),
+            torch.ones_like(start) if scale is None else scale.expand_as(start),
+            plan.n_leapfrog,
         ),
         n_trajectories=plan.n_burn_in,
         generator=generator,

@@ -122,9 +122,25 @@ def leapfrog(
     here = start
     for _ in range(n_steps):
         momenta = momenta + 0.5 * move * (here.base_gradient + betas[:, None] * here.tilt_gradient)
-        here = replicas_at(path, here.positions + move * momenta)
+        positions = here.positions + move * momenta
+        if path.half_width is not None:
+            positions, momenta = _reflected(positions, momenta, path.half_width)
+        here = replicas_at(path, positions)
         momenta = momenta + 0.5 * move * (here.base_gradient + betas[:, None] * here.tilt_gradient)
     return here, momenta
+
+
+def _reflected(positions: Tensor, momenta: Tensor, half_width: Tensor) -> tuple[Tensor, Tensor]:
+    """Return positions [R, P] folded into the box, with momenta turned at each wall.
+
+    A drift with walls keeps volume and can be reversed (Neal 2011, 5.1). Without them a trajectory
+    that leaves the box must be rejected, and with P walls the steps become as short as 1 / P.
+    """
+    phase = (positions + half_width) % (4 * half_width)
+    turned = phase >= 2 * half_width
+    inside = torch.where(turned, 3 * half_width - phase, phase - half_width)
+    # Rounding must not leave a position outside.
+    return inside.clamp(-half_width, half_width), torch.where(turned, -momenta, momenta)
 
 
 def hmc_step(
@@ -132,7 +148,7 @@ def hmc_step(
 ) -> tuple[Replicas, Tensor]:
     """Return the replicas after one trajectory, and the acceptance probability of each [R].
 
-    A trajectory that ends outside the box, or where a density is NaN, is rejected.
+    A trajectory that ends where a density is NaN is rejected.
     """
     momenta = _normal(state.positions, generator)
     factor = 1 + _JITTER * (2 * _uniform(state.base, generator) - 1)

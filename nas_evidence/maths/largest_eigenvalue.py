@@ -70,7 +70,8 @@ def _relative_gap(size: int, steps: int) -> float:
     Raises:
         ValueError: if ε >= ½.
     """
-    epsilon: float = (math.log(1.648 * size**0.5 / _FAILURE) / (2 * steps - 1)) ** 2
+    root = math.log(1.648 * math.sqrt(size) / _FAILURE) / (2 * steps - 1)
+    epsilon = root * root
     if epsilon >= 0.5:
         raise ValueError(f"`n_steps` must be larger for {size} parameters, but got {steps}")
     return epsilon / (1 - 2 * epsilon)
@@ -89,7 +90,8 @@ def _unit(vector: Tensor, basis: list[Tensor], generator: torch.Generator) -> Te
             for known in basis:
                 fresh = fresh - known * (known * fresh).sum(1, keepdim=True)
         vector = torch.where(spent, fresh, vector)
-    return vector / vector.norm(dim=1, keepdim=True)
+    unit: Tensor = vector / vector.norm(dim=1, keepdim=True)
+    return unit
 
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -114,6 +114,7 @@ def descend(
     prior_precision: Tensor,
     plan: EntropyPlan,
     generator: torch.Generator,
+    watch: Callable[[int, Tensor], None] = lambda step, positions: None,
 ) -> EntropyCurve:
     """Return log joint and entropy along `plan.n_seeds` independent descents.
 
@@ -124,6 +125,7 @@ def descend(
         prior_precision: δ [P]; the draws start from N(0, diag(δ)⁻¹).
         plan: of the descent.
         generator: on the device of the precision.
+        watch: told t and the positions θ_t [R, P] of each checkpoint.
     """
     n_data, like = len(inputs), prior_precision
     batch_size = min(plan.batch_size or n_data, n_data)
@@ -145,6 +147,7 @@ def descend(
     for t in range(plan.n_steps + 1):
         if t % stride == 0:
             steps.append(t)
+            watch(t, theta.detach())
             joints.append((energy(theta) + prior(theta)[0]).detach())
             entropies.append(entropy.detach())
             if plan.stop and _has_passed_the_maximum(torch.stack(joints) + torch.stack(entropies)):

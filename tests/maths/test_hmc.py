@@ -156,6 +156,41 @@ def test_a_box_cuts_the_density_off(generator: torch.Generator) -> None:
     assert means.std() / 60**0.5 < 0.01
 
 
+def test_a_trajectory_that_meets_walls_keeps_its_energy_and_runs_backwards(
+    generator: torch.Generator,
+) -> None:
+    """Some walls are met several times in one step."""
+    box = torch.tensor([0.4, 1.0, 0.1], dtype=torch.float64)
+    path = Path(differentiable(lambda w: -0.5 * w.square().sum(1)), flat, box)
+    draws = 2 * torch.rand(6, 3, dtype=torch.float64, generator=generator) - 1
+    start = replicas_at(path, draws * box)
+    momenta = 3 * torch.randn(6, 3, dtype=torch.float64, generator=generator)
+    given = {"betas": torch.zeros(6).double(), "n_steps": 40}
+    move = torch.full((6, 3), 0.05, dtype=torch.float64)
+    there, final = leapfrog(path, start, momenta, move=move, **given)
+    assert bool((there.positions.abs() <= box).all())
+    back, first = leapfrog(path, there, -final, move=move, **given)
+    torch.testing.assert_close(back.positions, start.positions, rtol=0, atol=1e-9)
+    torch.testing.assert_close(-first, momenta, rtol=0, atol=1e-9)
+    before = -start.base + 0.5 * momenta.square().sum(1)
+    after = -there.base + 0.5 * final.square().sum(1)
+    torch.testing.assert_close(after, before, rtol=0.1, atol=0)
+
+
+def test_a_uniform_box_of_many_dimensions_is_crossed(generator: torch.Generator) -> None:
+    """From its centre, 400 dimensions: the spread is that of the uniform, within 5 errors."""
+    box = torch.full((400,), 2.0, dtype=torch.float64)
+    path = Path(flat, flat, box)
+    betas = torch.zeros(8, dtype=torch.float64)
+    state = replicas_at(path, torch.zeros(8, 400, dtype=torch.float64))
+    tuning = Tuning(torch.full((8,), 0.7).double(), torch.ones(8, 400).double(), 5)
+    for _ in range(20):
+        state, probability = hmc_step(path, state, betas=betas, tuning=tuning, generator=generator)
+        assert float(probability.min()) == pytest.approx(1.0)
+    squares = state.positions.square().mean(1) / (4 / 3)
+    assert abs(float(squares.mean()) - 1) < 5 * float(squares.std()) / 8**0.5
+
+
 def test_swaps_stay_within_a_ladder_and_move_whole_replicas(generator: torch.Generator) -> None:
     path = quartic()
     state = replicas_at(path, torch.randn(12, 2, dtype=torch.float64, generator=generator))

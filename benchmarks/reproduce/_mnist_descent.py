@@ -1,0 +1,172 @@
+"""MNIST by plain descent with its entropy, one draw, for Figs. 4 and 5 of Duvenaud et al. 2016.
+
+    784-h-10 of tanh units, 50,000 images, gradients of N/M Σ_batch nll, steps of α = rate / N
+    L_t = log p(D, θ_t) + S_t          S by one Hessian product per step (scores/sgd_entropy.py)
+
+float32 on as many threads as torch has; sums over the data in float64.
+"""
+
+import gzip
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from nas_evidence.maths.largest_eigenvalue import largest_eigenvalue
+from nas_evidence.scores.sgd_entropy import one_product_bound
+
+N_TRAIN = 50_000
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images [n, 784] in 0..1 with their labels [n]."""
+
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+
+def mnist(data: Path) -> Images:
+    """Return the first 50,000 training images and all test images."""
+    folder = data / "MNIST" / "raw"
+
+    def read(name: str, offset: int) -> np.ndarray:
+        with gzip.open(folder / f"{name}-ubyte.gz") as file:
+            return np.frombuffer(file.read(), np.uint8, offset=offset)
+
+    def images(name: str) -> Tensor:
+        return torch.tensor(read(name, 16).reshape(-1, 784), dtype=torch.float32) / 255
+
+    x, y = images("train-images-idx3"), torch.tensor(read("train-labels-idx1", 8)).long()
+    x_test, y_test = images("t10k-images-idx3"), torch.tensor(read("t10k-labels-idx1", 8)).long()
+    return Images(x[:N_TRAIN], y[:N_TRAIN], x_test, y_test)
+
+
+@dataclass
+class Descent:
+    """What a descent had at its checkpoints, all per training datum but `error`, in nats.
+
+    largest  upper limit of the largest eigenvalue of α H
+    """
+
+    n_parameters: int
+    steps: list[int] = field(default_factory=list)
+    bound: list[float] = field(default_factory=list)
+    train: list[float] = field(default_factory=list)
+    test: list[float] = field(default_factory=list)
+    error: list[float] = field(default_factory=list)
+    largest: float = 0.0
+
+    @property
+    def best(self) -> int:
+        """Return the checkpoint of the best bound."""
+        return int(np.argmax(self.bound))
+
+
+def descended(
+    images: Images,
+    width: int,
+    *,
+    spreads: tuple[float, float],
+    rate: float,
+    n_steps: int,
+    batch_size: int,
+    threshold: float = 0.0,
+    seed: int = 0,
+) -> Descent:
+    """Return the bound, likelihoods and test error along one descent.
+
+    Args:
+        images: the data.
+        width: hidden units.
+        spreads: standard deviation of first weights and biases in the first and second layer.
+        rate: α N.
+        n_steps: of descent.
+        batch_size: M.
+        threshold: g0 of the entropy-friendly step, in units of the summed gradient; 0 for none.
+        seed: of draw, batches and probes.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(784, width), (width,), (width, 10), (10,)]
+    scale = [spreads[0], spreads[0], spreads[1], spreads[1]]
+    theta = [
+        s * torch.randn(shape, generator=generator) for shape, s in zip(shapes, scale, strict=True)
+    ]
+    n = len(images.x)
+    n_parameters = sum(p.numel() for p in theta)
+    entropy = sum(
+        p.numel() * (0.5 * (1 + math.log(2 * math.pi)) + math.log(s))
+        for p, s in zip(theta, scale, strict=True)
+    )
+    found, alpha = Descent(n_parameters), rate / n
+    checkpoints = {round(n_steps * f) for f in (0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1)}
+    for t in range(n_steps + 1):
+        rows = torch.randint(0, n, (batch_size,), generator=generator)
+        gradient, product = _local(theta, images.x[rows], images.y[rows], n / batch_size)
+        flat = torch.cat([g.detach().flatten() for g in gradient])
+        squash = (flat / threshold).tanh() if threshold else torch.ones_like(flat)
+        root = squash.abs()
+        if t in checkpoints:
+            _note(found, t, theta, scale, images, entropy)
+        if t in (0, n_steps // 10, n_steps):
+            upper = largest_eigenvalue(
+                lambda v: (alpha * root * product(root * v[0]))[None],  # noqa: B023
+                flat[None], generator=generator,
+            )[1]  # fmt: skip
+            found.largest = max(found.largest, float(upper))
+        if t == n_steps:
+            break
+        probe = torch.randint(0, 2, flat.shape, generator=generator).float() * 2 - 1
+        entropy += float(one_product_bound(lambda u: alpha * product(u), probe, root)[0])  # noqa: B023
+        kept = flat - threshold * squash if threshold else flat
+        parts = kept.split([p.numel() for p in theta])
+        theta = [p - alpha * g.view_as(p) for p, g in zip(theta, parts, strict=True)]
+    return found
+
+
+def _outputs(theta: list[Tensor], x: Tensor) -> Tensor:
+    return torch.tanh(x @ theta[0] + theta[1]) @ theta[2] + theta[3]
+
+
+def _local(
+    theta: list[Tensor], x: Tensor, y: Tensor, factor: float
+) -> tuple[Sequence[Tensor], Callable[[Tensor], Tensor]]:
+    """Return the gradient of the scaled loss and its Hessian product of flat vectors."""
+    leaves = [p.detach().requires_grad_(True) for p in theta]
+    loss = factor * cross_entropy(_outputs(leaves, x), y, reduction="sum")
+    gradient = torch.autograd.grad(loss, leaves, create_graph=True)
+
+    def product(u: Tensor) -> Tensor:
+        parts = u.split([p.numel() for p in leaves])
+        pairs = zip(gradient, parts, strict=True)
+        inner = torch.stack([(g * v.view_as(g)).sum() for g, v in pairs]).sum()
+        image = torch.autograd.grad(inner, leaves, retain_graph=True)
+        return torch.cat([g.flatten() for g in image])
+
+    return gradient, product
+
+
+@torch.no_grad()
+def _note(
+    found: Descent, t: int, theta: list[Tensor], scale: list[float], images: Images, entropy: float
+) -> None:
+    n = len(images.x)
+    nll = cross_entropy(_outputs(theta, images.x), images.y, reduction="none").double().sum()
+    outputs = _outputs(theta, images.x_test)
+    log_prior = sum(
+        float(-0.5 * (p.double() / s).square().sum())
+        - p.numel() * (0.5 * math.log(2 * math.pi) + math.log(s))
+        for p, s in zip(theta, scale, strict=True)
+    )
+    found.steps.append(t)
+    found.bound.append((float(-nll) + log_prior + entropy) / n)
+    found.train.append(float(-nll) / n)
+    found.test.append(-float(cross_entropy(outputs, images.y_test)))
+    found.error.append(float((outputs.argmax(1) != images.y_test).double().mean()))
