@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
 check test: export RAY_AUTH_MODE := disabled
 
-.PHONY: help demo check test oracles bench clean
+.PHONY: help demo check test oracles bench docs clean
 help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
@@ -37,5 +37,9 @@ oracles: $(VENV)/installed-test  ## our curvature against laplace-torch, BackPAC
 bench: $(VENV)/installed-test  ## measure (DATA_ROOT=folder of the data sets); prints tables
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(DATA_ROOT) || exit 1; done
 
+docs: $(VENV)/installed  ## the documentation site, in site/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
+
 clean:           ## remove the environment and all runs
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs site

@@ -1,15 +1,17 @@
 """Kill everything that a study needs, again and again; compare every table bit by bit.
 
-    python benchmarks/chaos.py --real 20 --simulated 800 --to benchmarks/results/chaos.json
+    python benchmarks/chaos.py --real 200 --simulated 800 --minutes 5 --home DIR --to FILE.json
 
-Real kills (SIGKILL) hit the command line with Ray on this machine: the driver, a worker, the
-raylet, Ray's agents, or all of Ray at once (the node). Simulated ones hit a driver, in a process
-of its own, at a random step between two writes (`storage/faults.py`); between two drivers the
-database is sometimes deleted or a table torn.
+Real kills (SIGKILL) hit the command line with Ray on this machine: `real_kills.py`. Simulated ones
+hit a driver, in a process of its own, at a random step between two writes (`storage/faults.py`);
+between two drivers the database is sometimes deleted or a table torn.
 
 A study is plain, pruned, replicated, raced, or stored at a URI; all are asked in batches, because
 only then proposals do not depend on time. It ends undisturbed first. Every table of the disturbed
 study must then equal that one in every column but attempts, durations and versions.
+
+The result is written after each study, and the same command goes on from it until the numbers are
+reached: `--minutes` is the length of one piece. `--home` keeps the undisturbed studies in between.
 """
 
 import argparse
@@ -20,7 +22,6 @@ import platform
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,11 +36,13 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 
 import numpy as np
 import pandas as pd
+from real_kills import disturbed, undisturbed
 
 from nas_evidence import __version__
 from nas_evidence.api.running import Silent
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import open_store
+from nas_evidence.files import write_whole
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.faults import ARROWS
 from nas_evidence.storage.study_folder import locked, open_study
@@ -48,43 +51,9 @@ from nas_evidence.workers.learning_curves import synthetic
 from nas_evidence.workers.simulated import SimulatedExecutor
 
 KINDS = ("plain", "pruned", "replicated", "raced", "stored")
-TARGETS = ("driver", "worker", "raylet", "agent", "node")
-#: Most kills of one study, so that each ends.
+#: Most simulated kills of one study, so that each ends.
 MOST_KILLS = 6
-STUDY = """\
-name = "chaos"
-n_trials = 6
-objective = "diag_ef"
-estimators = ["diag_ef"]
-scheduling = "batch"
-batch = 3
-replicates = {replicates}
-finalists = {finalists}
-[dataset]
-name = "npz"
-path = "{data}"
-[family.mlp]
-width = {{low = 4, high = 16, log = true}}
-depth = 1
-[plan]
-epochs = 60
-batch_size = 16
-[plan.online]
-every = 10
-curvature = "diag_ef"
-[sampler]
-startup_per_family = 2
-[pruning]
-rule = "{rule}"
-first_epoch = 20
-reduction = 2
-startup_trials = 2
-[race]
-trials = 4
-[retries]
-crashes = "unlimited"
-machine_losses = "unlimited"
-"""
+Result = dict[str, Any]
 
 
 def tables_of(place: str) -> dict[str, pd.DataFrame]:
@@ -105,9 +74,6 @@ def differing(place: str, calm: str) -> list[str]:
     """Return the tables of two studies that differ in any bit."""
     one, other = tables_of(place), tables_of(calm)
     return [name for name in TABLES if not one[name].equals(other[name])]
-
-
-# --- simulated
 
 
 def simulated_study(kind: str) -> StudySpec:
@@ -175,199 +141,133 @@ def damage(folder: Path, chance: random.Random) -> str:
     return what if what != "table" or files else ""
 
 
-def simulated(n_kills: int, seconds: float, home: Path, seed: int) -> dict[str, Any]:
-    """Kill simulated studies; return counts."""
-    chance, kills, damages = random.Random(seed), Counter[str](), Counter[str]()
-    studies, different, failed = Counter[str](), list[str](), list[str]()
-    end = time.monotonic() + seconds
-    while kills.total() < n_kills and time.monotonic() < end:
-        kind = KINDS[studies.total() % len(KINDS)]
-        study, calm, folder = simulated_study(kind), home / f"calm-{kind}", home / "s"
-        if not calm.exists():
-            assert forked(study, str(calm), 0, "") == 0
-        place = f"file://{folder}" if kind == "stored" else str(folder)
-        for _ in range(MOST_KILLS):
-            arrow = chance.choice(ARROWS)
-            crash_at = f"{arrow}:{chance.randrange(1, 12)}"
-            code = forked(study, place, chance.randrange(1000), crash_at)
-            if code == -signal.SIGKILL:
-                kills[f"{kind}: {arrow}"] += 1
-                if what := damage(folder, chance):
-                    damages[what] += 1
-            else:
-                if code != 0:
-                    failed.append(f"{kind} {crash_at}: exit code {code}")
-                break
-        if (code := forked(study, place, 0, "")) != 0:
-            failed.append(f"{kind}, last run: exit code {code}")
-        elif wrong := differing(place, str(calm)):
-            different.append(f"{kind}: {', '.join(wrong)}")
-        studies[kind] += 1
-        shutil.rmtree(folder, ignore_errors=True)
-    by_kind = Counter[str]()
-    for name, count in kills.items():
-        by_kind[name.partition(":")[0]] += count
-    return {
-        "kills": kills.total(),
-        "kills_by_kind": dict(by_kind),
-        "damages_between_drivers": dict(damages),
-        "studies": dict(studies),
-        "tables_that_differ": different,
-        "failures": failed,
-    }
+def simulated(kind: str, home: Path, chance: random.Random) -> Result:
+    """Kill one simulated study until it ends; return what happened to it."""
+    kills, damages, failed = Counter[str](), Counter[str](), list[str]()
+    study, calm, folder = simulated_study(kind), home / f"calm-{kind}", home / "s"
+    if "alembic.script" not in sys.modules:  # imported here, not again in each process
+        with tempfile.TemporaryDirectory() as passing:
+            drive(study, passing, 0)
+    if not calm.exists():
+        assert forked(study, str(home / "s"), 0, "") == 0
+        folder.rename(calm)
+    place = f"file://{folder}" if kind == "stored" else str(folder)
+    for _ in range(MOST_KILLS):
+        arrow = chance.choice(ARROWS)
+        crash_at = f"{arrow}:{chance.randrange(1, 12)}"
+        code = forked(study, place, chance.randrange(1000), crash_at)
+        if code == -signal.SIGKILL:
+            kills[f"{kind}: {arrow}"] += 1
+            damages[damage(folder, chance)] += 1
+        else:
+            if code != 0:
+                failed.append(f"{kind} {crash_at}: exit code {code}")
+            break
+    if (code := forked(study, place, 0, "")) != 0:
+        failed.append(f"{kind}, last run: exit code {code}")
+    return {"kills": kills, "damages": damages, "failures": failed, "place": place, "calm": calm}
 
 
-# --- real
+def real(kind: str, home: Path, chance: random.Random, end: float) -> Result:
+    """Kill one real study until it ends; return what happened to it."""
+    calm, folder = undisturbed(kind, home), home / "real"
+    place = f"file://{folder}" if kind == "stored" else str(folder)
+    kills, failed = disturbed(kind, place, folder, home, chance=chance, end=end)
+    return {"kills": kills, "damages": {}, "failures": failed, "place": place, "calm": calm}
 
 
-def command(*words: object) -> list[str]:
-    """Return a command line of nas-evidence."""
-    return [sys.executable, "-m", "nas_evidence", *map(str, words)]
+def piece(part: str, so_far: Result, home: Path, *, n_kills: int, seed: int, end: float) -> bool:
+    """Disturb the next study and add it to the result of a part; False if there is none."""
+    number = sum(so_far["studies"].values())
+    if sum(so_far["kills"].values()) >= n_kills or time.monotonic() > end:
+        return False
+    kind, chance = KINDS[number % len(KINDS)], random.Random(f"{seed}-{part}-{number}")
+    is_real = part == "real"
+    shutil.rmtree(home / ("real" if is_real else "s"), ignore_errors=True)
+    found = real(kind, home, chance, end) if is_real else simulated(kind, home, chance)
+    for key in ("kills", "damages"):
+        for name, count in found[key].items():
+            if name:
+                so_far[key][name] = so_far[key].get(name, 0) + count
+    so_far["failures"] += found["failures"]
+    if not found["failures"] and (wrong := differing(found["place"], str(found["calm"]))):
+        so_far["tables_that_differ"].append(f"{kind}, study {number}: {', '.join(wrong)}")
+    so_far["studies"][kind] = so_far["studies"].get(kind, 0) + 1
+    return True
 
 
-def below(root: int) -> dict[int, str]:
-    """Return the processes below one: pid -> command."""
-    found: dict[int, tuple[int, str]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            text = (entry / "cmdline").read_text().replace("\0", " ")
-            found[int(entry.name)] = parent, text
-    mine = {root}
-    for _ in range(6):
-        mine |= {pid for pid, (parent, _) in found.items() if parent in mine}
-    return {pid: found[pid][1] for pid in mine - {root} if pid in found}
+def empty() -> Result:
+    """Return the result of no study."""
+    nothing: Result = {"kills": {}, "damages": {}, "studies": {}, "seconds": 0}
+    return nothing | {"tables_that_differ": [], "failures": []}
 
 
-def victims(target: str, driver: int) -> list[int]:
-    """Return the processes to kill."""
-    if target == "driver":
-        return [driver]
-    there = below(driver)
-    words = {
-        "worker": ("_Actor",),
-        "raylet": ("/raylet/raylet",),
-        "agent": ("dashboard/agent.py", "runtime_env/agent"),
-        "node": ("/raylet/raylet", "gcs_server", "_Actor", "agent"),
-    }[target]
-    found = [pid for pid, text in there.items() if any(word in text for word in words)]
-    return found if target == "node" else found[:1]
+def stored(path: Path) -> Result:
+    """Return the result so far; empty if there is none."""
+    found: Result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
 
 
-def n_events(folder: Path) -> int:
-    """Return how many slices and ends a journal has; a store's parts are read too."""
-    paths = [folder / "logs" / "events.jsonl", *(folder / "logs" / "events").glob("*.jsonl")]
-    with contextlib.suppress(OSError):
-        return sum(path.read_text().count('"report"') for path in paths if path.exists())
-    return 0
+def summary(part: Result) -> str:
+    """Return the counts of a part in one line."""
+    by_what = Counter[str]()
+    for name, count in part["kills"].items():
+        by_what[name.partition(": ")[2]] += count
+    return (
+        f"{sum(part['kills'].values())} kills in {sum(part['studies'].values())} studies "
+        f"({dict(by_what)}), {sum(part['damages'].values())} damages, "
+        f"{len(part['tables_that_differ'])} differ, {len(part['failures'])} failed"
+    )
 
 
-def real(n_kills: int, seconds: float, home: Path, seed: int) -> dict[str, Any]:
-    """Kill real processes; return counts."""
-    chance, kills, studies = random.Random(seed), Counter[str](), Counter[str]()
-    different, failed = list[str](), list[str]()
-    end = time.monotonic() + seconds
-    while kills.total() < n_kills and time.monotonic() < end:
-        kind = KINDS[studies.total() % len(KINDS)]
-        calm, folder = home / f"real-calm-{kind}", home / "real"
-        path = home / f"{kind}.toml"
-        if not calm.exists():
-            text = STUDY.format(
-                data=home / "data.npz",
-                rule="halving" if kind == "pruned" else "none",
-                replicates=2 if kind == "replicated" else 1,
-                finalists=2 if kind == "raced" else 0,
-            )
-            path.write_text(text)
-            how = ("search", path, "--out", calm, "--executor", "inline")
-            subprocess.run(command(*how), check=True, capture_output=True)
-        place = f"file://{folder}" if kind == "stored" else str(folder)
-        n_here, verb = 0, ("search", path, "--out", place)
-        while True:
-            left = n_kills - kills.total()
-            quiet = n_here >= MOST_KILLS or left <= 0 or time.monotonic() > end
-            process = subprocess.Popen(
-                command(*verb, *(("--steal",) if n_here else ())),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-            for hit in () if quiet else disturb(process, folder, chance):
-                kills[hit] += 1
-                n_here += 1
-            text, _ = process.communicate(timeout=600)
-            if process.returncode == 0:
-                break
-            if process.returncode != -signal.SIGKILL:
-                failed.append(f"{kind}: exit code {process.returncode}: {text[-300:]}")
-                if quiet:
-                    break
-        if wrong := differing(place, str(calm)):
-            different.append(f"{kind}: {', '.join(wrong)}")
-        studies[kind] += 1
-        shutil.rmtree(folder, ignore_errors=True)
-    return {
-        "kills": kills.total(),
-        "kills_by_target": dict(kills),
-        "studies": dict(studies),
-        "tables_that_differ": different,
-        "failures": failed,
-    }
-
-
-def disturb(
-    process: "subprocess.Popen[str]", folder: Path, chance: random.Random
-) -> Iterator[str]:
-    """Kill one thing after the next slices, until the driver is gone; yield what was killed."""
-    while process.poll() is None:
-        seen, wait = n_events(folder), chance.randrange(1, 4)
-        while n_events(folder) < seen + wait:
-            time.sleep(0.05)
-            if process.poll() is not None:
-                return
-        target = chance.choice(TARGETS)
-        hit = victims(target, process.pid)
-        for pid in hit:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        if hit:
-            yield target
-        if target in ("driver", "raylet", "node", "agent"):
-            return  # the driver is gone, or starts Ray again
+@contextlib.contextmanager
+def kept(home: Path | None) -> Iterator[Path]:
+    """Give a folder for undisturbed studies and for data: this one, or a passing one."""
+    if home is None:
+        with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+            yield Path(folder)
+        return
+    home.mkdir(parents=True, exist_ok=True)
+    yield home.resolve()
 
 
 def main() -> None:
-    """Run both parts and write the result."""
+    """Run one piece of both parts and write the result so far."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--real", type=int, default=20, help="real kills")
-    parser.add_argument("--simulated", type=int, default=800, help="simulated kills")
-    parser.add_argument("--seconds", type=float, default=1e9, help="most time of each part")
+    parser.add_argument("--real", type=int, default=200, help="real kills in all")
+    parser.add_argument("--simulated", type=int, default=800, help="simulated kills in all")
+    parser.add_argument("--minutes", type=float, default=1e9, help="length of this piece")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--to", type=Path, default=None, help="JSON file of the result")
+    parser.add_argument("--home", type=Path, help="keeps the undisturbed studies")
+    parser.add_argument("--to", type=Path, default=Path("benchmarks/results/chaos.json"))
     given = parser.parse_args()
-    home = Path(tempfile.mkdtemp(prefix="chaos-"))
-    y = np.arange(180) % 3
-    x = np.random.default_rng(0).normal(size=(180, 6)) + 2 * np.eye(6)[y]
-    np.savez(home / "data.npz", x_train=x[:120], y_train=y[:120], x_test=x[120:], y_test=y[120:])
-    began = time.monotonic()
-    try:
-        result = {
-            "simulated": simulated(given.simulated, given.seconds, home, given.seed),
-            "real": real(given.real, given.seconds, home, given.seed),
-            "seed": given.seed,
-            "minutes": round((time.monotonic() - began) / 60, 1),
-            "hardware": f"{os.cpu_count()} {platform.machine()} cores, shared with other jobs",
-            "versions": {"nas-evidence": __version__, "python": platform.python_version()},
-        }
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-    text = json.dumps(result, indent=1)
-    print(text)
-    if given.to is not None:
-        given.to.write_text(text + "\n")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    conditions = {
+        "seed": given.seed,
+        "hardware": f"{os.cpu_count()} {platform.machine()} cores, shared with other jobs",
+        "versions": {"nas-evidence": __version__, "python": platform.python_version()},
+    }
+    result = stored(given.to) or {"simulated": empty(), "real": empty()} | conditions
+    if {name: result.get(name) for name in conditions} != conditions:
+        parser.error(f"{given.to} was begun under other conditions; move it away")
+    end = time.monotonic() + 60 * given.minutes
+    with kept(given.home) as home:
+        y = np.arange(180) % 3
+        x = np.random.default_rng(0).normal(size=(180, 6)) + 2 * np.eye(6)[y]
+        arrays = {"x_train": x[:120], "y_train": y[:120], "x_test": x[120:], "y_test": y[120:]}
+        if not (home / "data.npz").exists():
+            np.savez(home / "data.npz", **arrays)
+        for part, wanted in (("real", given.real), ("simulated", given.simulated)):
+            began = time.monotonic()
+            while piece(part, result[part], home, n_kills=wanted, seed=given.seed, end=end):
+                result[part]["seconds"] += round(time.monotonic() - began)
+                began = time.monotonic()
+                # The other part may be running elsewhere.
+                result = (stored(given.to) or result) | {part: result[part]}
+                write_whole(given.to, json.dumps(result, indent=1) + "\n")
+            print(f"{part}: {summary(result[part])}", flush=True)
     parts = [result["simulated"], result["real"]]
-    sys.exit(any(part["tables_that_differ"] or part["failures"] for part in parts))  # type: ignore[index]
+    sys.exit(any(part["tables_that_differ"] or part["failures"] for part in parts))
 
 
 if __name__ == "__main__":

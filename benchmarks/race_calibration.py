@@ -1,67 +1,77 @@
 """Does the race of the finalists claim as much as it keeps? Simulated studies with its own rule.
 
-    python benchmarks/race_calibration.py [--studies 2000] [--to FILE]
+    python benchmarks/race_calibration.py [--studies 12000] [--minutes 5] [--to FILE.json]
 
-Each study has 24 architectures of three families with true scores mu, tried once with noise; the
-first five race as in `driver/race.py`: three seeds of each, then rounds by top-two Thompson
-sampling until the first is best with probability 0.9 or the budget is spent. The claim is the
-probability that the first is the best of all 24, and a hit is that it is. True scores are
+Each study has 24 architectures of three families with true scores mu of spread 1, tried once with
+noise; the first five race as in `driver/race.py`: three seeds of each, then rounds by top-two
+Thompson sampling until the first is best with probability 0.9 or the budget is spent. The claim is
+the probability that the first is the best of all 24, and a hit is that it is. True scores are
 
-    model      half of the studies normal, half exponential below a ceiling: as the model says
-    normal     all of them normal
-    ceiling    all of them exponential below a ceiling
-    gaussian3  a mixture of three groups, which the model does not know
+    model    half of the studies normal, half exponential below a ceiling; noise 0.3 exp(z): as
+             the model of `maths/finalists.py` says
+    normal   all of them normal; noise 0.1, 0.3 or 1
+    ceiling  all of them exponential below a ceiling; noise 0.1, 0.3 or 1
+    groups   a mixture of three groups, which the model does not know; noise 0.1, 0.3 or 1
 
-The noise of the seeds is 0.1, 0.3 or 1 of the spread of the scores, and differs between families
-by a factor exp(0.5 z). Bins hold a sixth of the studies each.
+The noise differs between families by a factor exp(0.5 z); z is standard normal. With a budget of
+10 all of it goes to the first seeds; with 30 the race can stop early.
+
+The same command goes on where the last one stopped: study k is the same in any piece.
 """
 
 import argparse
 import json
 import platform
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from nas_evidence.driver.race import CONFIDENCE
+from nas_evidence.files import write_whole
 from nas_evidence.maths.finalists import MIN_REPEATS, next_replicates, posterior_of
 from nas_evidence.maths.ranking import Floats
 
-N, FINALISTS, N_FAMILIES, N_BINS = 24, 5, 3, 6
-BUDGETS = (10, 30)
-Truth = Callable[[np.random.Generator], Floats]
+N, FINALISTS, N_FAMILIES = 24, 5, 3
+#: Bins of the claims.
+EDGES = (0.0, 0.2, 0.35, 0.5, 0.7, 0.9, 1.0)
+#: Studies at a time, and the share of studies that those cases get that the model does not know.
+_CHUNK, _SHARE = 20, 0.25
+#: Returns true scores and the noise of a family before its own factor.
+Truth = Callable[[np.random.Generator], tuple[Floats, float]]
 
 
-def _normal(rng: np.random.Generator) -> Floats:
-    return rng.normal(size=N)
+def _levels(rng: np.random.Generator) -> float:
+    return float(rng.choice([0.1, 0.3, 1.0]))
 
 
-def _ceiling(rng: np.random.Generator) -> Floats:
-    return -rng.exponential(size=N)
+def _model(rng: np.random.Generator) -> tuple[Floats, float]:
+    noise = 0.3 * float(np.exp(rng.normal()))
+    return (rng.normal(size=N) if rng.random() < 0.5 else -rng.exponential(size=N)), noise
 
 
-def _groups(rng: np.random.Generator) -> Floats:
-    return rng.choice([-3.0, -0.5, 0.0], size=N) + 0.3 * rng.normal(size=N)
-
-
-def _model(rng: np.random.Generator) -> Floats:
-    return _normal(rng) if rng.random() < 0.5 else _ceiling(rng)
+def _groups(rng: np.random.Generator) -> tuple[Floats, float]:
+    return rng.choice([-3.0, -0.5, 0.0], size=N) + 0.3 * rng.normal(size=N), _levels(rng)
 
 
 TRUTHS: dict[str, Truth] = {
     "model": _model,
-    "normal": _normal,
-    "ceiling": _ceiling,
-    "gaussian3": _groups,
+    "normal": lambda rng: (rng.normal(size=N), _levels(rng)),
+    "ceiling": lambda rng: (-rng.exponential(size=N), _levels(rng)),
+    "groups": _groups,
 }
+#: Name of a case -> truth and budget; the first is what the criterion asks for.
+CASES = {f"{name}, budget {budget}": (name, budget) for budget in (30, 10) for name in TRUTHS}
 
 
 def race(truth: Truth, budget: int, rng: np.random.Generator) -> tuple[float, bool, int]:
     """Return claim, hit and number of race trials of one study."""
-    mu, family = truth(rng), rng.integers(N_FAMILIES, size=N)
-    noise = rng.choice([0.1, 0.3, 1.0]) * np.exp(0.5 * rng.normal(size=N_FAMILIES))[family]
+    mu, level = truth(rng)
+    family = rng.integers(N_FAMILIES, size=N)
+    noise = level * np.exp(0.5 * rng.normal(size=N_FAMILIES))[family]
     names = [str(one) for one in family]
     values = [[mu[i] + noise[i] * rng.normal()] for i in range(N)]
     finalists = list(np.argsort([-one[0] for one in values])[:FINALISTS])
@@ -79,52 +89,65 @@ def race(truth: Truth, budget: int, rng: np.random.Generator) -> tuple[float, bo
         chosen = next_replicates(posterior, finalists, FINALISTS, seed=int(rng.integers(2**31)))
 
 
-def summary(runs: list[tuple[float, bool, int]]) -> dict[str, object]:
-    """Return the bins of claims, and the means."""
-    claims, hits = (np.array([float(run[k]) for run in runs]) for k in (0, 1))
-    bins = [
-        {
-            "n": len(rows),
-            "claim": round(float(claims[rows].mean()), 4),
-            "hits": round(float(hits[rows].mean()), 4),
-            "standard_error": round(
-                float(np.sqrt(np.mean(claims[rows] * (1 - claims[rows])) / len(rows))), 4
-            ),
-        }
-        for rows in np.array_split(np.argsort(claims, kind="stable"), N_BINS)
-    ]
-    return {
-        "studies": len(runs),
-        "claim": round(float(claims.mean()), 4),
-        "hits": round(float(hits.mean()), 4),
-        "race_trials": round(float(np.mean([run[2] for run in runs])), 2),
-        "bins": bins,
-    }
+def add(case: str, so_far: dict[str, Any]) -> None:
+    """Run the next studies of a case and add them to its sums."""
+    truth, budget = CASES[case]
+    for k in range(so_far["studies"], so_far["studies"] + _CHUNK):
+        rng = np.random.default_rng([zlib.crc32(case.encode()), k])
+        claim, hit, used = race(TRUTHS[truth], budget, rng)
+        one = so_far["bins"][int(np.searchsorted(EDGES, claim, side="right").clip(1, 6)) - 1]
+        one["n"] += 1
+        one["hits"] += hit
+        for key, value in (("claims", claim), ("variance", claim * (1 - claim))):
+            one[key] = round(one[key] + value, 6)
+        so_far["race_trials"] += used
+    so_far["studies"] += _CHUNK
+
+
+def row(one: dict[str, Any]) -> dict[str, float]:
+    """Return means of a bin in percent, and the standard error of the hits if the claims hold."""
+    n = max(one["n"], 1)
+    error = float(np.sqrt(one["variance"])) / n
+    found = {"claim": one["claims"] / n, "hits": one["hits"] / n, "standard_error": error}
+    return {"n": one["n"]} | {key: round(100 * value, 1) for key, value in found.items()}
+
+
+def total(bins: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the sum of bins."""
+    return {key: sum(one[key] for one in bins) for key in bins[0]}
 
 
 def main() -> None:
     """Simulate, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--studies", type=int, default=2000)
-    parser.add_argument("--to", type=Path, default=None)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--studies", type=int, default=12_000)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES))
+    parser.add_argument(
+        "--to", type=Path, default=Path("benchmarks/results/race_calibration.json")
+    )
     given = parser.parse_args()
-    found: dict[str, object] = {
+    end = time.monotonic() + 60 * given.minutes
+    found: dict[str, Any] = {
         "hardware": f"{platform.machine()}, one thread",
         "numpy": np.__version__,
-        "results": {},
+        "edges": EDGES,
+        "cases": {},
     }
-    for name, truth in TRUTHS.items():
-        for budget in BUDGETS:
-            n = given.studies if name == "model" else given.studies // 4
-            start = time.process_time()
-            rng = np.random.default_rng(0)
-            found["results"][f"{name}, budget {budget}"] = summary(  # type: ignore[index]
-                [race(truth, budget, rng) for _ in range(n)]
-            )
-            seconds = time.process_time() - start
-            print(name, budget, found["results"][f"{name}, budget {budget}"], f"{seconds:.0f} s")  # type: ignore[index]
-            if given.to is not None:
-                given.to.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if given.to.exists():
+        found = json.loads(given.to.read_text(encoding="utf-8"))
+    for case in given.cases:
+        n = given.studies * (1.0 if case == next(iter(CASES)) else _SHARE)
+        empty = {"n": 0, "hits": 0, "claims": 0.0, "variance": 0.0}
+        nothing = {"studies": 0, "race_trials": 0, "bins": [dict(empty) for _ in EDGES[1:]]}
+        so_far = found["cases"].setdefault(case, nothing)
+        while so_far["studies"] < n and time.monotonic() < end:
+            add(case, so_far)
+            write_whole(given.to, json.dumps(found, indent=1) + "\n")
+        if so_far["studies"]:
+            print(case, row(total(so_far["bins"])))
+            for one in so_far["bins"]:
+                print("   ", row(one))
 
 
 if __name__ == "__main__":

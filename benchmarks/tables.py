@@ -1,21 +1,27 @@
-"""Default searches beside scikit-learn's defaults on small public tables.
+"""Default searches beside scikit-learn's defaults on ten small public tables.
 
-    python benchmarks/tables.py DATA [--splits 2] [--trials 4] [--to FILE.json]
+    python benchmarks/tables.py DATA [--sets NAME ...] [--splits 3] [--trials 4]
+    python benchmarks/tables.py --page    # writes the tables of docs/explanation/tables.md
 
 DATA is the folder that holds `uci/` and `uci-classification/`. Each split trains on a seeded,
-stratified share of the rows and tests on the rest; nothing is tuned on the test rows. Seconds are
+stratified share of the rows and tests on others; nothing is tuned on the test rows. Seconds are
 CPU seconds of this process, one thread. The study runs with its own defaults but for the number of
 trials, and predicts with the probit (classes) or closed-form (real targets) Laplace predictive.
+
+Every run is stored as soon as it has ended, with the commit it was measured at; runs that are
+stored already are not repeated, so an interrupted measurement is continued by the same command.
 """
 
 import argparse
 import json
 import os
 import platform
+import re
 import statistics
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,12 +31,21 @@ import pandas as pd
 
 import nas_evidence
 from nas_evidence.maths.calibration import classification_measures, regression_measures
+from nas_evidence.maths.normals import Normals
 
-CLASSES = ("australian", "ionosphere", "waveform")
-REAL = ("bostonHousing", "wine-quality-red", "power-plant")
-#: Most training rows, so that the table takes minutes and not hours.
-MOST_ROWS = 600
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "tables.json"
+PAGE = HERE.parent / "docs" / "explanation" / "tables.md"
+CLASSES = ("australian", "cancer", "ionosphere", "satellite", "waveform")
+REAL = ("bostonHousing", "kin8nm", "naval-propulsion-plant", "power-plant", "wine-quality-red")
+#: Most training and test rows, so that the table takes minutes and not hours.
+MOST_TRAIN, MOST_TEST = 1000, 2000
 LEVEL = 0.9
+MEASURES = {
+    "classes": ("accuracy", "log_loss", "calibration_error"),
+    "real": ("rmse", "nll", "coverage"),
+}
+_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
 def read(folder: Path, name: str) -> pd.DataFrame:
@@ -67,12 +82,18 @@ def _frame(x: np.ndarray, y: np.ndarray) -> pd.DataFrame:
 
 
 def split(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return training and test rows: 80 % but at most MOST_ROWS, and the others."""
+    """Return training rows, 80 % but at most MOST_TRAIN, and at most MOST_TEST of the others."""
     from sklearn.model_selection import train_test_split
 
     labels = frame["target"] if frame["target"].dtype.kind not in "iuf" else None
-    n_train = min(MOST_ROWS, int(0.8 * len(frame)))
-    train, test = train_test_split(frame, train_size=n_train, random_state=seed, stratify=labels)
+    n_train = min(MOST_TRAIN, int(0.8 * len(frame)))
+    train, test = train_test_split(
+        frame,
+        train_size=n_train,
+        test_size=min(MOST_TEST, len(frame) - n_train),
+        random_state=seed,
+        stratify=labels,
+    )
     return train, test
 
 
@@ -96,6 +117,7 @@ def theirs(make: Callable[[], Any]) -> Callable[..., dict[str, float]]:
     def measured(
         train: pd.DataFrame, test: pd.DataFrame, seed: int, n_trials: int
     ) -> dict[str, float]:
+
         x, y = train.drop(columns="target"), train["target"]
         model = make().fit(x, y)
         new = test.drop(columns="target")
@@ -106,7 +128,7 @@ def theirs(make: Callable[[], Any]) -> Callable[..., dict[str, float]]:
         # Without a spread of its own: that of its residuals on the training rows.
         std = np.full_like(mean, np.std(y - model.predict(x)))
         truth = test["target"].to_numpy()[:, None]
-        return regression_measures(mean, std, truth, level=LEVEL)
+        return regression_measures(Normals.single(mean, std), truth, level=LEVEL)
 
     return measured
 
@@ -133,70 +155,129 @@ def methods(*, labels: bool) -> dict[str, Callable[..., dict[str, float]]]:
     }
 
 
-def rows(folder: Path, n_splits: int, n_trials: int) -> Iterator[dict[str, Any]]:
-    """Yield one row per data set and method: means and standard deviations over the splits."""
-    for name in [name for pair in zip(CLASSES, REAL, strict=True) for name in pair]:
+def commit() -> str:
+    """Return the commit of the code measured."""
+    shown = subprocess.run(
+        ["git", "-C", str(HERE), "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True
+    )
+    return shown.stdout.strip() or "unknown"
+
+
+def conditions(n_trials: int) -> dict[str, Any]:
+    """Return what the results depend on beside the code."""
+    names = ("torch", "scikit-learn", "numpy")
+    return {
+        "hardware": f"{os.cpu_count()} {platform.machine()} cores, one thread used",
+        "versions": {name: metadata.version(name) for name in names},
+        "n_trials": n_trials,
+        "most_train": MOST_TRAIN,
+        "most_test": MOST_TEST,
+    }
+
+
+def measure(folder: Path, names: Sequence[str], n_splits: int, n_trials: int, to: Path) -> None:
+    """Measure every method on every split of the sets and store each run when it has ended.
+
+    Raises:
+        SystemExit: if what is stored was measured under other conditions.
+    """
+    asked = conditions(n_trials)
+    stored = json.loads(to.read_text(encoding="utf-8")) if to.exists() else {**asked, "runs": []}
+    if differs := [key for key in asked if stored.get(key) != asked[key]]:
+        raise SystemExit(f"{to} has other {', '.join(differs)}; give another file with --to")
+    done = {(run["data"], run["method"], run["split"]) for run in stored["runs"]}
+    for name in names:
         frame = read(folder, name)
-        for method, measure in methods(labels=name in CLASSES).items():
-            found, seconds = [], []
-            for seed in range(n_splits):
-                train, test = split(frame, seed)
+        for seed in range(n_splits):
+            train, test = split(frame, seed)
+            for method, of in methods(labels=name in CLASSES).items():
+                if (name, method, seed) in done:
+                    continue
                 started = time.process_time()
-                found.append(measure(train, test, seed, n_trials))
-                seconds.append(time.process_time() - started)
-            row: dict[str, Any] = {"data": name, "method": method, "n_splits": n_splits}
-            row |= {"n_train": len(train), "n_test": len(test)}
-            row["seconds"] = statistics.mean(seconds)
-            for key in found[0]:
-                values = [one[key] for one in found]
-                spread = statistics.stdev(values) if n_splits > 1 else None
-                row[key], row[f"{key}_sd"] = statistics.mean(values), spread
-            yield row
+                found = of(train, test, seed, n_trials)
+                run = {
+                    "data": name,
+                    "method": method,
+                    "split": seed,
+                    "commit": commit(),
+                    "n_train": len(train),
+                    "n_test": len(test),
+                    "cpu_seconds": round(time.process_time() - started, 2),
+                    **{key: round(value, 6) for key, value in found.items()},
+                }
+                print(json.dumps(run), flush=True)
+                stored["runs"].append(run)
+                stored["runs"].sort(key=_place)
+                lines = ",\n  ".join(json.dumps(one) for one in stored["runs"])
+                text = json.dumps({**stored, "runs": []}, indent=1)[: -len("[]\n}")]
+                to.write_text(f"{text}[\n  {lines}\n ]\n}}\n", encoding="utf-8")
 
 
-def markdown(table: list[dict[str, Any]]) -> str:
-    """Return the rows as two Markdown tables."""
+def _place(run: Mapping[str, Any]) -> tuple[int, int, int]:
+    methods = ("nas-evidence", "HistGradientBoosting", "LogisticRegression", "Ridge")
+    return (CLASSES + REAL).index(run["data"]), methods.index(run["method"]), run["split"]
+
+
+def rows(kind: str, runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return a row per data set and method: mean ± standard deviation over the splits.
+
+    Args:
+        kind: "classes" or "real".
+        runs: of all sets.
+    """
+    first, *_ = MEASURES[kind]
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        if first in run:
+            groups.setdefault((run["data"], run["method"]), []).append(run)
     lines = []
-    for keys in (
-        ("accuracy", "log_loss", "calibration_error"),
-        ("rmse", "nll", "coverage"),
-    ):
-        lines += ["| data | n | method | " + " | ".join(keys) + " | seconds |"]
-        lines += ["|---|---|---|" + "---|" * (len(keys) + 1)]
-        for row in table:
-            if keys[0] in row:
-                cells = [f"{row[k]:.3g} ± {row[f'{k}_sd'] or 0:.2g}" for k in keys]
-                lines.append(
-                    f"| {row['data']} | {row['n_train']} | {row['method']} | "
-                    + " | ".join(cells)
-                    + f" | {row['seconds']:.1f} |"
-                )
-        lines.append("")
-    return "\n".join(lines)
+    for (data, method), group in groups.items():
+        cells = [spread([run[key] for run in group]) for key in MEASURES[kind]]
+        seconds = statistics.mean(run["cpu_seconds"] for run in group)
+        sizes = f"{group[0]['n_train']:,} / {group[0]['n_test']:,}"
+        lines.append([data, sizes, str(len(group)), method, *cells, f"{seconds:.1f}"])
+    return lines
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean ± standard deviation with digits that fit the size of the mean.
+
+    >>> spread([0.8, 0.9]), spread([0.00123, 0.00125]), spread([0.5])
+    ('0.850 ± 0.071', '0.00124 ± 0.00001', '0.500')
+    """
+    mean = statistics.mean(values)
+    digits = 3 if abs(mean) >= 0.1 else 5
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean:.{digits}f}{deviation}"
+
+
+def written(page: str) -> str:
+    """Return the page with its tables as the stored results give them."""
+    runs = json.loads(RESULTS.read_text(encoding="utf-8"))["runs"]
+
+    def table(kind: str) -> str:
+        names = [key.replace("_", " ") for key in MEASURES[kind]]
+        header = ["data", "rows trained / tested", "n", "method", *names, "CPU seconds"]
+        lines = [header, ["---"] * len(header), *rows(kind, runs)]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+    return _TABLE.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", page)
 
 
 def main() -> None:
-    """Measure, print and store the table."""
+    """Measure and store, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--splits", type=int, default=2)
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("--sets", nargs="*", choices=CLASSES + REAL, default=CLASSES + REAL)
+    parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--trials", type=int, default=4)
-    parser.add_argument("--to", type=Path)
+    parser.add_argument("--to", type=Path, default=RESULTS)
+    parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
-    names = ("torch", "scikit-learn", "numpy")
-    result: dict[str, Any] = {
-        "hardware": f"{os.cpu_count()} {platform.machine()} cores, one thread used",
-        "versions": {name: metadata.version(name) for name in names},
-        "n_trials": given.trials,
-        "rows": [],
-    }
-    for row in rows(given.data, given.splits, given.trials):
-        result["rows"].append(row)
-        print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-        if given.to:
-            given.to.parent.mkdir(parents=True, exist_ok=True)
-            given.to.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(markdown(result["rows"]))
+    if given.data is not None:
+        measure(given.data, given.sets, given.splits, given.trials, given.to)
+    if given.page:
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "estimate_evidence": "nas_evidence.evidence.estimate",
+    "online_laplace": "nas_evidence.training.own_loop",
     "EvidenceEstimate": "nas_evidence.record",
     "Score": "nas_evidence.registry",
     "Scorer": "nas_evidence.scores.protocol",

@@ -37,6 +37,7 @@ from nas_evidence.auditing_problems import (
     definition,
     early_half,
     entropy_bound_of_linear,
+    exact_ensembles,
     in_a_box,
     ladder_problem,
     linear_problem,
@@ -54,11 +55,12 @@ from nas_evidence.likelihood import Gaussian
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.registry import CURVATURES, SCORES
-from nas_evidence.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
+from nas_evidence.sampling_plan import ENSEMBLE, EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.conditional import conditional_estimate
 from nas_evidence.scores.full_ggn_slq import evidence_by_products
 from nas_evidence.scores.on_halves import NAMES as ON_HALVES
 from nas_evidence.scores.on_halves import late_given_early
+from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
@@ -67,6 +69,7 @@ from nas_evidence.spec import derive_seed
 
 SAMPLED = (
     "stochastic_ggn", "sgd_entropy", "thermodynamic", "thermodynamic_box", "temperature_ladder",
+    "sto_lk",
 )  # fmt: skip
 #: A sampled value must be within this many. Errors from six runs are themselves uncertain: with
 #: other seeds about one such row in a hundred would fail by chance.
@@ -272,6 +275,14 @@ def _sampled_rows(problem: Problem, full: float, seed: int) -> list[AuditRow]:
             claim = Claim(text, low, full + _ROUNDING * abs(full))
         elif name == "sgd_entropy":
             claim = _entropy_claim(problem, slack, seed)
+        elif name == "sto_lk" and isinstance(problem.likelihood, Gaussian):
+            mean, error = exact_ensembles(problem, ENSEMBLE, generator)
+            slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, error)
+            claim = around(mean, slack, f"{STANDARD_ERRORS:g} errors of exact draws")
+        elif name == "sto_lk":
+            uniform = -len(problem.x) * math.log(problem.model(problem.x[:1]).shape[1])
+            text = "at most the truth, in the mean; better than twice the loss of a uniform guess"
+            claim = Claim(text, 2 * uniform, problem.truth + slack)
         else:
             claim = around(problem.truth, slack + _QUADRATURE, f"{STANDARD_ERRORS:g} errors")
         if name == "thermodynamic" and problem.symmetries > 1:
@@ -339,6 +350,7 @@ def _sampled_calls(
         "temperature_ladder": lambda g: temperature_ladder_evidence(
             *given, generator=g, plan=ladder, **known
         ),
+        "sto_lk": lambda g: sample_then_optimise_evidence(*given, generator=g, **known),
     }
 
 

@@ -19,7 +19,8 @@ from nas_evidence.evidence.linear import log_evidence_of_linear, mode_of_linear
 from nas_evidence.evidence.network_density import network_density
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.registry import CURVATURES
-from nas_evidence.sampling_plan import EntropyPlan, LadderPlan
+from nas_evidence.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan
+from nas_evidence.scores.sample_then_optimise import chunk_ends
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic_box import log_prior_volume
 from nas_evidence.spec import derive_seed
@@ -90,6 +91,35 @@ def _regression(name: str, x: Tensor, y: Tensor, noise_std: float) -> Problem:
         model.bias.copy_(mode[-1])
     truth = log_evidence_of_linear(phi, y, prior_precision=each, noise_std=noise_std)
     return Problem(name, model, x, y, Gaussian(noise_std), precision, truth)
+
+
+def exact_ensembles(
+    problem: Problem, plan: EnsemblePlan, generator: torch.Generator, *, n_runs: int = 200
+) -> tuple[float, float]:
+    """Return the mean of L_k on linear regression and its standard error, by exact draws.
+
+    Members are drawn from the posteriors in closed form, in the chunks that `sto_lk` has.
+    """
+    noise = _noise_of(problem)
+    phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
+    each = problem.precision[[0] * problem.x.shape[1] + [1]]
+    ends, values = chunk_ends(len(phi), plan.n_chunks), []
+    for _ in range(n_runs):
+        order = torch.randperm(len(phi), generator=generator)
+        x, y, start, total = phi[order], problem.y[order], 0, 0.0
+        for end in ends:
+            seen, new, targets = x[:start], x[start:end], y[start:end]
+            mean = mode_of_linear(seen, y[:start], prior_precision=each, noise_std=noise)
+            root = torch.linalg.cholesky(seen.mT @ seen / noise**2 + torch.diag(each))
+            shape = (plan.n_draws, *mean.shape)
+            normal = torch.randn(shape, dtype=torch.float64, generator=generator)
+            weights = mean + torch.linalg.solve_triangular(root.mT, normal, upper=True)
+            logs = [problem.likelihood.log_likelihood(new @ w, targets) for w in weights]
+            total += float(torch.stack(logs).logsumexp(0)) - math.log(plan.n_draws)
+            start = end
+        values.append(total)
+    found = torch.tensor(values, dtype=torch.float64)
+    return float(found.mean()), float(found.std()) / n_runs**0.5
 
 
 def definition(problem: Problem, kind: str) -> float | None:

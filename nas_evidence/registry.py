@@ -47,8 +47,8 @@ class Curvature:
 
     @property
     def any_layer(self) -> bool:
-        """Return whether it supports layers without rules, one datum at a time."""
-        return self.structure in ("block", "full")
+        """Return whether it supports models that hooks cannot follow, one datum at a time."""
+        return self.structure in ("diagonal", "block", "full")
 
 
 CURVATURES: Mapping[str, Curvature] = {
@@ -276,6 +276,8 @@ _ALL = [
              "thermodynamic_box:score", "SCORE"),
     _sampled("temperature_ladder", "replica exchange over temperatures",
              "temperature_ladder:score", "EXACT_ON_LINEAR"),
+    _sampled("sto_lk", "chunks predicted by ensembles that are drawn, then optimised",
+             "sample_then_optimise:score", "LOWER_BOUND"),
     Score(
         name="stochastic_ggn",
         summary="Gauss-Newton evidence on blocks of data, a bound",

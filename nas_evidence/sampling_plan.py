@@ -68,5 +68,14 @@ class HeatPlan(Frozen):
     n_leapfrog: Annotated[int, Field(ge=1)] = 20  # gradients per trajectory
 
 
+class EnsemblePlan(Frozen):
+    """The ensembles whose predictions `sample_then_optimise_evidence` averages."""
+
+    n_runs: Annotated[int, Field(ge=2)] = 4  # independent, each in its own order of the data
+    n_draws: Annotated[int, Field(ge=1)] = 4  # members of one ensemble
+    n_chunks: Annotated[int, Field(ge=1)] = 16  # of equal size, after doublings up to the first
+    n_iterations: Annotated[int, Field(ge=1)] = 50  # of L-BFGS, for each member and chunk
+
+
 LADDER, SWEEP, ENTROPY = LadderPlan(), SweepPlan(), EntropyPlan()
-MOMENTUM, HEAT = MomentumPlan(), HeatPlan()
+MOMENTUM, HEAT, ENSEMBLE = MomentumPlan(), HeatPlan(), EnsemblePlan()

@@ -54,6 +54,8 @@ _LOG = logging.getLogger(__name__)
 CHECKPOINT_VERSION = 6
 #: Prefix of the names of per-parameter precisions in a weights file, before the tensor's name.
 PRECISION_PREFIX = "prior_precision/"
+#: Prefix of what scores keep beside the weights (see `Scorer.kept`).
+KEPT_PREFIX = "kept/"
 
 
 def device_for(gpu_share: str | float) -> torch.device:
@@ -386,6 +388,9 @@ class Trial:
         else:
             for name, part in parts.items():
                 tensors[PRECISION_PREFIX + name] = part.view(named[name].shape).contiguous()
+        for scorer in self.scorers.values():
+            kept = scorer.kept()
+            tensors |= {KEPT_PREFIX + name: tensor for name, tensor in kept.items()}
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / "model.safetensors", sealed_tensors(tensors, header))
 

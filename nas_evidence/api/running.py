@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from nas_evidence.api.trackers import check_track, tracked
 from nas_evidence.durations import rough_duration
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
@@ -39,6 +40,7 @@ class Run:
     steal: bool = False
     allow_code: bool = False
     metric: str | None = None  # that the report says of the winner, after the log loss
+    track: tuple[str, ...] = ()  # see api/trackers.py
 
 
 class Silent:
@@ -128,6 +130,7 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
         KeyboardInterrupt: also if another terminal cancels the study.
         ValueError: if the data are missing or do not fit the study.
     """
+    check_track(run.track)
     from nas_evidence.data import load
     from nas_evidence.data.digest import data_digest
     from nas_evidence.data.task import check_task
@@ -161,7 +164,10 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
         try:
             from nas_evidence.driver.driver import Driver
 
-            with audience.watching(spec, n_done) as watcher:
+            with (
+                audience.watching(spec, n_done) as shown,
+                tracked(run.track, spec, store.folder, shown, audience.say) as watcher,
+            ):
                 driver = Driver(spec, store.folder.resolve(), store.around(pool), watcher)
                 for notice in driver.notices:
                     audience.say(f"note: {notice}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # these import pandas and torch
 
     import pandas as pd
 
+    from nas_evidence.data import ArrayData
     from nas_evidence.driver.driver import Watcher
     from nas_evidence.exporting.predictor import Prediction, Predictor
     from nas_evidence.reporting.tables import RankedArchitecture
@@ -100,24 +101,28 @@ class Study:
         method: Literal["probit", "mc", "map"] = "probit",
         level: float = 0.9,
         trial_id: int | None = None,
+        top: int | None = None,
     ) -> "Prediction":
-        """Return predictions with uncertainty by the best network, or by that of a trial.
+        """Return predictions with uncertainty by the best network, a trial's, or an ensemble.
 
         Args:
             data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
             method: of classes, see `nas_evidence.exporting.predictor`.
             level: probability of the intervals of real targets.
             trial_id: of another network than the best.
+            top: of an ensemble of so many best networks, with stacked weights.
 
         Raises:
             ValueError: for data unlike the training data, or without a complete trial.
         """
-        return self.predictor(trial_id).predict(data, method=method, level=level)
+        return self.predictor(trial_id, top=top).predict(data, method=method, level=level)
 
-    def predictor(self, trial_id: int | None = None) -> "Predictor":
-        """Return the best network, or that of a trial, ready to predict; exported if need be."""
+    def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
+        """Return the best network, a trial's, or an ensemble, to predict; exported if need be."""
         from nas_evidence.exporting import Predictor
 
+        if top is not None:
+            return Predictor.load(self._ensemble(trial_id, top))
         if trial_id not in self._predictors:
             chosen = self.best.trial_id if trial_id is None else trial_id
             folder = self.folder / "export"
@@ -137,20 +142,56 @@ class Study:
         html: Path = build_report(self.folder, None if to is None else Path(to)).html
         return html
 
-    def export(self, to: str | Path | None = None, *, trial_id: int | None = None) -> Path:
-        """Write the best network, or that of a trial, as files; return their folder."""
-        from nas_evidence.data import load as load_data
-        from nas_evidence.exporting import export_winner
+    def export(
+        self,
+        to: str | Path | None = None,
+        *,
+        trial_id: int | None = None,
+        top: int | None = None,
+        onnx: bool = False,
+    ) -> Path:
+        """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
 
-        arrays = load_data(
+        With `onnx` also as ONNX, which needs the extra of that name. An ensemble has
+        `ensemble.json` with its weights, and with what it gains over its best member in nats per
+        datum.
+
+        Raises:
+            ValueError: for both a trial and `top`, or fewer complete architectures than `top`.
+        """
+        from nas_evidence.exporting import export_winner
+        from nas_evidence.exporting.ensemble import export_ensemble
+
+        if trial_id is not None and top is not None:
+            raise ValueError(f"give trial_id={trial_id} or top={top}, not both")
+        name = "export" if top is None else f"export-top-{top}"
+        folder = self.folder / name if to is None else Path(to)
+        if top is None:
+            export_winner(self.folder, folder, self._arrays(), trial_id=trial_id, onnx=onnx)
+        else:
+            export_ensemble(self.folder, folder, self._arrays(), top=top, onnx=onnx)
+        return folder
+
+    def _ensemble(self, trial_id: int | None, top: int) -> Path:
+        """Return the folder of an ensemble of the best networks as they are now."""
+        from nas_evidence.exporting.ensemble import best_trials, is_ensemble_of
+        from nas_evidence.store import finished
+
+        now = best_trials(self.spec.objective, list(finished(self.folder).values()), top)
+        folder = self.folder / f"export-top-{top}"
+        if trial_id is None and is_ensemble_of(folder, now):
+            return folder
+        return self.export(trial_id=trial_id, top=top)
+
+    def _arrays(self) -> "ArrayData":
+        from nas_evidence.data import load as load_data
+
+        return load_data(
             self.spec.dataset,
             seed=self.spec.seed,
             data_root=None if self.data_root is None else str(self.data_root),
             base=self.folder.resolve(),
         )
-        folder = self.folder / "export" if to is None else Path(to)
-        export_winner(self.folder, folder, arrays, trial_id=trial_id)
-        return folder
 
     def plot_ranking(self) -> Any:
         """Return a matplotlib figure of the objective of every architecture."""
@@ -190,6 +231,7 @@ def search(
     data_root: str | Path | None = None,
     allow_code: bool = False,
     progress: bool | None = None,
+    track: Sequence[str] = (),
 ) -> Study:
     """Search architectures for data, or run a study file; continue if its folder exists.
 
@@ -214,6 +256,7 @@ def search(
         data_root: folder of the named data sets.
         allow_code: run code that a study file names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
+        track: "mlflow", "mlflow:URI", "tensorboard" or "tensorboard:DIR", to write to as well.
 
     Raises:
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
@@ -243,7 +286,7 @@ def search(
     folder = (
         Path(out) if out is not None else _folder_of(asked, named=isinstance(data, str | Path))
     )
-    run = Run("inline" if workers == 1 else "ray", data_root=root, allow_code=allow_code)
+    run = _run_with(workers, root, allow_code=allow_code, track=track)
     resources = asked.spec.resources.model_copy(update={"workers": workers})
     spec = _with_families(asked.spec, families).model_copy(update={"resources": resources})
     audience = _audience(progress)
@@ -283,6 +326,7 @@ def resume(
     data_root: str | Path | None = None,
     allow_code: bool = False,
     progress: bool | None = None,
+    track: Sequence[str] = (),
 ) -> Study:
     """Continue a study after a stop or a crash, or with more trials or another budget."""
     from nas_evidence.storage.outside_code import admitted
@@ -295,7 +339,7 @@ def resume(
     changes = {"resources": resources, "n_trials": n_trials or spec.n_trials}
     spec = admitted(spec.model_copy(update=changes), [folder / "code"], allowed=allow_code)
     root = None if data_root is None else Path(data_root)
-    run = Run("inline" if workers == 1 else "ray", data_root=root, allow_code=allow_code)
+    run = _run_with(workers, root, allow_code=allow_code, track=track)
     return _run(open_study(folder, spec), folder, run, _audience(progress))
 
 
@@ -308,6 +352,17 @@ def load(
         ValueError: if it is not a study folder.
     """
     return Study(folder, data_root, allow_code=allow_code)
+
+
+def _run_with(
+    workers: int, data_root: Path | None, *, allow_code: bool, track: Sequence[str]
+) -> Run:
+    from nas_evidence.api.trackers import check_track
+
+    wanted = (track,) if isinstance(track, str) else tuple(track)
+    check_track(wanted)
+    executor = "inline" if workers == 1 else "ray"
+    return Run(executor, data_root=data_root, allow_code=allow_code, track=wanted)
 
 
 def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience) -> Study:

@@ -18,7 +18,7 @@ def check_family(
     outputs: Annotated[int, typer.Option("--outputs", min=1, help="Classes or targets.")] = 3,
     allow_code: AllowCode = False,
 ) -> None:
-    """Build networks of a family of your own and say which curvature kinds cover them.
+    """Build networks of a family of your own and say which curvature kinds cover which layer.
 
     Example: nas-evidence check-family my_nets:Wide --input 12 --allow-code
     """
@@ -35,7 +35,7 @@ def check_family(
     sys.path.insert(0, str(Path.cwd()))
     import torch
 
-    from nas_evidence.curvature.coverage import coverage
+    from nas_evidence.curvature.coverage import coverage, coverage_of_layers
     from nas_evidence.families import domains_of
     from nas_evidence.models import build
     from nas_evidence.registry import import_outside
@@ -43,7 +43,7 @@ def check_family(
 
     import_outside([reference])
     domains = domains_of(reference)
-    rows, covering = [], None
+    rows, layers, covering = [], [], None
     for unit in (0.0, 0.999):  # the first and the last member of each domain
         values = {name: domain.at(unit) for name, domain in domains.items()}
         architecture = ArchitectureSpec(family=reference, values=values)
@@ -56,10 +56,17 @@ def check_family(
             (str(architecture), str(size), one.kind, "yes" if one.covered else "no", one.reason)
             for one in found
         ]
+        layers = [
+            (one.path, one.type, str(one.n_parameters), one.diagonal, one.kronecker, one.dense,
+             one.remedy)
+            for one in coverage_of_layers(model, shape, outputs)
+        ]  # fmt: skip
         if not domains:
             break
     header = ("architecture", "parameters", "curvature", "covered", "why not")
     print_rows(f"{reference} on inputs {input_shape}", header, rows)
+    header = ("layer", "type", "parameters", "diagonal", "Kronecker", "dense", "remedy")
+    print_rows(f"layers of the largest, {architecture}", header, layers)
     if not covering:
         err.print(
             "no curvature kind covers this family: rank by two_fold, with estimators = "

@@ -264,9 +264,11 @@ def _submit(
     client = connect(address)
     with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
         size = write_package(Path(folder), spec, package=package_to_send(), data=data)
-        job, is_new = submit_study(
+        job, is_new, before = submit_study(
             client, name, store, arguments=arguments, folder=folder if size else None
         )
+    if before is not None and before.state == "FAILED":
+        _print_job(before)
     state = "submitted" if is_new else f"{job.state.lower()} already; nothing was submitted"
     out.print(f"job:    {job.id} {state}, store {store}")
     for verb in ("attach", "logs", "status", "cancel"):
@@ -378,7 +380,8 @@ def _facts(store: "Store") -> dict[str, Any]:
 
 
 def _print_job(job: Job) -> None:
-    out.print(f"job:    {job.id} {job.state.lower()}, store {job.store}")
+    why = f" ({job.cause})" if job.cause else ""
+    out.print(f"job:    {job.id} {job.state.lower()}{why}, store {job.store}")
 
 
 def _print_status(now: dict[str, Any], where: str, job: Job | None) -> None:

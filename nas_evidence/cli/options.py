@@ -69,6 +69,14 @@ RetryFailed = Annotated[
     str | None,
     typer.Option("--retry-failed", metavar="[IDS]", help="Run failed trials again, all or 3,5."),
 ]
+Top = Annotated[
+    int | None,
+    typer.Option("--top", metavar="K", help="An ensemble of the K best, with stacked weights."),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="NAME[:PLACE]", help="Write to mlflow or tensorboard too."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Dashboard = Annotated[
     str | None,
@@ -100,6 +108,16 @@ def data_options(
         numeric=numeric or (),
         image_size=image_size,
     )
+
+
+def check_one(trial_id: int | None, top: int | None) -> None:
+    """Check that not both a trial and an ensemble are asked for.
+
+    Raises:
+        ValueError: if they are.
+    """
+    if trial_id is not None and top is not None:
+        raise ValueError(f"give --trial {trial_id} or --top {top}, not both.")
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:
@@ -151,6 +169,7 @@ def as_arguments(
     steal: bool,
     allow_code: bool = False,
     metric: str | None = None,
+    track: Sequence[str] | None = None,
 ) -> list[str]:
     """Return options as command-line arguments, for a job that passes them on."""
     given: list[tuple[str, object]] = [
@@ -159,6 +178,7 @@ def as_arguments(
         ("--data-root", data_root),
         ("--metric", metric),
         *(("--set", text) for text in overrides or ()),
+        *(("--track", text) for text in track or ()),
     ]
     words = [word for name, value in given if value is not None for word in (name, str(value))]
     words += ["--download"] * download + ["--steal"] * steal

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, opened
+from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Top, check_one, opened
 from nas_evidence.cli.terminal import out, print_json, print_line, print_rows
 
 
@@ -34,6 +34,11 @@ def predict(
     trial_id: Annotated[
         int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
     ] = None,
+    top: Top = None,
+    reliability: Annotated[
+        Path | None,
+        typer.Option("--reliability", metavar="FILE.png", help="Plot the calibration here."),
+    ] = None,
     as_json: AsJson = False,
     data_root: DataRoot = None,
     allow_code: AllowCode = False,
@@ -41,8 +46,10 @@ def predict(
     """Predict new data with uncertainty; if they hold the target, say how good that is.
 
     Example: nas-evidence predict runs/mine new.csv --to predictions.csv
+    Example: nas-evidence predict runs/mine labelled.csv --reliability calibration.png
     """
-    from nas_evidence.exporting.predictor import Predictor, out_of_distribution
+    check_one(trial_id, top)
+    from nas_evidence.exporting.predictor import ENSEMBLE, Predictor, out_of_distribution
     from nas_evidence.exporting.program import import_family_of
 
     for path in filter(None, (data, ood)):
@@ -50,9 +57,13 @@ def predict(
             raise ValueError(f"there is no file {path} to predict.")
     if to is not None and to.suffix not in (".csv", ".parquet"):
         raise ValueError(f"--to must be a file .csv or .parquet, but got {to}.")
-    if (Path(place) / "model.safetensors").is_file():
-        if trial_id is not None:
-            raise ValueError(f"--trial chooses among the trials of a study, but {place} is one.")
+    if reliability is not None and reliability.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"--reliability must be .png, .svg or .pdf, but got {reliability}.")
+    if any((Path(place) / name).is_file() for name in ("model.safetensors", ENSEMBLE)):
+        if trial_id is not None or top is not None:
+            raise ValueError(
+                f"--trial and --top choose among the trials of a study, but {place} is an export."
+            )
         if allow_code:
             import_family_of(Path(place))
         predictor = Predictor.load(place)
@@ -60,13 +71,22 @@ def predict(
         from nas_evidence.api.study import Study
 
         study = Study(opened(place).folder, data_root, allow_code=allow_code)
-        predictor = study.predictor(trial_id)
+        predictor = study.predictor(trial_id, top=top)
     given = predictor.given(data)
     found = predictor.predict(given, method=method, level=level)
     measures = {} if given.truth is None else found.measures(given.truth)
     if ood is not None:
         other = predictor.predict(predictor.given(ood), method=method, level=level)
         measures["ood_auroc"] = out_of_distribution(found, other)
+    if reliability is not None:
+        if given.truth is None:
+            raise ValueError(
+                f"--reliability compares with the truth, but {data} does not hold the target."
+            )
+        from nas_evidence.reporting.plots import plot_reliability
+
+        labels = found.probabilities is not None
+        plot_reliability(found.reliability(given.truth), labels=labels).savefig(reliability)
     frame = found.to_frame()
     if to is not None:
         frame.to_csv(to, index=False) if to.suffix == ".csv" else frame.to_parquet(to)
@@ -75,6 +95,8 @@ def predict(
         return
     for name, value in measures.items():
         print_line(name.replace("_", " "), f"{value:.4f}")
+    if reliability is not None:
+        out.print(f"reliability: {reliability}")
     if to is not None:
         out.print(f"predictions: {to} ({len(frame)} rows)")
     else:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Metric, opened, shown
+from nas_evidence.cli.options import (
+    AllowCode,
+    AsJson,
+    DataRoot,
+    Metric,
+    Top,
+    check_one,
+    opened,
+    shown,
+)
 from nas_evidence.cli.showing import StudyPlace
 from nas_evidence.cli.terminal import (
     err,
@@ -136,13 +145,19 @@ def export(
     trial_id: Annotated[
         int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
     ] = None,
+    top: Top = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Write model.onnx too; needs nas-evidence[onnx].")
+    ] = False,
     data_root: DataRoot = None,
     allow_code: AllowCode = False,
 ) -> None:
     """Export the best architecture, ready to use, after checking its stored evidence.
 
     Example: nas-evidence export runs/digits --to winner
+    Example: nas-evidence export runs/digits --to five --top 5
     """
+    check_one(trial_id, top)
     from nas_evidence.storage.study_folder import read_study
 
     store = opened(place)
@@ -151,7 +166,10 @@ def export(
         from nas_evidence.storage.outside_code import admitted
 
         spec = admitted(spec, [store.folder.resolve() / "code"], allowed=True)
-    write_export(spec, store.folder, to, trial_id, data_root)
+    if top is None:
+        write_export(spec, store.folder, to, trial_id, data_root, onnx=onnx)
+    else:
+        _write_ensemble(spec, store.folder, to, top, data_root, onnx=onnx)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -172,7 +190,13 @@ def judged(folder: Path, data_root: Path | None) -> "Judgement | None":
 
 
 def write_export(
-    spec: StudySpec, folder: Path, to: Path, trial_id: int | None, data_root: Path | None
+    spec: StudySpec,
+    folder: Path,
+    to: Path,
+    trial_id: int | None,
+    data_root: Path | None,
+    *,
+    onnx: bool = False,
 ) -> None:
     """Export a trial of a study, by default the best, and print where it is."""
     from nas_evidence.data import load
@@ -180,9 +204,39 @@ def write_export(
 
     root = None if data_root is None else str(data_root)
     arrays = load(spec.dataset, seed=spec.seed, data_root=root, base=folder.resolve())
-    done = export_winner(folder, to, arrays, trial_id=trial_id)
+    done = export_winner(folder, to, arrays, trial_id=trial_id, onnx=onnx)
     again = "" if done.rescored_value is None else ", evidence computed again and equal"
     out.print(f"export: {done.folder} (trial {done.trial_id}, {done.architecture}{again})")
+
+
+def _write_ensemble(
+    spec: StudySpec,
+    folder: Path,
+    to: Path,
+    top: int,
+    data_root: Path | None,
+    *,
+    onnx: bool,
+) -> None:
+    """Export an ensemble of the best networks of a study, and print what it gains."""
+    from nas_evidence.data import load
+    from nas_evidence.exporting.ensemble import export_ensemble
+
+    root = None if data_root is None else str(data_root)
+    arrays = load(spec.dataset, seed=spec.seed, data_root=root, base=folder.resolve())
+    done = export_ensemble(folder, to, arrays, top=top, onnx=onnx)
+    members = ", ".join(
+        f"trial {i} {weight:.2f}" for i, weight in zip(done.trial_ids, done.weights, strict=True)
+    )
+    out.print(f"export: {done.folder} (weights: {members})")
+    if done.left_out:
+        out.print(f"note:   without weight: trials {', '.join(map(str, done.left_out))}")
+    if done.refitted:
+        out.print(f"note:   {done.refitted} trained again on both halves: not stored by the study")
+    out.print(
+        f"gain:   {done.gain:.4f} ± {done.gain_error:.4f} nats per datum over the best network "
+        f"alone, cross-fitted on {done.n} data"
+    )
 
 
 def _latest_study() -> str:

@@ -12,6 +12,7 @@ import typer
 from rich.live import Live
 
 from nas_evidence.api.running import Audience, Run, begun, run_trials, tell_what_is_stored
+from nas_evidence.api.trackers import check_track
 from nas_evidence.cli.cluster import resubmit
 from nas_evidence.cli.interrupting import interruptible
 from nas_evidence.cli.options import (
@@ -32,6 +33,7 @@ from nas_evidence.cli.options import (
     Task,
     TestFile,
     TestFraction,
+    Track,
     Trials,
     Workers,
     as_arguments,
@@ -96,6 +98,7 @@ def search(
     steal: Steal = False,
     allow_code: AllowCode = False,
     metric: Metric = None,
+    track: Track = None,
 ) -> None:
     """Search, rank, report and export; create the study folder or continue it.
 
@@ -108,7 +111,10 @@ def search(
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.storage.study_folder import default_folder
 
-    run = Run(executor, address, data_root, download, steal, allow_code, metric)
+    run = Run(
+        executor, address, data_root, download, steal, allow_code, metric, tuple(track or ())
+    )
+    check_track(run.track)
     _check_address(run)
     asked = asked_for(
         study,
@@ -152,6 +158,7 @@ def resume(
     allow_code: AllowCode = False,
     metric: Metric = None,
     retry_failed: RetryFailed = None,
+    track: Track = None,
 ) -> None:
     """Resume a study after a stop or a crash, or with more trials or another budget.
 
@@ -167,6 +174,7 @@ def resume(
             steal=steal,
             allow_code=allow_code,
             metric=metric,
+            track=track,
         )
         resubmit(address, name, place, options)
         return
@@ -176,7 +184,10 @@ def resume(
     from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
-    run = Run(executor, address, data_root, download, steal, allow_code, metric)
+    run = Run(
+        executor, address, data_root, download, steal, allow_code, metric, tuple(track or ())
+    )
+    check_track(run.track)
     _check_address(run)
     store = open_store(place)
     with store.held(steal=steal):
@@ -350,6 +361,7 @@ def _words(run: Run) -> list[str]:
         ("--metric", run.metric),
     )
     words = [word for name, value in given if value is not None for word in (name, str(value))]
+    words += [word for text in run.track for word in ("--track", text)]
     return words + ["--allow-code"] * run.allow_code
 
 

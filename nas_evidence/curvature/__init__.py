@@ -20,10 +20,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.capture import UnsupportedLayerError, refuse_frozen, undisturbed
+from nas_evidence.curvature.capture import refuse_frozen, undisturbed
 from nas_evidence.curvature.dense import full, tensor_blocks
 from nas_evidence.curvature.gradient import log_likelihood_gradient
 from nas_evidence.curvature.layerwise import diagonal, eigen_corrected, kronecker
+from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
 from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.full_precision import full_precision
@@ -120,9 +121,12 @@ def curvature_pass(
 
     Args:
         kind: a name in `KINDS`.
-        model: any module whose parameters are in supported layers, see `capture`; for
-            block_ggn, full_ggn and full_ef any module, at the cost of processing one datum at a
-            time if a layer is not supported.
+        model: any module without batch normalisation. Layers with rules (`refusals.SUPPORTED`)
+            are cheap; a Linear on sequences [n, T, d] has Kronecker factors of single positions
+            ("expand"), see `kfac_reduce`. In any other module the gradients of each datum come
+            from autograd; for a parameter of it Kronecker kinds have the exact block. Modules
+            that are called twice, share parameters or take several tensors are for the diagonal
+            and the dense kinds, one datum at a time.
         inputs: [n, ...], on the device of the model.
         targets: int64 [n] or float [n, C].
         likelihood: of the targets given the outputs.
@@ -162,7 +166,10 @@ def curvature_pass(
     )
     with full_precision(), undisturbed(model):
         try:
-            sweep.prepare(any_layer=CURVATURES[kind].any_layer)
+            dense = CURVATURES[kind].structure in ("block", "full")
+            sweep.prepare(any_layer=CURVATURES[kind].any_layer, fixed_statistics=dense)
+        except BatchStatisticsError:
+            raise
         except UnsupportedLayerError as error:
             general = ", ".join(name for name, other in CURVATURES.items() if other.any_layer)
             raise UnsupportedLayerError(
@@ -200,10 +207,10 @@ def check_kind(kind: str) -> None:
 
 def _check_reduced(model: nn.Module, paths: Collection[str]) -> None:
     modules = dict(model.named_modules())
-    wrong = [p for p in paths if not isinstance(modules.get(p), nn.Linear | nn.Conv2d)]
+    wrong = [p for p in paths if not isinstance(modules.get(p), nn.Linear | nn.Conv1d | nn.Conv2d)]
     if wrong:
         raise ValueError(
-            "`kfac_reduce` must name Linear or Conv2d modules of the model, but got "
+            "`kfac_reduce` must name Linear, Conv1d or Conv2d modules of the model, but got "
             f"{', '.join(sorted(wrong))}"
         )
 

@@ -9,7 +9,8 @@ sums of the size of the parameters. So nets with small activations use more rows
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.capture import UnsupportedLayerError, layers_of, undisturbed
+from nas_evidence.curvature.capture import layers_of, undisturbed
+from nas_evidence.curvature.refusals import UnsupportedLayerError
 
 #: Largest number of elements that all layer inputs of a batch should have together.
 _ELEMENTS = 3 << 19

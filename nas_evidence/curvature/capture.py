@@ -4,8 +4,8 @@ The parameters are frozen during the pass, so autograd computes gradients with r
 activations only. A hook on each module with parameters passes its input `a` and the gradients `s`
 of r·f at its output to a `Collector`, once per vector r of the batch. Nothing is guessed:
 
-- a module that is shared, unknown, unused or has frozen parameters is refused by name; the dense
-  kinds then process one datum at a time, which needs no layer rules (`per_datum`);
+- a module that is shared, unused, has frozen parameters or takes several tensors is refused by
+  name; diagonal and dense kinds then process one datum at a time (`per_datum`);
 - every gradient that the layer rules give for two data points is first compared with ordinary
   autograd. This catches weights used outside their module, overridden forwards and anything else
   that the hooks cannot see.
@@ -21,14 +21,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from nas_evidence.curvature.attention import NotSelfAttentionError, unpacked
+from nas_evidence.curvature.embedding import EmbeddingLayer
 from nas_evidence.curvature.layers import Layer, WeightLayer, layer_of
-
-SUPPORTED = "Linear, Conv2d (zero padding), GroupNorm, LayerNorm, Fixup scale and bias"
-
-
-class UnsupportedLayerError(ValueError):
-    """A layer without a rule; the dense kinds work without one."""
+from nas_evidence.curvature.refusals import UnsupportedLayerError, remedy_for
 
 
 class Collector(Protocol):
@@ -64,7 +62,7 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
     """Return the layers of a model in the order of its parameters.
 
     Raises:
-        UnsupportedLayerError: for a shared parameter or an unknown module; names it.
+        UnsupportedLayerError: for a shared parameter or batch normalisation; names it.
     """
     seen: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -79,20 +77,17 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
         names = tuple(n for n, _ in module.named_parameters(prefix=path, recurse=False))
         if not names:
             continue
-        layer = layer_of(path or "(model)", module, names)
-        if layer is None:
-            raise UnsupportedLayerError(
-                f"module `{path or '(model)'}` of type {type(module).__name__} holds "
-                f"{', '.join(f'`{n}`' for n in names)}, and is not supported; "
-                f"supported modules with parameters: {SUPPORTED}"
-            )
-        layers.append(layer)
+        layers.append(layer_of(path or "(model)", module, names))
     return tuple(layers)
 
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Put the model into evaluation mode with frozen parameters; restore everything afterwards."""
+    """Put the model into evaluation mode with frozen parameters; restore everything afterwards.
+
+    Attention takes its plain form, which can be differentiated twice and in batches.
+    """
+    attributes = [(module, dict(vars(module))) for module in model.modules()]
     modes = [(module, module.training) for module in model.modules()]
     parameters = [(p, p.requires_grad) for p in model.parameters()]
     buffers = [
@@ -106,6 +101,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         stack.enter_context(torch.random.fork_rng(devices=devices))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         try:
             for module, _ in modes:
                 module.training = False
@@ -113,6 +109,9 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 parameter.requires_grad_(False)
             yield
         finally:
+            for module, kept in attributes:  # what forward may have put there
+                vars(module).clear()
+                vars(module).update(kept)
             for module, mode in modes:
                 module.training = mode
             for parameter, needs_grad in parameters:
@@ -135,6 +134,7 @@ class Capture:
     n_rows: int = 0
     last: bool = True
     anchor: Tensor = field(default_factory=lambda: torch.zeros(()))
+    replaying: bool = False  # a collector calls modules again
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
@@ -143,9 +143,22 @@ class Capture:
             layer.module.register_forward_hook(self._forward_hook(index), with_kwargs=True)
             for index, layer in enumerate(self.layers)
         ]
+        pairs = [(x.attention, x.module) for x in self.layers if isinstance(x, WeightLayer)]
+        kept = [(attention, vars(attention).get("forward")) for attention, _ in pairs if attention]
+        fast = torch.backends.mha.get_fastpath_enabled()
         try:
+            # The fast path of a transformer layer calls none of its modules.
+            torch.backends.mha.set_fastpath_enabled(False)
+            for attention, projection in pairs:
+                if attention is not None:
+                    attention.forward = unpacked(attention, projection)  # type: ignore
             yield
         finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+            for attention, forward in kept:
+                vars(attention).pop("forward", None)
+                if forward is not None:
+                    vars(attention)["forward"] = forward
             for handle in handles:
                 handle.remove()
             self.kept.clear()
@@ -155,7 +168,10 @@ class Capture:
         self.kept.clear()
         self.n_rows = len(inputs)
         self.anchor = torch.zeros((), device=inputs.device, requires_grad=True)
-        outputs = self.model(inputs)
+        try:
+            outputs = self.model(inputs)
+        except NotSelfAttentionError as error:
+            raise UnsupportedLayerError(str(error)) from None
         for index, layer in enumerate(self.layers):
             if index not in self.kept:
                 raise UnsupportedLayerError(
@@ -186,12 +202,23 @@ class Capture:
     def _forward_hook(self, index: int) -> Any:
         layer = self.layers[index]
 
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> None:
+        def hook(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+        ) -> None:
+            if self.replaying:
+                return
             if index in self.kept:
                 raise UnsupportedLayerError(
-                    f"module `{layer.path}` is called more than once, but must be called once"
+                    f"module `{layer.path}` is called more than once, but must be called once; "
+                    "make a module for each call"
                 )
-            (a,) = (*args, *kwargs.values())
+            given = (*args, *kwargs.values())
+            if len(given) != 1 or not isinstance(given[0], Tensor) or not isinstance(out, Tensor):
+                raise UnsupportedLayerError(
+                    f"module `{layer.path}` of type {type(module).__name__} must take one tensor "
+                    f"and return one; {remedy_for(module)}"
+                )
+            a = given[0]
             self._check_rows(layer, a)
             self.kept[index] = (self.collector.keep(layer, a.detach()), a._version)
             if not out.requires_grad:
@@ -213,16 +240,24 @@ class Capture:
                 f"module `{layer.path}` received two gradients for one output"
             )
         self.received.add(index)
-        self.collector.receive(layer, a, s.detach(), self.last)
+        self.replaying = True
+        try:
+            self.collector.receive(layer, a, s.detach(), self.last)
+        finally:
+            self.replaying = False
         if self.last:
             self.kept[index] = (None, version)  # frees the input
 
     def _check_rows(self, layer: Layer, a: Tensor) -> None:
-        is_conv = isinstance(layer, WeightLayer) and isinstance(layer.module, nn.Conv2d)
-        if len(a) != self.n_rows or a.ndim < 2 or (is_conv and a.ndim != 4):
+        if isinstance(layer, WeightLayer) and not isinstance(layer.module, nn.Linear):
+            fits = a.ndim == layer.module.weight.ndim
+        else:
+            fits = a.ndim >= (1 if isinstance(layer, EmbeddingLayer) else 2)
+        if not fits or len(a) != self.n_rows:
             raise UnsupportedLayerError(
                 f"module `{layer.path}` sees an input of shape {list(a.shape)} for "
-                f"{self.n_rows} data points; the first axis must be the data"
+                f"{self.n_rows} data points; the first axis must be the data. Expand what is the "
+                "same for all data, like positions, to that axis"
             )
 
 
@@ -285,7 +320,9 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
     """
     collector = _GradientSums()
     capture = Capture(model, layers, collector)
-    named = list(model.named_parameters())
+    own = {name for layer in layers for name in layer.names}
+    named = [(name, p) for name, p in model.named_parameters() if name in own]
+    original = _outputs_of_attention(model, layers, inputs)
     with capture.hooks():
         for _, parameter in named:
             parameter.requires_grad_(True)
@@ -297,6 +334,12 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
         for _, parameter in named:
             parameter.requires_grad_(False)
     capture.check_received()
+    same = original is None or torch.allclose(outputs.detach(), original, rtol=1e-2, atol=1e-4)
+    if not same:
+        raise UnsupportedLayerError(
+            "the outputs change when each nn.MultiheadAttention is computed from its weights; is "
+            "its forward overridden, or the network random in evaluation mode?"
+        )
     # Far above rounding errors, far below any real disagreement.
     tolerance = 1e-2 if outputs.dtype in (torch.float32, torch.float64) else 1e-1
     norms = torch.stack([g.norm() for g in expected])
@@ -310,3 +353,13 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
                 "parameter also used elsewhere, or the module's forward overridden?"
             )
     return outputs.detach()
+
+
+def _outputs_of_attention(
+    model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor
+) -> Tensor | None:
+    """Return the outputs [n, C] of a model before its attention is replaced; None without any."""
+    if not any(isinstance(layer, WeightLayer) and layer.attention for layer in layers):
+        return None
+    with torch.no_grad():
+        return checked_outputs(model(inputs), len(inputs))

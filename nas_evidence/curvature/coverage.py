@@ -1,34 +1,67 @@
-"""Which curvature kinds cover a network, found by trying each on a few random data."""
+"""Which curvature kinds cover a network, and how each of its layers, found by trying.
 
+A layer has Kronecker "factors" or, from the gradients of each datum, an exact "own block" for each
+of its tensors; "per datum" are the gradients of the whole network, where hooks cannot follow it.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.attention import is_plain
+from nas_evidence.curvature.capture import check_gradients, undisturbed
+from nas_evidence.curvature.embedding import EmbeddingLayer
+from nas_evidence.curvature.layers import AutogradLayer, Layer, WeightLayer, layer_of
+from nas_evidence.curvature.refusals import (
+    BatchStatisticsError,
+    UnsupportedLayerError,
+    refuse_batch_statistics,
+)
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.registry import CURVATURES
+
+#: Rows that a check passes through a network.
+_ROWS = 4
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Whether a kind covers a network; `reason` names what is not covered."""
+    """Whether a kind covers a network; `reason` names what is not covered, and the remedy."""
 
     kind: str
     covered: bool
     reason: str
 
 
+@dataclass(frozen=True)
+class LayerCoverage:
+    """How the kinds cover one module with parameters of its own; "no" with the remedy."""
+
+    path: str
+    type: str
+    n_parameters: int
+    diagonal: str
+    kronecker: str
+    dense: str
+    remedy: str = ""
+
+
 def coverage(model: nn.Module, input_shape: tuple[int, ...], n_outputs: int) -> list[Coverage]:
-    """Try every kind of curvature on four random data, and return what each said."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(4, *input_shape, generator=generator)
-    y = torch.randn(4, n_outputs, generator=generator)
+    """Try every kind of curvature on four random data, and return what each said.
+
+    The network is one that will be trained, so batch normalisation is refused by every kind.
+    """
+    x, y = _data(input_shape, n_outputs)
     found = []
     for kind in CURVATURES:
         try:
+            for path, module in model.named_modules():
+                refuse_batch_statistics(path or "(model)", module)
             curvature_pass(
-                kind, model, x, y, Gaussian(1.0), batch_size=4,
+                kind, model, x, y, Gaussian(1.0), batch_size=_ROWS,
                 generator=torch.Generator().manual_seed(0),
             )  # fmt: skip
         except (ValueError, RuntimeError) as error:
@@ -36,3 +69,57 @@ def coverage(model: nn.Module, input_shape: tuple[int, ...], n_outputs: int) -> 
         else:
             found.append(Coverage(kind, True, ""))
     return found
+
+
+def coverage_of_layers(
+    model: nn.Module, input_shape: tuple[int, ...], n_outputs: int
+) -> list[LayerCoverage]:
+    """Try each module with parameters by itself, and return how the kinds cover it."""
+    x, _ = _data(input_shape, n_outputs)
+    found = []
+    with undisturbed(model):
+        for path, module in model.named_modules():
+            own = [name for name, _ in module.named_parameters(path, recurse=False)]
+            if own:
+                found.append(_tried(model, path or "(model)", module, own, x))
+    return found
+
+
+def _tried(
+    model: nn.Module, path: str, module: nn.Module, names: Sequence[str], x: Tensor
+) -> LayerCoverage:
+    size = sum(p.numel() for p in module.parameters(recurse=False))
+    what = (path, type(module).__name__, size)
+    try:
+        layer = layer_of(path, module, tuple(names))
+        check_gradients(model, (*_around(model, path), layer), x[:2])
+    except BatchStatisticsError as error:
+        return LayerCoverage(*what, "no", "no", "no", str(error))
+    except UnsupportedLayerError as error:
+        model.requires_grad_(False)  # the check may have stopped halfway
+        return LayerCoverage(*what, "per datum", "no", "per datum", str(error))
+    except (ValueError, RuntimeError) as error:
+        model.requires_grad_(False)
+        return LayerCoverage(*what, "no", "no", "no", str(error).splitlines()[0])
+    if isinstance(layer, WeightLayer | EmbeddingLayer):
+        return LayerCoverage(*what, "yes", "factors", "yes")
+    note = ""
+    if isinstance(layer, AutogradLayer) and any(True for _ in module.children()):
+        note = "put its own parameters into a small module; now all of it runs again for them"
+    return LayerCoverage(*what, "yes", "own block", "yes", note)
+
+
+def _around(model: nn.Module, path: str) -> tuple[Layer, ...]:
+    """Return the attention that an output projection belongs to, which must be taken apart."""
+    parent, _, name = path.rpartition(".")
+    module = model.get_submodule(parent) if name == "out_proj" else None
+    if not isinstance(module, nn.MultiheadAttention) or not is_plain(module):
+        return ()
+    names = tuple(n for n, _ in module.named_parameters(parent, recurse=False))
+    return (layer_of(parent, module, names),)
+
+
+def _data(input_shape: tuple[int, ...], n_outputs: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(_ROWS, *input_shape, generator=generator)
+    return x, torch.randn(_ROWS, n_outputs, generator=generator)

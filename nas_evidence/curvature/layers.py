@@ -1,29 +1,36 @@
 """What curvature needs from a layer: per-datum gradients and Kronecker factors.
 
-Every weight layer is converted to one layout, in which Linear and Conv2d are the same:
+Every weight layer is converted to one layout, in which Linear, Conv1d and Conv2d are the same:
 
     a  input, one column per position    [n, groups, d_in, T]     z = W a + b
     s  gradient of r·f at the output z   [n, groups, d_out, T]    r  a vector of outputs
 
-For Linear on [n, d] T = 1, on [n, T, d] the middle axis is T; for Conv2d a holds the patches
-(order in, kh, kw, which is `weight.flatten(1)`, zero padding included) and T = |T| is the number
-of output positions (Grosse & Martens 2016; "expand" of Eschenhagen et al. 2023). The gradient of
-one datum is Σ_t s_t a_tᵀ; only its square or its sum over the data is ever kept.
+For Linear on [n, d] T = 1, on [n, T, d] the middle axis is T; for convolutions a holds the patches
+(order in, kh, kw, which is `weight.flatten(1)`, padding included) and T = |T| is the number of
+output positions (Grosse & Martens 2016; "expand" of Eschenhagen et al. 2023). The gradient of one
+datum is Σ_t s_t a_tᵀ; only its square or its sum over the data is ever kept. A depthwise
+convolution is one with as many groups as channels. For self-attention see `attention`, for
+embeddings `embedding`.
 
-Layers with few parameters (Fixup scalars, GroupNorm, LayerNorm) compute it directly. A model with
-layers without rules is treated as one layer, whose gradients come from autograd.
+Layers with few parameters (Fixup scalars, normalisation) compute it directly. For any other module
+with parameters of its own autograd does, from its inputs and output gradients (`vmapped`). A model
+that hooks cannot follow is treated as one layer.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nas_evidence.curvature.patches import patches, zero_padded
+from nas_evidence.curvature.attention import input_projection, is_plain
+from nas_evidence.curvature.embedding import EmbeddingLayer
+from nas_evidence.curvature.patches import Convolution, patches, with_padding
+from nas_evidence.curvature.refusals import refuse_batch_statistics, refuse_embedding_options
 from nas_evidence.curvature.row_grams import input_gram, rows_apply
 from nas_evidence.curvature.squares import weight_squares
+from nas_evidence.curvature.vmapped import can_batch, gradient_chunks
 
 #: Largest number of elements of a temporary array; bounds the memory beyond the activations.
 CHUNK_ELEMENTS = 1 << 22
@@ -45,9 +52,16 @@ class SmallLayer:
             groups = self.module.num_groups
             normed = functional.group_norm(a, groups, eps=self.module.eps)
             return self._existing((s * normed).flatten(2).sum(2), s.flatten(2).sum(2))
-        if isinstance(self.module, nn.LayerNorm):
-            shape = self.module.normalized_shape
-            normed = functional.layer_norm(a, shape, eps=self.module.eps)
+        if isinstance(self.module, nn.InstanceNorm1d | nn.InstanceNorm2d):
+            normed = functional.instance_norm(a, eps=self.module.eps)
+            return self._existing((s * normed).flatten(2).sum(2), s.flatten(2).sum(2))
+        if isinstance(self.module, nn.LayerNorm | nn.RMSNorm):
+            shape = list(self.module.normalized_shape)
+            if isinstance(self.module, nn.LayerNorm):
+                normed = functional.layer_norm(a, shape, eps=self.module.eps)
+            else:
+                normed = functional.rms_norm(a, shape, eps=self.module.eps)
+            assert self.module.weight is not None
             flat = (len(s), -1, self.module.weight.numel())
             return self._existing((s * normed).reshape(flat).sum(1), s.reshape(flat).sum(1))
         if self.module.elementwise_affine_scalar == "scale":
@@ -60,16 +74,20 @@ class SmallLayer:
 
 @dataclass(frozen=True)
 class WeightLayer:
-    """Linear or Conv2d: a weight and an optional bias."""
+    """Linear, Conv1d or Conv2d: a weight and an optional bias.
+
+    attention  the module that uses a Linear's weight in its own operation, see `attention`
+    """
 
     path: str
-    module: nn.Linear | nn.Conv2d
+    module: nn.Linear | Convolution
     names: tuple[str, ...]
+    attention: nn.MultiheadAttention | None = None
 
     @property
     def groups(self) -> int:
         """Number of convolution groups, 1 for Linear."""
-        return self.module.groups if isinstance(self.module, nn.Conv2d) else 1
+        return 1 if isinstance(self.module, nn.Linear) else self.module.groups
 
     def positions(self, a: Tensor) -> Tensor:
         """Return the input as columns [n, groups, d_in, T]."""
@@ -82,7 +100,8 @@ class WeightLayer:
         """Return the output gradient as columns [n, groups, d_out, T]."""
         if isinstance(self.module, nn.Linear):
             return (s[:, :, None] if s.ndim == 2 else s.flatten(1, -2).mT)[:, None]
-        return s.reshape(len(s), self.groups, -1, s.shape[2] * s.shape[3])
+        columns = s.flatten(2)
+        return columns.reshape(len(s), self.groups, -1, columns.shape[2])
 
     def chunks(self, a: Tensor, s: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield columns of a and s in chunks of data small enough to form gradients."""
@@ -113,7 +132,7 @@ class WeightLayer:
         """Return SA [groups, d_in, d_in] if there is a faster way than `input_rows`."""
         if isinstance(self.module, nn.Linear) or not rows_apply(self.module, a):
             return None
-        return input_gram(self.module, zero_padded(self.module, a))
+        return input_gram(self.module, with_padding(self.module, a))
 
     def input_rows(self, a: Tensor) -> Iterator[Tensor]:
         """Yield rows [groups, m, d_in], one per datum and position, whose Gram matrix is SA."""
@@ -163,28 +182,71 @@ class WeightLayer:
 
 
 @dataclass(frozen=True)
+class AutogradLayer:
+    """Any module with parameters of its own, the inner ones' not counted; a is its only input."""
+
+    path: str
+    module: nn.Module
+    names: tuple[str, ...]
+    known: list[bool] = field(default_factory=list)  # whether vmap can batch it, once tried
+
+    def gradients(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradient of each datum [n, size], for each parameter tensor."""
+        parts = [found for _, found in self.chunks(a, s)]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+    def squares(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+        """Return the sum over data of squared gradients [size], for each parameter tensor."""
+        parts = [[g.square().sum(0) for g in found] for _, found in self.chunks(a, s)]
+        return tuple(torch.stack(column).sum(0) for column in zip(*parts, strict=True))
+
+    def chunks(self, a: Tensor, s: Tensor) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+        """Yield the rows of a few data and their gradients [rows, size] in each tensor."""
+        own = dict(self.module.named_parameters(recurse=False))
+        if not self.known:
+            self.known.append(can_batch(self.module, own, a[:2], s[:2]))
+        return gradient_chunks(self.module, own, a, s, batched=self.known[0])
+
+
+@dataclass(frozen=True)
 class WholeModel:
     """A model as one layer; for s, `per_datum` passes it the gradients of each datum."""
 
     path: str
     module: nn.Module
     names: tuple[str, ...]
+    batched: bool = False
 
     def gradients(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
         """Return the parts of s [n, P]: per-datum gradients [n, size] of each parameter tensor."""
         return torch.split(s, [p.numel() for p in self.module.parameters()], dim=1)
 
 
-Layer = WeightLayer | SmallLayer | WholeModel
+Layer = WeightLayer | EmbeddingLayer | SmallLayer | AutogradLayer | WholeModel
+
+_NORMS = nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | nn.InstanceNorm1d | nn.InstanceNorm2d
 
 
-def layer_of(path: str, module: nn.Module, names: tuple[str, ...]) -> Layer | None:
-    """Return the layer of a module with the parameters `names`, or None if unknown."""
-    if isinstance(module, nn.Linear):
+def layer_of(path: str, module: nn.Module, names: tuple[str, ...]) -> Layer:
+    """Return the layer of a module with the parameters `names` of its own.
+
+    Raises:
+        UnsupportedLayerError: for batch normalisation, and options of an embedding that change
+            its gradients; with the remedy.
+    """
+    refuse_batch_statistics(path, module)
+    own = [name.rpartition(".")[2] for name in names]
+    if own[0] == "weight" and isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
         return WeightLayer(path, module, names)
-    if isinstance(module, nn.Conv2d) and module.padding_mode == "zeros":
-        return WeightLayer(path, module, names)
+    if isinstance(module, nn.MultiheadAttention) and is_plain(module):
+        return WeightLayer(path, input_projection(module), names, module)
+    if isinstance(module, nn.Embedding):
+        refuse_embedding_options(path, module)
+        return EmbeddingLayer(path, module, names)
     scalar = getattr(module, "elementwise_affine_scalar", None)
-    if scalar in ("scale", "bias") or isinstance(module, nn.GroupNorm | nn.LayerNorm):
+    fixed = not getattr(module, "track_running_stats", False)
+    if scalar in ("scale", "bias") or (
+        own[0] == "weight" and isinstance(module, _NORMS) and fixed
+    ):
         return SmallLayer(path, module, names)
-    return None
+    return AutogradLayer(path, module, names)

@@ -7,7 +7,7 @@
                for layers whose output is averaged over positions (Eschenhagen et al. 2023)
     EKFAC      the diagonal in the eigenbasis of the Kronecker block   (George et al. 2018)
     dense      Σ_{n,k} g gᵀ with g the gradient of one datum; the Kronecker kinds use it for
-               the parameters of normalisation layers and Fixup scalars
+               the parameters of normalisation layers, Fixup scalars and modules without a rule
 
     r_k  the vectors of a batch: K = C − 1 roots of the output Hessian, one Monte-Carlo root, or
          the residual (empirical Fisher); s, a as in `layers`.
@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature.layers import Layer, WeightLayer
+from nas_evidence.curvature.embedding import EmbeddingLayer
+from nas_evidence.curvature.layers import Layer, SmallLayer, WeightLayer, WholeModel
 from nas_evidence.curvature.memory import require_memory, squares
 from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.curvature.wide import keeps_rows
@@ -93,7 +94,10 @@ class DiagonalCollector:
         """Add the squares of one column; with a single position sum s² until the last column."""
         assert a is not None
         if not isinstance(layer, WeightLayer):
-            self._add(layer, tuple(g.square().sum(0) for g in layer.gradients(a, s)))
+            if isinstance(layer, SmallLayer | WholeModel):
+                self._add(layer, tuple(g.square().sum(0) for g in layer.gradients(a, s)))
+            else:
+                self._add(layer, layer.squares(a, s))
             return
         if s.ndim > 2:
             self._add(layer, layer.squares(a, s))
@@ -143,6 +147,9 @@ class KroneckerCollector:
             for rows in [layer.mean_rows(a)] if reduced else layer.input_rows(a):
                 self.sums.add_gram(name, rows)
             return None
+        if isinstance(layer, EmbeddingLayer):
+            self.sums.add(f"{layer.path}:A", layer.counts(a))
+            return None
         return a
 
     def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
@@ -158,6 +165,10 @@ class KroneckerCollector:
                 self.sums.add_gram(f"{layer.path}:B", rows)
             if len(layer.names) == 2 and not self._bias_is_gradient_factor(layer):
                 self.sums.add_gram(layer.names[1], layer.gradient_totals(s)[None])
+            return
+        if isinstance(layer, EmbeddingLayer):
+            self._same_positions(layer, s)
+            self.sums.add_gram(f"{layer.path}:B", layer.gradient_rows(s))
             return
         assert a is not None
         for name, gradients in zip(layer.names, layer.gradients(a, s), strict=True):
@@ -175,6 +186,8 @@ class KroneckerCollector:
                 names.append(name)
                 if isinstance(layer, WeightLayer) and position == 0:
                     blocks.append(self._weight_block(layer))
+                elif isinstance(layer, EmbeddingLayer):
+                    blocks.append(self._embedding_block(layer))
                 elif isinstance(layer, WeightLayer) and self._bias_is_gradient_factor(layer):
                     blocks.append(Dense(self.sums.total(f"{layer.path}:B")[0], _rounding(layer)))
                 else:
@@ -203,12 +216,16 @@ class KroneckerCollector:
         inputs = self.sums.total(f"{layer.path}:A")
         return Kronecker(inputs, gradients, self.n_data, n_positions, _rounding(layer))
 
+    def _embedding_block(self, layer: EmbeddingLayer) -> Kronecker:
+        counts, gradients = (self.sums.total(f"{layer.path}:{side}") for side in "AB")
+        return layer.block(counts, gradients, self.n_data, self.n_positions[layer.path])
+
     def _bias_is_gradient_factor(self, layer: WeightLayer) -> bool:
         """Tell whether SB is built from Σ_t s, which makes it the exact block of the bias."""
         single = self.n_positions[layer.path] == 1 or layer.path in self.reduced
         return layer.groups == 1 and single
 
-    def _same_positions(self, layer: WeightLayer, s: Tensor) -> None:
+    def _same_positions(self, layer: WeightLayer | EmbeddingLayer, s: Tensor) -> None:
         found = layer.n_positions(s)
         if self.n_positions.setdefault(layer.path, found) != found:
             raise ValueError(
@@ -234,13 +251,13 @@ class EigenCollector:
 
     def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
         """Keep the inputs of weight layers."""
-        return a if isinstance(layer, WeightLayer) else None
+        return a if isinstance(layer, WeightLayer | EmbeddingLayer) else None
 
     def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
         """Add (Q_Bᵀ g Q_A)² of one column."""
-        if not isinstance(layer, WeightLayer) or a is None:
+        if not isinstance(layer, WeightLayer | EmbeddingLayer) or a is None:
             return
-        left, right = (basis.to(a.dtype) for basis in self.bases[layer.names[0]])
+        left, right = (basis.to(s.dtype) for basis in self.bases[layer.names[0]])
         for columns, s_columns in layer.chunks(a, s):
             rotated = (left.mT @ s_columns) @ (right.mT @ columns).mT
             self.sums.add(layer.names[0], rotated.square_().sum(0))
@@ -286,7 +303,7 @@ def _rounding(layer: Layer) -> float:
 
 def _sides(layer: Layer, parameter: Tensor, n_data: int) -> tuple[int, ...]:
     """Return the sides of the matrices kept for a parameter, or formed from its rows."""
-    if isinstance(layer, WeightLayer) and parameter.ndim > 1:
+    if isinstance(layer, WeightLayer | EmbeddingLayer) and parameter.ndim > 1:
         inputs = n_data if keeps_rows(layer.module, n_data) else parameter[0].numel()
         return (inputs, len(parameter))
     return (parameter.numel(),)

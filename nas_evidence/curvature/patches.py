@@ -1,14 +1,40 @@
-"""The patches that a convolution sees, as a view of its padded input."""
+"""The patches that a convolution sees, as a view of its padded input.
+
+A convolution along one axis is one over images of height 1.
+"""
+
+from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional
 
+Convolution = nn.Conv1d | nn.Conv2d
 
-def patches(module: nn.Conv2d, a: Tensor) -> Tensor:
+
+class Sides(NamedTuple):
+    """Kernel, stride and dilation of a convolution along height and width."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def sides(module: Convolution) -> Sides:
+    """Return the settings of a convolution along both sides of an image."""
+    flat = (1,) * (2 - len(module.kernel_size))
+    return Sides(flat + module.kernel_size, flat + module.stride, flat + module.dilation)
+
+
+def images(a: Tensor) -> Tensor:
+    """Return inputs [n, C, L] as images [n, C, 1, L], and images as they are."""
+    return a[:, :, None] if a.ndim == 3 else a
+
+
+def patches(module: Convolution, a: Tensor) -> Tensor:
     """Return a strided view of the patches of a convolution [n, c_in, kh, kw, h_out, w_out]."""
-    padded = zero_padded(module, a)
+    padded = images(with_padding(module, a))
     n, channels, height, width = padded.shape
-    stride, dilation, kernel = module.stride, module.dilation, module.kernel_size
+    kernel, stride, dilation = sides(module)
     h_out = (height - dilation[0] * (kernel[0] - 1) - 1) // stride[0] + 1
     w_out = (width - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1
     by_n, by_c, by_h, by_w = padded.stride()
@@ -19,19 +45,23 @@ def patches(module: nn.Conv2d, a: Tensor) -> Tensor:
     )
 
 
-def zero_padded(module: nn.Conv2d, a: Tensor) -> Tensor:
-    """Return the input with its zero padding; the same tensor if there is none."""
-    return functional.pad(a, padding(module)) if any(padding(module)) else a
+def with_padding(module: Convolution, a: Tensor) -> Tensor:
+    """Return the input with its padding; the same tensor if there is none."""
+    around = padding(module)
+    if not any(around):
+        return a
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    return functional.pad(a, around, mode=mode)
 
 
-def padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
-    """Return zero padding (left, right, top, bottom); "same" puts an odd one right or bottom."""
+def padding(module: Convolution) -> tuple[int, ...]:
+    """Return padding (left, right, top, bottom); "same" puts an odd one right or bottom."""
     if module.padding == "valid":
-        return (0, 0, 0, 0)
+        return (0, 0) * len(module.kernel_size)
     if module.padding == "same":
         totals = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
-        (top, bottom), (left, right) = ((t // 2, t - t // 2) for t in totals)
-        return (left, right, top, bottom)
-    assert not isinstance(module.padding, str)
-    height, width = module.padding
-    return (width, width, height, height)
+        pairs = [(total // 2, total - total // 2) for total in totals]
+    else:
+        assert not isinstance(module.padding, str)
+        pairs = [(each, each) for each in module.padding]
+    return tuple(length for pair in reversed(pairs) for length in pair)

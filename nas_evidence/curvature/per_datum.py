@@ -1,11 +1,11 @@
-"""Gradients of one datum at a time, for models with layers without rules.
+"""Gradients of one datum at a time, for models that hooks cannot follow.
 
     g_nk = J_nᵀ r_k     [P], one backward pass through the model for each datum n and column k
 
-Autograd handles every layer, a weight that is used twice and a parameter without a module. Data
-are processed separately. A check on two data points ensures that the output for a datum does not
-depend on its batch, which rules out batch normalisation. This costs N K small passes; only the
-dense kinds, which are for small problems anyway, use it.
+Autograd handles every layer and a weight that is used twice. Data are processed separately, side
+by side where `torch.func.vmap` can (`vmapped`). A check on two data points ensures that the output
+for a datum does not depend on its batch, which rules out batch normalisation. The diagonal and the
+dense kinds use it; Kronecker factors need the inputs of each layer.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import Collector, checked_outputs
 from nas_evidence.curvature.layers import WholeModel
+from nas_evidence.curvature.vmapped import can_batch, gradient_chunks
 
 
 @dataclass
@@ -27,6 +28,7 @@ class PerDatum:
     layer: WholeModel
     collector: Collector
     rows: list[Tensor] = field(default_factory=list)  # outputs of the batch [1, C] each
+    inputs: Tensor = field(default_factory=lambda: torch.zeros(()))  # of the batch, for vmap
     reached: set[str] = field(default_factory=set)  # parameters that an output depends on
 
     @contextmanager
@@ -38,6 +40,7 @@ class PerDatum:
         self.model.requires_grad_(True)
         yield
         self.rows.clear()
+        self.inputs = torch.zeros(())
         for name in self.layer.names:
             if name not in self.reached:
                 raise ValueError(
@@ -46,12 +49,21 @@ class PerDatum:
                 )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the outputs [n, C] for a batch, computed one by one."""
+        """Return the outputs [n, C] for a batch."""
+        if self.layer.batched:
+            self.inputs = inputs
+            if not self.reached:
+                self._reach(inputs[:1])
+            with torch.no_grad():
+                return checked_outputs(self.model(inputs), len(inputs))
         self.rows = [checked_outputs(self.model(datum[None]), 1) for datum in inputs]
         return torch.cat(self.rows)
 
     def backward(self, outputs: Tensor, columns: Tensor) -> None:
         """Send each of the columns [K, n, C] back, datum by datum."""
+        if self.layer.batched:
+            self._side_by_side(columns)
+            return
         for k, column in enumerate(columns):
             last = k == len(columns) - 1
             gradients = [
@@ -59,6 +71,21 @@ class PerDatum:
             ]
             self.collector.receive(self.layer, outputs, torch.stack(gradients), last)
             self.collector.end_column()
+
+    def _side_by_side(self, columns: Tensor) -> None:
+        named = dict(self.model.named_parameters())
+        for k, column in enumerate(columns):
+            last = k == len(columns) - 1
+            chunks = gradient_chunks(self.model, named, self.inputs, column, batched=True)
+            for rows, parts in chunks:
+                done = last and rows.stop >= len(column)
+                self.collector.receive(self.layer, column[rows], torch.cat(parts, 1), done)
+                self.collector.end_column()
+
+    def _reach(self, inputs: Tensor) -> None:
+        """Note which parameters the outputs depend on; without control flow, for all data."""
+        outputs = self.model(inputs)
+        self._gradient(outputs, torch.ones_like(outputs[0]), True)
 
     def _gradient(self, outputs: Tensor, column: Tensor, last: bool) -> Tensor:
         parameters = list(self.model.parameters())
@@ -69,6 +96,13 @@ class PerDatum:
         self.reached.update(name for name, part in pairs if part is not None)
         filled = zip(parts, parameters, strict=True)
         return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in filled])
+
+
+def batches(model: nn.Module, inputs: Tensor, outputs: Tensor) -> bool:
+    """Tell whether vmap can process a few data; `outputs` [n, C] are those of the model."""
+    direction = torch.arange(outputs.numel(), device=outputs.device).add(1.0).cos()
+    column = direction.reshape(outputs.shape).to(outputs.dtype)
+    return can_batch(model, dict(model.named_parameters()), inputs, column)
 
 
 def check_independent(model: nn.Module, inputs: Tensor) -> Tensor:

@@ -16,14 +16,17 @@ small nets).
 
 from torch import Tensor, nn
 
+from nas_evidence.curvature.patches import Convolution, sides
+
 #: Largest number of elements of the unfolded rows; larger ones do not fit in the cache (timed).
 _ELEMENTS = 1 << 20
 _SHORT = 24
 
 
-def rows_apply(module: nn.Conv2d, a: Tensor) -> bool:
+def rows_apply(module: Convolution, a: Tensor) -> bool:
     """Tell whether patches share rows of the image, on devices where this was timed."""
-    return module.stride[0] == 1 and module.kernel_size[0] > 1 and a.device.type == "cpu"
+    kernel, stride, _ = sides(module)
+    return stride[0] == 1 and kernel[0] > 1 and a.device.type == "cpu"
 
 
 def input_gram(module: nn.Conv2d, padded: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.patches import patches, zero_padded
+from nas_evidence.curvature.patches import Convolution, images, patches, with_padding
 
 #: Largest number of elements of the gradients formed at a time, and of what they are formed from.
 _ELEMENTS = 1 << 20
@@ -28,12 +28,12 @@ _FEW_POSITIONS = 4
 _GROUPED_ELEMENTS = 1 << 19
 
 
-def weight_squares(module: nn.Linear | nn.Conv2d, a: Tensor, s: Tensor) -> Tensor:
+def weight_squares(module: nn.Linear | Convolution, a: Tensor, s: Tensor) -> Tensor:
     """Return the sum over data of squared weight gradients [d_out d_in of all groups].
 
     Args:
-        module: Linear or Conv2d with zero padding.
-        a: its input [n, ..., d_in] or [n, c_in, H, W].
+        module: Linear, Conv1d or Conv2d.
+        a: its input [n, ..., d_in], [n, c_in, L] or [n, c_in, H, W].
         s: gradient at its output.
     """
     n_positions = s[0].numel() // len(module.weight)
@@ -41,7 +41,7 @@ def weight_squares(module: nn.Linear | nn.Conv2d, a: Tensor, s: Tensor) -> Tenso
         return _summed(_pairs(module, *part) for part in _parts(module, a, s))
     if isinstance(module, nn.Linear):
         return _summed(_products(*part) for part in _parts(module, a, s))
-    if _grouped_is_faster(module, a):
+    if isinstance(module, nn.Conv2d) and _grouped_is_faster(module, a):
         step = max(1, min(128, _GROUPED_ELEMENTS // module.weight.numel()))
         starts = range(0, len(a), step)
         parts = ((a[i : i + step], s[i : i + step]) for i in starts)
@@ -64,17 +64,19 @@ def _summed(parts: Iterator[Tensor]) -> Tensor:
     return total.flatten()
 
 
-def _parts(module: nn.Linear | nn.Conv2d, a: Tensor, s: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _parts(
+    module: nn.Linear | Convolution, a: Tensor, s: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield a and s in chunks of data small enough for the cache."""
     weight = module.weight
-    groups = module.groups if isinstance(module, nn.Conv2d) else 1
+    groups = 1 if isinstance(module, nn.Linear) else module.groups
     patch = groups * weight[0].numel() * (s[0].numel() // len(weight))
     step = max(1, _ELEMENTS // max(patch, weight.numel(), 1))
     for start in range(0, len(a), step):
         yield a[start : start + step], s[start : start + step]
 
 
-def _pairs(module: nn.Linear | nn.Conv2d, a: Tensor, s: Tensor) -> Tensor:
+def _pairs(module: nn.Linear | Convolution, a: Tensor, s: Tensor) -> Tensor:
     """Return the sum from pairs of positions [groups, d_out, d_in]."""
     n, groups, d_out = len(a), 1, len(module.weight)
     if isinstance(module, nn.Linear):
@@ -85,7 +87,7 @@ def _pairs(module: nn.Linear | nn.Conv2d, a: Tensor, s: Tensor) -> Tensor:
         by_position = patches(module, a).permute(4, 5, 1, 2, 3, 0)
         positions = by_position.shape[0] * by_position.shape[1]
         inputs = by_position.reshape(positions, groups, -1, n)  # [T, groups, d_in, n]
-        gradients = s.permute(2, 3, 1, 0).reshape(positions, groups, d_out // groups, n)
+        gradients = images(s).permute(2, 3, 1, 0).reshape(positions, groups, d_out // groups, n)
     total = inputs.new_zeros(groups, d_out // groups, inputs.shape[2])
     for t in range(len(inputs)):
         a_pairs, s_pairs = inputs[t] * inputs[t:], gradients[t] * gradients[t:]
@@ -100,7 +102,7 @@ def _products(a: Tensor, s: Tensor) -> Tensor:
     return (s.flatten(1, -2).mT @ a.flatten(1, -2)).square_().sum(0)
 
 
-def _rows(module: nn.Conv2d, a: Tensor, s: Tensor) -> Tensor:
+def _rows(module: Convolution, a: Tensor, s: Tensor) -> Tensor:
     """Return the sum from one row per position [d_out, d_in]; not for groups."""
     seen = patches(module, a)  # [n, c_in, kh, kw, h, w]
     n, c_in, kh, kw, height, width = seen.shape
@@ -110,12 +112,12 @@ def _rows(module: nn.Conv2d, a: Tensor, s: Tensor) -> Tensor:
     return total.reshape(-1, kh, kw, c_in).permute(0, 3, 1, 2)
 
 
-def _columns(module: nn.Conv2d, a: Tensor, s: Tensor) -> Tensor:
+def _columns(module: Convolution, a: Tensor, s: Tensor) -> Tensor:
     """Return the sum from one column per position [groups, d_out, d_in]."""
     n, groups = len(a), module.groups
     seen = patches(module, a)
     inputs = seen.reshape(n, groups, -1, seen.shape[4] * seen.shape[5])
-    gradients = s.reshape(n, groups, -1, s.shape[2] * s.shape[3])
+    gradients = s.flatten(2).reshape(n, groups, -1, inputs.shape[3])
     return (gradients @ inputs.mT).square_().sum(0)
 
 
@@ -131,7 +133,7 @@ def _grouped_is_faster(module: nn.Conv2d, a: Tensor) -> bool:
 
 def _grouped(module: nn.Conv2d, a: Tensor, s: Tensor) -> Tensor:
     """Return the weight gradient of each datum [n, d_out, d_in]: the data become groups."""
-    padded, weight = zero_padded(module, a), module.weight
+    padded, weight = with_padding(module, a), module.weight
     _, gradient, _ = torch.ops.aten.convolution_backward(
         s.reshape(1, -1, *s.shape[2:]),
         padded.reshape(1, -1, *padded.shape[2:]),

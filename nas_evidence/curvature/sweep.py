@@ -13,15 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.capture import (
-    Capture,
-    Collector,
-    UnsupportedLayerError,
-    check_gradients,
-    layers_of,
-)
+from nas_evidence.curvature.capture import Capture, Collector, check_gradients, layers_of
 from nas_evidence.curvature.layers import Layer, WholeModel
-from nas_evidence.curvature.per_datum import PerDatum, check_independent
+from nas_evidence.curvature.per_datum import PerDatum, batches, check_independent
+from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
 from nas_evidence.likelihood import Likelihood, random_signs
 
 Columns = Literal["exact", "sampled", "residual"]
@@ -46,18 +41,20 @@ class Sweep:
     squared_error: float | None = None
     n_outputs: int = 0
 
-    def prepare(self, *, any_layer: bool) -> None:
+    def prepare(self, *, any_layer: bool, fixed_statistics: bool = False) -> None:
         """Find the layers, check the gradients of the model and count the columns of a batch.
 
         Args:
-            any_layer: process one datum at a time if a layer has no rules.
+            any_layer: process one datum at a time if hooks cannot follow the model.
+            fixed_statistics: accept batch normalisation in evaluation mode as part of a fixed
+                network.
 
         Raises:
             ValueError: for an unsupported model or impossible labels; names the cause.
         """
         few = self.inputs[:2].detach()
         try:
-            outputs = self._checked_layers(few, any_layer)
+            outputs = self._checked_layers(few, any_layer, fixed_statistics)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -77,18 +74,21 @@ class Sweep:
         exact = self.columns == "exact"
         self.n_columns = self.likelihood.n_roots(self.n_outputs) if exact else 1
 
-    def _checked_layers(self, few: Tensor, any_layer: bool) -> Tensor:
+    def _checked_layers(self, few: Tensor, any_layer: bool, fixed_statistics: bool) -> Tensor:
         """Set the layers; return the outputs [n, C] for a few data."""
         try:
             self.layers = layers_of(self.model)
             return check_gradients(self.model, self.layers, few)
-        except UnsupportedLayerError:
-            if not any_layer:
+        except UnsupportedLayerError as error:
+            refused = isinstance(error, BatchStatisticsError) and not fixed_statistics
+            if refused or not any_layer:
                 raise
             self.model.requires_grad_(False)  # the check may have stopped halfway
             names = tuple(name for name, _ in self.model.named_parameters())
-            self.layers = (WholeModel("(model)", self.model, names),)
-            return check_independent(self.model, few)
+            outputs = check_independent(self.model, few)
+            batched = batches(self.model, few, outputs)
+            self.layers = (WholeModel("(model)", self.model, names, batched),)
+            return outputs
 
     def _capture(self, collector: Collector) -> Capture | PerDatum:
         first = self.layers[0]

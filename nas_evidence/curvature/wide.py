@@ -7,7 +7,7 @@ inputs than d has the same eigenvalues from the products of its inputs with each
 
 from collections.abc import Collection
 
-from torch import nn
+from torch import Tensor, nn
 
 from nas_evidence.registry import CURVATURES
 
@@ -35,11 +35,8 @@ def too_wide(model: nn.Module, kinds: Collection[str], n_data: int) -> str:
     if not wanted:
         return ""
     for path, module in model.named_modules():
-        if not isinstance(module, nn.Linear | nn.Conv2d):
-            continue
-        inputs = module.weight[0].numel()
-        inputs = n_data if keeps_rows(module, n_data) else inputs
-        side = max(inputs, len(module.weight))
+        own = module.parameters(recurse=False)
+        side = max((_side(module, parameter, n_data) for parameter in own), default=0)
         if side > WIDEST:
             return (
                 f"layer `{path or '(model)'}` has a Kronecker factor of side {side:,}, of "
@@ -49,3 +46,14 @@ def too_wide(model: nn.Module, kinds: Collection[str], n_data: int) -> str:
                 "layers or inputs"
             )
     return ""
+
+
+def _side(module: nn.Module, parameter: Tensor, n_data: int) -> int:
+    """Return the larger side of the factors of a parameter; of its block without factors."""
+    factored = isinstance(
+        module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Embedding | nn.MultiheadAttention
+    )
+    if not factored or parameter.ndim == 1:
+        return parameter.numel()
+    inputs = n_data if keeps_rows(module, n_data) else parameter[0].numel()
+    return max(inputs, len(parameter))

@@ -5,8 +5,9 @@
     category  one-hot: the categories of the training rows, most frequent first, and "other"
 
 A `Preparation` holds every number and name that it uses, so it travels as JSON and gives the same
-features anywhere. scikit-learn's `ColumnTransformer` applies it, with all parameters given: it
-estimates nothing.
+features anywhere, with pandas and numpy alone. They are those of scikit-learn's
+`ColumnTransformer` of a `MissingIndicator` and a `OneHotEncoder` with these parameters (a test
+compares).
 """
 
 import json
@@ -78,7 +79,17 @@ class Preparation:
                 f"{', '.join(repr(name) for name in absent)}; add them, empty where unknown"
             )
         read = {c.name: _read(frame[c.name], c, where) for c in self.columns}
-        features = self._transformer().fit_transform(pd.DataFrame(read, index=frame.index))
+        numbers = self._of("number")
+        parts = [
+            *(np.where(np.isnan(read[c.name]), c.fill, read[c.name]) for c in numbers),
+            *(np.isnan(read[c.name]) for c in numbers if c.indicator),
+            *(
+                np.asarray(read[c.name] == value)
+                for c in self._of("category")
+                for value in (*c.categories, OTHER)
+            ),
+        ]
+        features = np.stack(parts, axis=1)
         return np.ascontiguousarray(features, dtype=np.float32)
 
     def to_json(self) -> str:
@@ -94,34 +105,6 @@ class Preparation:
 
     def _of(self, kind: str) -> list[Column]:
         return [column for column in self.columns if column.kind == kind]
-
-    def _transformer(self) -> Any:
-        from sklearn.compose import ColumnTransformer  # late: importing takes a second
-        from sklearn.impute import MissingIndicator
-        from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
-
-        numbers, categories = self._of("number"), self._of("category")
-        fills = {c.name: c.fill for c in numbers}
-        steps: list[tuple[str, Any, list[str]]] = [
-            (
-                "numbers",
-                FunctionTransformer(pd.DataFrame.fillna, kw_args={"value": fills}),
-                [c.name for c in numbers],
-            ),
-            (
-                "missing",
-                MissingIndicator(features="all"),
-                [c.name for c in numbers if c.indicator],
-            ),
-            (
-                "categories",
-                OneHotEncoder(
-                    categories=[[*c.categories, OTHER] for c in categories], sparse_output=False
-                ),
-                [c.name for c in categories],
-            ),
-        ]
-        return ColumnTransformer([step for step in steps if step[2]], sparse_threshold=0)
 
 
 def prepare(

@@ -107,7 +107,7 @@ def to_ask(n_asked: int, n_told: int, study: StudySpec) -> int:
     if n_asked >= n_proposals(study):
         return 0
     batch = batch_of(n_asked, study)
-    at_start = n_asked == batch.start
-    if study.scheduling == "batch" and at_start and n_told < n_asked:
+    # Also in the middle of a batch: a crash may have left it so, and a torn result may run again.
+    if study.scheduling == "batch" and n_told < batch.start:
         return 0
     return batch.stop - n_asked

@@ -47,9 +47,9 @@ def estimate_evidence(
     The parameters of the model are assumed to be the mode. The model is left exactly as it was.
 
     Args:
-        model: any module whose parameters are in Linear, Conv2d, GroupNorm, LayerNorm or Fixup
-            scale and bias modules, each called once; `forward` may do anything else. block_ggn,
-            full_ggn and full_ef also take any other module, one datum at a time.
+        model: any module that does not normalise over the batch; `forward` may do anything.
+            Kronecker kinds need each module that holds parameters to be called once, with one
+            tensor in and out; see `nas_evidence.curvature.curvature_pass`.
         inputs: training inputs [n, ...], on the device of the model.
         targets: integer labels [n] ("categorical") or real values [n, C] ("gaussian"); [n] if the
             model has one output.

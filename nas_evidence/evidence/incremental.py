@@ -106,18 +106,38 @@ def sampled_bounds(predicted: Predictions, *, n_draws: int, generator: torch.Gen
     Raises:
         ValueError: for fewer than two draws.
     """
+    shape = (n_draws, len(predicted.targets))
+    normal = torch.randn(shape, dtype=torch.float64, generator=generator)
+    outputs = predicted.mean + predicted.variance.clamp(min=0).sqrt() * normal
+    noise_std = predicted.noise_std
+    return bounds_of_draws(outputs, predicted.targets, noise_std=noise_std, generator=generator)
+
+
+def bounds_of_draws(
+    outputs: Tensor, targets: Tensor, *, noise_std: float, generator: torch.Generator
+) -> Bounds:
+    """Return L, L_k and L_S from the noiseless outputs of k draws before each datum.
+
+    Args:
+        outputs: f(x_i; θ_ij) [k, n], θ_ij drawn without having seen datum i.
+        targets: [n].
+        noise_std: s > 0.
+        generator: for the noise in the draws Y of L_S, on the CPU.
+
+    Raises:
+        ValueError: for fewer than two draws.
+    """
+    n_draws = len(outputs)
     if n_draws < 2:
         raise ValueError(f"`n_draws >= 2` must hold for the variance of L_S, but got {n_draws}")
-    shape = (n_draws, len(predicted.targets))
-    normal = torch.randn(2, *shape, dtype=torch.float64, generator=generator)
-    outputs = predicted.mean + predicted.variance.clamp(min=0).sqrt() * normal[0]
-    noise_std = torch.full_like(predicted.mean, predicted.noise_std)
-    logs = _log_normal(predicted.targets, outputs, noise_std)
-    draws = outputs + noise_std * normal[1]
+    spread = torch.full_like(targets, noise_std, dtype=torch.float64)
+    logs = _log_normal(targets, outputs, spread)
+    noise = torch.randn(outputs.shape, dtype=torch.float64, generator=generator)
+    draws = outputs + noise_std * noise
     return Bounds(
         mean_log=float(logs.mean(0).sum()),
         log_mean=float((logs.logsumexp(0) - math.log(n_draws)).sum()),
-        moments=float(_log_normal(predicted.targets, draws.mean(0), draws.std(0)).sum()),
+        moments=float(_log_normal(targets, draws.mean(0), draws.std(0)).sum()),
     )
 
 

@@ -4,6 +4,7 @@
     model.safetensors   weights and preprocessing, no pickle
     model.pt2           torch.export program with a dynamic batch: raw inputs in; logits out, or
                         for real targets predictions in their own unit
+    model.onnx          the same as ONNX, if asked for
     posterior.safetensors  the Laplace posterior, for predictions with uncertainty
     meaning.json        classes, targets, columns and their preparation, learned noise
     evidence.json       every score with its terms, and the learned hyperparameters
@@ -31,11 +32,14 @@ from nas_evidence.codec import load_study
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.model_card import model_card
+from nas_evidence.exporting.onnx_program import FILE as ONNX
+from nas_evidence.exporting.onnx_program import check_installed, write_onnx
 from nas_evidence.exporting.posterior import FILE as POSTERIOR
 from nas_evidence.exporting.posterior import Posterior, fit_posterior
-from nas_evidence.exporting.predictor import MEANING, Predictor
+from nas_evidence.exporting.predictor import ENSEMBLE, MEANING, Predictor
 from nas_evidence.exporting.program import Exported, load_exported, write_program
 from nas_evidence.exporting.sums import write_sums
+from nas_evidence.exporting.unseen import unseen_measures
 from nas_evidence.exporting.winner import (
     Winner,
     assert_same_evidence,
@@ -75,14 +79,23 @@ class ExportReport:
 
 
 def export_winner(
-    study_folder: Path, to: Path, arrays: ArrayData, *, trial_id: int | None = None
+    study_folder: Path,
+    to: Path,
+    arrays: ArrayData,
+    *,
+    trial_id: int | None = None,
+    onnx: bool = False,
 ) -> ExportReport:
     """Write the best trial of a study (see `best.py`), or trial `trial_id`, into the folder `to`.
 
+    With `onnx` also as model.onnx, which needs the extra of that name.
+
     Raises:
-        ValueError: if the study has no such complete trial.
+        ValueError: if the study has no such complete trial, or the extra is not installed.
         ArithmeticError: if the exported model does not reproduce its evidence or its outputs.
     """
+    if onnx:
+        check_installed()
     study = load_study(study_folder / "study.toml")
     tables, _ = read_tables(study_folder, ["trials", "evidence", "terms"])
     trials, evidence = tables["trials"], tables["evidence"]
@@ -100,6 +113,8 @@ def export_winner(
     if value is not None and rescored is not None:
         assert_same_evidence(rescored, value)
 
+    if (to / ENSEMBLE).exists():
+        raise ValueError(f"{to} holds an ensemble; choose another folder for one network.")
     to.mkdir(parents=True, exist_ok=True)
     (to / "MODEL_CARD.md").unlink(missing_ok=True)  # written last: marks the export as complete
     described = {
@@ -127,6 +142,7 @@ def export_winner(
         **likelihood_fields(winner, arrays),
         "prior_precision": {n: _geometric_mean(p) for n, p in winner.precisions().items()},
         "scores": _scores(tables["terms"], chosen, final),
+        "unseen": unseen_measures(winner, to_tensors(arrays, torch.device("cpu"))),
         "rescored_estimator": kind,
         "rescored_sum": rescored,
         "rescored_per_datum": None if rescored is None else rescored / len(arrays.x_train),
@@ -138,7 +154,11 @@ def export_winner(
     (to / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
     _posterior(winner, arrays).save(to / POSTERIOR)
     card = model_card(study, row, arrays, summary, difference)
-    whole = ("architecture.toml", "model.safetensors", "model.pt2", "evidence.json")
+    whole = ["architecture.toml", "model.safetensors", "model.pt2", "evidence.json"]
+    (to / ONNX).unlink(missing_ok=True)  # of another trial
+    if onnx:
+        write_onnx(exported, to / ONNX, arrays)
+        whole.append(ONNX)
     write_sums(to, (*whole, POSTERIOR, MEANING))
     (to / "MODEL_CARD.md").write_text(card, encoding="utf-8")
     return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)

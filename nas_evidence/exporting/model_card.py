@@ -1,5 +1,6 @@
 """The model card: what to know before using an exported model."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,9 @@ def model_card(
 Found by the study "{study.name}": of the architectures tried, the one with the largest
 `{study.objective}`. No validation data was used; the test data was read for this card only.
 
+## Intended use
+{intended_use(arrays)}
+
 ## Data
 - Data set: {arrays.name}; {len(arrays.x_train)} training and {len(arrays.x_test)} test rows.
 - Inputs: batch x {shape}, raw ({arrays.x_train.dtype}, {low:g} to {high:g}); the preprocessing
@@ -66,6 +70,12 @@ Found by the study "{study.name}": of the architectures tried, the one with the 
 ## Measured
 {measured}
 - {int(row["n_parameters"])} parameters, {int(row["epochs"])} epochs.
+
+## Calibration
+{calibration(summary["unseen"], row)}
+
+## Limits
+{limits(arrays)}
 
 ## Scores
 Larger is better; evidences and cross-validated scores in nats per datum.
@@ -95,6 +105,120 @@ The program's outputs differ from the model's by at most {difference:.1e}.
 
 ## Versions
 {used}
+"""
+
+
+def intended_use(arrays: ArrayData) -> str:
+    """Return what the network is for."""
+    shape, kinds = " x ".join(map(str, arrays.input_shape)), arrays.n_outputs
+    what = (
+        f"Probabilities of {kinds} classes" if arrays.task == "labels"
+        else f"Prediction, with intervals, of {kinds} real target{'s' * (kinds > 1)}"
+    )  # fmt: skip
+    return (
+        f"{what} for inputs of the shape {shape} that were collected and encoded as those of\n"
+        f"the data set {arrays.name}. A search made it, not a purpose: whoever uses it\n"
+        "for decisions about people, health or safety has to test it for that first."
+    )
+
+
+def calibration(unseen: Mapping[str, float] | None, row: pd.Series | None = None) -> str:
+    """Return the text on calibration, measured on data that the predicting networks had not seen.
+
+    Args:
+        unseen: see `unseen_measures`.
+        row: of the trial in the table `trials`, None for several.
+    """
+    if unseen is None:
+        return (
+            "Not measured: the study keeps no predictions by networks that had not seen the data\n"
+            "(the score `two_fold` makes them). `nas-evidence predict` measures it on other data."
+        )
+    start = (
+        f"On {unseen['n_data']} training data, each predicted by a network of this architecture\n"
+        "trained on the half without it (`two_fold`; half the data, no posterior):"
+    )
+    if "coverage_90" in unseen:
+        inside = ", ".join(f"{unseen[f'coverage_{p}']:.1%} in {p} %" for p in (50, 90, 95))
+        return f"{start}\n- intervals at the learned noise cover {inside} intervals."
+    return (
+        f"{start}\n- accuracy {unseen['accuracy']:.4f}, balanced accuracy "
+        f"{unseen['balanced_accuracy']:.4f}, log loss {unseen['log_loss']:.4f} nats;\n"
+        f"- expected calibration error {unseen['calibration_error']:.4f} (15 bins)."
+    )
+
+
+def limits(arrays: ArrayData) -> str:
+    """Return what the network was not tested on."""
+    low, high = value_range(arrays.x_train)
+    tested = (
+        f"- Tested on {len(arrays.x_test)} rows of the same data set, and on nothing else."
+        if len(arrays.x_test)
+        else "- Tested on no data at all: the study had no test rows."
+    )
+    return (
+        f"{tested}\n"
+        f"- Not tested: inputs outside {low:g} to {high:g}, data from another source or time,\n"
+        "  rare groups by themselves, inputs made to deceive. Uncertainty grows away from the\n"
+        "  data, but is no proof that an input is unlike them: try `nas-evidence predict --ood`.\n"
+        f"- The Laplace posterior is an approximation around one mode, made from "
+        f"{len(arrays.x_train)} rows."
+    )
+
+
+def ensemble_card(study: StudySpec, arrays: ArrayData, described: Mapping[str, Any]) -> str:
+    """Return the card of an ensemble as Markdown.
+
+    Args:
+        study: the study that found its members.
+        arrays: the data of the study.
+        described: content of ensemble.json.
+    """
+    rows = "\n".join(
+        f"| {one['folder']} | {one['trial_id']} | {one['architecture']} | {one['weight']:.3f} |"
+        for one in described["members"]
+    )
+    out = len(described["chosen"]) - len(described["members"])
+    left = f" {out} of them got no weight and are left out." if out else ""
+    name = "log_probabilities" if arrays.task == "labels" else "predictions"
+    sizes = ", ".join(map(str, arrays.input_shape))
+    return f"""# Model card: ensemble of {len(described["members"])} networks
+
+Found by the study "{study.name}": the {described["top"]} architectures with the largest
+`{study.objective}`, weighted by stacking on predictions of data that the predicting network had
+not seen.{left} No validation data was used.
+
+## Intended use
+{intended_use(arrays)}
+
+## Members
+| folder | trial | architecture | weight |
+|---|---|---|---|
+{rows}
+
+Each has a card of its own in its folder.
+
+## What it gains
+{described["gain_per_datum"]:.4f} ± {described["gain_standard_error"]:.4f} nats per datum (standard
+error) over the best member alone, trial {described["best_member"]}, on {described["n_data"]} data.
+Cross-fitted: weights and best member are chosen without the data on which they are compared.
+Measured on networks trained on half of the data.
+
+## Limits
+{limits(arrays)}
+- It takes the time and memory of all its members.
+
+## Load
+```python
+import torch
+program = torch.export.load("model.pt2").module()   # torch alone
+{name} = program(raw_inputs)   # {arrays.x_train.dtype} [n, {sizes}] -> [n, {arrays.n_outputs}]
+
+import nas_evidence
+predictor = nas_evidence.Predictor.load(".")         # with uncertainty
+```
+Open a .pt2 only from a trusted source. The program's outputs differ from the model's by at most
+{described["difference"]:.1e}.
 """
 
 

@@ -5,11 +5,14 @@
                   "mc":     mean of softmax(f_i / T), f_i ~ N(f, Cov f)
                   "map":    softmax(f / T), without the posterior
 
+    ensemble      Σ_k w_k p_k(y | x) of its members k, with stacked weights (`ensemble.py`)
+
 Var f and Cov f are of the network linearised at its weights (`posterior.py`), s the learned noise
 and T the learned temperature.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,23 +20,27 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
 from torch import Tensor
 
 from nas_evidence.data.given import Given, features_of
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.exporting.posterior import FILE, Posterior
 from nas_evidence.exporting.program import Exported, load_exported
+from nas_evidence.exporting.sums import wrong_sums
 from nas_evidence.maths.calibration import (
+    Reliability,
     auroc,
     classification_measures,
     entropy,
+    interval_reliability,
     regression_measures,
+    reliability,
 )
+from nas_evidence.maths.normals import Normals
 
 Method = Literal["probit", "mc", "map"]
 METHODS = ("probit", "mc", "map")
-MEANING = "meaning.json"
+MEANING, ENSEMBLE = "meaning.json", "ensemble.json"
 #: Draws of "mc", and rows predicted at once.
 N_DRAWS, _ROWS = 256, 1024
 
@@ -46,7 +53,9 @@ class Prediction:
     targets        names of the columns of real targets
     probabilities  [n, C] for classes, else None
     mean, std      [n, C] for real targets, in their unit: of the predictive distribution
-    std_model      [n, C]: the part of `std` that comes from the uncertainty of the weights
+    std_model      [n, C]: the part of `std` that comes from the uncertainty of the weights, and in
+                   an ensemble from the differences between its members
+    density        of real targets: a normal distribution, or a mixture with one per member
     level          probability of the intervals
     """
 
@@ -57,6 +66,7 @@ class Prediction:
     mean: np.ndarray | None = None
     std: np.ndarray | None = None
     std_model: np.ndarray | None = None
+    density: Normals | None = None
 
     @property
     def labels(self) -> np.ndarray:
@@ -67,15 +77,14 @@ class Prediction:
     @property
     def low(self) -> np.ndarray:
         """Lower end of the central interval of probability `level` [n, C]."""
-        assert self.mean is not None
-        assert self.std is not None
-        return np.asarray(self.mean - stats.norm.ppf(0.5 + self.level / 2) * self.std)
+        assert self.density is not None, "classes have no intervals"
+        return self.density.interval(self.level)[0]
 
     @property
     def high(self) -> np.ndarray:
         """Upper end of that interval [n, C]."""
-        assert self.mean is not None
-        return np.asarray(2 * self.mean - self.low)
+        assert self.density is not None, "classes have no intervals"
+        return self.density.interval(self.level)[1]
 
     @property
     def uncertainty(self) -> np.ndarray:
@@ -111,24 +120,74 @@ class Prediction:
         Raises:
             ValueError: if a label is not among the classes, or the number of rows differs.
         """
+        known = self._known(truth)
+        if self.probabilities is not None:
+            return classification_measures(self.probabilities, known)
+        assert self.density is not None
+        return regression_measures(self.density, known, level=self.level)
+
+    def reliability(self, truth: Any) -> Reliability:
+        """Return confidence and accuracy by bin, or probability and coverage of intervals.
+
+        Raises:
+            ValueError: as `measures`.
+        """
+        known = self._known(truth)
+        if self.probabilities is not None:
+            return reliability(self.probabilities, known)
+        assert self.density is not None
+        return interval_reliability(self.density, known)
+
+    def _known(self, truth: Any) -> np.ndarray:
+        """Return true labels as class numbers [n], or targets as numbers [n, C]."""
         truth = np.asarray(truth)
         n = len(self.probabilities if self.probabilities is not None else self.mean)  # type: ignore[arg-type]
         if len(truth) != n:
             raise ValueError(f"there are {n} predictions, but {len(truth)} true values")
-        if self.probabilities is not None:
-            number = {str(value): i for i, value in enumerate(self.classes)}
-            found = [number.get(_text(value)) for value in truth.ravel()]
-            if None in found:
-                unknown = truth.ravel()[found.index(None)]
-                raise ValueError(
-                    f"true label {str(unknown)!r} is not among the classes of the model: "
-                    f"{', '.join(number)}"
-                )
-            return classification_measures(self.probabilities, np.array(found))
-        assert self.mean is not None
-        assert self.std is not None
-        numbers = truth.astype(np.float64).reshape(self.mean.shape)
-        return regression_measures(self.mean, self.std, numbers, level=self.level)
+        if self.probabilities is None:
+            assert self.mean is not None
+            return truth.astype(np.float64).reshape(self.mean.shape)
+        number = {str(value): i for i, value in enumerate(self.classes)}
+        found = [number.get(_text(value)) for value in truth.ravel()]
+        if None in found:
+            unknown = truth.ravel()[found.index(None)]
+            raise ValueError(
+                f"true label {str(unknown)!r} is not among the classes of the model: "
+                f"{', '.join(number)}"
+            )
+        return np.array(found)
+
+
+def mixed(predictions: Sequence[Prediction], weights: np.ndarray) -> Prediction:
+    """Return the prediction of an ensemble: the mixture of its members' distributions.
+
+    Args:
+        predictions: of each member for the same rows.
+        weights: [K], sum 1.
+    """
+    first = predictions[0]
+    if first.probabilities is not None:
+        each = np.stack([np.asarray(one.probabilities) for one in predictions])
+        mean = np.tensordot(weights, each, 1)
+        return Prediction(first.classes, first.targets, first.level, probabilities=mean)
+    parts = [one.density for one in predictions if one.density is not None]
+    density = Normals(
+        np.concatenate([w * part.weights for w, part in zip(weights, parts, strict=True)]),
+        np.concatenate([part.means for part in parts]),
+        np.concatenate([part.stds for part in parts]),
+    )
+    of_weights = np.stack([np.asarray(one.std_model) for one in predictions])
+    noise = np.square(density.stds) - np.square(of_weights)
+    variance = np.square(density.std) - np.tensordot(density.weights, noise, 1)
+    return Prediction(
+        first.classes,
+        first.targets,
+        first.level,
+        mean=density.mean,
+        std=density.std,
+        std_model=np.sqrt(variance.clip(min=0)),
+        density=density,
+    )
 
 
 def _text(value: Any) -> str:
@@ -143,12 +202,21 @@ def out_of_distribution(inside: Prediction, outside: Prediction) -> float:
 
 
 class Predictor:
-    """An exported network that predicts tables, arrays and images."""
+    """An exported network, or an ensemble of them, that predicts tables, arrays and images.
+
+    exported, posterior, meaning  of the network; in an ensemble of its heaviest member
+    members                       of an ensemble, with their weights; else empty
+    """
 
     def __init__(
-        self, exported: Exported, posterior: Posterior | None, meaning: dict[str, Any]
+        self,
+        exported: Exported,
+        posterior: Posterior | None,
+        meaning: dict[str, Any],
+        members: "Sequence[tuple[float, Predictor]]" = (),
     ) -> None:
         self.exported, self.posterior, self.meaning = exported, posterior, meaning
+        self.members = tuple(members)
         self.classes = tuple(meaning["classes"])
         self.targets = tuple(meaning["targets"])
         prepared = meaning["preparation"]
@@ -156,12 +224,14 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Predictor":
-        """Return the model of an export folder.
+        """Return the model of an export folder, of one network or of an ensemble.
 
         Raises:
-            ValueError: if it is not one.
+            ValueError: if it is not one, or is damaged.
         """
         folder = Path(folder)
+        if (folder / ENSEMBLE).is_file():
+            return cls._ensemble(folder)
         exported = load_exported(folder)
         if not (folder / MEANING).is_file():
             raise ValueError(
@@ -171,6 +241,15 @@ class Predictor:
         meaning = json.loads((folder / MEANING).read_text(encoding="utf-8"))
         found = Posterior.load(folder / FILE) if (folder / FILE).is_file() else None
         return cls(exported, found, meaning)
+
+    @classmethod
+    def _ensemble(cls, folder: Path) -> "Predictor":
+        if wrong_sums(folder, [ENSEMBLE]):
+            raise ValueError(f"{folder}/{ENSEMBLE} is damaged: it does not match SHA256SUMS.")
+        described = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))["members"]
+        members = [(float(one["weight"]), cls.load(folder / one["folder"])) for one in described]
+        _, first = max(members, key=lambda member: member[0])
+        return cls(first.exported, first.posterior, first.meaning, members)
 
     def given(self, data: Any, *, target: str | None = None) -> Given:
         """Return data as raw inputs of the network, with the truth if they hold it.
@@ -207,6 +286,12 @@ class Predictor:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, but got {method!r}")
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, but got {level:g}")
+        if self.members:
+            each = [
+                one.predict(Given(inputs), method=method, level=level, seed=seed)
+                for _, one in self.members
+            ]
+            return mixed(each, np.array([weight for weight, _ in self.members]))
         if method != "map" and self.posterior is None:
             raise ValueError('this export has no posterior; use method = "map"')
         generator = torch.Generator().manual_seed(seed)
@@ -215,7 +300,9 @@ class Predictor:
             predict(torch.from_numpy(np.array(inputs[i : i + _ROWS])), method, generator)
             for i in range(0, len(inputs), _ROWS)
         ]
-        joined = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
+        joined: dict[str, Any] = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
+        if not self.classes:
+            joined["density"] = Normals.single(joined["mean"], joined["std"])
         return Prediction(self.classes, self.targets, level, **joined)
 
     def _outputs(self, raw: Tensor, method: str) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from nas_evidence.models import build
 from nas_evidence.registry import import_outside, is_outside
 from nas_evidence.sealing import DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec
-from nas_evidence.trial import PRECISION_PREFIX
+from nas_evidence.trial import KEPT_PREFIX, PRECISION_PREFIX
 
 #: Largest absolute difference between the outputs of the model and of the exported program, in
 #: logits or in standard deviations of the targets.
@@ -86,7 +86,7 @@ def load_exported(folder: str | Path) -> Exported:
 def _loaded(folder: Path) -> Exported:
     described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
     architecture = ArchitectureSpec(family=described["family"], values=described["values"])
-    state = without_precision(read_tensors(folder / "model.safetensors")[0])
+    state = network_only(read_tensors(folder / "model.safetensors")[0])
     width = described["n_classes" if "n_classes" in described else "n_outputs"]
     if not _is_small(described, state):
         raise ValueError("the weights are not those of this architecture")
@@ -110,20 +110,33 @@ def _is_small(described: dict[str, Any], state: dict[str, Tensor]) -> bool:
 
 
 def import_family_of(folder: Path) -> None:
-    """Import the family of an export if it is from outside the package: runs its code.
+    """Import the families of an export that are from outside the package: runs their code.
 
     Raises:
         ValueError: if it cannot be imported from the current folder, `code/` of the export or
             what is installed.
     """
+    if not (folder / "architecture.toml").is_file():
+        for member in sorted(path.parent for path in folder.glob("members/*/architecture.toml")):
+            import_family_of(member)
+        return
     described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
     if is_outside(described["family"]):
         sys.path[:0] = [str(folder.resolve() / "code"), str(Path.cwd())]
         import_outside([described["family"]])
 
 
-def write_program(exported: Exported, path: Path, arrays: ArrayData) -> float:
-    """Write the program, load it back and return the largest difference of its outputs."""
+def write_program(exported: nn.Module, path: Path, arrays: ArrayData) -> float:
+    """Write the program, load it back and return the largest difference of its outputs.
+
+    Args:
+        exported: an `Exported`, or a module of several with the same `scale` and `shift`.
+        path: of the program.
+        arrays: the training data; some are examples of inputs.
+
+    Raises:
+        ArithmeticError: if the outputs differ by more than `OUTPUT_TOLERANCE`.
+    """
     # In float64, so that the cast is part of the program; any other type is cast just as well.
     example = torch.from_numpy(arrays.x_train[:2].copy()).double()
     batch = torch.export.Dim("batch")
@@ -153,6 +166,7 @@ def _accept_any_dtype(program: torch.export.ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
-def without_precision(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors without the prior precisions that may be stored with the weights."""
-    return {name: t for name, t in tensors.items() if not name.startswith(PRECISION_PREFIX)}
+def network_only(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a network, without what else is stored beside its weights."""
+    other = (PRECISION_PREFIX, KEPT_PREFIX)
+    return {name: t for name, t in tensors.items() if not name.startswith(other)}

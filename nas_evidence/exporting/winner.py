@@ -4,7 +4,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from nas_evidence.curvature import curvature_pass
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
-from nas_evidence.exporting.program import Exported, without_precision
+from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build
 from nas_evidence.record import TrialStatus
@@ -24,7 +24,7 @@ from nas_evidence.registry import CURVATURES
 from nas_evidence.sealing import DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.training.loop import likelihood_of
-from nas_evidence.trial import PRECISION_PREFIX, Trial
+from nas_evidence.trial import KEPT_PREFIX, PRECISION_PREFIX, Trial
 
 _LOG = logging.getLogger(__name__)
 #: Largest relative difference between the stored evidence and the one computed from the files.
@@ -39,6 +39,7 @@ class Winner:
     model: nn.Module
     precision: Tensor  # float64, one per parameter tensor [G] or per parameter [P]
     header: Mapping[str, str]
+    kept: Mapping[str, Tensor] = field(default_factory=dict)  # by its scores, see `Scorer.kept`
 
     @property
     def noise_std(self) -> float:
@@ -74,14 +75,19 @@ def load_winner(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd
         arrays.n_outputs,
         torch.Generator().manual_seed(0),
     )
-    model.load_state_dict(without_precision(tensors))
+    model.load_state_dict(network_only(tensors))
     names = [name for name, _ in model.named_parameters()]
     if "prior_precision" in header:
         by_name = json.loads(header["prior_precision"])
         precision = torch.tensor([by_name[name] for name in names], dtype=torch.float64)
     else:
         precision = torch.cat([tensors[PRECISION_PREFIX + name].flatten() for name in names])
-    return Winner(assignment, model, precision, header)
+    kept = {
+        name.removeprefix(KEPT_PREFIX): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(KEPT_PREFIX)
+    }
+    return Winner(assignment, model, precision, header, kept)
 
 
 def with_preprocessing(winner: Winner, arrays: ArrayData) -> Exported:

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from nas_evidence.retrying import try_again
 
@@ -48,6 +48,20 @@ class Job:
     def alive(self) -> bool:
         """Return whether the job is waiting or running."""
         return self.state in _ALIVE
+
+    @property
+    def cause(self) -> str:
+        """Return why it failed as one line; "" while it runs, or if nobody knows."""
+        lines = self.message.strip().splitlines() if self.state == "FAILED" else []
+        return lines[-1] if lines else ""
+
+
+class Submitted(NamedTuple):
+    """The job of a study; whether it is new, and the one before it, None for the first."""
+
+    job: Job
+    is_new: bool
+    before: Job | None
 
 
 class NotReadyError(UnreachableError):
@@ -126,8 +140,8 @@ def submit_study(
     arguments: Sequence[str],
     folder: str | None,
     sleep: Callable[[float], None] = time.sleep,
-) -> tuple[Job, bool]:
-    """Start the job of a study unless one is alive; return the job and whether it is new.
+) -> Submitted:
+    """Start the job of a study unless one is alive.
 
     Args:
         client: Client of the cluster.
@@ -142,12 +156,13 @@ def submit_study(
             job may have died before its driver could say a word.
     """
 
-    def start() -> tuple[Job, bool]:
+    def start() -> Submitted:
         jobs = jobs_of(client, name)
+        before = jobs[-1] if jobs else None
         if jobs and jobs[-1].store != store:
             raise ValueError(_about_name(jobs[-1], store))
         if jobs and jobs[-1].alive:
-            return jobs[-1], False
+            return Submitted(jobs[-1], False, None)
         number = int(jobs[-1].id.rpartition("-")[2]) + 1 if jobs else 1
         job = Job(f"nas-{slug(name)}-{number}", name, store, "PENDING")
         client.submit(
@@ -157,7 +172,7 @@ def submit_study(
             environment={"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
             metadata={_STUDY: name, _STORE: store},
         )
-        return job, True
+        return Submitted(job, True, before)
 
     # If the id is taken, somebody else was faster: the next try finds that job.
     return _asked_again(start, (IdTakenError, NotReadyError), sleep)
@@ -167,7 +182,7 @@ def _about_name(job: Job, store: str) -> str:
     if job.alive:
         does = f"runs on the cluster with the store {job.store}"
     else:
-        why = f": {job.message.strip().splitlines()[-1]}" if job.message.strip() else ""
+        why = f": {job.cause}" if job.cause else ""
         does = f"is known to the cluster with the store {job.store} ({job.id} {job.state}{why})"
     return f"a study named '{job.study}' {does}, not {store}; give this one another --name."
 

@@ -10,10 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from nas_evidence.maths.normals import Normals
+
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 #: Bins of the reliability diagram.
 N_BINS = 15
+#: Probabilities of the intervals whose coverage is always said.
+LEVELS = (0.5, 0.9, 0.95)
 _LEAST = 1e-15
 
 
@@ -65,25 +69,39 @@ def classification_measures(probabilities: Floats, labels: Labels) -> dict[str, 
 
 
 def regression_measures(
-    mean: Floats, std: Floats, targets: Floats, *, level: float
+    predictive: Normals, targets: Floats, *, level: float = 0.9
 ) -> dict[str, float]:
-    """Return measures of Gaussian predictions; all arguments [n, C], in the unit of the targets.
+    """Return measures of normal predictions of targets [n, C], in the unit of the targets.
 
-    coverage  fraction of targets inside the central interval of probability `level`
-    nll       mean over data of minus the log density, summed over outputs, nats
+    coverage     fraction of targets inside the central interval of probability `level`
+    coverage_50  and so on: of probabilities 50, 90 and 95 %
+    nll          mean over data of minus the joint log density of all outputs, nats
     """
+    mean = predictive.mean
     residual = targets - mean
-    density = stats.norm.logpdf(targets, mean, std)
-    inside = np.abs(residual) <= stats.norm.ppf(0.5 + level / 2) * std
     spread = np.square(targets - targets.mean(0)).sum()
+    percent = {f"coverage_{100 * p:.0f}": _covered(predictive, targets, p) for p in LEVELS}
     return {
         "rmse": float(np.sqrt(np.square(residual).mean())),
         "mae": float(np.abs(residual).mean()),
         "r2": float(1 - np.square(residual).sum() / spread) if spread > 0 else float("nan"),
-        "nll": float(-density.sum(1).mean()),
-        "coverage": float(inside.mean()),
+        "nll": float(-predictive.log_density(targets).mean()),
+        "coverage": _covered(predictive, targets, level),
         "level": level,
+        **percent,
     }
+
+
+def interval_reliability(predictive: Normals, targets: Floats) -> Reliability:
+    """Return the probability of central intervals, 5 to 95 %, and the share of targets inside."""
+    levels = np.arange(1, 20) / 20
+    inside = np.array([_covered(predictive, targets, float(p)) for p in levels])
+    return Reliability(levels, inside, np.full(len(levels), targets.size))
+
+
+def _covered(predictive: Normals, targets: Floats, level: float) -> float:
+    low, high = predictive.interval(level)
+    return float(((low <= targets) & (targets <= high)).mean())
 
 
 def auroc(inside: NDArray[Any], outside: NDArray[Any]) -> float:

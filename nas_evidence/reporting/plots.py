@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from nas_evidence.maths.calibration import Reliability
 from nas_evidence.reporting.tables import Study
 
 
@@ -56,4 +57,35 @@ def plot_training(study: Study) -> Any:
     axes.set(xlabel="epoch", ylabel="training nll, nats per datum", title=study.spec.name)
     if best is not None:
         axes.legend()
+    return figure
+
+
+def plot_reliability(found: Reliability, *, labels: bool) -> Any:
+    """Return a figure of accuracy by confidence, or of the coverage of intervals by probability.
+
+    Args:
+        found: bins of confidence, or intervals.
+        labels: whether it is of classes.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot([0, 1], [0, 1], color="grey", linestyle="--", label="calibrated")
+    axes.plot(found.confidence, found.accuracy, marker="o", color="C0")
+    if labels:
+        share = found.count / found.count.sum()
+        axes.bar(
+            found.confidence, share, width=0.02, color="C0", alpha=0.25, label="share of data"
+        )
+        title = f"calibration error {found.error:.3f}, n = {found.count.sum()}"
+        axes.set(xlabel="confidence", ylabel="accuracy", title=title)
+    else:
+        axes.set(
+            xlabel="probability of the interval",
+            ylabel="share of targets inside",
+            title=f"coverage of intervals, n = {found.count.max()}",
+        )
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.legend()
     return figure

@@ -36,7 +36,7 @@ from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.scores.on_halves import OnHalves, needs_halves, orders_from
 from nas_evidence.scores.protocol import Context, Scorer
-from nas_evidence.spec import EVIDENCE_BATCH, PREDICTED_FOLDS, TrainingPlan
+from nas_evidence.spec import EVIDENCE_BATCH, PREDICTED_FOLDS, Assignment, TrainingPlan
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
     Part,
@@ -51,6 +51,11 @@ from nas_evidence.training.parts import (
 )
 from nas_evidence.training.together import MOST_TOGETHER
 
+#: Most numbers stored of a trial's predictions of the data by networks that had not seen them,
+#: in float32: 4 MB. Predictions of more data are computed again when they are needed.
+MOST_KEPT = 1_000_000
+#: Names of these predictions in a file of weights.
+OUTPUTS, SPREAD = "two_fold/outputs", "two_fold/spread"
 #: The M ratios T_m / T, from 1/8 to 8, evenly spaced in the logarithm.
 SCALES = tuple(2.0 ** (m / 4) for m in range(-12, 13))
 #: Folds that each score divides the data into.
@@ -212,8 +217,10 @@ class Folds(Scorer):
     a group of its own where trials are compared after it. A fold leaves its group when it is
     predicted.
 
-    done  the predicted folds of each score
-    runs  the trainings of the current group, by score and number of the fold
+    done      the predicted folds of each score
+    runs      the trainings of the current group, by score and number of the fold
+    unseen    of `two_fold`, float32 [n, C + 1]: the outputs for each datum of the network trained
+              without it, and that network's temperature or noise; 0 for data not predicted (yet)
     """
 
     def __init__(self, names: Sequence[str], context: Context) -> None:
@@ -223,6 +230,7 @@ class Folds(Scorer):
         self.on_halves = OnHalves(names, context)
         self.done: dict[str, list[Fold]] = {score: [] for score in self.scores}
         self.runs: dict[tuple[str, int], Run] = {}
+        self.unseen: Tensor | None = None
 
     def due(self) -> bool:
         """Tell whether a fold still has to be predicted."""
@@ -248,7 +256,7 @@ class Folds(Scorer):
         trained = None
         if not diverged:
             trained = run.training
-            predicted = self._predict(trained, self.context.data, task.predicted)
+            predicted = self._predict(trained, self.context.data, task)
             fold = fold.model_copy(update=predicted)
         if task.score == "two_fold":
             self.on_halves.finished(task.number, task.trained, task.predicted, trained)
@@ -280,6 +288,7 @@ class Folds(Scorer):
             "done": {s: [f.model_dump_json() for f in folds] for s, folds in self.done.items()},
             "runs": [[score, number, run_state(r)] for (score, number), r in self.runs.items()],
             "on_halves": self.on_halves.state_dict(),
+            "unseen": self.unseen,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -289,10 +298,20 @@ class Folds(Scorer):
             for score, texts in state["done"].items()
         }
         self.on_halves.load_state_dict(orders_from(state))
+        self.unseen = state.get("unseen")  # not in checkpoints of earlier versions
         parts = {(task.score, task.number): self._part(task) for task in self._left()}
         self.runs = {
             (score, number): restored(parts[score, number], kept)
             for score, number, kept in state["runs"]
+        }
+
+    def kept(self) -> dict[str, Tensor]:
+        """Return the outputs [n, C] and spreads [n] of `unseen`, if they are few enough."""
+        if self.unseen is None or self.unseen.numel() > MOST_KEPT:
+            return {}
+        return {
+            OUTPUTS: self.unseen[:, :-1].contiguous(),
+            SPREAD: self.unseen[:, -1].contiguous(),
         }
 
     def _part(self, task: FoldTask) -> Part:
@@ -309,14 +328,45 @@ class Folds(Scorer):
             if task.number not in map(_number, self.done[score])
         ]
 
-    def _predict(self, trained: Training, data: TensorData, rows: Tensor) -> dict[str, Any]:
-        """Return how well the network predicts some rows: fields of a `Fold`."""
-        started = time.perf_counter()
+    def _predict(self, trained: Training, data: TensorData, task: FoldTask) -> dict[str, Any]:
+        """Return how well the network predicts the rows of a fold: fields of a `Fold`."""
+        started, rows = time.perf_counter(), task.predicted
         x, y = select(data.x_train, rows), data.y_train[rows.to(data.y_train.device)]
         plan = self.context.assignment.plan
         likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
-        found = log_predictive(outputs_of(trained, x), y, likelihood)
+        outputs = outputs_of(trained, x)
+        if task.score == "two_fold":
+            self._remember(outputs, rows.to("cpu"), spread_of(plan, trained))
+        found = log_predictive(outputs, y, likelihood)
         return {**vars(found), "seconds": time.perf_counter() - started}
+
+    def _remember(self, outputs: Tensor, rows: Tensor, spread: float) -> None:
+        n, n_outputs = len(self.context.data.x_train), outputs.shape[1]
+        if self.unseen is None:
+            self.unseen = torch.zeros(n, n_outputs + 1)
+        self.unseen[rows, :-1] = outputs.float().cpu()
+        self.unseen[rows, -1] = spread
+
+
+def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
+    """Train on each half of the data and predict the other, as `two_fold` of that trial does.
+
+    Returns:
+        `Folds.unseen` [n, C + 1], with 0 where a training diverged.
+    """
+    plan = assignment.plan.model_copy(update={"folds": 2})
+    given = assignment.model_copy(update={"plan": plan, "estimators": ("two_fold",)})
+    whole = new_run(part_of(None, data, given, "unseen")).training  # is not trained
+    folds = Folds(["two_fold"], Context(whole, data, given))
+    while folds.due():
+        folds.advance()
+    missing = torch.zeros(len(data.x_train), data.n_outputs + 1)
+    return missing if folds.unseen is None else folds.unseen
+
+
+def spread_of(plan: TrainingPlan, trained: Training) -> float:
+    """Return the temperature or the noise of a training."""
+    return trained.noise_std if plan.likelihood == "gaussian" else trained.temperature
 
 
 def _number(fold: Fold) -> int:

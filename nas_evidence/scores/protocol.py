@@ -88,6 +88,10 @@ class Scorer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
 
+    def kept(self) -> dict[str, Tensor]:
+        """Return what is stored beside the weights of a complete trial, by name."""
+        return {}
+
 
 class _Function(Scorer):
     """A score that is a function of the context."""

@@ -131,9 +131,10 @@ def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:
         saved[_storage(tensor)] = tensor
         return tensor
 
-    def measure(module: nn.Module, inputs: object, output: Tensor) -> None:
-        outputs.append(output.nbytes)
-        if isinstance(module, nn.Conv2d):
+    def measure(module: nn.Module, inputs: object, output: object) -> None:
+        tensors = output if isinstance(output, tuple) else (output,)
+        outputs.append(sum(t.nbytes for t in tensors if isinstance(t, Tensor)))
+        if isinstance(module, nn.Conv1d | nn.Conv2d) and isinstance(output, Tensor):
             unfolded = module.weight[0].numel() * output[0, 0].numel()
             patches.append(max(unfolded, module.weight.numel()))
 

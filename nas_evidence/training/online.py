@@ -17,7 +17,7 @@ mean over updates, since one Monte-Carlo draw is off by a few nats.
 import math
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -29,7 +29,7 @@ from nas_evidence.fixed_keys import EVIDENCE_SMOOTHING
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.record import EvidenceEstimate
-from nas_evidence.spec import Assignment, TrainingPlan
+from nas_evidence.spec import TrainingPlan
 from nas_evidence.training.joint import noise_of
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.refit import (
@@ -42,8 +42,19 @@ from nas_evidence.training.refit import (
 from nas_evidence.training.temperature import fit_temperature
 
 
+class Planned(Protocol):
+    """What the updates need of an `Assignment`: the plan, and the seeds of random streams."""
+
+    @property
+    def plan(self) -> TrainingPlan:
+        """Return the plan of the training."""
+
+    def derived_seed(self, purpose: str, counter: int = 0) -> int:
+        """Return the seed of one random stream."""
+
+
 def update_and_follow(
-    state: Training, data: TensorData, assignment: Assignment, *, follow: bool = False
+    state: Training, data: TensorData, assignment: Planned, *, follow: bool = False
 ) -> "Passes":
     """Update the hyperparameters if due, and record the evidence of the online curvature.
 
@@ -76,7 +87,7 @@ def update_and_follow(
     return passes
 
 
-def passes_of(state: Training, data: TensorData, assignment: Assignment) -> "Passes":
+def passes_of(state: Training, data: TensorData, assignment: Planned) -> "Passes":
     """Return the curvature passes of the current training, computed on demand."""
     return Passes(state, data, assignment, _likelihood(state, assignment.plan))
 
@@ -87,7 +98,7 @@ class Passes:
 
     state: Training
     data: TensorData
-    assignment: Assignment
+    assignment: Planned
     likelihood: Likelihood
     _done: dict[str, list[CurvaturePass]] = field(default_factory=dict)
     _random: dict[str, torch.Generator] = field(default_factory=dict)

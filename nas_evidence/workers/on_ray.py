@@ -10,8 +10,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,9 @@ class RayExecutor:
         self._store = store or str(logs)
         self._check: NodeCheck | None = None
         share = None if resources.gpus == "auto" else float(resources.gpus)
-        self._pool = Pool(self, resources, self._share_of, share, nodes=())
+        self._addresses: dict[str, str] = {}
+        called = partial(_called, self._addresses)
+        self._pool = Pool(self, resources, self._share_of, share, nodes=(), called=called)
         try:
             self._connect(address, namespace)
             self._check_capacity(patience=PATIENCE - 5.0 if address else 0.0)
@@ -344,7 +347,7 @@ class RayExecutor:
     def _look(self) -> None:
         """Update the list of nodes."""
         alive = {n["NodeID"]: n for n in ray.nodes() if n["Alive"]}
-        self._addresses = {name: n["NodeManagerAddress"] for name, n in alive.items()}
+        self._addresses.update({name: n["NodeManagerAddress"] for name, n in alive.items()})
         nodes = [
             Node(name, n["Resources"].get("CPU", 0.0), int(n["Resources"].get("GPU", 0)))
             for name, n in alive.items()
@@ -391,6 +394,11 @@ class RayExecutor:
                     f"the cluster counts {sum(n.gpus for n in with_gpus)} GPUs, but torch finds "
                     "none there; install torch for CUDA, or set gpus = 0 in [resources]."
                 )
+
+
+def _called(addresses: Mapping[str, str], node: str) -> str:
+    """Return a node's address and the start of its name, as Ray's own tools show it."""
+    return f"the node {node[:8]} at {addresses.get(node, 'an unknown address')}"
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from nas_evidence.spec import ResourceSpec
 from nas_evidence.workers.packing import SHARES, Node, Slot, how_many, make_room, shortage
 from nas_evidence.workers.process import Answer
 from nas_evidence.workers.protocol import Launch, Lost
+from nas_evidence.workers.suspects import MOST_LOSSES, Suspects
 
 _LOG = logging.getLogger(__name__)
 #: Seconds that a cluster may have no room for any worker, at the start or later.
@@ -70,6 +71,7 @@ class Pool:
 
     share_of  the share of one GPU that a trial needs
     share     the share of workers started before the first trial; None to start none
+    called    what a person calls a node
     """
 
     backend: Backend
@@ -77,7 +79,9 @@ class Pool:
     share_of: Callable[[Launch], float]
     share: float | None
     nodes: Sequence[Node]
+    called: Callable[[str], str] = str
     workers: list[Pooled] = field(default_factory=list)
+    _suspects: Suspects = field(default_factory=Suspects)
     _waiting: list[Launch] = field(default_factory=list)
     _gpu_numbers: dict[str, dict[str, int]] = field(default_factory=dict)
     _failed_starts: list[str] = field(default_factory=list)
@@ -99,7 +103,8 @@ class Pool:
         if self.share is not None:
             room = len(self.workers) - len(taken)
         else:
-            room = how_many(SHARES[-1], self.resources.cpus, nodes=self.nodes, held=taken)
+            nodes = self._trusted(SHARES[-1])
+            room = how_many(SHARES[-1], self.resources.cpus, nodes=nodes, held=taken)
             room = min(self.resources.workers - len(taken), room)
         return room if taken else max(1, room)
 
@@ -127,6 +132,7 @@ class Pool:
             self._welcome(worker, answer)
         elif is_over:
             if worker.started:
+                self._suspects.note_end(worker.slot.node)
                 worker.launch, worker.started = None, False
             if reason := self._why_retire(worker, answer):
                 _LOG.info("worker_replaced reason=%s", reason)
@@ -146,6 +152,8 @@ class Pool:
             self._failed_at = time.monotonic()
             self._paused_until = self._failed_at + pause
         self._remove(worker)
+        if worker.launch is not None and worker.started:
+            why += self._suspected(worker)
         # If its node is down, do not lose one trial on each worker that was idle there.
         for other in self.workers:
             if other.slot.node == worker.slot.node and other.call is other.launch is None:
@@ -203,6 +211,25 @@ class Pool:
         self.workers.clear()
         self._waiting.clear()
 
+    def _suspected(self, worker: Pooled) -> str:
+        """Note the loss of a trial; return what else to say if its node gets no more."""
+        assert worker.launch is not None
+        node = worker.slot.node
+        if not self._suspects.note_loss(node, worker.launch.assignment.trial_id):
+            return ""
+        if any(one.name == node for one in self._trusted(worker.slot.share)):
+            return ""
+        for other in [w for w in self.workers if w.slot.node == node and not w.started]:
+            self._remove(other)
+        _LOG.warning("node_avoided node=%s losses=%d", node, MOST_LOSSES)
+        return (
+            f"; {self.called(node)} has lost {MOST_LOSSES} trials and finished none in between, "
+            "and gets no more while there are other nodes"
+        )
+
+    def _trusted(self, share: float) -> Sequence[Node]:
+        return self._suspects.trusted(self.nodes, share, self.resources.cpus)
+
     def _place(self) -> None:
         """Give waiting trials their workers, strictly in order."""
         while self._waiting:
@@ -228,7 +255,7 @@ class Pool:
         placed = make_room(
             share,
             self.resources.cpus,
-            nodes=self.nodes,
+            nodes=self._trusted(share),
             busy=[w.slot for w in self.workers if w not in idle],
             idle=[w.slot for w in idle],
             limit=self.resources.workers,
@@ -269,6 +296,8 @@ class Pool:
         growth = answer.resident_bytes - worker.baseline_bytes
         if answer.must_go:
             return answer.must_go
+        if all(node.name != worker.slot.node for node in self._trusted(worker.slot.share)):
+            return "its node loses trials, or is gone"
         lived = time.monotonic() - (worker.ready_at or 0.0)
         if worker.n_trials >= TRIALS_PER_WORKER and lived >= LEAST_LIFE:
             return f"{worker.n_trials} trials"

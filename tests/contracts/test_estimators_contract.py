@@ -24,6 +24,7 @@ from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.registry import CURVATURES, SCORES, study_scores
 from nas_evidence.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
+from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
@@ -99,12 +100,14 @@ def sampled(name: str, problem: Problem) -> EvidenceEstimate:
     if name == "thermodynamic":
         plan = SweepPlan(n_nodes=6, n_burn_in=40, n_settle=5, n_samples=10, n_leapfrog=5)
         return thermodynamic_evidence(*given, plan=plan, **known)
+    if name == "sto_lk":
+        return sample_then_optimise_evidence(*given, **known)
     assert name == "temperature_ladder"
     ladder = LadderPlan(n_nodes=12, n_burn_in=50, n_samples=50, n_leapfrog=5)
     return temperature_ladder_evidence(*given, plan=ladder, **known)
 
 
-SAMPLED = ("stochastic_ggn", "sgd_entropy", "thermodynamic", "temperature_ladder")
+SAMPLED = ("stochastic_ggn", "sgd_entropy", "thermodynamic", "temperature_ladder", "sto_lk")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from nas_evidence.curvature.layers import WholeModel
 from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.registry import CURVATURES
 
-DENSE = tuple(name for name, kind in CURVATURES.items() if kind.any_layer)
+DENSE = tuple(name for name, kind in CURVATURES.items() if kind.structure in ("block", "full"))
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -128,16 +128,17 @@ def test_dense_kinds_take_any_layer(kind: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("kind", DENSE)
+@pytest.mark.parametrize("batched", [True, False])
 def test_one_datum_at_a_time_gives_what_the_rules_give(
-    kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+    batched: bool, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     c = case(name)
     arguments = (c.model, c.x, c.y, c.likelihood)
     by_rules = curvature_pass(kind, *arguments, batch_size=4)
 
-    def prepare(self: Sweep, *, any_layer: bool) -> None:
-        original(self, any_layer=any_layer)
-        self.layers = (WholeModel("(model)", c.model, by_rules.curvature.names),)
+    def prepare(self: Sweep, **options: bool) -> None:
+        original(self, **options)
+        self.layers = (WholeModel("(model)", c.model, by_rules.curvature.names, batched),)
 
     original = Sweep.prepare
     monkeypatch.setattr(Sweep, "prepare", prepare)

@@ -10,47 +10,18 @@ import pytest
 import reference
 import torch
 from cases import CASES, Case, case
+from dense_blocks import matrices, run
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass, row_grams
+from nas_evidence.curvature import KINDS, curvature_pass, row_grams
 from nas_evidence.curvature.layers import WeightLayer
-from nas_evidence.maths.blocks import Block, Dense, Diagonal, Rotated, Rows
-from nas_evidence.maths.structured import BlockDiagonal
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
 BLOCK_KINDS = tuple(k for k in KINDS if not k.startswith("full"))
 EXACT_BLOCK_KINDS = tuple(k for k in BLOCK_KINDS if not k.endswith("_mc"))
-
-
-def run(kind: str, c: Case, *, batch_size: int = 4, seed: int = 0) -> CurvaturePass:
-    generator = torch.Generator().manual_seed(seed)
-    return curvature_pass(
-        kind, c.model, c.x, c.y, c.likelihood, batch_size=batch_size, generator=generator
-    )
-
-
-def matrices(passed: CurvaturePass) -> list[Tensor]:
-    """The blocks as dense matrices."""
-    assert isinstance(passed.curvature, BlockDiagonal)
-    return [_matrix(block) for block in passed.curvature.blocks]
-
-
-def _matrix(block: Block) -> Tensor:
-    if isinstance(block, Diagonal):
-        return torch.diag(block.values)
-    if isinstance(block, Dense):
-        return block.matrix
-    if isinstance(block, Rows):
-        return block.as_dense().matrix
-    if isinstance(block, Rotated):
-        triples = zip(block.left, block.right, block.values, strict=True)
-        parts = [(torch.kron(b, a), v.flatten()) for b, a, v in triples]
-        return torch.block_diag(*[q @ torch.diag(v) @ q.T for q, v in parts])
-    pairs = zip(block.gradients, block.inputs, strict=True)
-    return torch.block_diag(*[block.scale * torch.kron(b, a) for b, a in pairs])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -318,14 +289,13 @@ class _Overridden(nn.Linear):
         return 2 * super().forward(x)
 
 
-class _Free(nn.Module):
+class _Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.factor = nn.Parameter(torch.ones(1))
-        self.head = nn.Linear(4, 3)
+        self.memory = nn.LSTM(1, 3, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.factor * x)
+        return self.memory(x[:, :, None])[0][:, -1]
 
 
 class _RowsMixed(_Shared):
@@ -353,47 +323,63 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "detached": (_Detached, "do not depend on the parameters of `layer`"),
     "in place": (_InPlace, "input of `head` is modified in place"),
     "overridden": (lambda: nn.Sequential(_Overridden(4, 3)), "`0.weight` does not pass"),
-    "free parameter": (_Free, r"`\(model\)` of type _Free holds `factor`"),
     "frozen": (_frozen, "`0.bias` has requires_grad=False"),
     "rows": (_RowsMixed, r"`layer` sees an input of shape \[4, 4\] for 2 data points"),
     "batch norm": (
         lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
         "`1` of type BatchNorm1d",
     ),
-    "circular padding": (
-        lambda: nn.Sequential(nn.Conv2d(4, 3, 1, padding_mode="circular")),
-        "`0` of type Conv2d",
-    ),
-    "transposed": (
-        lambda: nn.Sequential(nn.ConvTranspose2d(4, 3, 1)),
-        "`0` of type ConvTranspose2d",
-    ),
-    "one-dimensional": (lambda: nn.Sequential(nn.Conv1d(4, 3, 1)), "`0` of type Conv1d"),
-    "recurrent": (lambda: nn.Sequential(nn.LSTM(4, 3)), "`0` of type LSTM"),
-    "embedding": (lambda: nn.Sequential(nn.Embedding(4, 3)), "`0` of type Embedding"),
+    "recurrent": (_Recurrent, "`memory` of type LSTM must take one tensor and return one"),
     "no parameters": (nn.Identity, "no parameters"),
 }
-#: What no kind can take; all else the dense kinds can.
+#: What no kind can take; batch normalisation only dense kinds, in a fixed network; all else
+#: diagonal and dense kinds can.
 HOPELESS = ("unused", "detached", "in place", "frozen", "no parameters")
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-@pytest.mark.parametrize("kind", ["diag_ef", "kfac_ggn"])
-def test_what_cannot_be_right_is_refused_by_name(kind: str, reason: str) -> None:
+def test_what_has_no_kronecker_factors_is_refused_by_name(reason: str) -> None:
     make, message = REFUSED[reason]
-    if kind == "kfac_ggn" and reason == "in place":
+    if reason == "in place":
         pytest.skip("KFAC has read the input before it changes")
     x, y = torch.randn(5, 4), torch.randint(0, 3, (5,))
     with pytest.raises(ValueError, match=message) as refusal:
-        run(kind, Case(make(), x, y))
-    if reason not in HOPELESS:
+        run("kfac_ggn", Case(make(), x, y))
+    if reason not in (*HOPELESS, "batch norm"):
         words = str(refusal.value)
-        assert words.startswith(f"{kind} does not support the model")
-        assert words.endswith("Kinds that take any layer: block_ggn, full_ggn, full_ef")
+        assert words.startswith("kfac_ggn does not support the model")
+        assert words.endswith(
+            "Kinds that take any layer: diag_ef, diag_ggn, diag_ggn_mc, block_ggn, full_ggn, "
+            "full_ef"
+        )
+
+
+@pytest.mark.parametrize(
+    "reason", [r for r in REFUSED if r not in (*HOPELESS, "batch norm", "rows")]
+)
+def test_what_hooks_cannot_follow_has_the_diagonal_of_each_datum(reason: str) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        make, _ = REFUSED[reason]
+        c = Case(make().double(), torch.randn(5, 4).double(), torch.randint(0, 3, (5,)))
+    dense = {"diag_ef": reference.full_ef(c.model, c.x, c.y, None)}
+    dense["diag_ggn"] = reference.full_ggn(c.model, c.x, None)
+    for kind, matrix in dense.items():
+        blocks = reference.tensor_blocks(matrix, c.model)
+        for found, block in zip(matrices(run(kind, c)), blocks, strict=True):
+            assert_close(found.diagonal(), block.diagonal(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["diag_ef", "diag_ggn"])
+@pytest.mark.parametrize("reason", ["in place", "detached", "frozen", "no parameters"])
+def test_diagonal_kinds_refuse_what_is_wrong(kind: str, reason: str) -> None:
+    make, message = REFUSED[reason]
+    with pytest.raises(ValueError, match=message):
+        run(kind, Case(make(), torch.randn(5, 4), torch.randint(0, 3, (5,))))
 
 
 @pytest.mark.parametrize("reason", ["unused", "detached", "frozen", "no parameters"])
-@pytest.mark.parametrize("kind", ["block_ggn", "full_ggn", "full_ef"])
+@pytest.mark.parametrize("kind", ["diag_ef", "block_ggn", "full_ggn", "full_ef"])
 def test_what_no_kind_can_take_is_refused_by_the_dense_kinds_too(kind: str, reason: str) -> None:
     make, message = REFUSED[reason]
     message = "do not depend on the parameter" if reason == "unused" else message

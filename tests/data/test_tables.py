@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from nas_evidence.data import load
-from nas_evidence.data.preparation import OTHER, Preparation, prepare
+from nas_evidence.data.preparation import OTHER, Column, Preparation, prepare
 from nas_evidence.data.tables import read_frame
 from nas_evidence.spec import DatasetSpec
 
@@ -32,6 +32,39 @@ def frame(n: int = 40) -> pd.DataFrame:
 def prepared(table: pd.DataFrame, **options: Any) -> tuple[Preparation, list[str]]:
     given = {"drop": (), "categorical": (), "numeric": (), "where": "t.csv"}
     return prepare(table, **(given | options))
+
+
+def test_features_are_those_of_the_column_transformer_of_scikit_learn() -> None:
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import MissingIndicator
+    from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+
+    table = pd.DataFrame(
+        {
+            "age": [3.0, np.nan, 5.0, 8.0],
+            "town": ["a", "b", "b", "c"],
+            "size": [1, 2, 3, 4],
+            "kind": ["x", "x", "y", "y"],
+        }
+    )
+    columns = (
+        Column("age", "number", fill=4.0, indicator=True),
+        Column("town", "category", categories=("b", "a")),
+        Column("size", "number", fill=2.0),
+        Column("kind", "category", categories=("x", "y")),
+    )
+    known = table.assign(town=table["town"].replace("c", OTHER))
+    one_hot = OneHotEncoder(categories=[["b", "a", OTHER], ["x", "y", OTHER]], sparse_output=False)
+    fill = FunctionTransformer(pd.DataFrame.fillna, kw_args={"value": {"age": 4.0, "size": 2.0}})
+    expected = ColumnTransformer(
+        [
+            ("numbers", fill, ["age", "size"]),
+            ("missing", MissingIndicator(features="all"), ["age"]),
+            ("categories", one_hot, ["town", "kind"]),
+        ],
+        sparse_threshold=0,
+    ).fit_transform(known)
+    np.testing.assert_array_equal(Preparation(columns).apply(table, "t.csv"), expected)
 
 
 def test_features_are_what_their_names_say() -> None:

@@ -12,6 +12,7 @@ from fakes import FakeExecutor, FileProposer, Silent, score_at
 
 import nas_evidence.driver.driver as driver_module
 from nas_evidence.driver.driver import Driver
+from nas_evidence.driver.plan import to_ask
 from nas_evidence.record import TrialStatus
 from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.storage.faults import ARROWS
@@ -191,3 +192,12 @@ def test_replicates_belong_to_the_batch_of_their_proposal(tmp_path: Path) -> Non
         run(spec, tmp_path / str(workers), FakeExecutor(workers=workers, seed=workers))
     assert table(tmp_path / "1") == table(tmp_path / "3")
     assert len(finished(tmp_path / "1")) == 7
+
+
+@pytest.mark.parametrize("n_asked", [8, 9, 11])
+def test_a_batch_half_asked_waits_until_the_batches_before_it_are_told(n_asked: int) -> None:
+    """A crash may leave a batch half asked, and a torn result of an earlier one runs again."""
+    spec = study(n_trials=16)
+    assert to_ask(n_asked, 4, spec) == 0
+    assert to_ask(n_asked, 8, spec) == 12 - n_asked
+    assert to_ask(n_asked, 4, study(n_trials=16, scheduling="async", batch=1, pruning={})) > 0

@@ -33,5 +33,7 @@ def test_another_store_is_refused_with_the_cause_and_the_same_one_goes_on() -> N
         submit_study(client, "demo", "/b", arguments=["search"], folder=None)
     assert "known to the cluster with the store /a" in str(error.value)
     assert not client.submitted
-    job, is_new = submit_study(client, "demo", "/a", arguments=["search"], folder=None)
+    job, is_new, before = submit_study(client, "demo", "/a", arguments=["search"], folder=None)
     assert (job.id, is_new) == ("nas-demo-2", True)
+    assert before is not None
+    assert (before.id, before.cause) == ("nas-demo-1", "the supervisor did not start")

@@ -66,7 +66,7 @@ class FakeClient:
 
 def put(client: FakeClient, name: str = "demo", store: str = "/s") -> tuple[Job, bool]:
     how = {"arguments": ARGUMENTS, "folder": None, "sleep": lambda seconds: None}
-    return submit_study(client, name, store, **how)
+    return submit_study(client, name, store, **how)[:2]
 
 
 def study(**changes: object) -> StudySpec:

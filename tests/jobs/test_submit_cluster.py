@@ -143,7 +143,13 @@ def test_killed_driver_and_killed_head_change_nothing(head: Head) -> None:
     assert "nas-killed-1 failed" in told
     assert f"resume {store} --address" in told
 
-    assert "nas-killed-2 submitted" in submit(head, "killed")
+    # The first job has ended, and its name is still taken.
+    other = ("--address", head.url, "--store", "/elsewhere", "--name", "killed")
+    refused = head.run("submit", "far.toml", *other, code=2)
+    assert f"with the store {store} (nas-killed-1 FAILED: " in refused
+    again = submit(head, "killed")
+    assert "nas-killed-2 submitted" in again
+    assert "nas-killed-1 failed (" in again
     n_before = n_stored(store)
     wait_for(lambda: n_stored(store) > n_before and under_way(store), "another trial")
     head.kill()

@@ -8,9 +8,11 @@ from nas_evidence.maths.calibration import (
     auroc,
     classification_measures,
     entropy,
+    interval_reliability,
     regression_measures,
     reliability,
 )
+from nas_evidence.maths.normals import Normals
 
 
 def test_classification_measures_by_hand() -> None:
@@ -41,10 +43,25 @@ def test_coverage_of_true_gaussians_is_the_level() -> None:
     generator = np.random.default_rng(0)
     mean, std = generator.normal(size=(20_000, 1)), generator.gamma(2, size=(20_000, 1))
     targets = generator.normal(mean, std)
-    found = regression_measures(mean, std, targets, level=0.8)
+    found = regression_measures(Normals.single(mean, std), targets, level=0.8)
     assert found["coverage"] == pytest.approx(0.8, abs=0.01)
     assert found["nll"] == pytest.approx(-stats.norm.logpdf(targets, mean, std).mean())
-    assert regression_measures(mean, std / 2, targets, level=0.8)["coverage"] < 0.6
+    assert regression_measures(Normals.single(mean, std / 2), targets, level=0.8)["coverage"] < 0.6
+
+
+def test_coverage_is_said_at_three_levels_and_by_hand() -> None:
+    """|y| below 0.674, 1.645 and 1.96 standard deviations: 50, 90 and 95 %."""
+    y = np.array([[0.6], [1.0], [1.7], [3.0]])
+    found = regression_measures(Normals.single(np.zeros((4, 1)), np.ones((4, 1))), y)
+    assert [found[f"coverage_{p}"] for p in (50, 90, 95)] == [0.25, 0.5, 0.75]
+
+
+def test_intervals_of_true_gaussians_lie_on_the_diagonal() -> None:
+    generator = np.random.default_rng(0)
+    mean, std = generator.normal(size=(20_000, 1)), generator.gamma(2, size=(20_000, 1))
+    y = generator.normal(mean, std)
+    assert interval_reliability(Normals.single(mean, std), y).error < 0.01
+    assert interval_reliability(Normals.single(mean, std * 3), y).error > 0.1
 
 
 def test_auroc_is_the_share_of_pairs_in_the_right_order() -> None:

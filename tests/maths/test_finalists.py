@@ -2,9 +2,23 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
-from nas_evidence.maths.finalists import N_DRAWS, next_replicates, posterior_of
+from nas_evidence.maths.finalists import (
+    _CEILING,
+    _NORMAL,
+    FAMILY_SPREAD,
+    N_DRAWS,
+    NOISE_RATIO,
+    _Grid,
+    _log_below,
+    _log_density,
+    _log_given_s,
+    _log_prior,
+    _normal_below,
+    next_replicates,
+    posterior_of,
+)
 
 #: Standard errors that a frequency over the draws may be off.
 K = 4.0
@@ -62,6 +76,148 @@ def test_replicates_go_to_those_that_may_be_best_and_repeat_with_the_seed() -> N
     assert set(chosen) == {0, 1}
     assert 10 <= chosen.count(0) <= 30
     assert next_replicates(found, [0, 1, 2, 3], 40, seed=5) == chosen
+
+
+def chance_of_being_best(
+    values: list[np.ndarray],
+    families: list[str],
+    *,
+    n_samples: int,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the probability of each architecture to be the best, and its standard error.
+
+    The model is that of the module, with the values of all architectures: its parameters are
+    sampled and weighed by prior and likelihood, true scores are integrated on a line.
+    """
+    means = np.array([one.mean() for one in values])
+    n_free = sum(len(one) - 1 for one in values)
+    noise = float(np.sqrt(sum(((one - one.mean()) ** 2).sum() for one in values) / n_free))
+    spread = means.std() + noise / 3
+    line = np.linspace(means.min() - 4 * noise, means.max() + 4 * noise, 201)
+    weights, chances = [], []
+    for exponential in (False, True):
+        low, high = means.mean() - 3 * spread, means.mean() + 3 * spread
+        if exponential:
+            low, high = means.max() - 2 * noise, means.max() + 3 * spread
+        m = rng.uniform(low, high, n_samples)
+        z_t, z_s = rng.normal(size=(2, n_samples))  # proposals; the priors are flat
+        t, s = spread * np.exp(z_t), noise * np.exp(0.6 * z_s)
+        log_weight = np.log(high - low) - 0.5 * np.log(s / t / NOISE_RATIO) ** 2
+        log_weight += 0.5 * (z_t**2 + z_s**2)
+        s_of = {one: s * np.exp(FAMILY_SPREAD * rng.normal(size=n_samples)) for one in families}
+        shares, below = [], []
+        for own, family in zip(values, families, strict=True):
+            away = (own[:, None, None] - line) / s_of[family][:, None]
+            log = (-0.5 * away**2 - np.log(s_of[family])[:, None]).sum(0)
+            if exponential:
+                under = (m[:, None] - line) / t[:, None]
+                log = np.where(under >= 0, log - under - np.log(t)[:, None], -np.inf)
+            else:
+                prior = -0.5 * ((line - m[:, None]) / t[:, None]) ** 2
+                log = log + prior - np.log(t)[:, None] - 0.5 * np.log(2 * np.pi)
+            top = np.maximum(log.max(-1), -1e9)
+            share = np.exp(log - top[:, None])
+            total = np.maximum(share.sum(-1), 1e-300)
+            log_weight = log_weight + top + np.log(total)
+            shares.append(share / total[:, None])
+            below.append(np.cumsum(shares[-1], -1) - shares[-1] / 2)
+        weights.append(log_weight)
+        chances.append(
+            [
+                (share * np.prod(below[:i] + below[i + 1 :], axis=0)).sum(-1)
+                for i, share in enumerate(shares)
+            ]
+        )
+    log_weight, chance = np.concatenate(weights), np.concatenate(chances, axis=1)
+    weight = np.exp(log_weight - log_weight.max())
+    found = (chance * weight).sum(1) / weight.sum()
+    error = np.sqrt((weight**2 * (chance - found[:, None]) ** 2).sum(1)) / weight.sum()
+    return found, error
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_probabilities_are_those_of_sampling_the_parameters_from_their_prior(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=5) if seed % 2 else -rng.exponential(size=5)
+    noise = 0.6 if seed == 2 else 1.0
+    values = [
+        mu + noise * rng.normal(size=n) for mu, n in zip(truth, (3, 3, 4, 3, 5), strict=True)
+    ]
+    families = ["mlp", "cnn", "mlp", "cnn", "mlp"]
+    found = posterior_of(values, families, seed=1)
+    wanted, error = chance_of_being_best(values, families, n_samples=4000, rng=rng)
+    assert found is not None
+    drawn = np.sqrt(wanted * (1 - wanted) / N_DRAWS)
+    assert (np.abs(found.best - wanted) < 3 * (error + drawn)).all()
+    assert error.max() < 0.02  # the reference says something
+
+
+def test_the_unit_of_the_score_does_not_matter() -> None:
+    rng = np.random.default_rng(0)
+    values = [
+        mu + 0.5 * rng.normal(size=3 if i < 4 else 1) for i, mu in enumerate(rng.normal(size=9))
+    ]
+    families = ["mlp", "cnn", "linear"] * 3
+    one = posterior_of(values, families, seed=4)
+    other = posterior_of([1000 + 70 * own for own in values], families, seed=4)
+    assert one is not None
+    assert other is not None
+    np.testing.assert_allclose(one.best, other.best, atol=2 / N_DRAWS)
+    np.testing.assert_allclose(70 * one.noise, other.noise, rtol=1e-6)
+
+
+def test_one_of_the_worse_half_by_a_single_noisy_seed_may_still_be_the_best() -> None:
+    rng = np.random.default_rng(1)
+    values = [list(3.0 * rng.normal(size=3)) for _ in range(5)]
+    values += [[own] for own in (min(map(min, values)) - 0.1 * np.arange(1, 13))]
+    found = posterior_of(values, ["mlp"] * 17, seed=0)
+    assert found is not None
+    assert 0.0 < found.best[-6:].sum() < found.best[:5].sum()
+
+
+@pytest.mark.parametrize("shape", [_NORMAL, _CEILING])
+def test_density_and_distribution_of_a_mean_are_integrals_over_the_true_score(shape: int) -> None:
+    y, m, t, u = 0.3, 0.8, 0.7, 0.4
+
+    def density(mu: float) -> float:
+        of_mu = stats.norm.pdf(mu, m, t) if shape == _NORMAL else stats.expon.pdf(m - mu, 0, t)
+        return float(of_mu)
+
+    ends = (-9.0, m if shape == _CEILING else 9.0)
+    wanted = [
+        integrate.quad(lambda mu, of=of: density(mu) * of(y, mu, u), *ends, points=[m, y])[0]
+        for of in (stats.norm.pdf, stats.norm.cdf)
+    ]
+    given = (np.array(m), np.array(t), np.array(u**2), shape)
+    found = [float(np.exp(log(y, *given))) for log in (_log_density, _log_below)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_the_prior_is_flat_in_m_for_both_shapes_and_normal_in_the_logarithms() -> None:
+    m = np.stack([np.linspace(0, 3, 7), np.linspace(0, 2, 7) ** 2])
+    s = np.geomspace(0.01, 9, 200)
+    grid = _Grid(m, np.gradient(m, axis=1), np.array([1.0]), s)
+    by_m = np.exp(_log_prior(grid))[:, :, 0]
+    at_ratio = np.argmin(np.abs(s - NOISE_RATIO))
+    np.testing.assert_allclose(by_m[..., at_ratio].sum(1), grid.step.sum(1), rtol=0.01)
+    np.testing.assert_allclose(by_m[0] / by_m[1], (grid.step[0] / grid.step[1])[:, None] + 0 * s)
+    given = np.exp(_log_given_s(grid))[at_ratio]
+    assert given.sum() == pytest.approx(1.0)
+    spread = np.sqrt((given * np.log(s / s[at_ratio]) ** 2).sum())
+    assert spread == pytest.approx(FAMILY_SPREAD, rel=1e-2)
+
+
+@pytest.mark.parametrize("m", [1.0, -2.0, -50.0])
+def test_a_cut_off_normal_has_its_distribution_near_and_far_out(m: float) -> None:
+    n, centre, u = 20_000, 0.5, 1.5
+    cuts = np.full((n, 1), m)
+    rng = np.random.default_rng(0)
+    drawn = _normal_below(rng, np.full((n, 1), centre), np.full((n, 1), u), cuts)[:, 0]
+    assert drawn.max() <= m
+    z = (m - centre) / u
+    mean = centre - u * np.exp(stats.norm.logpdf(z) - stats.norm.logcdf(z))
+    assert abs(drawn.mean() - mean) < K * drawn.std() / np.sqrt(n) + 2 * u / abs(z) ** 3 * (z < -9)
 
 
 @pytest.mark.slow

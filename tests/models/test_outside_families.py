@@ -11,7 +11,7 @@ from torch import nn
 
 import nas_evidence
 from nas_evidence.codec import StudyError, dump_study, load_study, parse_study
-from nas_evidence.curvature.coverage import coverage
+from nas_evidence.curvature.coverage import coverage, coverage_of_layers
 from nas_evidence.domains import IntRange
 from nas_evidence.families import add_family, domains_of, reference_of
 from nas_evidence.models import build, infeasible, n_parameters
@@ -116,10 +116,58 @@ def test_coverage_names_the_layer_without_a_rule() -> None:
     covered = {one.kind for one in coverage(Tiny().build({"width": 2}, (3,), 2), (3,), 2)}
     assert "kfac_ggn" in covered
     odd = nn.Sequential(nn.Linear(3, 4), nn.Bilinear(4, 4, 2))
-    odd.forward = lambda x: odd[1](odd[0](x), odd[0](x))  # type: ignore[method-assign]
+    odd.forward = lambda x: odd[1](*2 * (odd[0](x),))  # type: ignore[method-assign]
     found = {one.kind: one for one in coverage(odd, (3,), 2)}
     assert not found["kfac_ggn"].covered
     assert "Bilinear" in found["kfac_ggn"].reason
+
+
+class Mixed(nn.Module):
+    """A layer of each treatment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(4))
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.cross = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.norm, self.batch = nn.LayerNorm(4), nn.BatchNorm1d(4)
+        self.twice = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x + self.shift
+        h = self.norm(self.attention(h, h, h)[0])
+        h = self.twice(self.twice(self.cross(h, x, x)[0])).sum(1)
+        return self.head(self.batch(h))
+
+
+def test_coverage_says_how_each_layer_is_covered_and_what_to_do() -> None:
+    torch.manual_seed(0)
+    found = {one.path: one for one in coverage_of_layers(Mixed(), (3, 4), 2)}
+    ways = {path: (one.diagonal, one.kronecker, one.dense) for path, one in found.items()}
+    assert ways == {
+        "(model)": ("yes", "own block", "yes"),
+        "attention": ("yes", "factors", "yes"),
+        "attention.out_proj": ("yes", "factors", "yes"),
+        "cross": ("per datum", "no", "per datum"),
+        "cross.out_proj": ("per datum", "no", "per datum"),
+        "norm": ("yes", "own block", "yes"),
+        "batch": ("no", "no", "no"),
+        "twice": ("per datum", "no", "per datum"),
+        "head": ("yes", "factors", "yes"),
+    }
+    assert "small module" in found["(model)"].remedy
+    assert "attention(h, h, h)" in found["cross"].remedy
+    assert "nn.GroupNorm" in found["batch"].remedy
+    assert "a module for each call" in found["twice"].remedy
+    assert found["head"].remedy == ""
+
+
+def test_a_family_with_batch_normalisation_is_covered_by_no_kind() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    found = coverage(model, (3,), 2)
+    assert not any(one.covered for one in found)
+    assert all("`1` of type BatchNorm1d" in one.reason for one in found)
 
 
 @pytest.mark.slow

@@ -16,7 +16,9 @@ from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
 from nas_evidence.trial import Trial
 
-SAMPLED_KINDS = ("sgd_entropy", "thermodynamic", "temperature_ladder", "thermodynamic_box")
+SAMPLED_KINDS = (
+    "sgd_entropy", "thermodynamic", "temperature_ladder", "thermodynamic_box", "sto_lk",
+)  # fmt: skip
 
 
 def data_of(tmp_path: Path, n: int) -> TensorData:
@@ -66,9 +68,10 @@ def test_a_linear_trial_has_the_evidence_in_closed_form(tmp_path: Path) -> None:
     assert in_a_box is not None
     assert in_a_box.valid, in_a_box.note
     assert in_a_box.value < truth  # a far wider prior
-    bound = record.final_estimate("sgd_entropy")
-    assert bound is not None
-    assert bound.value < truth + 4 * (bound.standard_error or 0.0)
+    for kind in ("sgd_entropy", "sto_lk"):
+        bound = record.final_estimate(kind)
+        assert bound is not None
+        assert bound.value < truth + 4 * (bound.standard_error or 0.0)
 
 
 @pytest.mark.slow

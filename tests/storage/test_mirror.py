@@ -2,10 +2,12 @@
 
 import json
 import os
+import socket
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,14 @@ from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.journal import journal_path, read_journal
 from nas_evidence.storage.remote import Remote, StoreError
 from nas_evidence.storage.requests import request_cancel
-from nas_evidence.storage.study_folder import is_locked, locked, open_study, read_lease
+from nas_evidence.storage.study_folder import (
+    Lease,
+    boot_id,
+    is_locked,
+    locked,
+    open_study,
+    read_lease,
+)
 from nas_evidence.store import finished, read_table
 from nas_evidence.workers.inline import InlineExecutor
 from nas_evidence.workers.protocol import Launch, Verdict
@@ -286,6 +295,20 @@ def test_two_drivers_on_two_machines_are_refused(uri: str) -> None:
     for steal in (False, True):
         with pytest.raises(ValueError, match="process 4321 of host elsewhere"):
             Mirror(uri).held(steal=steal).__enter__()
+
+
+def test_the_lease_of_the_program_that_this_process_was_before_is_its_own(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After Ray has died the driver replaces itself (`exec`), and keeps its process id."""
+    mine = Lease(os.getpid(), socket.gethostname(), boot_id(), time.time() + 60)
+    Remote(uri).write("lock", json.dumps(asdict(mine)).encode())
+    with pytest.raises(ValueError, match="another process works on"):  # another container's
+        Mirror(uri).held().__enter__()
+    monkeypatch.setenv("NAS_EVIDENCE_HELD", f"{os.getpid()} {uri}")
+    with Mirror(uri).held(), pytest.raises(ValueError, match="another process works on"):
+        Mirror(uri).held().__enter__()
+    assert Remote(uri).read("lock") is None
 
 
 def test_the_expired_lease_of_another_host_needs_steal(uri: str) -> None:

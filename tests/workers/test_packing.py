@@ -329,6 +329,87 @@ def test_a_dead_node_costs_a_trial_one_attempt_however_many_workers_were_idle_th
     assert taken_up.count(trial_id) <= 2
 
 
+def lose(pool: Pool, trial_id: int) -> str:
+    """Lose a trial; return what is said about it."""
+    lost = pool.lose(pool.worker_of(trial_id), "died")
+    assert lost is not None
+    return lost.cause
+
+
+def test_a_node_that_loses_trial_after_trial_gets_no_more_while_there_are_others(
+    clock: list[float],
+) -> None:
+    pool, _ = pool_of([Node("bad", 1.0, 0)], workers=2)
+    pool.called = "the node {}".format
+    said = []
+    for trial_id in range(3):
+        pool.refill()
+        ready(pool)
+        pool.launch(launch_of(trial_id))
+        if trial_id == 2:  # the others have joined in the meantime
+            pool.nodes = [*pool.nodes, Node("good", 1.0, 0)]
+        said.append(lose(pool, trial_id))
+    assert said[:2] == ["died", "died"]
+    assert said[2] == (
+        "died; the node bad has lost 3 trials and finished none in between, and gets no more "
+        "while there are other nodes"
+    )
+    pool.refill()
+    ready(pool)
+    assert [worker.slot.node for worker in pool.workers] == ["good"]
+    pool.launch(launch_of(3))
+    assert pool.free == 0  # the next trial waits for the good node
+    pool.nodes = pool.nodes[:1]  # it is gone: the bad one is better than none
+    assert lose(pool, 3) == "died"
+    pool.refill()
+    assert [worker.slot.node for worker in pool.workers] == ["bad"]
+
+
+@pytest.mark.parametrize("what", ["one trial", "ends in between", "all nodes"])
+def test_no_node_is_avoided_for_one_bad_trial_or_now_and_then_or_if_all_are_alike(
+    what: str, clock: list[float]
+) -> None:
+    nodes = [Node("a", 1.0, 0), Node("b", 1.0, 0)]
+    pool, _ = pool_of(nodes, workers=2)
+    for k in range(12):
+        pool.refill()
+        ready(pool)
+        for trial_id in (2 * k, 2 * k + 1):
+            pool.launch(launch_of(0 if what == "one trial" and trial_id % 2 == 0 else trial_id))
+        if what == "one trial":
+            finish(pool, 2 * k + 1)
+            assert lose(pool, 0) == "died"
+        elif what == "ends in between" and k % 2:
+            finish(pool, 2 * k)
+            finish(pool, 2 * k + 1)
+        else:
+            lose(pool, 2 * k)
+            lose(pool, 2 * k + 1)
+    pool.refill()
+    assert {worker.slot.node for worker in pool.workers} == {"a", "b"}
+
+
+def test_idle_and_busy_workers_of_an_avoided_node_go_and_the_trial_under_way_ends(
+    clock: list[float],
+) -> None:
+    pool, backend = pool_of([Node("bad", 4.0, 0)], workers=4)
+    pool.refill()
+    ready(pool)
+    for trial_id in range(4):
+        pool.launch(launch_of(trial_id))
+    pool.nodes = [*pool.nodes, Node("good", 1.0, 0)]
+    for trial_id in range(3):
+        lose(pool, trial_id)
+    pool.refill()
+    assert pool.worker_of(3).slot.node == "bad"
+    assert sorted(worker.slot.node for worker in pool.workers) == ["bad", "good"]
+    survivor = pool.worker_of(3)
+    finish(pool, 3)  # which clears its node
+    assert survivor not in backend.ended
+    pool.refill()
+    assert len(pool.workers) == 4
+
+
 def test_no_room_for_any_worker_is_said_after_a_while(clock: list[float]) -> None:
     pool, _ = pool_of([Node("a", 2.0, 0)])
     pool.refill()

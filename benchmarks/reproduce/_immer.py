@@ -1,0 +1,173 @@
+"""Algorithm 1 of Immer et al. 2021 on given data, and what is measured after it, for scripts.
+
+The paper updates hyperparameters by Adam on the full GGN, the empirical Fisher or KFAC. Here the
+online curvature is one of the package's kinds: the full GGN is for the end alone.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.estimates import EvidenceEstimate
+from nas_evidence.evidence.estimate import estimate_evidence
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, OnlinePlan, TrainingPlan
+from nas_evidence.training.loop import Training, begin, train_epoch
+from nas_evidence.training.online import update_and_follow
+from nas_evidence.training.settling import begin_settling, settle_slice
+
+#: Work of settling in full-batch gradients, where it is asked for.
+SETTLING = 2000.0
+
+
+@dataclass
+class Fitted:
+    """A trained network; `path` has epoch, first precision, evidence per update."""
+
+    state: Training
+    data: TensorData
+    plan: TrainingPlan
+    path: list[tuple[int, float, float]]
+    at_test: list[tuple[int, float, float]]  # epoch, log loss and error rate or RSS per datum
+
+    def evidence(self, kind: str, *, correction: bool = False) -> EvidenceEstimate:
+        """Return the Laplace evidence on the training data at the learned hyperparameters."""
+        gaussian = self.plan.likelihood == "gaussian"
+        return estimate_evidence(
+            self.state.model,
+            self.data.x_train,
+            self.data.y_train,
+            likelihood=self.plan.likelihood,
+            curvature=kind,
+            prior_precision=self.state.prior_precision,
+            noise_std=self.state.noise_std if gaussian else None,
+            temperature=self.state.temperature,
+            at_mode_correction=correction,
+            diagnose=False,
+        )
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return the outputs of the network in evaluation mode."""
+        self.state.model.eval()
+        with torch.no_grad():
+            found: Tensor = self.state.model(x)
+        return found
+
+    def probabilities(self, x: Tensor) -> np.ndarray:
+        """Return class probabilities at the learned temperature, float64 [n, C]."""
+        logits = self.outputs(x).double() / self.state.temperature
+        found: np.ndarray = logits.softmax(1).numpy()
+        return found
+
+    def test_nll(self) -> float:
+        """Return the negative log likelihood of the test data by the mode, nats per datum."""
+        f, y = self.outputs(self.data.x_test), self.data.y_test
+        if self.plan.likelihood == "categorical":
+            return float(nn.functional.cross_entropy(f / self.state.temperature, y))
+        noise = self.state.noise_std * float(self.data.y_std)
+        square = ((f - y) * float(self.data.y_std)).square().mean()
+        return float(0.5 * square / noise**2 + np.log(noise) + 0.5 * np.log(2 * np.pi))
+
+    def test_accuracy(self) -> float:
+        """Return the fraction of test data whose class is right."""
+        return float((self.outputs(self.data.x_test).argmax(1) == self.data.y_test).float().mean())
+
+
+def mlp(sizes: list[int], activation: type[nn.Module], seed: int) -> nn.Sequential:
+    """Return a fully connected network with torch's own initialisation."""
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for a, b in pairwise(sizes[:-1]):
+        layers += [nn.Linear(a, b), activation()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
+
+
+def fit(
+    model: nn.Module,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    *,
+    scale: float = 1.0,
+    seed: int = 0,
+    settle: bool = False,
+    follow_test: bool = False,
+    plan: dict[str, Any],
+) -> Fitted:
+    """Train a network on the log joint with online updates.
+
+    Args:
+        model: changed in place.
+        train: inputs and labels, or standardised real targets [n, 1].
+        test: likewise.
+        scale: standard deviation of the real targets before standardising.
+        seed: of the order of the data.
+        settle: go on to a mode and to the maximum of the evidence there.
+        follow_test: record the test loss and error at each update.
+        plan: keys of `TrainingPlan`.
+    """
+    whole = TrainingPlan(**plan)
+    real = whole.likelihood == "gaussian"
+    one = torch.ones(1, dtype=torch.float64)
+    classes = 1 if real else int(max(train[1].max(), test[1].max())) + 1
+    data = TensorData(
+        *train,
+        *test,
+        task="real" if real else "labels",
+        n_outputs=classes,
+        input_shape=tuple(train[0].shape[1:]),
+        y_mean=0 * one,
+        y_std=scale * one,
+    )
+    assignment = Assignment(
+        trial_id=0,
+        attempt=1,
+        replicate=0,
+        seed=seed,
+        plan=whole,
+        estimators=[whole.online.curvature],
+        architecture=ArchitectureSpec(family="mlp", values={}),
+        dataset=DatasetSpec(name="digits"),
+    )
+    state = begin(model, whole)
+    fitted = Fitted(state, data, whole, [], [])
+    kind, every = whole.online.curvature, whole.online.every
+    for epoch in range(1, whole.epochs + 1):
+        train_epoch(state, data, assignment)
+        state.epoch = epoch
+        if epoch % every == 0 and epoch > whole.online.burn_in:
+            passes = update_and_follow(state, data, assignment)
+            value = passes.estimate(kind, passes.of(kind)[0]).value
+            fitted.path.append((epoch, float(state.prior_precision[0]), value))
+            if follow_test:
+                error = 0.0 if real else 1 - fitted.test_accuracy()
+                fitted.at_test.append((epoch, fitted.test_nll(), error))
+    if settle:
+        settling = begin_settling(state, data, assignment, SETTLING)
+        while not settle_slice(settling, state, data, assignment):
+            pass
+    return fitted
+
+
+def frozen(epochs: int, curvature: str) -> OnlinePlan:
+    """Return a plan under which hyperparameters stay as they are."""
+    return OnlinePlan(every=epochs, burn_in=epochs, curvature=curvature)
+
+
+def snelson(data: Path) -> tuple[Tensor, Tensor]:
+    """Return the 200 standardised inputs and targets [200, 1] of Snelson's set."""
+    read = (np.loadtxt(data / "snelson" / f"train_{n}.txt") for n in ("inputs", "outputs"))
+    x, y = (torch.tensor((v - v.mean()) / v.std(), dtype=torch.float32)[:, None] for v in read)
+    return x, y
+
+
+def mean_and_error(values: list[float]) -> tuple[float, float]:
+    """Return mean and standard error."""
+    n = len(values)
+    return float(np.mean(values)), float(np.std(values, ddof=1) / n**0.5) if n > 1 else float(
+        "nan"
+    )

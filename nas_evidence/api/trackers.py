@@ -1,0 +1,396 @@
+"""MLflow and TensorBoard beside a study: one run per trial, written by the driver's process alone.
+
+    mlflow[:URI]        experiment = the study; a run has the architecture as parameters, scores
+                        and curves as metrics by epoch. URI: $MLFLOW_TRACKING_URI, else mlflow.db
+                        in the study folder
+    tensorboard[:DIR]   a folder per trial with the same; DIR: `tensorboard/` in the study folder
+
+A tracker decides nothing and is no part of the study. It works in a thread of its own: a slow or
+broken one never holds up the search, and its first failure is one warning. A resumed study also
+writes the finished trials that its tracker has not seen.
+"""
+
+import logging
+import math
+import os
+import queue
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.workers.protocol import Lost
+
+if TYPE_CHECKING:
+    from nas_evidence.driver.driver import Watcher
+
+_LOG = logging.getLogger(__name__)
+#: What each tracker imports, and what installs it.
+_NEEDS = {"mlflow": "mlflow", "tensorboard": "tensorboard"}
+#: Seconds that the end of a search waits for a tracker.
+_PATIENCE = 60.0
+_CURVE = ("train_nll_per_datum", "learning_rate", "noise_std", "temperature")
+_FINAL = (
+    "n_parameters", "epochs", "test_accuracy", "test_nll_per_datum", "test_rmse", "total_seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What a tracker is told of one finished trial.
+
+    key      trial and attempt
+    about    architecture and status
+    series   values by name and epoch: the training curve, and each score, per datum where defined
+    final    numbers of the whole trial
+    """
+
+    key: tuple[int, int]
+    about: Mapping[str, str]
+    complete: bool
+    series: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    final: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of its run."""
+        return f"trial-{self.key[0]:06d}-attempt-{self.key[1]}"
+
+    @classmethod
+    def of(cls, record: TrialRecord) -> "Tracked":
+        """Return what a record says."""
+        series: dict[str, list[tuple[int, float]]] = {}
+        for point in record.curve:
+            for name in _CURVE:
+                _add(series, name, point.epoch, getattr(point, name))
+        for evaluation in record.evaluations:
+            estimate = evaluation.estimate
+            if estimate.valid:
+                value = estimate.value if estimate.per_datum is None else estimate.per_datum
+                _add(series, f"score/{estimate.estimator}", evaluation.epoch, value)
+        final = {name: getattr(record, name) for name in _FINAL}
+        return cls(
+            (record.trial_id, record.attempt),
+            {
+                "family": record.architecture.family,
+                **{name: str(v) for name, v in record.architecture.values.items()},
+                "replicate": str(record.replicate),
+                "status": record.status.value,
+            },
+            record.status is TrialStatus.COMPLETE,
+            series,
+            {name: float(v) for name, v in final.items() if v is not None and math.isfinite(v)},
+        )
+
+
+class Tracker(Protocol):
+    """Where runs are written."""
+
+    def known(self) -> set[tuple[int, int]]:
+        """Return the trials and attempts that are there already."""
+
+    def write(self, run: Tracked) -> None:
+        """Write one run."""
+
+
+class TensorBoard:
+    """Event files, one folder per trial."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def known(self) -> set[tuple[int, int]]:
+        """Return the trials that have a folder."""
+        parts = [path.name.split("-") for path in self.folder.glob("trial-*-attempt-*")]
+        return {(int(part[1]), int(part[3])) for part in parts}
+
+    def write(self, run: Tracked) -> None:
+        """Write scalars by epoch, and the architecture as hyperparameters and as text."""
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
+
+        writer = SummaryWriter(self.folder / run.name)  # type: ignore[no-untyped-call]
+        for name, points in run.series.items():
+            for epoch, value in points:
+                writer.add_scalar(name, value, epoch)  # type: ignore[no-untyped-call]
+        about = "\n\n".join(f"{name}: {value}" for name, value in run.about.items())
+        writer.add_text("architecture", about)  # type: ignore[no-untyped-call]
+        last = {name: points[-1][1] for name, points in run.series.items()} | dict(run.final)
+        for name, value in run.final.items():
+            writer.add_scalar(f"final/{name}", value, 0)  # type: ignore[no-untyped-call]
+        for part in hparams(dict(run.about), last):  # type: ignore[no-untyped-call]
+            writer.file_writer.add_summary(part)
+        writer.close()  # type: ignore[no-untyped-call]
+
+
+class MLflow:
+    """Runs of one experiment, on a server or in a database."""
+
+    def __init__(self, uri: str, experiment: str) -> None:
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+        # Notes of its own code on libraries that it uses; nobody here can act on them.
+        warnings.filterwarnings("ignore", module=r"mlflow\.")
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
+        from mlflow.tracking import MlflowClient
+
+        self.client = MlflowClient(tracking_uri=uri)
+        found = self.client.get_experiment_by_name(experiment)
+        self.experiment = (
+            found.experiment_id if found else self.client.create_experiment(experiment)
+        )
+
+    def known(self) -> set[tuple[int, int]]:
+        """Return the trials that have a run."""
+        keys: set[tuple[int, int]] = set()
+        token = None
+        while True:
+            page = self.client.search_runs([self.experiment], max_results=1000, page_token=token)
+            for run in page:
+                tags = run.data.tags
+                if "nas_evidence.trial" in tags and run.info.status != "RUNNING":
+                    keys.add((int(tags["nas_evidence.trial"]), int(tags["nas_evidence.attempt"])))
+            token = page.token
+            if not token:
+                return keys
+
+    def write(self, run: Tracked) -> None:
+        """Write parameters, metrics by epoch, and how the trial ended."""
+        from mlflow.entities import Metric, Param
+
+        trial, attempt = map(str, run.key)
+        tags = {"nas_evidence.trial": trial, "nas_evidence.attempt": attempt}
+        made = self.client.create_run(self.experiment, run_name=run.name, tags=tags)
+        identity, when = made.info.run_id, made.info.start_time
+        metrics = [
+            Metric(name, value, when, epoch)
+            for name, points in run.series.items()
+            for epoch, value in points
+        ]
+        metrics += [Metric(f"final/{name}", value, when, 0) for name, value in run.final.items()]
+        params = [Param(name, value) for name, value in run.about.items()]
+        for start in range(0, len(metrics), 1000):  # the most that a server takes at once
+            self.client.log_batch(identity, metrics=metrics[start : start + 1000])
+        self.client.log_batch(identity, params=params)
+        self.client.set_terminated(identity, "FINISHED" if run.complete else "FAILED")
+
+
+def check_track(wanted: Sequence[str]) -> None:
+    """Check that the trackers exist and are installed.
+
+    Raises:
+        ValueError: if not; says what to choose or to install.
+    """
+    for text in wanted:
+        name = text.partition(":")[0]
+        if name not in _NEEDS:
+            raise ValueError(
+                f"--track must be mlflow, mlflow:URI, tensorboard or tensorboard:DIR, but got "
+                f"{text!r}."
+            )
+        if find_spec(_NEEDS[name]) is None:
+            raise ValueError(
+                f"--track {name} needs {_NEEDS[name]}: install it with "
+                f"`pip install 'nas-evidence[{name}]'`."
+            )
+
+
+def tracker_of(text: str, spec: StudySpec, folder: Path) -> Tracker:
+    """Return the tracker that an option names; see the top of this file."""
+    name, _, place = text.partition(":")
+    if name == "tensorboard":
+        return TensorBoard(Path(place) if place else folder / "tensorboard")
+    default = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder.resolve() / 'mlflow.db'}")
+    return MLflow(place or default, spec.name)
+
+
+class _Writing(Thread):
+    """Writes runs to a tracker, one after the other; ends with its first failure."""
+
+    def __init__(
+        self, text: str, make: Callable[[], Tracker], earlier: Callable[[], list[Tracked]]
+    ) -> None:
+        super().__init__(daemon=True, name=f"track {text}")
+        self.text, self._make, self._earlier = text, make, earlier
+        self._waiting: queue.Queue[Tracked | None] = queue.Queue()
+        self.failure: Exception | None = None
+
+    def add(self, run: Tracked | None) -> None:
+        """Write a run later; None ends the thread."""
+        if self.failure is None:
+            self._waiting.put(run)
+
+    def run(self) -> None:
+        """Write what was missed before, then what is added."""
+        try:
+            tracker = self._make()
+            known = tracker.known()
+            for run in self._earlier():
+                if run.key not in known:
+                    tracker.write(run)
+                    known.add(run.key)
+            while (added := self._waiting.get()) is not None:
+                if added.key not in known:
+                    tracker.write(added)
+        except Exception as error:  # whatever a server or a disk may do
+            _LOG.warning("tracker_stopped tracker=%s", self.text, exc_info=error)
+            self.failure = error
+
+
+class _Telling:
+    """A watcher that passes everything on, and finished trials to trackers too."""
+
+    def __init__(self, inner: "Watcher", writing: Sequence[_Writing], warn: "_Warn") -> None:
+        self._inner, self._writing, self._warn = inner, writing, warn
+
+    def launched(self, assignment: Assignment) -> None:
+        self._inner.launched(assignment)
+
+    def progressed(self, report: SliceReport) -> None:
+        self._inner.progressed(report)
+
+    def parked(self, trial_id: int) -> None:
+        self._inner.parked(trial_id)
+
+    def lost(self, loss: Lost) -> None:
+        self._inner.lost(loss)
+
+    def ended(self, record: TrialRecord) -> None:
+        self._inner.ended(record)
+        for one in self._writing:
+            one.add(Tracked.of(record))
+            self._warn(one)
+
+
+class _Warn:
+    """Says once that a tracker has stopped."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said: set[str] = set()
+
+    def __call__(self, one: _Writing) -> None:
+        if one.failure is not None and one.text not in self._said:
+            self._said.add(one.text)
+            why = (str(one.failure).strip().splitlines() or [type(one.failure).__name__])[0]
+            self._say(f"warning: --track {one.text} has stopped, the search goes on: {why}")
+
+
+@contextmanager
+def tracked(
+    wanted: Sequence[str],
+    spec: StudySpec,
+    folder: Path,
+    watcher: "Watcher",
+    say: Callable[[str], None],
+) -> Iterator["Watcher"]:
+    """Give a watcher that also tells the trackers; at the end wait until they have written.
+
+    Args:
+        wanted: as given to `--track`.
+        spec: the study.
+        folder: of the study.
+        watcher: that is shown everything as before.
+        say: called with one line if a tracker stops.
+    """
+    if not wanted:
+        yield watcher
+        return
+    writing = [
+        _Writing(
+            text,
+            lambda text=text: tracker_of(text, spec, folder),  # type: ignore[misc]
+            lambda: earlier_trials(folder),
+        )
+        for text in wanted
+    ]
+    warn = _Warn(say)
+    for one in writing:
+        one.start()
+    try:
+        yield _Telling(watcher, writing, warn)
+    finally:
+        for one in writing:
+            one.add(None)
+        for one in writing:
+            one.join(_PATIENCE if one.failure is None else None)
+            warn(one)
+            if one.is_alive():
+                say(f"warning: --track {one.text} is not done after {_PATIENCE:.0f} s; left alone")
+
+
+def earlier_trials(folder: Path) -> list[Tracked]:
+    """Return the finished trials of a study folder, from its tables."""
+    from nas_evidence.store import read_tables
+
+    tables, _ = read_tables(folder, ["trials", "evidence", "curves"])
+    scores, curves = (
+        dict(iter(tables[name].groupby(["trial_id", "attempt"])))
+        for name in ("evidence", "curves")
+    )
+    return [
+        _of_tables(row, scores.get(key), curves.get(key))
+        for row in tables["trials"].to_dict("records")
+        for key in [(row["trial_id"], row["attempt"])]
+    ]
+
+
+def _of_tables(row: Mapping[Any, Any], scores: Any, curve: Any) -> Tracked:
+    series: dict[str, list[tuple[int, float]]] = {}
+    for point in () if curve is None else curve.to_dict("records"):
+        for name in _CURVE:
+            _add(series, name, point["epoch"], point.get(name))
+    for one in () if scores is None else scores.to_dict("records"):
+        if one["valid"]:
+            value = one["value"] if _absent(one["per_datum"]) else one["per_datum"]
+            _add(series, f"score/{one['estimator']}", one["epoch"], value)
+    values = {
+        name.removeprefix("arch_"): str(_plain(value))
+        for name, value in row.items()
+        if name.startswith("arch_") and not _absent(value)
+    }
+    return Tracked(
+        (int(row["trial_id"]), int(row["attempt"])),
+        {
+            "family": str(row["family"]),
+            **values,
+            "replicate": str(row["replicate"]),
+            "status": str(row["status"]),
+        },
+        row["status"] == TrialStatus.COMPLETE.value,
+        series,
+        {name: float(row[name]) for name in _FINAL if not _absent(row.get(name))},
+    )
+
+
+def _add(
+    series: dict[str, list[tuple[int, float]]], name: str, epoch: int, value: float | None
+) -> None:
+    if not _absent(value):
+        assert value is not None
+        series.setdefault(name, []).append((int(epoch), float(value)))
+
+
+def _absent(value: Any) -> bool:
+    """Tell whether a value is missing, or is a number that trackers do not take."""
+    if isinstance(value, str | bool):
+        return False
+    return value is None or not _is_finite(value)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except TypeError:  # pandas' missing value
+        return False
+
+
+def _plain(value: Any) -> Any:
+    """Return a whole float, as a column with gaps has, as the integer it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,70 @@
+"""What a curvature pass refuses, and what to do about it."""
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+#: Modules with rules of their own; all others have their gradients taken one datum at a time.
+SUPPORTED = (
+    "Linear, Conv1d, Conv2d, Embedding, MultiheadAttention, GroupNorm, LayerNorm, RMSNorm, "
+    "InstanceNorm, Fixup scale and bias"
+)
+
+
+class UnsupportedLayerError(ValueError):
+    """A layer that hooks cannot follow; diagonal and dense kinds take most of them."""
+
+
+class BatchStatisticsError(UnsupportedLayerError):
+    """A layer whose output for a datum depends on the other data of its batch."""
+
+
+def refuse_batch_statistics(path: str, module: nn.Module) -> None:
+    """Do nothing for a module that does not normalise over the batch.
+
+    Raises:
+        BatchStatisticsError: for batch normalisation; names the module and the remedy.
+    """
+    if isinstance(module, _BatchNorm):
+        raise BatchStatisticsError(
+            f"module `{path}` of type {type(module).__name__} normalises over the batch, so that "
+            "the likelihood is no product over the data; use nn.GroupNorm or nn.LayerNorm instead"
+        )
+
+
+def refuse_embedding_options(path: str, module: nn.Embedding) -> None:
+    """Do nothing for an embedding whose gradient is that of a lookup.
+
+    Raises:
+        UnsupportedLayerError: for an option that changes weights or gradients.
+    """
+    asked = [
+        name
+        for name, value in (
+            ("max_norm", module.max_norm is not None),
+            ("scale_grad_by_freq", module.scale_grad_by_freq),
+            ("sparse", module.sparse),
+        )
+        if value
+    ]
+    if asked:
+        raise UnsupportedLayerError(
+            f"module `{path}` of type Embedding has {' and '.join(asked)} set, which changes the "
+            "weights or their gradients; leave it out"
+        )
+
+
+def remedy_for(module: nn.Module) -> str:
+    """Return what to use instead of a module that takes or returns several tensors, or "".
+
+    >>> remedy_for(nn.GRU(2, 2)).split(";")[0]
+    'write its steps with nn.Linear in a module that returns one tensor'
+    """
+    if isinstance(module, nn.MultiheadAttention):
+        return (
+            "call it as attention(h, h, h) with h [n, positions, embed_dim] and without kdim, "
+            "vdim, add_bias_kv and add_zero_attn, or write it with nn.Linear and "
+            "scaled_dot_product_attention"
+        )
+    if isinstance(module, nn.RNNBase):
+        return "write its steps with nn.Linear in a module that returns one tensor"
+    return "give it one tensor [n, ...] and let it return one"

@@ -1,0 +1,85 @@
+"""Gradients of each datum in the parameters of any module, by autograd.
+
+    g_n = (∂ z_n / ∂θ)ᵀ s_n      z_n the output of the module for datum n alone, s_n given
+
+All data at once where `torch.func.vmap` can batch the module's operations. Otherwise, as with
+control flow that depends on the values, one after another: the same numbers, slower.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+#: Largest number of elements of the gradients formed at a time.
+_ELEMENTS = 1 << 22
+
+
+def gradient_chunks(
+    module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, s: Tensor, *, batched: bool
+) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+    """Yield the rows of a chunk of data, and their gradients [rows, size] in each parameter.
+
+    Args:
+        module: maps a [n, ...] to outputs [n, ...], each datum by itself.
+        parameters: by name within the module; those wanted.
+        a: inputs [n, ...].
+        s: gradients at the outputs [n, ...].
+        batched: whether to use vmap.
+    """
+    size = sum(p.numel() for p in parameters.values())
+    step = max(1, _ELEMENTS // size)
+    for start in range(0, len(a), step):
+        rows = slice(start, start + step)
+        form = _batched if batched else _one_by_one
+        yield rows, form(module, parameters, a[rows], s[rows])
+
+
+def can_batch(module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, s: Tensor) -> bool:
+    """Tell whether vmap can process the module, with the same gradients as one by one."""
+    try:
+        found = _batched(module, parameters, a, s)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+        return False  # an operation without a batching rule, or control flow by values
+    expected = _one_by_one(module, parameters, a, s)
+    largest = max(float(g.abs().max()) for g in expected)
+    gaps = (float((f - e).abs().max()) for f, e in zip(found, expected, strict=True))
+    return all(gap <= 1e-3 * largest for gap in gaps)
+
+
+def _batched(
+    module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, s: Tensor
+) -> tuple[Tensor, ...]:
+    values = {name: p.detach() for name, p in parameters.items()}
+
+    def gradients(datum: Tensor, column: Tensor) -> dict[str, Tensor]:
+        def outputs(given: dict[str, Tensor]) -> Tensor:
+            found: Tensor = functional_call(module, given, (datum[None],))
+            return found[0]
+
+        _, pull = vjp(outputs, values)
+        (found,) = pull(column)
+        return found
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        found = vmap(gradients)(a, s)
+    return tuple(found[name].detach().flatten(1) for name in parameters)
+
+
+def _one_by_one(
+    module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, s: Tensor
+) -> tuple[Tensor, ...]:
+    values = {name: p.detach().requires_grad_() for name, p in parameters.items()}
+    wanted = list(values.values())
+    rows = []
+    for datum, column in zip(a, s, strict=True):
+        with torch.enable_grad():
+            outputs = functional_call(module, values, (datum[None],))
+        found = torch.autograd.grad(outputs, wanted, column[None], materialize_grads=True)
+        rows.append([gradient.flatten() for gradient in found])
+    return tuple(torch.stack(column) for column in zip(*rows, strict=True))

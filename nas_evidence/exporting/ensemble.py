@@ -1,0 +1,240 @@
+"""An ensemble of the best networks of a study, with stacked weights, as files.
+
+    ensemble.json   members with their weights, and what the ensemble gains over the best member
+    members/        an export of each member, see the package
+    model.pt2       torch.export program of all: raw inputs in; log probabilities out, or for real
+                    targets predictions in their own unit (by the modes, without the posterior)
+    MODEL_CARD.md   what to know before using it
+
+    p(y | x) = Σ_k w_k p_k(y | x)        w maximises Σ_i log Σ_k w_k p_k,−i(y_i | x_i)
+
+p_k,−i is of a network of architecture k trained on the half of the data without datum i: what
+`two_fold` trains anyway. A trial keeps these predictions beside its weights, n (C + 1) numbers in
+float32 up to 4 MB; where there are none, the halves are trained again. Their outputs are divided
+by their likeliest scale, as in `two_fold`; the members predict with their posteriors instead.
+
+The gain is cross-fitted (`maths/stacking.py`) and is that of networks trained on half of the data.
+The K networks were chosen on all data, the same ones for the ensemble and for its best member.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nas_evidence.best import Standings
+from nas_evidence.codec import load_study
+from nas_evidence.data import ArrayData
+from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.exporting import export_winner
+from nas_evidence.exporting.model_card import ensemble_card
+from nas_evidence.exporting.onnx_program import FILE as ONNX
+from nas_evidence.exporting.onnx_program import check_installed, write_onnx
+from nas_evidence.exporting.predictor import ENSEMBLE
+from nas_evidence.exporting.program import Exported, write_program
+from nas_evidence.exporting.sums import write_sums
+from nas_evidence.exporting.unseen import log_densities, stored_unseen
+from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
+from nas_evidence.maths.stacking import Floats, Stacked, stacked
+from nas_evidence.scores.folds import SCALES, unseen_of
+from nas_evidence.store import read_tables, rows_of
+
+#: Members with less weight are left out.
+LEAST_WEIGHT = 0.005
+
+
+@dataclass(frozen=True)
+class EnsembleReport:
+    """Where an ensemble was written, and what it is worth.
+
+    trial_ids  of the members, in the order of the ranking
+    weights    of the members, sum 1
+    left_out   trials among the best K whose weight is below `LEAST_WEIGHT`
+    gain       over the best member, cross-fitted, nats per datum, and its standard error
+    n          data that the gain was measured on
+    refitted   members whose halves were trained again, because their predictions were not stored
+    """
+
+    folder: Path
+    trial_ids: tuple[int, ...]
+    weights: tuple[float, ...]
+    left_out: tuple[int, ...]
+    gain: float
+    gain_error: float
+    n: int
+    refitted: int
+
+
+def export_ensemble(
+    study_folder: Path, to: Path, arrays: ArrayData, *, top: int, onnx: bool = False
+) -> EnsembleReport:
+    """Write the ensemble of the best `top` architectures of a study into the folder `to`.
+
+    With `onnx` also as one model.onnx, which needs the extra of that name.
+
+    Raises:
+        ValueError: if the study has fewer complete architectures, or `to` holds something else.
+        ArithmeticError: if an exported network does not reproduce its evidence or its outputs.
+    """
+    _check_place(to)
+    if onnx:
+        check_installed()
+    study = load_study(study_folder / "study.toml")
+    tables, _ = read_tables(study_folder, ["trials", "evidence"])
+    trials = tables["trials"].set_index("trial_id", drop=False)
+    chosen = best_trials(study.objective, rows_of(tables["trials"], tables["evidence"]), top)
+    data = to_tensors(arrays, torch.device("cpu"))
+    torch.set_num_threads(study.resources.cpus)
+    winners = [load_winner(study_folder, study, arrays, trials.loc[i]) for i in chosen]
+    unseen = [_unseen(winner, data) for winner in winners]
+    found = stacked(_densities([table for table, _ in unseen], data, winners))
+    kept = [k for k in range(top) if found.weights[k] >= LEAST_WEIGHT]
+    weights = found.weights[kept] / found.weights[kept].sum()
+
+    shutil.rmtree(to / "members", ignore_errors=True)
+    to.mkdir(parents=True, exist_ok=True)
+    (to / "MODEL_CARD.md").unlink(missing_ok=True)  # written last: marks the export as complete
+    members = []
+    for weight, k in zip(weights, kept, strict=True):
+        name = f"members/{k + 1}"
+        export_winner(study_folder, to / name, arrays, trial_id=chosen[k])
+        members.append(
+            {
+                "folder": name,
+                "trial_id": chosen[k],
+                "architecture": str(winners[k].assignment.architecture),
+                "weight": float(weight),
+                "output_scale": SCALES[int(found.scales[k])],
+            }
+        )
+    described = _described(study.name, study.objective, top, found, members, chosen)
+    (to / ENSEMBLE).write_text(json.dumps(described, indent=1), encoding="utf-8")
+    whole = Mixed([with_preprocessing(winners[k], arrays) for k in kept], weights)
+    described["difference"] = write_program(whole, to / "model.pt2", arrays)
+    written = [ENSEMBLE, "model.pt2"]
+    (to / ONNX).unlink(missing_ok=True)  # of an earlier ensemble
+    if onnx:
+        write_onnx(whole, to / ONNX, arrays)
+        written.append(ONNX)
+    write_sums(to, written)
+    card = ensemble_card(study, arrays, described)
+    (to / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+    return EnsembleReport(
+        folder=to,
+        trial_ids=tuple(chosen[k] for k in kept),
+        weights=tuple(map(float, weights)),
+        left_out=tuple(i for k, i in enumerate(chosen) if k not in kept),
+        gain=found.gain,
+        gain_error=found.error,
+        n=found.n,
+        refitted=sum(again for _, again in unseen),
+    )
+
+
+def best_trials(objective: str, trials: Sequence[Any], top: int) -> list[int]:
+    """Return the trials that represent the best `top` architectures, best first.
+
+    Raises:
+        ValueError: if fewer are complete.
+    """
+    standings = Standings(objective, trials).first()
+    if not 1 <= top <= len(standings):
+        raise ValueError(
+            f"top must be from 1 to {len(standings)}, the number of architectures with a "
+            f"complete trial and a valid {objective}, but got {top}."
+        )
+    return [standing.trial_id for standing in standings[:top]]
+
+
+class Mixed(nn.Module):
+    """All members as one module: raw inputs in; log Σ_k w_k p_k out, or Σ_k w_k f_k."""
+
+    weights: Tensor
+
+    def __init__(self, members: Sequence[Exported], weights: Floats) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.register_buffer("weights", torch.from_numpy(np.array(weights)).float())
+        self.scale, self.shift = members[0].scale, members[0].shift
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return log probabilities or predictions [n, C] of raw inputs [n, ...]."""
+        outputs = torch.stack([member(inputs) for member in self.members])
+        if self.shift is not None:
+            return torch.einsum("k,knc->nc", self.weights, outputs)
+        logs: Tensor = outputs.log_softmax(-1) + self.weights.log()[:, None, None]
+        return logs.logsumexp(0)
+
+
+def _unseen(winner: Winner, data: TensorData) -> tuple[Tensor, bool]:
+    """Return outputs and spread of networks without each datum [n, C + 1], and if trained anew."""
+    stored = stored_unseen(winner, len(data.x_train))
+    return (unseen_of(winner.assignment, data), True) if stored is None else (stored, False)
+
+
+def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Winner]) -> Floats:
+    """Return log densities of the data at each scale [M, n, K], where all networks have them.
+
+    Raises:
+        ValueError: if no datum is predicted by all, because trainings diverged.
+    """
+    known = torch.stack([table[:, -1] > 0 for table in unseen]).all(0)
+    if not known.any():
+        lost = [w.assignment.trial_id for w, t in zip(winners, unseen, strict=True)
+                if not (t[:, -1] > 0).any()]  # fmt: skip
+        raise ValueError(
+            f"no datum is predicted by all networks: on half of the data the trainings of trials "
+            f"{lost or 'of different halves'} diverged; choose a smaller --top."
+        )
+    y = data.y_train[known]
+    each = [
+        log_densities(table[known, :-1], table[known, -1], y, winner.assignment.plan.likelihood)
+        for table, winner in zip(unseen, winners, strict=True)
+    ]
+    return np.stack(each, axis=2)
+
+
+def _described(
+    study: str,
+    objective: str,
+    top: int,
+    found: Stacked,
+    members: list[dict[str, Any]],
+    chosen: Sequence[int],
+) -> dict[str, Any]:
+    """Return the content of ensemble.json."""
+    return {
+        "study": study,
+        "objective": objective,
+        "top": top,
+        "chosen": list(chosen),
+        "members": members,
+        "stacking": "convex weights that maximise the mean log predictive density of data that "
+        "the predicting network had not seen (two_fold); the gain is cross-fitted",
+        "n_data": found.n,
+        "best_member": chosen[found.best],
+        "best_member_per_datum": found.single,
+        "gain_per_datum": found.gain,
+        "gain_standard_error": found.error,
+    }
+
+
+def _check_place(to: Path) -> None:
+    if (to / "model.safetensors").exists():
+        raise ValueError(
+            f"{to} holds the export of one network; choose another folder for the ensemble."
+        )
+
+
+def is_ensemble_of(folder: Path, trials: Sequence[int]) -> bool:
+    """Return whether a folder holds the complete ensemble chosen among these trials."""
+    if not (folder / "MODEL_CARD.md").is_file() or not (folder / ENSEMBLE).is_file():
+        return False
+    written = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))
+    return bool(written["chosen"] == list(trials))

@@ -1,0 +1,102 @@
+"""The exported network in the ONNX format, checked with onnxruntime; the extra `onnx`.
+
+    model.onnx    input "inputs" float32 [batch, ...], raw; output as of model.pt2: logits, log
+                  probabilities of an ensemble, or predictions of real targets in their own unit
+
+Every other runtime of ONNX takes the same file. The default domain of opset 18 and later is all it
+uses.
+"""
+
+import contextlib
+import copy
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from nas_evidence.data import ArrayData
+from nas_evidence.exporting.program import OUTPUT_TOLERANCE
+
+FILE = "model.onnx"
+_NEEDED = ("onnx", "onnxruntime", "onnxscript")
+#: Rows of the check: not those of the example, whose number must not be built in.
+_ROWS = (1, 2, 7)
+
+
+def check_installed() -> None:
+    """Check that the extra is installed.
+
+    Raises:
+        ValueError: if a package is missing; says how to install it.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"--onnx needs {', '.join(missing)}: install it with "
+            "`pip install 'nas-evidence[onnx]'`."
+        )
+
+
+def write_onnx(exported: nn.Module, path: Path, arrays: ArrayData) -> float:
+    """Write a network as ONNX, run it with onnxruntime and return the largest difference.
+
+    Args:
+        exported: an `Exported`, or a module of several with the same `scale` and `shift`.
+        path: of the file.
+        arrays: the training data; some are examples of inputs.
+
+    Returns:
+        The difference of the outputs, in logits or in standard deviations of the targets.
+
+    Raises:
+        ValueError: if the extra is not installed.
+        ArithmeticError: if it is more than `OUTPUT_TOLERANCE`.
+    """
+    check_installed()
+    import onnxruntime
+
+    plain = copy.deepcopy(exported).eval()
+    example = torch.from_numpy(arrays.x_train[:2].copy()).float()
+    with _quiet():
+        program = torch.onnx.export(
+            plain,
+            (example,),
+            dynamo=True,
+            input_names=["inputs"],
+            output_names=["outputs"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            verbose=False,
+        )
+        assert program is not None
+        program.save(path, external_data=False)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    unit = 1.0 if exported.shift is None else exported.scale.numpy()  # type: ignore[union-attr]
+    difference = 0.0
+    for n in _ROWS:
+        rows = arrays.x_train[:n].astype(np.float32)
+        found = session.run(["outputs"], {"inputs": rows})[0]
+        with torch.no_grad():
+            expected = exported(torch.from_numpy(rows)).numpy()
+        difference = max(difference, float(np.abs((found - expected) / unit).max()))
+    if difference > OUTPUT_TOLERANCE:
+        raise ArithmeticError(f"the outputs of {path} differ from the model's by {difference}.")
+    return difference
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's progress and the warnings of its own code to itself."""
+    level = logging.getLogger("torch.onnx").level
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.getLogger("torch.onnx").setLevel(level)

@@ -1,0 +1,174 @@
+"""Evidence by ensembles that are drawn, then optimised (Lyle et al. 2020, section 3.2.1).
+
+    L_k = Σ_m log (1/k) Σ_j p(C_m | θ_j^m)         θ_j^m  member j, trained on C_1 ... C_{m−1} only
+    θ_j^m = argmin −Σ_n log p̃_j(y_n | f(x_n; θ)) + ½ (θ − θ_j)ᵀ D (θ − θ_j),   θ_j ~ N(0, D⁻¹)
+
+    C_m  chunks of the data, in random order: 1, 1, 2, 4, ... data, then equal chunks of n / 16
+    D    prior precision, as learned by the training, as is the noise s
+
+Each member starts at a draw θ_j of the prior, is anchored there, and learns its own perturbed
+data, drawn once: targets y + s ε; or with classes, weights of the data from an exponential
+distribution of mean 1 (Newton and Raftery 1994), since noise in a label has no meaning. For each
+chunk it goes on from where it stood. With a linear model and Gaussian noise θ_j^m is an exact
+draw of p(θ | C_<m), and L_k is at most log p(D) in the mean, nearer with larger k and smaller
+chunks. For networks it is a score: ensembles of that kind are near the posterior, not draws of
+it. No member has seen what it predicts, so given the hyperparameters (which have seen all data)
+the value is minus a code length of the data, whatever the members are.
+
+The value is the mean over runs, each with its own order of the data; its standard error contains
+the dependence on the order. `L` among the terms is the mean over members of single log
+likelihoods.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from nas_evidence.estimates import EvidenceEstimate
+from nas_evidence.evidence.network_density import (
+    FlatLogLikelihood,
+    estimate_of_runs,
+    flat_log_likelihood,
+    spread_precision,
+)
+from nas_evidence.likelihood import Gaussian, Likelihood
+from nas_evidence.sampling_plan import ENSEMBLE, EnsemblePlan
+from nas_evidence.scores.protocol import Context
+from nas_evidence.scores.sampling import sampled_score
+
+_SMALL_STEP, _SMALL_SLOPE = 1e-10, 1e-7
+
+
+def chunk_ends(n_data: int, n_chunks: int) -> list[int]:
+    """Return the ends of the chunks: doublings from 1, then `n_chunks` of about equal size.
+
+    >>> chunk_ends(40, 4)
+    [1, 2, 4, 8, 16, 24, 32, 40]
+    """
+    first = max(1, n_data // (n_chunks + 1))
+    doublings = [2**i for i in range(n_data.bit_length()) if 2**i < first]
+    equal = [first + (n_data - first) * m // n_chunks for m in range(n_chunks + 1)]
+    return sorted({*doublings, *equal})
+
+
+def sample_then_optimise_evidence(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    likelihood: Likelihood,
+    prior_precision: float | Tensor,
+    generator: torch.Generator,
+    plan: EnsemblePlan = ENSEMBLE,
+) -> EvidenceEstimate:
+    """Return the mean of L_k over independent ensembles, nats, with its standard error.
+
+    Args:
+        model: the network; its parameters do not matter.
+        inputs: [n, ...].
+        targets: int64 [n], or float [n, C].
+        likelihood: with its noise or temperature.
+        prior_precision: one, one per tensor [G] or per parameter [P].
+        generator: on the device of the model.
+        plan: members, chunks and runs.
+
+    Raises:
+        ValueError: if the likelihood refuses these outputs and targets, or there are no data.
+    """
+    started = time.perf_counter()
+    density, x, y = flat_log_likelihood(model, inputs, targets, likelihood)
+    precision = spread_precision(model, prior_precision)
+    runs = [
+        _one_run(_Ensemble(density, likelihood, precision, plan), x, y, generator)
+        for _ in range(plan.n_runs)
+    ]
+    values, means, slopes = zip(*runs, strict=True)
+    terms = {"L": sum(means) / len(means), "largest_slope": max(slopes)}
+    note = f"{plan.n_runs} ensembles of {plan.n_draws}"
+    return estimate_of_runs(
+        "sto_lk", values, terms, n_data=len(y), seconds=time.perf_counter() - started, note=note
+    )
+
+
+def score(context: Context) -> EvidenceEstimate:
+    """Return the estimate at the learned hyperparameters; invalid if too expensive."""
+    return sampled_score("sto_lk", sample_then_optimise_evidence, context)
+
+
+@dataclass(frozen=True)
+class _Ensemble:
+    density: FlatLogLikelihood
+    likelihood: Likelihood
+    precision: Tensor
+    plan: EnsemblePlan
+
+
+def _one_run(
+    of: _Ensemble, x: Tensor, y: Tensor, generator: torch.Generator
+) -> tuple[float, float, float]:
+    """Return L_k, L, and the largest slope ‖∇‖ at the end of a descent, in units of the prior."""
+    order = torch.randperm(len(y), device=y.device, generator=generator)
+    x, y = x[order], y[order]
+    ends = chunk_ends(len(y), of.plan.n_chunks)
+    found = [_one_member(of, x, y, ends, generator) for _ in range(of.plan.n_draws)]
+    logs = torch.stack([values for values, _ in found])  # [k, M]
+    log_mean = (logs.logsumexp(0) - math.log(len(logs))).sum()
+    return float(log_mean), float(logs.mean(0).sum()), max(slope for _, slope in found)
+
+
+def _one_member(
+    of: _Ensemble, x: Tensor, y: Tensor, ends: list[int], generator: torch.Generator
+) -> tuple[Tensor, float]:
+    """Return log p(C_m | θ^m) of each chunk [M] in nats, and the largest slope."""
+    like = {"dtype": torch.float64, "device": y.device, "generator": generator}
+    scale = of.precision.rsqrt()
+    anchor = torch.randn(len(scale), **like) * scale
+    weights = None
+    learned = y
+    if isinstance(of.likelihood, Gaussian):
+        learned = y + of.likelihood.noise_std * torch.randn(y.shape, **like)
+    else:
+        weights = -torch.log1p(-torch.rand(len(y), **like))
+    moved = torch.zeros_like(anchor).requires_grad_()  # (θ − θ_j) √D
+
+    def loss(end: int) -> Tensor:
+        theta = anchor + moved * scale
+        if weights is None:
+            gained = of.density(theta, x[:end], learned[:end])
+        else:
+            each = vmap(lambda a, b: of.density(theta, a[None], b[None]))(x[:end], y[:end])
+            gained = (weights[:end] * each).sum()
+        return 0.5 * moved.square().sum() - gained
+
+    values, slopes, start = [], [0.0], 0
+    for end in ends:
+        with torch.no_grad():
+            values.append(of.density(anchor + moved * scale, x[start:end], y[start:end]))
+        if end < len(y):
+            slopes.append(_descend(moved, lambda end=end: loss(end), of.plan.n_iterations))
+        start = end
+    return torch.stack(values), max(slopes)
+
+
+def _descend(moved: Tensor, loss: Callable[[], Tensor], n_iterations: int) -> float:
+    """Lower a loss in place, and return the norm of its gradient there."""
+    optimiser = torch.optim.LBFGS(
+        [moved], max_iter=n_iterations, history_size=20, tolerance_grad=_SMALL_SLOPE,
+        tolerance_change=_SMALL_STEP, line_search_fn="strong_wolfe",
+    )  # fmt: skip
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    closure()
+    assert moved.grad is not None
+    return float(moved.grad.norm())

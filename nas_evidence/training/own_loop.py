@@ -1,0 +1,339 @@
+"""Online Laplace for a training loop of one's own, in plain torch (Immer et al. 2021).
+
+    step    ∇ loss + d θ,    d = min(s² δ_l / (κ N), 1 / (2 ρ))       loss = s² nll_mean
+    update  log q(D) = κ l − ½ θᵀΔθ − ½ log|κ H + Δ| / |Δ|, maximised over Δ and s at fixed θ
+
+    δ_l  prior precision of tensor l [G], on the diagonal of Δ      N  training data
+    s    noise of real targets (T, the temperature, for labels)     κ  likelihood power
+    ρ    learning rate of the parameter's group                     l, H  as in `online`
+
+It is what the trials of a study do after an epoch, by the same functions (`online`, `refit`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+
+from nas_evidence.curvature import curvature_pass
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihood import Likelihood
+from nas_evidence.record import EvidenceEstimate
+from nas_evidence.spec import OnlinePlan, TrainingPlan, derive_seed
+from nas_evidence.training.loop import Training, likelihood_of
+from nas_evidence.training.online import passes_of, update_and_follow
+from nas_evidence.training.prior_groups import PriorGroups
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The plan and the seed of a loop of one's own."""
+
+    plan: TrainingPlan
+    seed: int
+
+    def derived_seed(self, purpose: str, counter: int = 0) -> int:
+        """Return the seed of one random stream."""
+        return derive_seed(self.seed, purpose, counter)
+
+
+@dataclass
+class OnlineLaplace:
+    """Prior precisions and noise that are learned during a training; see `online_laplace`.
+
+    estimate  the last evidence with its terms; None before the first update
+    history   (epoch, log evidence in nats) of each update
+    """
+
+    _state: Training
+    _data: TensorData
+    _planned: _Planned
+    estimate: EvidenceEstimate | None = None
+    history: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def prior_precision(self) -> dict[str, float]:
+        """Return δ of each parameter tensor by name; with "parameter" groups its mean."""
+        state = self._state
+        named = {name: p.numel() for name, p in state.model.named_parameters()}
+        if len(state.prior_precision) == len(named):
+            return dict(zip(named, state.prior_precision.tolist(), strict=True))
+        parts = state.prior_precision.split(list(named.values()))
+        return {name: float(part.mean()) for name, part in zip(named, parts, strict=True)}
+
+    @property
+    def noise_std(self) -> float:
+        """Return the standard deviation of the noise, in the unit of the targets."""
+        return self._state.noise_std
+
+    @property
+    def temperature(self) -> float:
+        """Return the softmax temperature, 1 unless it is learned."""
+        return self._state.temperature
+
+    @property
+    def epoch(self) -> int:
+        """Return the number of epochs so far."""
+        return self._state.epoch
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of a minibatch [], to be minimised without the prior.
+
+        For labels it is the mean cross entropy (at temperature 1 that of torch); for real targets
+        half the squared error, summed over outputs, mean over data, plus a constant. Either is the
+        mean negative log likelihood times T² or s², so that one learning rate fits all noises.
+        """
+        spread = self.noise_std if self._gaussian else self.temperature
+        return spread**2 * self._likelihood.nll_mean(outputs, targets)
+
+    def after_epoch(self) -> float | None:
+        """Count an epoch; if an update is due, learn the hyperparameters.
+
+        Returns:
+            The log marginal likelihood in nats, summed over the data, at the new hyperparameters;
+            None if no update is due.
+
+        Raises:
+            DivergedError: if the log likelihood or the curvature is not finite.
+        """
+        self._state.epoch += 1
+        online = self._planned.plan.online
+        due = self._state.epoch % online.every == 0 and self._state.epoch > online.burn_in
+        if not due:
+            return None
+        passes = update_and_follow(self._state, self._data, self._planned)
+        self.estimate = passes.estimate(online.curvature, passes.of(online.curvature)[0])
+        self.history.append((self._state.epoch, self.estimate.value))
+        return self.estimate.value
+
+    def log_evidence(self) -> float:
+        """Return the log marginal likelihood in nats at the present parameters; no update."""
+        passes, kind = passes_of(self._state, self._data, self._planned), self._kind
+        return passes.estimate(kind, passes.of(kind)[0]).value
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed training needs, beside the model and the optimiser."""
+        state = self._state
+        return {
+            "prior_precision": state.prior_precision.clone(),
+            "noise_std": state.noise_std,
+            "temperature": state.temperature,
+            "epoch": state.epoch,
+            "history": list(self.history),
+        }
+
+    def load_state_dict(self, stored: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            ValueError: if it belongs to a network with other parameters.
+        """
+        found = stored["prior_precision"]
+        if found.shape != self._state.prior_precision.shape:
+            raise ValueError(
+                f"the stored state has {len(found)} prior precisions, but the model has "
+                f"{len(self._state.prior_precision)}; load it with the model it was made for"
+            )
+        self._state.prior_precision = found.double().clone()
+        self._state.noise_std = float(stored["noise_std"])
+        self._state.temperature = float(stored["temperature"])
+        self._state.epoch = int(stored["epoch"])
+        self.history = [(int(epoch), float(value)) for epoch, value in stored["history"]]
+
+    @property
+    def _gaussian(self) -> bool:
+        return self._planned.plan.likelihood == "gaussian"
+
+    @property
+    def _kind(self) -> str:
+        return self._planned.plan.online.curvature
+
+    @property
+    def _likelihood(self) -> Likelihood:
+        return likelihood_of(self._planned.plan, self.noise_std, self.temperature)
+
+    def _add_prior(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Add the gradient of the prior before a step of the optimiser."""
+        state, plan = self._state, self._planned.plan
+        spread = state.noise_std if self._gaussian else state.temperature
+        per_datum = spread**2 / (plan.likelihood_power * len(self._data.x_train))
+        values = state.prior_precision * per_datum
+        parameters = list(state.model.parameters())
+        if len(values) != len(parameters):
+            decays = [*values.split([p.numel() for p in parameters])]
+        else:
+            decays = [*values.unbind()]
+        rate_of = {
+            id(p): float(group["lr"]) for group in optimiser.param_groups for p in group["params"]
+        }
+        with torch.no_grad():
+            for parameter, decay in zip(parameters, decays, strict=True):
+                rate = rate_of.get(id(parameter), 0.0)
+                # At most half the inverse learning rate: beyond it a step overshoots zero.
+                factor = decay.clamp(max=0.5 / rate) if rate > 0 else decay
+                factor = factor.to(parameter)
+                factor = factor.view_as(parameter) if factor.ndim else factor
+                if parameter.grad is None:
+                    parameter.grad = factor * parameter
+                else:
+                    parameter.grad.addcmul_(factor, parameter)
+
+
+def online_laplace(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    data: Any,
+    *,
+    likelihood: Literal["categorical", "gaussian"],
+    every: int = 5,
+    burn_in: int = 0,
+    curvature: str = "kfac_ggn_mc",
+    prior_groups: PriorGroups | Literal["parameter"] = "tensor",
+    prior_precision: float = 1.0,
+    noise_std: float = 1.0,
+    learn_noise: bool = True,
+    temperature: float = 1.0,
+    learn_temperature: bool = False,
+    likelihood_power: float = 1.0,
+    seed: int = 0,
+) -> OnlineLaplace:
+    """Return what learns prior precisions and noise in a training loop of your own.
+
+    It adds the gradient of the prior before each step of `optimiser`; call `after_epoch()` after
+    each epoch. The steps and the updates are those of a study's trials.
+
+    Args:
+        model: any network whose outputs are [n, C] and that does not normalise over the batch.
+        optimiser: of its parameters, without weight decay.
+        data: the training data: a DataLoader, a Dataset of pairs, or tensors (x, y). Without
+            augmentation; kept on the device of the model.
+        likelihood: "categorical" for labels, "gaussian" for real targets.
+        every: epochs between updates (F).
+        burn_in: first epochs, without updates (B).
+        curvature: of the evidence; see `nas_evidence.curvature.KINDS`.
+        prior_groups: parameters that share a precision: those of a "tensor", "module" or "kind"
+            of layer, all ("scalar"), all scaled by fan-in ("width"), or none ("parameter").
+        prior_precision: before the first update.
+        noise_std: the same for the noise, in the unit of the targets.
+        learn_noise: whether updates learn the noise.
+        temperature: of the softmax, before the first update.
+        learn_temperature: whether updates learn the temperature.
+        likelihood_power: κ on the likelihood.
+        seed: of the Monte-Carlo kinds.
+
+    Raises:
+        ValueError: for an impossible setting, an optimiser that would add a second prior or steps
+            over other parameters, data that do not fit, or a model that the curvature does not
+            support; before any training.
+    """
+    online = {
+        "every": every,
+        "burn_in": burn_in,
+        "curvature": curvature,
+        "prior_groups": prior_groups,
+        "learn_noise": learn_noise,
+        "learn_temperature": learn_temperature,
+    }
+    try:
+        plan = TrainingPlan(
+            likelihood=likelihood,
+            prior_precision=prior_precision,
+            noise_std=noise_std,
+            temperature=temperature,
+            likelihood_power=likelihood_power,
+            online=OnlinePlan.model_validate(online),
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "settings"
+        raise ValueError(f"`{place}`: {first['msg']}, but got {first['input']!r}") from None
+    _check_optimiser(model, optimiser)
+    parameter = next(model.parameters())
+    x, y = (part.to(parameter.device) for part in _tensors(data))
+    if likelihood == "gaussian":
+        y = (y[:, None] if y.ndim == 1 else y).to(parameter.dtype)
+    elif not y.is_floating_point():
+        y = y.long()
+    sizes = [p.numel() for p in model.parameters()]
+    count = sum(sizes) if prior_groups == "parameter" else len(sizes)
+    state = Training(
+        model=model,
+        optimiser=optimiser,
+        prior_precision=torch.full((count,), float(prior_precision), dtype=torch.float64),
+        noise_std=float(noise_std),
+        temperature=float(temperature),
+    )
+    # Says now, and not after the first epochs, what model, data and curvature do not support.
+    tried = curvature_pass(
+        curvature, model, x[:2], y[:2], likelihood_of(plan, noise_std, temperature),
+        batch_size=2, generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    laplace = OnlineLaplace(state, _tensor_data(x, y, tried.n_outputs), _Planned(plan, seed))
+    optimiser.register_step_pre_hook(laplace._add_prior)
+    return laplace
+
+
+def _check_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    if isinstance(optimiser, torch.optim.LBFGS):
+        raise ValueError(
+            "`optimiser` must take one gradient per step, but LBFGS calls the loss again; use SGD "
+            "or Adam"
+        )
+    stepped = {id(p) for group in optimiser.param_groups for p in group["params"]}
+    missing = [name for name, p in model.named_parameters() if id(p) not in stepped]
+    if missing:
+        raise ValueError(
+            f"`optimiser` must hold all parameters of the model, but not `{missing[0]}`; the "
+            "evidence is a function of all of them"
+        )
+    decays = [group.get("weight_decay", 0) for group in optimiser.param_groups]
+    if any(decays):
+        raise ValueError(
+            f"`optimiser` has weight_decay {max(decays)}, a second prior beside the learned one; "
+            "set weight_decay=0"
+        )
+
+
+def _tensors(data: Any) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of all data, in their order."""
+    dataset = data.dataset if isinstance(data, DataLoader) else data
+    if isinstance(dataset, TensorDataset):
+        dataset = dataset.tensors
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise ValueError(
+            "`data` must be a DataLoader or Dataset with a length, or tensors (x, y), but got a "
+            f"{type(dataset).__name__}; every update needs all data in a fixed order"
+        )
+    if isinstance(dataset, tuple | list):
+        pair = tuple(dataset)
+    else:
+        pair = tuple(default_collate([dataset[i] for i in range(len(dataset))]))
+    if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
+        raise ValueError(
+            f"`data` must hold pairs (input, target) of tensors, but holds {len(pair)} parts: "
+            f"{', '.join(type(part).__name__ for part in pair)}"
+        )
+    if len(pair[0]) != len(pair[1]) or len(pair[0]) == 0:
+        raise ValueError(
+            f"inputs and targets must have the same number of rows, at least one, but have "
+            f"{len(pair[0])} and {len(pair[1])}"
+        )
+    return pair[0].detach(), pair[1].detach()
+
+
+def _tensor_data(x: Tensor, y: Tensor, n_outputs: int) -> TensorData:
+    return TensorData(
+        x_train=x,
+        y_train=y,
+        x_test=x[:0],
+        y_test=y[:0],
+        task="real" if y.is_floating_point() else "labels",
+        n_outputs=n_outputs,
+        input_shape=tuple(x.shape[1:]),
+        y_mean=torch.zeros(n_outputs, dtype=torch.float64),
+        y_std=torch.ones(n_outputs, dtype=torch.float64),
+    )

@@ -1,0 +1,163 @@
+"""MLflow and TensorBoard hold what the tables hold, and nothing they do stops a search."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nas_evidence
+from nas_evidence.api import trackers
+from nas_evidence.api.study import Study
+from nas_evidence.api.trackers import Tracked, check_track, earlier_trials, tracker_of
+from nas_evidence.store import read_table
+
+QUICK = {
+    "plan.epochs": 2,
+    "plan.settle": 0,
+    "estimators": ["diag_ef"],
+    "objective": "diag_ef",
+}
+
+
+def search(folder: Path, track: Any, n_trials: int = 2) -> Study:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
+    return nas_evidence.search(
+        x, y, n_trials=n_trials, settings=QUICK, out=folder / "s", track=track, progress=False
+    )
+
+
+class Memory:
+    """A tracker that keeps what it is told, and may fail."""
+
+    def __init__(self, known: set[tuple[int, int]] = frozenset(), fail_at: int | None = None):  # type: ignore[assignment]
+        self.runs: list[Tracked] = []
+        self._known, self._fail_at = known, fail_at
+
+    def known(self) -> set[tuple[int, int]]:
+        return set(self._known)
+
+    def write(self, run: Tracked) -> None:
+        if len(self.runs) == self._fail_at:
+            raise ConnectionError("the server is gone")
+        self.runs.append(run)
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    made = Memory()
+    monkeypatch.setattr(trackers, "tracker_of", lambda text, spec, folder: made)
+    return made
+
+
+def test_what_is_told_at_the_end_of_a_trial_is_what_the_tables_say_later(
+    tmp_path: Path, memory: Memory
+) -> None:
+    study = search(tmp_path, "tensorboard")
+    assert [run.key[0] for run in memory.runs] == [0, 1]
+    told = {run.key: run for run in memory.runs}
+    for read in earlier_trials(study.folder):
+        one = told[read.key]
+        assert read.about == one.about
+        assert read.complete == one.complete
+        assert read.final == pytest.approx(dict(one.final))
+        assert read.series.keys() == one.series.keys()
+        for name, points in one.series.items():
+            assert read.series[name] == points, name
+    curve = read_table(study.folder, "curves")
+    curve = curve[curve["trial_id"] == 0]
+    points = told[memory.runs[0].key].series["train_nll_per_datum"]
+    assert points == list(zip(curve["epoch"], curve["train_nll_per_datum"], strict=True))
+    assert "score/diag_ef" in memory.runs[0].series
+
+
+def test_a_resumed_study_writes_what_its_tracker_has_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = search(tmp_path, ())
+    keys = {one.key for one in earlier_trials(study.folder)}
+    first = min(keys)
+    made = Memory(known={first})
+    monkeypatch.setattr(trackers, "tracker_of", lambda text, spec, folder: made)
+    nas_evidence.resume(study.folder, n_trials=3, track=["mlflow"], progress=False)
+    assert sorted(run.key[0] for run in made.runs) == [1, 2]
+
+
+@pytest.mark.parametrize("fail_at", [0, 1])
+def test_a_failing_tracker_is_one_warning_and_the_search_goes_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fail_at: int,
+) -> None:
+    made = Memory(fail_at=fail_at)
+    monkeypatch.setattr(trackers, "tracker_of", lambda text, spec, folder: made)
+    rng = np.random.default_rng(0)
+    study = nas_evidence.search(
+        rng.normal(size=(40, 3)), rng.integers(0, 2, 40), n_trials=3, settings=QUICK,
+        out=tmp_path / "s", track=["mlflow:http://nowhere"], progress=True,
+    )  # fmt: skip
+    assert len(study.trials) == 3
+    assert len(made.runs) == fail_at
+    said = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert said == [
+        "warning: --track mlflow:http://nowhere has stopped, the search goes on: "
+        "the server is gone"
+    ]
+
+
+def test_results_do_not_depend_on_a_tracker(tmp_path: Path, memory: Memory) -> None:
+    values = [
+        read_table(search(tmp_path / name, track).folder, "evidence")["value"].tolist()
+        for name, track in (("with", ["mlflow"]), ("without", ()))
+    ]
+    assert values[0] == values[1]
+
+
+def test_an_unknown_tracker_and_a_missing_extra_are_one_sentence_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ValueError, match=r"must be mlflow, .* but got 'wandb'"):
+        check_track(["wandb"])
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"needs mlflow: .*nas-evidence\[mlflow\]"):
+        check_track(["mlflow:sqlite:///x.db"])
+
+
+@pytest.mark.slow
+def test_event_files_read_back_hold_curves_scores_and_architecture(tmp_path: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    study = search(tmp_path, "tensorboard")
+    tracker = tracker_of("tensorboard", study.spec, study.folder)
+    assert tracker.known() == {one.key for one in earlier_trials(study.folder)}
+    for one in earlier_trials(study.folder):
+        events = reader.EventAccumulator(str(study.folder / "tensorboard" / one.name))
+        events.Reload()
+        for name, points in one.series.items():
+            read = [(e.step, e.value) for e in events.Scalars(name)]
+            np.testing.assert_allclose(read, points, rtol=1e-6, err_msg=name)
+        text = events.Tensors("architecture/text_summary")[0].tensor_proto.string_val[0].decode()
+        assert f"family: {one.about['family']}" in text
+
+
+@pytest.mark.slow
+def test_runs_read_back_from_a_database_of_mlflow(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    study = search(tmp_path, f"mlflow:sqlite:///{tmp_path / 'm.db'}")
+    tracker = tracker_of(f"mlflow:sqlite:///{tmp_path / 'm.db'}", study.spec, study.folder)
+    assert isinstance(tracker, trackers.MLflow)
+    assert tracker.known() == {one.key for one in earlier_trials(study.folder)}
+    runs = {
+        int(run.data.tags["nas_evidence.trial"]): run
+        for run in tracker.client.search_runs([tracker.experiment])
+    }
+    for one in earlier_trials(study.folder):
+        run = runs[one.key[0]]
+        assert run.data.params == dict(one.about)
+        assert run.info.status == "FINISHED"
+        for name, points in one.series.items():
+            read = [
+                (m.step, m.value) for m in tracker.client.get_metric_history(run.info.run_id, name)
+            ]
+            np.testing.assert_allclose(sorted(read), points, err_msg=name)

@@ -1,0 +1,229 @@
+"""The ensemble: stored and refitted predictions agree, the mixture is the sum it says it is."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fakes import Silent
+
+import nas_evidence
+from nas_evidence.data import ArrayData, load
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.driver.driver import Driver
+from nas_evidence.exporting import export_winner
+from nas_evidence.exporting.ensemble import export_ensemble
+from nas_evidence.exporting.predictor import Predictor
+from nas_evidence.exporting.unseen import log_densities, stored_unseen, unseen_measures
+from nas_evidence.exporting.winner import load_winner
+from nas_evidence.maths.stacking import stacking_weights
+from nas_evidence.scores.folds import SCALES, unseen_of
+from nas_evidence.sealing import read_tensors, sealed_tensors
+from nas_evidence.spec import StudySpec
+from nas_evidence.storage.study_folder import open_study
+from nas_evidence.store import read_table
+from nas_evidence.workers.inline import InlineExecutor
+
+
+def run(folder: Path, **changed: object) -> tuple[Path, ArrayData]:
+    study = StudySpec.model_validate(
+        {
+            "name": "several",
+            "n_trials": 3,
+            "family": {"mlp": {"depth": {"options": [1]}, "width": {"low": 3, "high": 40}}},
+            "objective": "two_fold",
+            "estimators": ["two_fold", "diag_ef"],
+            "sampler": {"name": "random"},
+            **changed,
+        }
+    )
+    arrays = load(study.dataset, seed=study.seed)
+    open_study(folder / "s", study)
+    Driver(study, folder / "s", InlineExecutor(arrays, study.resources), Silent()).run()
+    return folder / "s", arrays
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ArrayData]:
+    return run(
+        tmp_path_factory.mktemp("digits"),
+        dataset={"name": "digits", "max_train": 160, "max_test": 60},
+        plan={"epochs": 4, "learning_rate": 0.05, "online": {"every": 2}},
+    )
+
+
+@pytest.fixture(scope="module")
+def diabetes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ArrayData]:
+    return run(
+        tmp_path_factory.mktemp("diabetes"),
+        dataset={"name": "diabetes", "max_train": 120, "max_test": 60},
+        plan={"epochs": 6, "likelihood": "gaussian", "online": {"every": 3}},
+    )
+
+
+def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayData]) -> None:
+    """The fold's log predictive density is the mean over scales of the kept ones; hits agree."""
+    folder, arrays = digits
+    study, data = nas_evidence.load(folder).spec, to_tensors(arrays, torch.device("cpu"))
+    row = read_table(folder, "trials").iloc[0]
+    winner = load_winner(folder, study, arrays, row)
+    kept = stored_unseen(winner, arrays.n_train)
+    assert kept is not None
+    logs = log_densities(kept[:, :-1], kept[:, -1], data.y_train, "categorical")
+    terms = read_table(folder, "terms")
+    terms = terms[(terms["trial_id"] == row["trial_id"]) & (terms["estimator"] == "two_fold")]
+    stored = terms[terms["term"] == "log_predictive"].set_index("group")["value"]
+    from nas_evidence.training.parts import order_of_data
+
+    order = order_of_data(arrays.n_train, winner.assignment)
+    for name, rows in (("fold 1", order[80:]), ("fold 2", order[:80])):
+        each = torch.from_numpy(logs[:, rows.numpy()].sum(1))
+        expected = float(each.logsumexp(0)) - np.log(len(SCALES))
+        assert stored[name] == pytest.approx(expected, rel=1e-5)
+    accuracy = (kept[:, :-1].argmax(1) == data.y_train).double().mean()
+    measured = unseen_measures(winner, data)
+    assert measured is not None
+    assert measured["accuracy"] == pytest.approx(float(accuracy))
+    assert measured["n_data"] == 160
+
+
+def test_predictions_that_were_not_stored_are_made_again_and_equal(
+    digits: tuple[Path, ArrayData],
+) -> None:
+    folder, arrays = digits
+    study, data = nas_evidence.load(folder).spec, to_tensors(arrays, torch.device("cpu"))
+    winner = load_winner(folder, study, arrays, read_table(folder, "trials").iloc[1])
+    torch.testing.assert_close(
+        unseen_of(winner.assignment, data), stored_unseen(winner, 160), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_an_ensemble_predicts_the_weighted_sum_of_its_members(
+    digits: tuple[Path, ArrayData], tmp_path: Path
+) -> None:
+    folder, arrays = digits
+    done = export_ensemble(folder, tmp_path / "e", arrays, top=3)
+    assert sum(done.weights) == pytest.approx(1)
+    assert done.refitted == 0
+    predictor = Predictor.load(tmp_path / "e")
+    for method in ("probit", "map", "mc"):
+        found = predictor.predict(arrays.x_test, method=method).probabilities
+        expected = sum(
+            weight
+            * np.asarray(
+                Predictor.load(tmp_path / "e" / one["folder"])
+                .predict(arrays.x_test, method=method)
+                .probabilities
+            )
+            for weight, one in zip(
+                done.weights,
+                json.loads((tmp_path / "e" / "ensemble.json").read_text())["members"],
+                strict=True,
+            )
+        )
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+    program = torch.export.load(tmp_path / "e" / "model.pt2").module()
+    with torch.no_grad():
+        logs = program(torch.from_numpy(arrays.x_test)).numpy()
+    by_modes = predictor.predict(arrays.x_test, method="map").probabilities
+    np.testing.assert_allclose(np.exp(logs), by_modes, atol=1e-5)
+    card = (tmp_path / "e" / "MODEL_CARD.md").read_text()
+    assert f"{done.gain:.4f} ± {done.gain_error:.4f} nats per datum" in card
+    assert "## Intended use" in card
+
+
+def test_weights_are_those_of_stacking_and_the_gain_is_smaller_than_in_sample(
+    digits: tuple[Path, ArrayData], tmp_path: Path
+) -> None:
+    folder, arrays = digits
+    study, data = nas_evidence.load(folder).spec, to_tensors(arrays, torch.device("cpu"))
+    done = export_ensemble(folder, tmp_path / "e", arrays, top=2)
+    rows = read_table(folder, "trials").set_index("trial_id", drop=False)
+    ranking = nas_evidence.load(folder).ranking["trial_id"].tolist()[:2]
+    columns = []
+    for trial_id in ranking:
+        kept = stored_unseen(load_winner(folder, study, arrays, rows.loc[trial_id]), 160)
+        assert kept is not None
+        logs = log_densities(kept[:, :-1], kept[:, -1], data.y_train, "categorical")
+        columns.append(logs[logs.mean(1).argmax()])
+    table = np.stack(columns, 1)
+    weights = dict(zip(ranking, stacking_weights(table), strict=True))
+    for trial_id, weight in zip(done.trial_ids, done.weights, strict=True):
+        assert weight == pytest.approx(weights[trial_id], abs=0.01)
+    in_sample = np.log(np.exp(table) @ list(weights.values())).mean() - table.mean(0).max()
+    assert done.gain < in_sample + 1e-9
+    assert done.gain_error > 0
+
+
+def test_an_ensemble_of_real_targets_is_a_mixture_of_normals_in_their_unit(
+    diabetes: tuple[Path, ArrayData], tmp_path: Path
+) -> None:
+    folder, arrays = diabetes
+    done = export_ensemble(folder, tmp_path / "e", arrays, top=3)
+    found = Predictor.load(tmp_path / "e").predict(arrays.x_test)
+    assert found.mean is not None
+    assert found.std_model is not None
+    assert found.density is not None
+    each = [
+        Predictor.load(path).predict(arrays.x_test)
+        for path in sorted((tmp_path / "e" / "members").iterdir())
+    ]
+    means = np.stack([np.asarray(one.mean) for one in each])
+    weights = np.array(done.weights)
+    np.testing.assert_allclose(found.mean, np.tensordot(weights, means, 1), rtol=1e-10)
+    between = np.tensordot(weights, (means - found.mean) ** 2, 1)
+    within = np.tensordot(weights, [np.asarray(one.std_model) ** 2 for one in each], 1)
+    np.testing.assert_allclose(found.std_model, np.sqrt(between + within), rtol=1e-6)
+    np.testing.assert_allclose(found.density.cdf(found.high), 0.95, atol=1e-9)
+    measures = found.measures(arrays.y_test)
+    assert 0 < measures["coverage_50"] < measures["coverage_90"] <= measures["coverage_95"] <= 1
+    program = torch.export.load(tmp_path / "e" / "model.pt2").module()
+    with torch.no_grad():
+        means_again = program(torch.from_numpy(arrays.x_test).double()).numpy()
+    np.testing.assert_allclose(means_again, found.mean, rtol=1e-4)
+
+
+def test_without_stored_predictions_the_halves_are_trained_again(
+    diabetes: tuple[Path, ArrayData], tmp_path: Path
+) -> None:
+    folder, arrays = diabetes
+    shutil.copytree(folder, tmp_path / "s")
+    for path in (tmp_path / "s" / "models").iterdir():
+        tensors, header = read_tensors(path)
+        del header["blake2b"]
+        bare = {name: t for name, t in tensors.items() if not name.startswith("kept/")}
+        path.write_bytes(sealed_tensors(bare, header))
+    again = export_ensemble(tmp_path / "s", tmp_path / "again", arrays, top=2)
+    once = export_ensemble(folder, tmp_path / "once", arrays, top=2)
+    assert (again.refitted, once.refitted) == (2, 0)
+    assert again.gain == pytest.approx(once.gain, abs=1e-6)
+    assert again.weights == pytest.approx(once.weights, abs=1e-3)
+
+
+def test_more_networks_than_there_are_and_a_folder_in_use_are_refused(
+    digits: tuple[Path, ArrayData], tmp_path: Path
+) -> None:
+    folder, arrays = digits
+    with pytest.raises(ValueError, match=r"top must be from 1 to 3, .* but got 4"):
+        export_ensemble(folder, tmp_path / "e", arrays, top=4)
+    export_winner(folder, tmp_path / "one", arrays)
+    with pytest.raises(ValueError, match="holds the export of one network"):
+        export_ensemble(folder, tmp_path / "one", arrays, top=2)
+    export_ensemble(folder, tmp_path / "two", arrays, top=2)
+    with pytest.raises(ValueError, match="holds an ensemble"):
+        export_winner(folder, tmp_path / "two", arrays)
+
+
+def test_a_study_predicts_with_an_ensemble_in_python(digits: tuple[Path, ArrayData]) -> None:
+    folder, arrays = digits
+    study = nas_evidence.load(folder)
+    found = study.predict(arrays.x_test, top=2)
+    assert found.probabilities is not None
+    np.testing.assert_allclose(found.probabilities.sum(1), 1)
+    written = (study.folder / "export-top-2" / "ensemble.json").stat().st_mtime_ns
+    study.predict(arrays.x_test, top=2)
+    assert (study.folder / "export-top-2" / "ensemble.json").stat().st_mtime_ns == written
+    with pytest.raises(ValueError, match="not both"):
+        study.export(trial_id=0, top=2)

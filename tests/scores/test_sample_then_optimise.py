@@ -1,0 +1,82 @@
+"""Ensembles that are drawn, then optimised: against exact draws, and by what they may not see."""
+
+import pytest
+import torch
+from torch import nn
+
+from nas_evidence.auditing_problems import exact_ensembles, linear_problem
+from nas_evidence.evidence.network_density import flat_log_likelihood, spread_precision
+from nas_evidence.likelihood import Categorical
+from nas_evidence.sampling_plan import EnsemblePlan
+from nas_evidence.scores.sample_then_optimise import (
+    _Ensemble,
+    _one_run,
+    chunk_ends,
+    sample_then_optimise_evidence,
+)
+
+
+@pytest.mark.parametrize("n_data", [1, 2, 3, 17, 100, 1000])
+def test_chunks_cover_all_data_and_begin_with_one(n_data: int) -> None:
+    ends = chunk_ends(n_data, 16)
+    assert ends[0] == 1
+    assert ends[-1] == n_data
+    assert ends == sorted(set(ends))
+    assert len(ends) <= 16 + n_data.bit_length()
+
+
+@pytest.mark.slow
+def test_ensembles_of_a_linear_model_have_the_mean_of_exact_draws_and_bound_the_evidence() -> None:
+    problem = linear_problem("sto", 0, n_data=12, n_features=2, n_outputs=1)
+    plan = EnsemblePlan(n_runs=24, n_draws=4)
+    generator = torch.Generator().manual_seed(0)
+    found = sample_then_optimise_evidence(
+        problem.model, problem.x, problem.y, likelihood=problem.likelihood,
+        prior_precision=problem.precision, generator=generator, plan=plan,
+    )  # fmt: skip
+    mean, error = exact_ensembles(problem, plan, generator, n_runs=400)
+    slack = 4.5 * ((found.standard_error or 0) ** 2 + error**2) ** 0.5
+    assert found.value == pytest.approx(mean, abs=slack)
+    assert mean < problem.truth
+    terms = {term.term: term.value for term in found.terms}
+    assert terms["L"] < found.value
+    assert terms["largest_slope"] < 1e-3
+
+
+def test_a_label_does_not_change_what_is_predicted_before_it() -> None:
+    """Both labels of the last datum in the order share the probability of those before it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+    x, y = torch.randn(6, 2), torch.tensor([0, 1, 0, 1, 1, 0])
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(5))
+    flipped = y.clone()
+    flipped[order[-1]] = 1 - flipped[order[-1]]
+    plan = EnsemblePlan(n_runs=2, n_draws=1, n_chunks=6, n_iterations=20)
+
+    def first_run(labels: torch.Tensor) -> float:
+        density, inputs, targets = flat_log_likelihood(model, x, labels, Categorical())
+        ensemble = _Ensemble(density, Categorical(), spread_precision(model, 1.0), plan)
+        return _one_run(ensemble, inputs, targets, torch.Generator().manual_seed(5))[0]
+
+    # p(last label) + p(the other one) = 1, and the rest of the code is the same in both.
+    together = torch.tensor([first_run(y), first_run(flipped)]).double()
+    before = float(together.logsumexp(0))
+    assert before > float(together.max())
+    assert before < 0
+
+
+@pytest.mark.slow
+def test_a_network_that_fits_the_data_has_a_shorter_code_than_one_that_cannot() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 2, generator=generator)
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    plan = EnsemblePlan(n_runs=2, n_draws=4, n_chunks=8, n_iterations=30)
+    values = []
+    for model in (nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2))):
+        found = sample_then_optimise_evidence(
+            model, x, y, likelihood=Categorical(), prior_precision=0.1,
+            generator=torch.Generator().manual_seed(1), plan=plan,
+        )  # fmt: skip
+        assert found.valid
+        values.append(found.value)
+    assert values[1] > values[0]

@@ -1,0 +1,114 @@
+"""Claims about the documentation site: it builds without a warning, loads nothing from elsewhere,
+and its navigation leads to every page."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+import nas_evidence
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+API = DOCS / "reference" / "api.md"
+#: What a browser fetches by itself when it opens a page.
+_LOADED = re.compile(
+    r"<(?:script|img|iframe|source|video|audio|embed)\b[^>]*?\bsrc=\"?([^\s\">]+)"
+    r"|<link\b(?=[^>]*\brel=\"?(?:stylesheet|icon|preload|preconnect|dns-prefetch|modulepreload))"
+    r"[^>]*?\bhref=\"?([^\s\">]+)"
+)
+needs_mkdocs = pytest.mark.skipif(
+    not all(find_spec(name) for name in ("mkdocs", "material", "mkdocstrings")),
+    reason="the extra `docs` (mkdocs-material, mkdocstrings) is not installed",
+)
+
+
+def navigation() -> list[str]:
+    """Return the pages of the navigation in mkdocs.yml."""
+    tree = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    found, left = [], [tree]
+    while left:
+        part = left.pop(0)
+        if isinstance(part, str):
+            found.append(part)
+        else:
+            left += part.values() if isinstance(part, dict) else part
+    return found
+
+
+def test_every_page_of_the_documentation_is_in_the_navigation_once() -> None:
+    pages = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
+    shown = navigation()
+    assert set(pages) <= set(shown), "add the page to `nav` in mkdocs.yml and to docs/README.md"
+    assert len(shown) == len(set(shown))
+    for other in set(shown) - set(pages):
+        assert (ROOT / other).is_file(), other
+
+
+def test_every_public_name_is_in_the_reference_of_the_python_interface() -> None:
+    text = API.read_text(encoding="utf-8")
+    described = re.findall(r"^::: ([\w.]+)$", text, flags=re.MULTILINE)
+    for name in set(nas_evidence.__all__) - {"__version__"}:
+        line = f"::: {nas_evidence._EXPORTS[name]}.{name}"
+        assert line[4:] in described, f"docs/reference/api.md lacks the line {line!r}"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` does; a warning stops it."""
+    folder = tmp_path_factory.mktemp("site") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    built = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@needs_mkdocs
+@pytest.mark.slow
+def test_the_site_builds_and_shows_every_page(site: Path) -> None:
+    for page in navigation():
+        stem = page.removesuffix(".md").removesuffix("README")
+        name = f"{stem}index.html" if page.endswith("README.md") else f"{stem}.html"
+        assert (site / name).is_file(), page
+    text = (site / "reference" / "api.html").read_text(encoding="utf-8")
+    for name in ("nas_evidence.api.study.search", "nas_evidence.api.study.Study.predict"):
+        assert f'id="{name}"' in text
+
+
+@needs_mkdocs
+@pytest.mark.slow
+def test_a_page_of_the_site_loads_nothing_from_the_network(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        loaded = ["".join(pair) for pair in _LOADED.findall(page.read_text(encoding="utf-8"))]
+        assert len(loaded) >= 2, page  # its own styles and scripts
+        for target in loaded:
+            assert not re.match(r"[a-z]+:|//", target) or target.startswith("data:"), (
+                page,
+                target,
+            )
+    for style in site.rglob("*.css"):
+        text = style.read_text(encoding="utf-8")
+        assert "@import" not in text
+        assert not re.search(r"url\([\"']?(?:https?:)?//", text), style
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        '<script src="https://cdn.example/x.js">',
+        '<link rel="stylesheet" href="//fonts.example/css">',
+        '<link href="https://fonts.example" rel="preconnect">',
+        '<img alt="" src="http://example.org/a.png">',
+    ],
+)
+def test_what_would_be_loaded_from_elsewhere_is_found(tag: str) -> None:
+    (found,) = ["".join(pair) for pair in _LOADED.findall(tag)]
+    assert "//" in found

@@ -1,0 +1,211 @@
+"""Online Laplace in a loop of one's own: the service's own numbers, closed forms, refusals."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import reference
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
+
+import nas_evidence
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.training.loop import begin, train_epoch
+from nas_evidence.training.online import update_and_follow
+
+EPOCHS, BATCH, RATE = 6, 8, 0.02
+
+
+def problem(likelihood: str) -> tuple[nn.Module, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(1)
+    x = torch.randn(30, 4, generator=random).double()
+    truth = x @ torch.randn(4, 2, generator=random).double()
+    noise = 0.2 * torch.randn(30, 2, generator=random).double()
+    y = (truth + noise).argmax(1) if likelihood == "categorical" else torch.sin(truth) + noise
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+    return model, x, y
+
+
+def assignment(likelihood: str, online: dict[str, object], **plan: object) -> Assignment:
+    return Assignment(
+        trial_id=0, attempt=1, replicate=0, seed=7, estimators=(),
+        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 5}),
+        dataset=DatasetSpec(name="digits"),
+        plan=TrainingPlan.model_validate({
+            "epochs": EPOCHS, "batch_size": BATCH, "learning_rate": RATE, "schedule": "constant",
+            "gradient_clip": 0, "likelihood": likelihood, "online": online, **plan,
+        }),
+    )  # fmt: skip
+
+
+def tensor_data(x: Tensor, y: Tensor) -> TensorData:
+    task = "real" if y.is_floating_point() else "labels"
+    return TensorData(x, y, x[:0], y[:0], task, 2, (4,), torch.zeros(2), torch.ones(2))
+
+
+@pytest.mark.parametrize("curvature", ["kfac_ggn", "diag_ef", "kfac_ggn_mc"])
+@pytest.mark.parametrize(
+    ("likelihood", "more"),
+    [("categorical", {}), ("gaussian", {}), ("categorical", {"learn_temperature": True}),
+     ("gaussian", {"prior_groups": "module", "burn_in": 2})],
+)  # fmt: skip
+def test_steps_and_updates_are_those_of_a_trial(
+    likelihood: str, more: dict[str, object], curvature: str
+) -> None:
+    online = {"every": 2, "curvature": curvature, **more}
+    given = assignment(likelihood, online, likelihood_power=0.5)
+    model, x, y = problem(likelihood)
+    own = copy.deepcopy(model)
+    data, state = tensor_data(x, y), begin(model, given.plan)
+    expected = []
+    for _ in range(EPOCHS):
+        train_epoch(state, data, given)
+        passes = update_and_follow(state, data, given)
+        value = passes.estimate(curvature, passes.of(curvature)[0]).value
+        expected.append((value, state.prior_precision.clone(), state.noise_std, state.temperature))
+
+    optimiser = torch.optim.SGD(own.parameters(), lr=RATE, momentum=0.9)
+    laplace = nas_evidence.online_laplace(
+        own, optimiser, (x, y), likelihood=likelihood, seed=7, likelihood_power=0.5, **online
+    )
+    updates = 0
+    for epoch in range(1, EPOCHS + 1):
+        seed = given.derived_seed("order", epoch)
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+        for rows in order.split(BATCH):
+            optimiser.zero_grad()
+            laplace.loss(own(x[rows]), y[rows]).backward()
+            optimiser.step()
+        value = laplace.after_epoch()
+        wanted, precision, noise_std, temperature = expected[epoch - 1]
+        assert (value is None) == (epoch % 2 != 0 or epoch <= online.get("burn_in", 0))
+        if value is not None:
+            updates += 1
+            assert value == pytest.approx(wanted, rel=1e-9)
+        found = torch.tensor(list(laplace.prior_precision.values())).double()
+        assert_close(found, precision, rtol=1e-6, atol=0)
+        assert (laplace.noise_std, laplace.temperature) == pytest.approx(
+            (noise_std, temperature), rel=1e-6
+        )
+    assert updates == len(laplace.history) >= 2
+    for one, other in zip(own.parameters(), model.parameters(), strict=True):
+        assert_close(one, other, rtol=1e-7, atol=1e-9)
+
+
+def test_the_value_is_the_laplace_evidence_taken_by_brute_force() -> None:
+    model, x, y = problem("gaussian")
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    laplace = nas_evidence.online_laplace(
+        model, optimiser, (x, y), likelihood="gaussian", every=1, curvature="block_ggn"
+    )
+    for _ in range(3):
+        for _ in range(5):
+            optimiser.zero_grad()
+            (functional.mse_loss(model(x), y, reduction="sum") / 2 / len(x)).backward()
+            optimiser.step()
+        value = laplace.after_epoch()
+    blocks = reference.tensor_blocks(reference.full_ggn(model, x, laplace.noise_std), model)
+    delta = list(laplace.prior_precision.values())
+    expected = reference.log_evidence(model, x, y, laplace.noise_std, delta, blocks)
+    assert value == pytest.approx(expected, rel=1e-8)
+    assert laplace.log_evidence() == pytest.approx(expected, rel=1e-8)
+
+
+def test_learned_noise_and_prior_of_a_linear_model_satisfy_mackays_equations() -> None:
+    """δ = γ / ‖θ‖², s² = RSS / (N C − Σγ), γ = Σ λ / (λ + δ)  (MacKay 1992)."""
+    _, x, y = problem("gaussian")
+    model = nn.Linear(4, 2, bias=False).double()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    laplace = nas_evidence.online_laplace(
+        model, optimiser, (x, y), likelihood="gaussian", every=1, curvature="kfac_ggn"
+    )
+    for _ in range(25):
+        for _ in range(10):
+            optimiser.zero_grad()
+            laplace.loss(model(x), y).backward()
+            optimiser.step()
+        laplace.after_epoch()
+    (delta,), s2 = laplace.prior_precision.values(), laplace.noise_std**2
+    norm = float(model.weight.detach().square().sum())
+    eigenvalues = torch.linalg.eigvalsh(x.T @ x).repeat(2) / s2
+    effective = float((eigenvalues / (eigenvalues + delta)).sum())
+    rss = float((y - model(x).detach()).square().sum())
+    assert delta == pytest.approx(effective / norm, rel=1e-3)
+    assert s2 == pytest.approx(rss / (y.numel() - effective), rel=1e-3)
+
+
+def test_a_loader_a_dataset_and_tensors_give_the_same_values() -> None:
+    values = []
+    for form in ("loader", "dataset", "tensors"):
+        model, x, y = problem("categorical")
+        dataset = TensorDataset(x, y)
+        data = {"loader": DataLoader(dataset, 7, shuffle=True), "dataset": dataset,
+                "tensors": (x, y)}[form]  # fmt: skip
+        before = torch.get_rng_state()
+        laplace = nas_evidence.online_laplace(
+            model, torch.optim.Adam(model.parameters()), data, likelihood="categorical"
+        )
+        assert torch.equal(torch.get_rng_state(), before)
+        values.append(laplace.log_evidence())
+    assert len(set(values)) == 1
+
+
+def test_a_stored_state_continues() -> None:
+    model, x, y = problem("categorical")
+    optimiser = torch.optim.Adam(model.parameters())
+    one, two = (
+        nas_evidence.online_laplace(
+            model, optimiser, (x, y), likelihood="categorical", every=1, curvature="diag_ggn"
+        )
+        for _ in range(2)
+    )
+    one.after_epoch()
+    two.load_state_dict(one.state_dict())
+    assert (two.epoch, two.prior_precision) == (1, one.prior_precision)
+    assert two.history == one.history
+    with pytest.raises(ValueError, match="made for"):
+        two.load_state_dict(one.state_dict() | {"prior_precision": torch.ones(3)})
+
+
+def _norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).double()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"optimiser": lambda m: torch.optim.AdamW(m.parameters())}, "weight_decay 0.01"),
+        ({"optimiser": lambda m: torch.optim.SGD([m[0].weight], lr=0.1)}, "not `0.bias`"),
+        ({"optimiser": lambda m: torch.optim.LBFGS(m.parameters())}, "use SGD or Adam"),
+        ({"curvature": "full_ggn"}, "online.curvature|`curvature`"),
+        ({"every": 0}, "`every`.*got 0"),
+        ({"model": _norm}, "`1` of type BatchNorm1d"),
+        ({"data": lambda x, y: iter([x])}, "must be a DataLoader"),
+        ({"data": lambda x, y: (x, y[:3])}, "same number of rows"),
+        ({"data": lambda x, y: (x, y.double())}, "must be int64"),
+    ],
+)
+def test_what_cannot_work_is_one_sentence_before_training(
+    change: dict[str, object], says: str
+) -> None:
+    model, x, y = problem("categorical")
+    model = change.pop("model", lambda: model)()
+    optimiser = change.pop("optimiser", lambda m: torch.optim.SGD(m.parameters(), lr=0.1))(model)
+    data = change.pop("data", lambda x, y: (x, y))(x, y)
+    with pytest.raises(ValueError, match=says):
+        nas_evidence.online_laplace(model, optimiser, data, likelihood="categorical", **change)
+
+
+def test_it_needs_neither_ray_nor_optuna() -> None:
+    code = (
+        "import sys, nas_evidence; nas_evidence.online_laplace; "
+        "assert not {'ray', 'optuna'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
