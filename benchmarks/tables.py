@@ -5,8 +5,9 @@
 
 DATA is the folder that holds `uci/` and `uci-classification/`. Each split trains on a seeded,
 stratified share of the rows and tests on others; nothing is tuned on the test rows. Seconds are
-CPU seconds of this process, one thread. The study runs with its own defaults but for the number of
-trials, and predicts with the probit (classes) or closed-form (real targets) Laplace predictive.
+CPU seconds of this process, one thread. The study has its own defaults but for the number of
+trials, told whether it is a regression, and predicts by the probit (classes) or closed-form (real
+targets) Laplace predictive.
 
 Every run is stored as soon as it has ended, with the commit it was measured at; runs that are
 stored already are not repeated, so an interrupted measurement is continued by the same command.
@@ -103,6 +104,7 @@ def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int, n_trials: int) -> d
         study = nas_evidence.search(
             train,
             target="target",
+            task="regression" if train["target"].dtype.kind == "f" else "classification",
             n_trials=n_trials,
             settings={"seed": seed},
             out=Path(folder) / "study",
@@ -246,7 +248,7 @@ def spread(values: Sequence[float]) -> str:
     ('0.850 ± 0.071', '0.00124 ± 0.00001', '0.500')
     """
     mean = statistics.mean(values)
-    digits = 3 if abs(mean) >= 0.1 else 5
+    digits = 3 if abs(mean) >= 0.01 else 5
     deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{mean:.{digits}f}{deviation}"
 

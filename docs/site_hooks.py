@@ -20,8 +20,10 @@ OUTSIDE = (
     "cluster/**/*.*",
     "cluster/**/Dockerfile",
 )
-_LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
-_CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
+#: The first of a block of code, a link or picture (its text may hold code), and a span of code.
+_PARTS = re.compile(
+    r"```.*?```|(!?)\[((?:`[^`]*`|[^\]`])*)\]\(([^)\s#]+)((?:#[^)\s]*)?)\)|`[^`\n]*`", re.DOTALL
+)
 
 
 def outside() -> list[str]:
@@ -38,20 +40,28 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links of the repository into links of the site."""
-    source = page.file.src_uri
-    pieces = _CODE.split(markdown)
-    pieces[::2] = [
-        _LINK.sub(lambda m: m[1] + site_link(m[2], source) + m[3], p) for p in pieces[::2]
-    ]
-    return "".join(pieces)
+    """Turn links of the repository into links of the site; of what is not there, keep the text."""
+
+    def shown(part: re.Match[str]) -> str:
+        if part[3] is None:  # code
+            return part[0]
+        link = site_link(part[3], page.file.src_uri)
+        return part[2] if link is None else f"{part[1]}[{part[2]}]({link}{part[4]})"
+
+    return _PARTS.sub(shown, markdown)
 
 
-def site_link(link: str, source: str) -> str:
-    """Return a link of a page as the site has it; links to elsewhere stay as they are."""
+def site_link(link: str, source: str) -> str | None:
+    """Return a link of a page as the site has it, or None if its target is not there.
+
+    Args:
+        link: as written, without its anchor.
+        source: the page that it is on, as the site names it.
+    """
     if re.match(r"[a-z]+:", link):
         return link
-    folder = PurePosixPath(source if source in outside() else f"docs/{source}").parent
+    outer = outside()
+    folder = PurePosixPath(source if source in outer else f"docs/{source}").parent
     target = PurePosixPath(os.path.normpath(folder / link))
     if (ROOT / target).is_dir():
         pages = sorted((ROOT / target).glob("*.md"), key=lambda p: (p.name != "README.md", p.name))
@@ -59,5 +69,6 @@ def site_link(link: str, source: str) -> str:
     path = target.as_posix()
     if path == "README.md":  # the front page of the site says what that of the repository says
         path = "docs/README.md"
-    shown = path.removeprefix("docs/")
-    return os.path.relpath(shown, PurePosixPath(source).parent)
+    if not path.startswith("docs/") and path not in outer:
+        return None
+    return os.path.relpath(path.removeprefix("docs/"), PurePosixPath(source).parent)

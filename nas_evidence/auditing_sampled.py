@@ -24,7 +24,7 @@ from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import EvidenceEstimate
-from nas_evidence.sampling_plan import ENSEMBLE, EntropyPlan, LadderPlan, SweepPlan
+from nas_evidence.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
@@ -45,6 +45,7 @@ _HEAVY_TAILS = 0.1
 _QUADRATURE = 0.1  # nats, of nodes and of few runs
 _LADDER = LadderPlan(n_burn_in=100, n_samples=100)
 _SWEEP = SweepPlan(n_nodes=12, n_burn_in=100, n_settle=8, n_samples=20)
+_ENSEMBLES = EnsemblePlan(n_runs=6, n_draws=2, n_chunks=4)
 
 
 def noise_of(problem: Problem) -> float:
@@ -76,7 +77,7 @@ def sampled_rows(problem: Problem, full: float, seed: int) -> list[AuditRow]:
         elif name == "sgd_entropy":
             claim = _entropy_claim(problem, slack, seed)
         elif name == "sto_lk" and isinstance(problem.likelihood, Gaussian):
-            mean, error = exact_ensembles(problem, ENSEMBLE, generator)
+            mean, error = exact_ensembles(problem, _ENSEMBLES, generator)
             slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, error)
             claim = around(mean, slack, f"{STANDARD_ERRORS:g} errors of exact draws")
         elif name == "sto_lk":
@@ -149,7 +150,9 @@ def _sampled_calls(
         "temperature_ladder": lambda g: temperature_ladder_evidence(
             *given, generator=g, plan=ladder, **known
         ),
-        "sto_lk": lambda g: sample_then_optimise_evidence(*given, generator=g, **known),
+        "sto_lk": lambda g: sample_then_optimise_evidence(
+            *given, generator=g, plan=_ENSEMBLES, **known
+        ),
     }
 
 

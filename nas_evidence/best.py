@@ -12,6 +12,7 @@ Those that the race of the finalists trained again come before all others: the m
 owes its rank partly to luck, and is not compared with means of several.
 """
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -102,6 +103,11 @@ class Standings:
     def of(self, key: str) -> Standing:
         """Return the standing of one architecture; KeyError if none of its trials counts."""
         return self._by_key[key]
+
+    @property
+    def n_raced(self) -> int:
+        """Return how many architectures the race of the finalists trained again."""
+        return bisect_left(self._order, (True, -math.inf, 0, ""))
 
     @property
     def best(self) -> Standing | None:

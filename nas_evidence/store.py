@@ -43,7 +43,7 @@ Cell = ParameterValue | None
 Row = dict[str, Cell]
 
 _TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
-_COLUMNS: Mapping[TableName, str] = {
+COLUMNS: Mapping[TableName, str] = {
     "trials": """
         trial_id:int attempt:int replicate:int architecture_key:str status:str cause:str family:str
         arch_depth:int arch_width:int arch_shape:str seed:int stage:str n_parameters:int n_data:int
@@ -66,7 +66,7 @@ _SCHEMAS: Mapping[TableName, pa.Schema] = {
     table: pa.schema(
         [(name, _TYPES[kind]) for name, _, kind in (c.partition(":") for c in columns.split())]
     )
-    for table, columns in _COLUMNS.items()
+    for table, columns in COLUMNS.items()
 }
 #: Commit order, with the marker last.
 TABLES: tuple[TableName, ...] = ("evidence", "terms", "curves", "trials")

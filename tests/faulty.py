@@ -1,5 +1,6 @@
 """Small studies for the tests of `faults/`: run in this process, instantly, and then damaged."""
 
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,7 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
         code = end.code
     finally:
         sys.argv = before
+        _close_log()
     said = capsys.readouterr()
     assert "Traceback" not in said.out + said.err
     return int(code or 0), said.out, said.err  # type: ignore[call-overload]
@@ -94,4 +96,13 @@ def quiet_call(*arguments: object) -> int:
         return int(end.code or 0)
     finally:
         sys.argv = before
+        _close_log()
     return 0
+
+
+def _close_log() -> None:
+    """Close the log of a study, as the end of the process would: its folder may be gone."""
+    logger = logging.getLogger("nas_evidence")
+    for handler in [one for one in logger.handlers if isinstance(one, logging.FileHandler)]:
+        logger.removeHandler(handler)
+        handler.close()

@@ -10,7 +10,7 @@ from nas_evidence.best import Standings
 from nas_evidence.codec import dump_study, load_study
 from nas_evidence.driver.results import KeptModels
 from nas_evidence.exporting import trial_to_export
-from nas_evidence.record import Evaluation, EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.record import RACE_IDS, Evaluation, EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.reporting.tables import load_study_tables
 from nas_evidence.spec import ArchitectureSpec, StudySpec
 from nas_evidence.storage.study_folder import study_status
@@ -131,3 +131,31 @@ def test_of_more_than_200_trials_the_weights_of_the_winner_are_always_kept(
     there = {int(path.stem) for path in models.iterdir()}
     best = {one.trial_id for one in standings.first(results_module.KEEP_BEST_MODELS)}
     assert there <= best
+
+
+def test_whichever_of_many_finalists_wins_the_race_its_weights_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 10)
+    monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 2)
+    study = STUDY.model_copy(update={"finalists": 6})
+    models = tmp_path / "models"
+    models.mkdir()
+
+    def end(one: TrialRecord) -> None:
+        (models / f"{one.trial_id}.safetensors").touch()
+        done.append(TrialRow.of(one))
+        kept.add(done[-1], len(done))
+        winner = Standings("kfac_ggn", done).best
+        assert winner is not None
+        assert (models / f"{winner.trial_id}.safetensors").exists()
+
+    done: list[TrialRow] = []
+    kept = KeptModels(tmp_path, study, {})
+    for first, n_search in ((0, 30), (30, 40)):  # the longer search has other finalists
+        for trial_id in range(first, n_search):
+            end(record(trial_id, trial_id, float(trial_id)))
+        for finalist in range(n_search - 6, n_search):  # all but the first of them fall
+            fall = 0.0 if finalist == n_search - 6 else 90.0
+            end(record(RACE_IDS + finalist, finalist, finalist - fall))
+    assert len(list(models.iterdir())) <= 12 + 6

@@ -20,7 +20,7 @@ LAYERS = {
     "storage": 7, "reporting": 7, "exporting": 7, "auditing": 7, "auditing_problems": 7,
     "auditing_rows": 6, "auditing_measured": 7, "auditing_sampled": 7, "auditing_trials": 7,
     "reproducing": 7,
-    "workers": 8, "proposing": 8,
+    "workers": 8, "proposing": 8, "table_reference": 8,
     "driver": 9,
     "jobs": 10,
     "api": 11,

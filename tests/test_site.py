@@ -1,10 +1,12 @@
 """Claims about the documentation site: it builds without a warning, loads nothing from elsewhere,
 and its navigation leads to every page."""
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
+import types
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -112,3 +114,25 @@ def test_a_page_of_the_site_loads_nothing_from_the_network(site: Path) -> None:
 def test_what_would_be_loaded_from_elsewhere_is_found(tag: str) -> None:
     (found,) = ["".join(pair) for pair in _LOADED.findall(tag)]
     assert "//" in found
+
+
+@needs_mkdocs
+def test_links_of_the_repository_become_links_of_the_site() -> None:
+    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri="how-to/cluster.md"))
+    for written, shown in {
+        "[a](stores.md#b)": "[a](stores.md#b)",
+        "[a](../../SECURITY.md)": "[a](../SECURITY.md)",
+        "[`a`](../../cluster)": "[`a`](../cluster/README.md)",
+        "[a](../../README.md)": "[a](../README.md)",
+        "[a](../../benchmarks/results) b": "a b",
+        "`[a](../../SECURITY.md)`": "`[a](../../SECURITY.md)`",
+        "[a](https://example.org)": "[a](https://example.org)",
+    }.items():
+        assert hooks.on_page_markdown(written, page) == shown
+    outer = types.SimpleNamespace(file=types.SimpleNamespace(src_uri="CONTRIBUTING.md"))
+    assert hooks.on_page_markdown("[a](docs/architecture.md)", outer) == "[a](architecture.md)"

@@ -4,7 +4,7 @@ The paper updates hyperparameters by Adam on the full GGN, the empirical Fisher 
 online curvature is one of the package's kinds: the full GGN is for the end alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.estimates import EvidenceEstimate
 from nas_evidence.evidence.estimate import estimate_evidence
+from nas_evidence.exporting.posterior import fit_posterior
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, OnlinePlan, TrainingPlan
-from nas_evidence.training.loop import Training, begin, train_epoch
+from nas_evidence.training.loop import Training, begin, likelihood_of, train_epoch
 from nas_evidence.training.online import update_and_follow
 from nas_evidence.training.settling import begin_settling, settle_slice
 
@@ -31,9 +32,14 @@ class Fitted:
 
     state: Training
     data: TensorData
-    plan: TrainingPlan
+    assignment: Assignment
     path: list[tuple[int, float, float]]
     at_test: list[tuple[int, float, float]]  # epoch, log loss and error rate or RSS per datum
+
+    @property
+    def plan(self) -> TrainingPlan:
+        """How it was trained."""
+        return self.assignment.plan
 
     def evidence(self, kind: str, *, correction: bool = False) -> EvidenceEstimate:
         """Return the Laplace evidence on the training data at the learned hyperparameters."""
@@ -94,8 +100,8 @@ def fit(
     *,
     scale: float = 1.0,
     seed: int = 0,
-    settle: bool = False,
     follow_test: bool = False,
+    augment: bool = False,
     plan: dict[str, Any],
 ) -> Fitted:
     """Train a network on the log joint with online updates.
@@ -106,8 +112,9 @@ def fit(
         test: likewise.
         scale: standard deviation of the real targets before standardising.
         seed: of the order of the data.
-        settle: go on to a mode and to the maximum of the evidence there.
         follow_test: record the test loss and error at each update.
+        augment: flip and crop the images anew for each epoch; the evidence is that of the images
+            as they are, at the likelihood power of the plan.
         plan: keys of `TrainingPlan`.
     """
     whole = TrainingPlan(**plan)
@@ -134,10 +141,15 @@ def fit(
         dataset=DatasetSpec(name="digits"),
     )
     state = begin(model, whole)
-    fitted = Fitted(state, data, whole, [], [])
+    fitted = Fitted(state, data, assignment, [], [])
     kind, every = whole.online.curvature, whole.online.every
     for epoch in range(1, whole.epochs + 1):
-        train_epoch(state, data, assignment)
+        if augment:
+            generator = torch.Generator().manual_seed(assignment.derived_seed("augment", epoch))
+            seen = replace(data, x_train=augmented(train[0], generator))
+        else:
+            seen = data
+        train_epoch(state, seen, assignment)
         state.epoch = epoch
         if epoch % every == 0 and epoch > whole.online.burn_in:
             passes = update_and_follow(state, data, assignment)
@@ -146,11 +158,34 @@ def fit(
             if follow_test:
                 error = 0.0 if real else 1 - fitted.test_accuracy()
                 fitted.at_test.append((epoch, fitted.test_nll(), error))
-    if settle:
-        settling = begin_settling(state, data, assignment, SETTLING)
-        while not settle_slice(settling, state, data, assignment):
-            pass
     return fitted
+
+
+def augmented(x: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:
+    """Return each image flipped at random, and cropped at random from itself within zeros.
+
+    Args:
+        x: standardised images [n, C, H, W].
+        generator: on the CPU.
+        pad: zeros on each side.
+    """
+    n, _, height, width = x.shape
+    flip = torch.rand(n, generator=generator) < 0.5
+    x = torch.where(flip[:, None, None, None], x.flip(3), x)
+    wide = nn.functional.pad(x, (pad, pad, pad, pad))
+    top, left = torch.randint(0, 2 * pad + 1, (2, n), generator=generator)
+    rows = (top[:, None] + torch.arange(height))[:, None, :, None]
+    columns = (left[:, None] + torch.arange(width))[:, None, None, :]
+    channels = torch.arange(x.shape[1])[None, :, None, None]
+    return wide[torch.arange(n)[:, None, None, None], channels, rows, columns]
+
+
+def settle(fitted: Fitted) -> None:
+    """Go on to a mode and to the maximum of the evidence there, in place."""
+    state, data, assignment = fitted.state, fitted.data, fitted.assignment
+    settling = begin_settling(state, data, assignment, SETTLING)
+    while not settle_slice(settling, state, data, assignment):
+        pass
 
 
 def frozen(epochs: int, curvature: str) -> OnlinePlan:
@@ -171,3 +206,34 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(np.std(values, ddof=1) / n**0.5) if n > 1 else float(
         "nan"
     )
+
+
+def output_covariance(one: Fitted, x: Tensor) -> Tensor:
+    """Return the covariance of the linearised outputs [n, C, C] under the Laplace posterior."""
+    state, model = one.state, one.state.model
+    likelihood = likelihood_of(one.plan, state.noise_std, state.temperature)
+    names = [name for name, _ in model.named_parameters()]
+    precision = {n: p[None] for n, p in zip(names, state.prior_precision, strict=True)}
+    posterior = fit_posterior(model, one.data.x_train, one.data.y_train, likelihood, precision)
+    return posterior.output_covariance(model, x)
+
+
+def predictive(one: Fitted, x: Tensor, n_draws: int = 500) -> np.ndarray:
+    """Return mean class probabilities of the linearised network, float64 [n, C]."""
+    covariance = output_covariance(one, x)
+    values, vectors = torch.linalg.eigh(covariance)
+    root = vectors * values.clamp(min=0).sqrt()[:, None, :]
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(n_draws, *root.shape[:2], dtype=torch.float64, generator=generator)
+    drawn = one.outputs(x).double() + torch.einsum("ncd,snd->snc", root, normal)
+    found: np.ndarray = (drawn / one.state.temperature).softmax(2).mean(0).numpy()
+    return found
+
+
+def real_predictive_nll(one: Fitted) -> float:
+    """Return the negative log likelihood of real test data by the linearised network, nats."""
+    f, y, scale = one.outputs(one.data.x_test), one.data.y_test, float(one.data.y_std)
+    variance = output_covariance(one, one.data.x_test)[:, 0, 0] + one.state.noise_std**2
+    square = (f - y)[:, 0].double().square() / variance
+    constant = np.log(2 * np.pi * scale**2)
+    return float(0.5 * (square + variance.log() + constant).mean())

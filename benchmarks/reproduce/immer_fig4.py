@@ -124,5 +124,6 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         },
         "reproduced" if all(near) and together < 3 else "differs",
         f"learned precisions {', '.join(f'{end:.2g}' for end in ends)} from "
-        f"{', '.join(f'{s:g}' for s in STARTS)}; best on the grid {best:g}, least test loss {least:g}",
+        f"{', '.join(f'{s:g}' for s in STARTS)}; best on the grid {best:g}, "
+        f"least test loss {least:g}",
     )

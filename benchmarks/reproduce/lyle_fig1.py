@@ -201,6 +201,6 @@ def _result(
             "std_over_orders": spread,
         },
         "reproduced" if agrees else "differs",
-        f"with a narrow prior ({at}); the paper does not state these, and evidence and L both peak "
-        f"at 15 in {both} of {len(GRID)} settings",
+        f"with a narrow prior ({at}); the paper does not state these, and evidence and L both "
+        f"peak at 15 in {both} of {len(GRID)} settings",
     )

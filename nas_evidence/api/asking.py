@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nas_evidence.codec import find_study, load_study, parse_study
 from nas_evidence.dataset_spec import OWN_DATA, DatasetSpec, with_task
-from nas_evidence.spec import StudySpec
+from nas_evidence.families import add_family, domains_of, reference_of
+from nas_evidence.spec import FAMILY_PARAMETERS, StudySpec
 from nas_evidence.storage.outside_code import admitted, outside_names
 
 if TYPE_CHECKING:  # these import pandas
@@ -260,3 +261,25 @@ def _first_reason(error: ValueError) -> str:
         reason = detail["msg"].replace("Input should", "must")
         return str(cause or f"`{'.'.join(map(str, detail['loc']))}`: {reason}")
     return str(error)
+
+
+def with_families(spec: StudySpec, families: Sequence[Any] | None) -> StudySpec:
+    """Return a study that searches these families.
+
+    Raises:
+        ValueError: for an unknown name, or an object that is no family.
+    """
+    if families is None:
+        return spec
+    chosen = {}
+    for family in families:
+        if isinstance(family, str):
+            if family not in FAMILY_PARAMETERS:
+                known = ", ".join(FAMILY_PARAMETERS)
+                raise ValueError(f"family {family!r} is unknown; choose among {known}")
+            chosen[family] = spec.family.get(family, FAMILY_PARAMETERS[family])
+        else:
+            reference = reference_of(family)
+            add_family(reference, family)
+            chosen[reference] = domains_of(reference)
+    return spec.model_copy(update={"family": chosen})

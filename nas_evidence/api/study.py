@@ -1,25 +1,21 @@
 """Studies in Python: search, resume and load, and what a study offers afterwards."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nas_evidence.api.asking import Asked, DataOptions, asked_for, of_source
-from nas_evidence.api.running import Audience, Run, Silent, begun, run_trials
-from nas_evidence.families import add_family, domains_of, reference_of
-from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.spec import FAMILY_PARAMETERS, StudySpec
+from nas_evidence.api.asking import Asked, DataOptions, asked_for, of_source, with_families
+from nas_evidence.api.progress import audience_for
+from nas_evidence.api.running import Audience, Run, begun, run_trials
+from nas_evidence.record import TrialStatus
+from nas_evidence.spec import StudySpec
 
 if TYPE_CHECKING:  # these import pandas and torch
-    from contextlib import AbstractContextManager
-
     import pandas as pd
 
     from nas_evidence.data import ArrayData
-    from nas_evidence.driver.driver import Watcher
     from nas_evidence.exporting.predictor import Prediction, Predictor
     from nas_evidence.reporting.tables import RankedArchitecture
 
@@ -164,12 +160,11 @@ class Study:
 
         if trial_id is not None and top is not None:
             raise ValueError(f"give trial_id={trial_id} or top={top}, not both")
-        name = "export" if top is None else f"export-top-{top}"
-        folder = self.folder / name if to is None else Path(to)
+        folder = Path(to or self.folder / ("export" if top is None else f"export-top-{top}"))
         if top is None:
-            export_winner(self.folder, folder, self._arrays(), trial_id=trial_id, onnx=onnx)
+            export_winner(self.folder, folder, self.arrays(), trial_id=trial_id, onnx=onnx)
         else:
-            export_ensemble(self.folder, folder, self._arrays(), top=top, onnx=onnx)
+            export_ensemble(self.folder, folder, self.arrays(), top=top, onnx=onnx)
         return folder
 
     def _ensemble(self, trial_id: int | None, top: int) -> Path:
@@ -183,7 +178,8 @@ class Study:
             return folder
         return self.export(trial_id=trial_id, top=top)
 
-    def _arrays(self) -> "ArrayData":
+    def arrays(self) -> "ArrayData":
+        """Return the data of the study as they are loaded for a search."""
         from nas_evidence.data import load as load_data
 
         return load_data(
@@ -199,11 +195,40 @@ class Study:
 
         return plot_ranking(self._tables())
 
-    def plot_training(self) -> Any:
+    def plot_curves(self) -> Any:
         """Return a matplotlib figure of the training loss of every complete trial by epoch."""
-        from nas_evidence.reporting.plots import plot_training
+        from nas_evidence.reporting.plots import plot_curves
 
-        return plot_training(self._tables())
+        return plot_curves(self._tables())
+
+    plot_training = plot_curves  # its name in version 0.1
+
+    def plot_importance(self) -> Any:
+        """Return a matplotlib figure of how much each parameter of the space decides.
+
+        Raises:
+            ValueError: while too few architectures are ranked to tell.
+        """
+        from nas_evidence.reporting.plots import plot_importance
+
+        return plot_importance(self._tables())
+
+    def plot_calibration(self, data: Any = None, *, trial_id: int | None = None) -> Any:
+        """Return a matplotlib figure of stated probabilities against what is true.
+
+        Args:
+            data: with the target, see `predict`; by default the training data, each datum
+                predicted by a network of the same architecture that had not seen it (`two_fold`).
+            trial_id: of another network than the best.
+
+        Raises:
+            ValueError: if `data` does not hold the target, or no fold predicted the training data.
+        """
+        from nas_evidence.api.calibrating import calibration_of
+        from nas_evidence.reporting.plots import plot_reliability
+
+        labels = self.spec.plan.likelihood == "categorical"
+        return plot_reliability(calibration_of(self, data, trial_id), labels=labels)
 
     def _tables(self) -> Any:
         from nas_evidence.reporting.tables import load_study_tables
@@ -288,33 +313,11 @@ def search(
     )
     run = _run_with(workers, root, allow_code=allow_code, track=track)
     resources = asked.spec.resources.model_copy(update={"workers": workers})
-    spec = _with_families(asked.spec, families).model_copy(update={"resources": resources})
-    audience = _audience(progress)
+    spec = with_families(asked.spec, families).model_copy(update={"resources": resources})
+    audience = audience_for(progress)
     for sentence in asked.decided:
         audience.say(sentence)
     return _run(begun(folder, spec, asked.source), folder, run, audience)
-
-
-def _with_families(spec: StudySpec, families: Sequence[Any] | None) -> StudySpec:
-    """Return a study that searches these families.
-
-    Raises:
-        ValueError: for an unknown name, or an object that is no family.
-    """
-    if families is None:
-        return spec
-    chosen = {}
-    for family in families:
-        if isinstance(family, str):
-            if family not in FAMILY_PARAMETERS:
-                known = ", ".join(FAMILY_PARAMETERS)
-                raise ValueError(f"family {family!r} is unknown; choose among {known}")
-            chosen[family] = spec.family.get(family, FAMILY_PARAMETERS[family])
-        else:
-            reference = reference_of(family)
-            add_family(reference, family)
-            chosen[reference] = domains_of(reference)
-    return spec.model_copy(update={"family": chosen})
 
 
 def resume(
@@ -340,7 +343,7 @@ def resume(
     spec = admitted(spec.model_copy(update=changes), [folder / "code"], allowed=allow_code)
     root = None if data_root is None else Path(data_root)
     run = _run_with(workers, root, allow_code=allow_code, track=track)
-    return _run(open_study(folder, spec), folder, run, _audience(progress))
+    return _run(open_study(folder, spec), folder, run, audience_for(progress))
 
 
 def load(
@@ -377,41 +380,6 @@ def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience) -> Study:
     if done and not any(row.status is TrialStatus.COMPLETE for row in done):
         raise RuntimeError(f"no trial of {folder} is complete; see its trials and {folder}/logs")
     return Study(folder, run.data_root)
-
-
-class _Lines(Silent):
-    """A watcher that prints one line per finished trial."""
-
-    def __init__(self, study: StudySpec, n_done: int) -> None:
-        self.study, self.n_done = study, n_done
-
-    def ended(self, record: TrialRecord) -> None:
-        """Print how a trial ended."""
-        self.n_done += 1
-        estimate = record.final_estimate(self.study.objective)
-        score = ""
-        if estimate is not None and estimate.valid:
-            value = estimate.value if estimate.per_datum is None else estimate.per_datum
-            score = f" {self.study.objective}={value:.4g}"
-        _write(
-            f"[{self.n_done}/{self.study.n_trials}] {record.architecture} {record.status}{score}"
-        )
-
-
-def _audience(progress: bool | None) -> Audience:
-    shown = progress
-    if shown is None:
-        shown = sys.stdout.isatty() or "ipykernel" in sys.modules
-
-    def watching(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
-        return nullcontext(_Lines(spec, n_done))
-
-    return Audience(say=_write, watching=watching) if shown else Audience()
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def _folder_of(asked: Asked, *, named: bool) -> Path:

@@ -65,8 +65,8 @@ def check_family(
             break
     header = ("architecture", "parameters", "curvature", "covered", "why not")
     print_rows(f"{reference} on inputs {input_shape}", header, rows)
-    header = ("layer", "type", "parameters", "diagonal", "Kronecker", "dense", "remedy")
-    print_rows(f"layers of the largest, {architecture}", header, layers)
+    columns = ("layer", "type", "parameters", "diagonal", "Kronecker", "dense", "remedy")
+    print_rows(f"layers of the largest, {architecture}", columns, layers)
     if not covering:
         err.print(
             "no curvature kind covers this family: rank by two_fold, with estimators = "

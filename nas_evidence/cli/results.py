@@ -235,7 +235,7 @@ def _write_ensemble(
         out.print(f"note:   {done.refitted} trained again on both halves: not stored by the study")
     out.print(
         f"gain:   {done.gain:.4f} ± {done.gain_error:.4f} nats per datum over the best network "
-        f"alone, cross-fitted on {done.n} data"
+        f"alone, with cross-fitted weights, on {done.n} data"
     )
 
 

@@ -58,6 +58,7 @@ from nas_evidence.judgement import check_metric
 from nas_evidence.record import TrialStatus, n_searched
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.outside_code import admitted
+from nas_evidence.workers.own_cluster import end_what_starts, is_starting
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.driver.mirror import Store
@@ -234,8 +235,10 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
                 return n_stored
 
             def late(say: Callable[[str], None]) -> bool:
-                if run.executor == "inline" and store.uri is None:
+                if store.uri is None and (run.executor == "inline" or is_starting()):
                     stopped(say)
+                    if is_starting():
+                        end_what_starts()
                     return True
                 say("Stopping: the workers end, and what is not stored yet is stored.")
                 return False

@@ -10,7 +10,7 @@ curvature as `nn.Linear(embed, 3 embed)`. The outputs are compared with those of
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,12 +39,15 @@ def input_projection(module: nn.MultiheadAttention) -> nn.Linear:
     return layer
 
 
-def unpacked(module: nn.MultiheadAttention, projection: nn.Linear) -> Callable[..., Any]:
+def unpacked(
+    path: str, module: nn.MultiheadAttention, projection: nn.Linear
+) -> Callable[..., Any]:
     """Return a forward in which both projections are calls of linear layers."""
-    return partial(_forward, module, projection)
+    return partial(_forward, path, module, projection)
 
 
 def _forward(
+    path: str,
     module: nn.MultiheadAttention,
     projection: nn.Linear,
     query: Tensor,
@@ -58,8 +61,8 @@ def _forward(
 ) -> tuple[Tensor, Tensor | None]:
     if key is not query or value is not query or query.ndim != 3:
         raise NotSelfAttentionError(
-            f"an nn.MultiheadAttention of {module.num_heads} heads must be called as "
-            f"attention(h, h, h) on a batch; {remedy_for(module)}"
+            f"module `{path}` of type MultiheadAttention has queries, keys and values of its own; "
+            f"{remedy_for(module)}"
         )
     a = query if module.batch_first else query.transpose(0, 1)
     n, length, width = a.shape
@@ -84,4 +87,4 @@ def _additive(mask: Tensor, scores: Tensor) -> Tensor:
     """Return a mask as numbers to add: -inf where a mask of booleans is true."""
     if mask.dtype != torch.bool:
         return mask.to(scores.dtype)
-    return cast(Tensor, torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(mask, -math.inf))
+    return torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(mask, -math.inf)

@@ -143,15 +143,19 @@ class Capture:
             layer.module.register_forward_hook(self._forward_hook(index), with_kwargs=True)
             for index, layer in enumerate(self.layers)
         ]
-        pairs = [(x.attention, x.module) for x in self.layers if isinstance(x, WeightLayer)]
-        kept = [(attention, vars(attention).get("forward")) for attention, _ in pairs if attention]
+        attentions = [
+            (layer.path, layer.attention, layer.module)
+            for layer in self.layers
+            if isinstance(layer, WeightLayer) and layer.attention is not None
+        ]
+        kept = [(attention, vars(attention).get("forward")) for _, attention, _ in attentions]
         fast = torch.backends.mha.get_fastpath_enabled()
         try:
             # The fast path of a transformer layer calls none of its modules.
             torch.backends.mha.set_fastpath_enabled(False)
-            for attention, projection in pairs:
-                if attention is not None:
-                    attention.forward = unpacked(attention, projection)  # type: ignore
+            for path, attention, projection in attentions:
+                assert isinstance(projection, nn.Linear)
+                vars(attention)["forward"] = unpacked(path, attention, projection)
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)

@@ -30,7 +30,7 @@ from nas_evidence.curvature.patches import Convolution, patches, with_padding
 from nas_evidence.curvature.refusals import refuse_batch_statistics, refuse_embedding_options
 from nas_evidence.curvature.row_grams import input_gram, rows_apply
 from nas_evidence.curvature.squares import weight_squares
-from nas_evidence.curvature.vmapped import can_batch, gradient_chunks
+from nas_evidence.curvature.vmapped import can_batch, chunks, gradients
 
 #: Largest number of elements of a temporary array; bounds the memory beyond the activations.
 CHUNK_ELEMENTS = 1 << 22
@@ -192,20 +192,21 @@ class AutogradLayer:
 
     def gradients(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
         """Return the gradient of each datum [n, size], for each parameter tensor."""
-        parts = [found for _, found in self.chunks(a, s)]
+        parts = list(self._parts(a, s))
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
     def squares(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
         """Return the sum over data of squared gradients [size], for each parameter tensor."""
-        parts = [[g.square().sum(0) for g in found] for _, found in self.chunks(a, s)]
+        parts = [[g.square().sum(0) for g in found] for found in self._parts(a, s)]
         return tuple(torch.stack(column).sum(0) for column in zip(*parts, strict=True))
 
-    def chunks(self, a: Tensor, s: Tensor) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-        """Yield the rows of a few data and their gradients [rows, size] in each tensor."""
+    def _parts(self, a: Tensor, s: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the gradients [rows, size] of a few data at a time."""
         own = dict(self.module.named_parameters(recurse=False))
         if not self.known:
             self.known.append(can_batch(self.module, own, a[:2], s[:2]))
-        return gradient_chunks(self.module, own, a, s, batched=self.known[0])
+        for rows in chunks(own, len(a)):
+            yield gradients(self.module, own, a[rows], s[rows], batched=self.known[0])
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import Collector, checked_outputs
 from nas_evidence.curvature.layers import WholeModel
-from nas_evidence.curvature.vmapped import can_batch, gradient_chunks
+from nas_evidence.curvature.vmapped import can_batch, chunks, gradients
 
 
 @dataclass
@@ -66,20 +66,17 @@ class PerDatum:
             return
         for k, column in enumerate(columns):
             last = k == len(columns) - 1
-            gradients = [
-                self._gradient(f, r, last) for f, r in zip(self.rows, column, strict=True)
-            ]
-            self.collector.receive(self.layer, outputs, torch.stack(gradients), last)
+            each = [self._gradient(f, r, last) for f, r in zip(self.rows, column, strict=True)]
+            self.collector.receive(self.layer, outputs, torch.stack(each), last)
             self.collector.end_column()
 
     def _side_by_side(self, columns: Tensor) -> None:
         named = dict(self.model.named_parameters())
-        for k, column in enumerate(columns):
-            last = k == len(columns) - 1
-            chunks = gradient_chunks(self.model, named, self.inputs, column, batched=True)
-            for rows, parts in chunks:
-                done = last and rows.stop >= len(column)
-                self.collector.receive(self.layer, column[rows], torch.cat(parts, 1), done)
+        for rows in chunks(named, len(self.inputs)):  # each a small batch to the collector
+            for k, column in enumerate(columns):
+                last, inputs = k == len(columns) - 1, self.inputs[rows]
+                parts = gradients(self.model, named, inputs, column[rows], batched=True)
+                self.collector.receive(self.layer, column[rows], torch.cat(parts, 1), last)
                 self.collector.end_column()
 
     def _reach(self, inputs: Tensor) -> None:

@@ -14,7 +14,7 @@ Monte-Carlo KFAC pass over a ResNet-20 takes 0.7 times as long (256 images, medi
 small nets).
 """
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from nas_evidence.curvature.patches import Convolution, sides
 
@@ -29,9 +29,9 @@ def rows_apply(module: Convolution, a: Tensor) -> bool:
     return stride[0] == 1 and kernel[0] > 1 and a.device.type == "cpu"
 
 
-def input_gram(module: nn.Conv2d, padded: Tensor) -> Tensor:
+def input_gram(module: Convolution, padded: Tensor) -> Tensor:
     """Return SA [groups, d_in, d_in] of the padded input [n, c_in, h, w], order in, kh, kw."""
-    groups, (kh, kw), dilation = module.groups, module.kernel_size, module.dilation[0]
+    groups, ((kh, kw), _, (dilation, _)) = module.groups, sides(module)
     products = _row_products(module, padded)
     h_out = padded.shape[2] - dilation * (kh - 1)
     c = padded.shape[1] // groups
@@ -45,11 +45,10 @@ def input_gram(module: nn.Conv2d, padded: Tensor) -> Tensor:
     return gram.reshape(groups, c * kh * kw, c * kh * kw)
 
 
-def _row_products(module: nn.Conv2d, padded: Tensor) -> list[Tensor]:
+def _row_products(module: Convolution, padded: Tensor) -> list[Tensor]:
     """Return G_δ for δ = 0, ..., kh − 1 steps of the dilation [rows, groups, c kw, c kw]."""
-    groups, (kh, kw), step = module.groups, module.kernel_size, module.dilation[0]
+    groups, ((kh, kw), (_, stride), (step, dilation)) = module.groups, sides(module)
     n, channels, height, width = padded.shape
-    stride, dilation = module.stride[1], module.dilation[1]
     w_out = (width - dilation * (kw - 1) - 1) // stride + 1
     size = channels // groups * kw
     products = [padded.new_zeros((height - d * step) * groups, size, size) for d in range(kh)]

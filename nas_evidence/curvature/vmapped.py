@@ -17,10 +17,16 @@ from torch.func import functional_call, vjp, vmap
 _ELEMENTS = 1 << 22
 
 
-def gradient_chunks(
+def chunks(parameters: Mapping[str, Tensor], n_data: int) -> Iterator[slice]:
+    """Yield the rows of a few data at a time, so that their gradients fit."""
+    step = max(1, _ELEMENTS // sum(p.numel() for p in parameters.values()))
+    return (slice(start, start + step) for start in range(0, n_data, step))
+
+
+def gradients(
     module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, s: Tensor, *, batched: bool
-) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-    """Yield the rows of a chunk of data, and their gradients [rows, size] in each parameter.
+) -> tuple[Tensor, ...]:
+    """Return the gradients of each datum [n, size] in each parameter.
 
     Args:
         module: maps a [n, ...] to outputs [n, ...], each datum by itself.
@@ -29,12 +35,7 @@ def gradient_chunks(
         s: gradients at the outputs [n, ...].
         batched: whether to use vmap.
     """
-    size = sum(p.numel() for p in parameters.values())
-    step = max(1, _ELEMENTS // size)
-    for start in range(0, len(a), step):
-        rows = slice(start, start + step)
-        form = _batched if batched else _one_by_one
-        yield rows, form(module, parameters, a[rows], s[rows])
+    return (_batched if batched else _one_by_one)(module, parameters, a, s)
 
 
 def can_batch(module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, s: Tensor) -> bool:
@@ -56,18 +57,18 @@ def _batched(
 ) -> tuple[Tensor, ...]:
     values = {name: p.detach() for name, p in parameters.items()}
 
-    def gradients(datum: Tensor, column: Tensor) -> dict[str, Tensor]:
+    def of_one(datum: Tensor, column: Tensor) -> dict[str, Tensor]:
         def outputs(given: dict[str, Tensor]) -> Tensor:
             found: Tensor = functional_call(module, given, (datum[None],))
             return found[0]
 
-        _, pull = vjp(outputs, values)
-        (found,) = pull(column)
+        pull = vjp(outputs, values)[1]
+        found: dict[str, Tensor] = pull(column)[0]
         return found
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        found = vmap(gradients)(a, s)
+        found = vmap(of_one)(a, s)
     return tuple(found[name].detach().flatten(1) for name in parameters)
 
 

@@ -13,6 +13,10 @@ import pandas as pd
 _WHOLE_BYTES, _PARTS, _PART_BYTES = 1 << 30, 64, 1 << 20
 
 
+class ChangedDataError(ValueError):
+    """The data at the place of a study's data are others."""
+
+
 def content_of(frames: Iterable[pd.DataFrame]) -> str:
     """Return the SHA-256 of tables: names and values, however they are stored."""
     digest = hashlib.sha256()
@@ -48,7 +52,7 @@ def check_content(found: str, expected: str | None, what: str) -> None:
         ValueError: if not; names the data and the remedy.
     """
     if expected is not None and found != expected:
-        raise ValueError(
+        raise ChangedDataError(
             f"{what} is not the data that this study began with (its SHA-256 differs from "
             "`content` in study.toml); restore it, or start another study with --out"
         )

@@ -274,10 +274,14 @@ class Mirror:
         if size == self._journal_bytes:
             return
         self._check_lease()
+        n_parts, first = -(-size // PART_BYTES), self._journal_bytes // PART_BYTES
+        if size < self._journal_bytes:  # `repair` has taken broken lines out
+            first = 0
         with path.open("rb") as file:
-            for number in range(self._journal_bytes // PART_BYTES, -(-size // PART_BYTES)):
+            for number in range(first, n_parts):
                 file.seek(number * PART_BYTES)
-                self.remote.write(f"logs/events/{number:06d}.jsonl", file.read(PART_BYTES))
+                self.remote.write(_part(number), file.read(PART_BYTES))
+        self.remote.remove(_part(k) for k in range(n_parts, -(-self._journal_bytes // PART_BYTES)))
         self._journal_bytes = size
 
     def send(self, name: str) -> None:
@@ -344,6 +348,10 @@ class Mirror:
                 path.unlink()
         for home in self.folder.glob("checkpoints/*"):
             shutil.rmtree(home)
+
+
+def _part(number: int) -> str:
+    return f"logs/events/{number:06d}.jsonl"
 
 
 def _rank(name: str) -> int:

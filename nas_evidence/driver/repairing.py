@@ -7,7 +7,6 @@ from its seed, to the epoch and status at which it ended; one whose row is lost 
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ from nas_evidence.codec import StudyError, dump_study, load_study
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.driver.reconcile import reconciled
-from nas_evidence.driver.verifying import verify
+from nas_evidence.driver.verifying import Load, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.files import write_whole
 from nas_evidence.proposing.proposer import Proposer
@@ -31,19 +30,20 @@ from nas_evidence.trial import Trial, device_for
 _FREE = ("n_trials", "budget", "resources", "retries", "database")
 
 
-def repair(folder: Path, data: Callable[[StudySpec], ArrayData]) -> list[str]:
+def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[str]:
     """Repair a study folder; return one line for each thing done.
 
     Args:
         folder: A study folder, held by this process.
         data: Loads the data of a study; called only if something must be trained.
+        with_checkpoints: Whether checkpoints are there; of a store only their names are fetched.
 
     Raises:
         ValueError: the study file cannot be restored, or the data cannot be loaded.
     """
     done: list[str] = []
     study = _study(folder, done)
-    broken = {finding.place for finding in verify(folder)}
+    broken = {finding.place for finding in verify(folder, with_checkpoints=with_checkpoints)}
     finds = find_done(folder)
     set_aside_torn(folder, finds)
     done += [f"{path.parent.name}/{path.name}: moved to damaged/" for path in finds.torn]
@@ -114,7 +114,7 @@ def _retrain(
 def _restore_model(
     folder: Path,
     study: StudySpec,
-    data: Callable[[StudySpec], ArrayData],
+    data: Load,
     row: TrialRow | None,
     done: list[str],
 ) -> None:

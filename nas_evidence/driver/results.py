@@ -55,9 +55,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
 class KeptModels:
     """The weights in `models/`: all of a small study, the best few of a large one.
 
-    A large study keeps those of the trials that represent the best architectures (see
-    `best.py`), hence always the winner's. With several objectives it also keeps those of all
-    architectures on the Pareto front of the means.
+    A large study keeps those of the trials that represent the best architectures (see `best.py`)
+    and all that race or may race, hence always the winner's. With several objectives it also
+    keeps those of all architectures on the Pareto front of the means.
     """
 
     def __init__(self, folder: Path, study: StudySpec, done: Mapping[int, TrialRow]) -> None:
@@ -109,7 +109,9 @@ class KeptModels:
 
     def _wanted(self) -> set[int]:
         front = (self._standings.of(key) for key in self._front)
-        best = (*self._standings.first(KEEP_BEST_MODELS), *front)
+        # Those that raced come first, then the next finalists: any of them may win.
+        in_race = self._standings.n_raced + self._study.n_finalists
+        best = (*self._standings.first(max(KEEP_BEST_MODELS, in_race)), *front)
         return {standing.trial_id for standing in best}
 
     def _limit(self, n_done: int) -> None:

@@ -4,24 +4,29 @@ import contextlib
 import re
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from nas_evidence.codec import StudyError
+from nas_evidence.data import ArrayData
+from nas_evidence.data.content import ChangedDataError
+from nas_evidence.data.digest import data_digest
 from nas_evidence.domains import masked
 from nas_evidence.driver.reconcile import difference, known_proposals
 from nas_evidence.exporting.sums import wrong_sums
 from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.sealing import DamagedError, read_tensors
 from nas_evidence.spec import StudySpec
-from nas_evidence.storage.conditions import check_conditions
+from nas_evidence.storage.conditions import check_conditions, data_of_trials
 from nas_evidence.storage.database import database_of, sqlite_damage
 from nas_evidence.storage.journal import broken_lines
 from nas_evidence.storage.study_folder import read_study
 from nas_evidence.store import Stock, take_stock
 from nas_evidence.training.checkpoint import read_checkpoint
 
+#: Loads the data of a study.
+Load = Callable[[StudySpec], ArrayData]
 _HOME, _ATTEMPT = re.compile(r"\d{6,}"), re.compile(r"attempt-\d+")
 
 
@@ -60,9 +65,44 @@ def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.place)
 
 
-def not_checked(folder: Path, *, with_checkpoints: bool = True) -> list[str]:
-    """Return what `verify` leaves unchecked in a study folder, each with who checks it."""
-    left = ["the data set (resume compares it with the hash of what the trials were trained on)"]
+def check_data(folder: Path, load: Load) -> tuple[list[Finding], str]:
+    """Compare the data set with what the trials were trained on.
+
+    Args:
+        folder: A study folder.
+        load: Loads the data of a study; raises `ValueError` if they are not at hand.
+
+    Returns:
+        What is wrong, and why nothing was compared ("" if it was).
+    """
+    try:
+        study = read_study(folder)
+    except StudyError:
+        return [], "study.toml does not say which"
+    place, recorded = f"data set '{study.dataset.name}'", data_of_trials(folder)
+    if not recorded:
+        return [], "no trial has recorded a hash of it"
+    try:
+        now = data_digest(load(study))
+    except ChangedDataError as error:
+        return [Finding(place, str(error))], ""
+    except ValueError as error:
+        return [], f"it is not at hand: {str(error).removesuffix('.')}"
+    if now == recorded:
+        return [], ""
+    problem = f"not what the trials were trained on (the hash was {recorded}, now {now})"
+    return [Finding(place, problem)], ""
+
+
+def not_checked(folder: Path, *, with_checkpoints: bool = True, data: str = "") -> list[str]:
+    """Return what was left unchecked of a study folder, each with the reason or who checks it.
+
+    Args:
+        folder: A study folder.
+        with_checkpoints: As given to `verify`.
+        data: Why the data set was not compared, as returned by `check_data`.
+    """
+    left = [f"the data set ({data})"] if data else []
     if not with_checkpoints:
         left.append("the checkpoints in the store (a trial checks its own when it resumes)")
     with contextlib.suppress(ValueError):  # a torn study file is a finding

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nas_evidence.estimates import EvidenceEstimate, Term
 from nas_evidence.evidence.laplace import checked_precision
@@ -56,7 +57,11 @@ def flat_log_likelihood(
     def log_likelihood(flat: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         parts = zip(names, torch.split(flat, list(sizes)), shapes, strict=True)
         parameters = {name: part.view(shape) for name, part, shape in parts}
-        return likelihood.log_likelihood(functional_call(network, parameters, (inputs,)), targets)
+        with sdpa_kernel(
+            SDPBackend.MATH
+        ):  # attention that can be batched, and differentiated twice
+            outputs = functional_call(network, parameters, (inputs,))
+        return likelihood.log_likelihood(outputs, targets)
 
     return log_likelihood, x, y
 

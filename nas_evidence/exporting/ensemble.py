@@ -13,8 +13,9 @@ p_k,−i is of a network of architecture k trained on the half of the data witho
 float32 up to 4 MB; where there are none, the halves are trained again. Their outputs are divided
 by their likeliest scale, as in `two_fold`; the members predict with their posteriors instead.
 
-The gain is cross-fitted (`maths/stacking.py`) and is that of networks trained on half of the data.
-The K networks were chosen on all data, the same ones for the ensemble and for its best member.
+The gain is of weights fitted to other data, over the member that is best on all of them
+(`maths/stacking.py`), for networks trained on half of the data. The K networks were chosen on all
+data, the same ones for the ensemble and for its best member.
 """
 
 import json
@@ -56,7 +57,7 @@ class EnsembleReport:
     trial_ids  of the members, in the order of the ranking
     weights    of the members, sum 1
     left_out   trials among the best K whose weight is below `LEAST_WEIGHT`
-    gain       over the best member, cross-fitted, nats per datum, and its standard error
+    gain       over the best member, with cross-fitted weights, nats per datum; its standard error
     n          data that the gain was measured on
     refitted   members whose halves were trained again, because their predictions were not stored
     """
@@ -216,7 +217,7 @@ def _described(
         "chosen": list(chosen),
         "members": members,
         "stacking": "convex weights that maximise the mean log predictive density of data that "
-        "the predicting network had not seen (two_fold); the gain is cross-fitted",
+        "the predicting network had not seen (two_fold); for the gain they are cross-fitted",
         "n_data": found.n,
         "best_member": chosen[found.best],
         "best_member_per_datum": found.single,

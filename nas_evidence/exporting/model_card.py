@@ -201,8 +201,8 @@ Each has a card of its own in its folder.
 ## What it gains
 {described["gain_per_datum"]:.4f} ± {described["gain_standard_error"]:.4f} nats per datum (standard
 error) over the best member alone, trial {described["best_member"]}, on {described["n_data"]} data.
-Cross-fitted: weights and best member are chosen without the data on which they are compared.
-Measured on networks trained on half of the data.
+The weights are fitted without the data on which they are compared (cross-fitting), the best member
+is that of all of them. Measured on networks trained on half of the data.
 
 ## Limits
 {limits(arrays)}

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.exporting.winner import Winner
-from nas_evidence.maths.calibration import classification_measures, regression_measures
+from nas_evidence.maths.calibration import (
+    Reliability,
+    classification_measures,
+    interval_reliability,
+    regression_measures,
+    reliability,
+)
 from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.stacking import Floats
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD
@@ -56,15 +62,35 @@ def unseen_measures(winner: Winner, data: TensorData) -> Mapping[str, float] | N
     See `maths/calibration.py`; of real targets those that do not depend on their unit. `n_data` is
     the number of data predicted. Networks predict by their modes, without a posterior.
     """
+    found = _unseen(winner, data)
+    if found is None:
+        return None
+    predicted, y = found
+    count = {"n_data": len(y)}
+    if isinstance(predicted, Normals):
+        measures = regression_measures(predicted, y)
+        return count | {k: v for k, v in measures.items() if k.startswith("coverage_")}
+    return count | classification_measures(predicted, y)
+
+
+def unseen_reliability(winner: Winner, data: TensorData) -> Reliability | None:
+    """Return accuracy by confidence, or coverage by probability, on the same predictions."""
+    found = _unseen(winner, data)
+    if found is None:
+        return None
+    predicted, y = found
+    if isinstance(predicted, Normals):
+        return interval_reliability(predicted, y)
+    return reliability(predicted, y)
+
+
+def _unseen(winner: Winner, data: TensorData) -> tuple[Floats | Normals, np.ndarray] | None:
+    """Return probabilities or densities of the data predicted, and their targets."""
     table = stored_unseen(winner, len(data.x_train))
     if table is None or not (known := table[:, -1] > 0).any():
         return None
     outputs, spread = table[known, :-1].double(), table[known, -1:].double()
     y = data.y_train[known].numpy()
-    count = {"n_data": int(known.sum())}
     if winner.assignment.plan.likelihood == "categorical":
-        probabilities = (outputs / spread).softmax(1).numpy()
-        return count | classification_measures(probabilities, y)
-    normals = Normals.single(outputs.numpy(), spread.numpy())
-    found = regression_measures(normals, y.astype(np.float64))
-    return count | {name: v for name, v in found.items() if name.startswith("coverage_")}
+        return (outputs / spread).softmax(1).numpy(), y
+    return Normals.single(outputs.numpy(), spread.numpy()), y.astype(np.float64)

@@ -200,8 +200,9 @@ def _log_prior(grid: _Grid) -> Floats:
 def _log_given_s(grid: _Grid) -> Floats:
     """Return the log probability of each value of s_f given each of s [S, S]."""
     away = (np.log(grid.s) - np.log(grid.s)[:, None]) / FAMILY_SPREAD
-    log: Floats = -0.5 * away**2
-    return log - logsumexp(log, axis=1, keepdims=True)
+    log = -0.5 * away**2
+    normalised: Floats = log - logsumexp(log, axis=1, keepdims=True)
+    return normalised
 
 
 def _log_likelihood(

@@ -40,8 +40,15 @@ def compare_studies(folders: Sequence[Path], to: Path) -> Compared:
     names = _names(studies, folders)
     rows = [_row(*one) for one in zip(names, studies, judgements, strict=True)]
     notes = _notes(studies)
+    if same_power := _power_note(names, studies):
+        # An integral of a power of the likelihood is no evidence: values at different powers are
+        # of different quantities.
+        notes.append(same_power)
+        for row in rows:
+            row[HEADER.index("value")] = MISSING
     figures = {}
-    if lines := [line for line in map(_best_so_far, names, studies) if line is not None]:
+    lines = [line for line in map(_best_so_far, names, studies) if line is not None]
+    if lines and not same_power:
         panels = [("best score so far", lines)]
         figures["progress"] = interactive.training_figure(panels)
         figures["progress"]["layout"]["xaxis"]["title"] = {"text": "finished trials"}
@@ -105,6 +112,16 @@ def _notes(studies: Sequence[Study]) -> list[str]:
     if len({study.spec.objective for study in studies}) > 1:
         notes.append("They are ranked by different scores: compare the test columns only.")
     return notes
+
+
+def _power_note(names: Sequence[str], studies: Sequence[Study]) -> str:
+    """Refuse to compare scores at different powers of the likelihood; "" if all are the same."""
+    powers = [study.spec.plan.likelihood_power for study in studies]
+    if len(set(powers)) == 1:
+        return ""
+    pairs = zip(names, powers, strict=True)
+    each = ", ".join(f"{power:g} ({name})" for name, power in pairs)
+    return f"Their scores are not compared: `likelihood_power` is {each}."
 
 
 def _best_so_far(name: str, study: Study) -> Line | None:

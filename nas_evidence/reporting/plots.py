@@ -37,7 +37,7 @@ def plot_ranking(study: Study) -> Any:
     return figure
 
 
-def plot_training(study: Study) -> Any:
+def plot_curves(study: Study) -> Any:
     """Return a figure of the training loss by epoch, one line per complete trial."""
     from matplotlib.figure import Figure
 
@@ -58,6 +58,22 @@ def plot_training(study: Study) -> Any:
     if best is not None:
         axes.legend()
     return figure
+
+
+def plot_importance(study: Study) -> Any:
+    """Return a figure of how much each parameter decides, as in the report.
+
+    Raises:
+        ValueError: while too few architectures are ranked to tell.
+    """
+    from nas_evidence.reporting.figure_data import importance_bars
+    from nas_evidence.reporting.importance import importance_sentence, importances
+    from nas_evidence.reporting.static import importance_figure
+
+    found = importances(study)
+    if not found:
+        raise ValueError(importance_sentence(found))
+    return importance_figure(importance_bars(found))
 
 
 def plot_reliability(found: Reliability, *, labels: bool) -> Any:

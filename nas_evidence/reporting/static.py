@@ -143,13 +143,18 @@ def save_pairs(path: Path, pairs: Sequence[tuple[float, float]]) -> None:
 
 def save_importance(path: Path, bars: Sequence[Bar]) -> None:
     """Draw how much each parameter decides, those beyond chance in colour."""
+    _save(importance_figure(bars), path)
+
+
+def importance_figure(bars: Sequence[Bar]) -> Figure:
+    """Return that figure."""
     figure = Figure(figsize=(6, 1.2 + 0.35 * len(bars)), layout="constrained")
     axes = figure.add_subplot(xlabel="difference of the best from all (divergence)")
     shades = [colour(0) if bar.sure else "#b5bcc8" for bar in bars]
     axes.barh(range(len(bars)), [bar.length for bar in bars], color=shades)
     axes.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars])
     axes.invert_yaxis()
-    _save(figure, path)
+    return figure
 
 
 def save_epochs(path: Path, lines: Sequence[ScoreLine], *, target: str, unit: str) -> None:

@@ -24,6 +24,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -125,20 +126,20 @@ def _one_member(
     of: _Ensemble, x: Tensor, y: Tensor, ends: list[int], generator: torch.Generator
 ) -> tuple[Tensor, float]:
     """Return log p(C_m | θ^m) of each chunk [M] in nats, and the largest slope."""
-    like = {"dtype": torch.float64, "device": y.device, "generator": generator}
     scale = of.precision.rsqrt()
-    anchor = torch.randn(len(scale), **like) * scale
-    weights = None
+    anchor = _normal(scale.shape, y.device, generator) * scale
+    weights = torch.ones(len(y), dtype=torch.float64, device=y.device)
     learned = y
     if isinstance(of.likelihood, Gaussian):
-        learned = y + of.likelihood.noise_std * torch.randn(y.shape, **like)
+        learned = y + of.likelihood.noise_std * _normal(y.shape, y.device, generator)
     else:
-        weights = -torch.log1p(-torch.rand(len(y), **like))
+        draws = torch.rand(len(y), dtype=torch.float64, device=y.device, generator=generator)
+        weights = -torch.log1p(-draws)
     moved = torch.zeros_like(anchor).requires_grad_()  # (θ − θ_j) √D
 
     def loss(end: int) -> Tensor:
         theta = anchor + moved * scale
-        if weights is None:
+        if isinstance(of.likelihood, Gaussian):
             gained = of.density(theta, x[:end], learned[:end])
         else:
             each = vmap(lambda a, b: of.density(theta, a[None], b[None]))(x[:end], y[:end])
@@ -150,9 +151,13 @@ def _one_member(
         with torch.no_grad():
             values.append(of.density(anchor + moved * scale, x[start:end], y[start:end]))
         if end < len(y):
-            slopes.append(_descend(moved, lambda end=end: loss(end), of.plan.n_iterations))
+            slopes.append(_descend(moved, partial(loss, end), of.plan.n_iterations))
         start = end
     return torch.stack(values), max(slopes)
+
+
+def _normal(shape: torch.Size, device: torch.device, generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, device=device, generator=generator)
 
 
 def _descend(moved: Tensor, loss: Callable[[], Tensor], n_iterations: int) -> float:

@@ -92,6 +92,12 @@ def study_of_trials(folder: Path) -> StudySpec | None:
     return known[-1][0] if known else None
 
 
+def data_of_trials(folder: Path) -> str:
+    """Return the hash of the data that trials of a folder were trained on, "" if not recorded."""
+    known = [found[1] for path in _files(folder) if (found := _read(path)) is not None]
+    return next((data for data in reversed(known) if data), "")
+
+
 def _files(folder: Path) -> list[Path]:
     found = (folder / "logs").glob("conditions-*.toml")
     return sorted(found, key=lambda path: path.stat().st_mtime_ns)

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihood import Likelihood
+from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.spec import OnlinePlan, TrainingPlan, derive_seed
 from nas_evidence.training.loop import Training, likelihood_of
@@ -58,11 +59,8 @@ class OnlineLaplace:
     @property
     def prior_precision(self) -> dict[str, float]:
         """Return δ of each parameter tensor by name; with "parameter" groups its mean."""
-        state = self._state
-        named = {name: p.numel() for name, p in state.model.named_parameters()}
-        if len(state.prior_precision) == len(named):
-            return dict(zip(named, state.prior_precision.tolist(), strict=True))
-        parts = state.prior_precision.split(list(named.values()))
+        named = {name: p.numel() for name, p in self._state.model.named_parameters()}
+        parts = Precisions(self._state.prior_precision, list(named.values())).by_tensor()
         return {name: float(part.mean()) for name, part in zip(named, parts, strict=True)}
 
     @property
@@ -150,7 +148,8 @@ class OnlineLaplace:
 
     @property
     def _kind(self) -> str:
-        return self._planned.plan.online.curvature
+        kind: str = self._planned.plan.online.curvature
+        return kind
 
     @property
     def _likelihood(self) -> Likelihood:
@@ -161,12 +160,9 @@ class OnlineLaplace:
         state, plan = self._state, self._planned.plan
         spread = state.noise_std if self._gaussian else state.temperature
         per_datum = spread**2 / (plan.likelihood_power * len(self._data.x_train))
-        values = state.prior_precision * per_datum
         parameters = list(state.model.parameters())
-        if len(values) != len(parameters):
-            decays = [*values.split([p.numel() for p in parameters])]
-        else:
-            decays = [*values.unbind()]
+        sizes = [p.numel() for p in parameters]
+        decays = Precisions(state.prior_precision * per_datum, sizes).by_tensor()
         rate_of = {
             id(p): float(group["lr"]) for group in optimiser.param_groups for p in group["params"]
         }
@@ -311,7 +307,8 @@ def _tensors(data: Any) -> tuple[Tensor, Tensor]:
     if isinstance(dataset, tuple | list):
         pair = tuple(dataset)
     else:
-        pair = tuple(default_collate([dataset[i] for i in range(len(dataset))]))
+        rows: Any = dataset
+        pair = tuple(default_collate([rows[i] for i in range(len(rows))]))
     if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
         raise ValueError(
             f"`data` must hold pairs (input, target) of tensors, but holds {len(pair)} parts: "

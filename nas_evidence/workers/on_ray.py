@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from nas_evidence.workers.own_cluster import (
     clear_leftovers,
     forget_session,
     note_session,
+    starting,
     watch,
 )
 from nas_evidence.workers.packing import SHARES, Node, Slot, share_for
@@ -125,18 +126,22 @@ class RayExecutor:
         self._addresses: dict[str, str] = {}
         called = partial(_called, self._addresses)
         self._pool = Pool(self, resources, self._share_of, share, nodes=(), called=called)
-        try:
-            self._connect(address, namespace)
-            self._check_capacity(patience=PATIENCE - 5.0 if address else 0.0)
-            if address or len(self._pool.nodes) > 1:
-                self._check_store()
-            self._box = [ray.put(arrays)]
-            # Without a configured share, workers are started when the first trial arrives.
-            while self._pool.share is not None and not any(w.ready_at for w in self._pool.workers):
-                self.poll(timeout=1.0)
-        except BaseException:  # on Ctrl-C too: leave no cluster behind
-            self.close()
-            raise
+        with nullcontext() if address else starting():
+            try:
+                self._start(arrays, address, namespace)
+            except BaseException:  # on Ctrl-C too: leave no cluster behind
+                self.close()
+                raise
+
+    def _start(self, arrays: ArrayData, address: str | None, namespace: str | None) -> None:
+        self._connect(address, namespace)
+        self._check_capacity(patience=PATIENCE - 5.0 if address else 0.0)
+        if address or len(self._pool.nodes) > 1:
+            self._check_store()
+        self._box = [ray.put(arrays)]
+        # Without a configured share, workers are started when the first trial arrives.
+        while self._pool.share is not None and not any(w.ready_at for w in self._pool.workers):
+            self.poll(timeout=1.0)
 
     @property
     def free(self) -> int:

@@ -13,8 +13,9 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from nas_evidence.files import write_whole
@@ -29,6 +30,43 @@ class ClusterLostError(RuntimeError):
     """The cluster of this machine is gone; everything that was stored is safe."""
 
 
+_STARTING, _ENDING = threading.Event(), threading.Event()
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Mark the time in which this process starts a cluster, and no trial runs yet."""
+    _STARTING.set()
+    try:
+        yield
+    finally:
+        _STARTING.clear()
+
+
+def is_starting() -> bool:
+    """Return whether this process is starting a cluster, and no trial runs yet."""
+    return _STARTING.is_set()
+
+
+def end_what_starts() -> None:
+    """End all processes below this one, at once, and remove their session folder.
+
+    Ray's own start and shutdown cannot be interrupted and take up to a quarter of a minute. Call
+    it from another thread, and end this process next: Ray would, when it misses its raylet.
+    """
+    _ENDING.set()
+    for _ in range(5):  # what was started while the first ones were ended
+        if not (there := _descendants(os.getpid())):
+            break
+        for pid in map(int, there):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+    place = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    for session in (Path(place) / "ray").glob(f"session_*_{os.getpid()}"):
+        _remove(session)
+
+
 def watch(
     is_alive: Callable[[], bool], on_lost: Callable[[], None], *, every: float = WATCH_EVERY
 ) -> Callable[[], None]:
@@ -38,7 +76,8 @@ def watch(
     def look() -> None:
         while not over.wait(every):
             if not is_alive():
-                on_lost()
+                if not _ENDING.is_set():
+                    on_lost()
                 return
 
     threading.Thread(target=look, daemon=True, name="watch-cluster").start()

@@ -9,9 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from fakes import record_of
 
 import nas_evidence
+from nas_evidence.api.progress import Block
 from nas_evidence.exporting import Predictor
+from nas_evidence.record import TrialStatus
+from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 
 QUICK = {
     "plan.epochs": 2,
@@ -104,7 +108,7 @@ def test_a_study_is_loaded_and_resumed(classified: nas_evidence.Study) -> None:
     assert len(more.trials) == 3
     assert "3 of 3 trials" in repr(more)
     assert more.report().is_file()
-    for figure in (more.plot_ranking(), more.plot_training()):
+    for figure in (more.plot_ranking(), more.plot_curves()):
         assert figure.axes
 
 
@@ -185,3 +189,47 @@ def test_estimators_work_in_a_pipeline() -> None:
     mean, std = regressor.predict(x, return_std=True)
     assert mean.shape == std.shape == (40,)
     assert (std > 0).all()
+
+
+def test_calibration_is_drawn_of_labelled_data(classified: nas_evidence.Study) -> None:
+    axes = classified.plot_calibration(table(30)).axes[0]
+    found = classified.predict(table(30)).reliability(table(30)["pet"])
+    drawn = axes.lines[1].get_xydata()
+    np.testing.assert_allclose(drawn, np.stack([found.confidence, found.accuracy], 1))
+    assert f"{found.error:.3f}, n = 30" in axes.get_title()
+    with pytest.raises(ValueError, match="has no target column"):
+        classified.plot_calibration(table(30).drop(columns="pet"))
+    with pytest.raises(ValueError, match="search with the score two_fold"):
+        classified.plot_calibration()  # this study has no folds
+    with pytest.raises(ValueError, match="Which parameters matter is unknown"):
+        classified.plot_importance()
+
+
+def test_a_notebook_shows_one_block_with_what_is_done_and_the_best() -> None:
+    shown: list[str] = []
+    families = {"mlp": {"width": {"low": 4, "high": 64}}}
+    spec = StudySpec.model_validate(
+        {"name": "a<b", "n_trials": 3, "dataset": {"name": "digits"}, "family": families,
+         "objective": "kfac_ggn", "estimators": ["kfac_ggn"]}
+    )  # fmt: skip
+    block = Block(spec, 1, shown.append)
+    assert "a&lt;b: 1 of 3 trials" in shown[0]
+    for trial_id, status in ((1, TrialStatus.DIVERGED), (2, TrialStatus.COMPLETE)):
+        block.ended(
+            record_of(
+                Assignment(
+                    trial_id=trial_id,
+                    attempt=1,
+                    replicate=0,
+                    architecture=ArchitectureSpec(family="mlp", values={"width": 7 + trial_id}),
+                    dataset=spec.dataset,
+                    plan=spec.plan,
+                    estimators=("kfac_ggn",),
+                    seed=0,
+                ),
+                status,
+            )
+        )
+    assert "2 of 3 trials · less than a minute left · last mlp(width=8) diverged" in shown[1]
+    assert "best" not in shown[1]
+    assert "3 of 3 trials · best mlp(width=9), kfac_ggn -0.5" in shown[2]

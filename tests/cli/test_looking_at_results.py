@@ -143,3 +143,12 @@ def test_studies_side_by_side_say_what_cannot_be_compared(tmp_path: Path) -> Non
     assert "synthetic" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="2 to 10 studies, but got 1"):
         compare_studies([one], tmp_path / "out")
+
+
+def test_scores_at_different_powers_of_the_likelihood_are_not_compared(tmp_path: Path) -> None:
+    one = folder(tmp_path / "a", [record(1, 1)])
+    two = folder(tmp_path / "b", [record(1, 3)], name="tempered", plan={"likelihood_power": 5})
+    found = compare_studies([one, two], tmp_path / "out")
+    assert [row[2] for row in found.rows] == ["–", "–"]
+    refused = "Their scores are not compared: `likelihood_power` is 1 (synthetic), 5 (tempered)."
+    assert refused in found.notes

@@ -12,15 +12,19 @@ import torch
 from cases import Case
 from dense_blocks import matrices, run
 from torch import Tensor, nn
+from torch.func import grad, jacrev
 from torch.nn import functional
 from torch.testing import assert_close
 
 from nas_evidence import estimate_evidence
-from nas_evidence.curvature import curvature_pass, trace_ratios
+from nas_evidence.curvature import curvature_pass, trace_ratios, vmapped
 from nas_evidence.curvature.capture import layers_of, undisturbed
+from nas_evidence.curvature.gradient import log_likelihood_gradient
 from nas_evidence.curvature.layers import AutogradLayer, WholeModel
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.curvature.sweep import Sweep
+from nas_evidence.evidence.jacobian import jacobian
+from nas_evidence.evidence.network_density import flat_log_likelihood, network_density
 
 EXACT = ("diag_ef", "diag_ggn", "kfac_ggn", "kfac_ef", "ekfac_ggn")
 
@@ -375,6 +379,17 @@ def test_a_linear_layer_on_sequences_expands_unless_told_to_reduce() -> None:
     assert trace_ratios(passes[1], run("diag_ggn", c))["line.weight"] == pytest.approx(1)
 
 
+@pytest.mark.parametrize("name", ["cross", "no rule", "branching"])
+def test_a_few_data_at_a_time_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    c = cross() if name == "cross" else model_case(name)
+    whole = run("diag_ef", c).curvature.trace(), jacobian(c.model, c.x)
+    monkeypatch.setattr(vmapped, "_ELEMENTS", 2 * sum(p.numel() for p in c.model.parameters()))
+    parts = run("diag_ef", c).curvature.trace(), jacobian(c.model, c.x)
+    assert_close(parts[0], whole[0])
+    assert_close(parts[1].rows(), whole[1].rows())
+    assert_close(whole[1].rows(), reference.jacobian(c.model, c.x).flatten(0, 1))
+
+
 def test_products_go_through_attention_twice() -> None:
     c = model_case("attention")
     theta = torch.cat([p.detach().flatten() for p in c.model.parameters()])
@@ -382,6 +397,19 @@ def test_products_go_through_attention_twice() -> None:
     vector = torch.randn_like(theta)
     expected = reference.full_ggn(c.model, c.x, None) @ vector
     assert_close(joint.gauss_newton(theta)(vector), expected, rtol=1e-8, atol=1e-9)
+
+
+def test_densities_of_networks_with_attention_have_gradients_and_hessians() -> None:
+    c = model_case("attention")
+    theta = torch.cat([p.detach().flatten() for p in c.model.parameters()])
+    values, gradients = network_density(c.model, c.x, c.y, c.likelihood)(theta.expand(2, -1))
+    assert_close(values, torch.full((2,), run("diag_ef", c).log_likelihood).double())
+    score = log_likelihood_gradient(c.model, c.x, c.y, c.likelihood, batch_size=3)
+    assert_close(gradients, score.expand(2, -1), rtol=1e-9, atol=1e-11)
+    log_likelihood, x, y = flat_log_likelihood(c.model, c.x[:1], c.y[:1], c.likelihood)
+    hessian = jacrev(grad(log_likelihood))(theta, x, y)
+    assert_close(hessian, hessian.mT)
+    assert float(hessian.abs().max()) > 0
 
 
 def test_what_forward_leaves_behind_is_gone_after_a_pass() -> None:
@@ -416,10 +444,16 @@ class Cross(nn.Module):
         return self.head(self.attention(x, k, k)[0].sum(1))
 
 
-def test_cross_attention_has_no_kronecker_factors_but_all_else() -> None:
+def cross() -> Case:
     torch.manual_seed(0)
-    c = Case(Cross().double().eval(), torch.randn(5, 3, 4).double(), torch.randint(0, 3, (5,)))
-    with pytest.raises(ValueError, match=r"attention\(h, h, h\).*that take any layer: diag_ef"):
+    return Case(Cross().double().eval(), torch.randn(5, 3, 4).double(), torch.randint(0, 3, (5,)))
+
+
+def test_cross_attention_has_no_kronecker_factors_but_all_else() -> None:
+    c = cross()
+    with pytest.raises(
+        ValueError, match=r"`attention` of.*attention\(h, h, h\).*that take any layer: diag_ef"
+    ):
         run("kfac_ggn", c)
     full = reference.full_ef(c.model, c.x, c.y, None)
     expected = reference.tensor_blocks(full, c.model)

@@ -1,10 +1,12 @@
 """`verify` finds what was damaged, and `repair` restores it without touching what is sound."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import safetensors.numpy
 from commands import TINY, found, hashes, write_study
 from faulty import Damage, call, flipped
 
@@ -64,7 +66,7 @@ def test_what_is_damaged_is_found_and_restored_and_the_rest_untouched(
 ) -> None:
     code, _, said = call(capsys, "verify", folder)
     assert code == 0
-    assert said.startswith("everything is as it was written.\n")
+    assert said == "everything is as it was written.\n"
     before, sound = found(folder, without=["attempt"]), hashes(folder)
     DAMAGES[place](folder)
     code, text, said = call(capsys, "verify", folder)
@@ -86,15 +88,77 @@ def test_what_is_damaged_is_found_and_restored_and_the_rest_untouched(
 
 
 def test_what_is_outside_the_folder_is_said_to_be_unchecked(folder: Path) -> None:
-    (data,) = not_checked(folder)
-    assert data.startswith("the data set")
+    assert not_checked(folder) == []
     (folder / "database.json").write_text(
         '{"url": "postgresql+psycopg://u@db.example/nas", "study_name": "tiny-1"}'
     )
     (folder / "study.db").unlink()
-    left = " ".join(not_checked(folder, with_checkpoints=False))
+    left = " ".join(not_checked(folder, with_checkpoints=False, data="gone"))
+    assert "the data set (gone)" in left
     assert "the checkpoints in the store" in left
     assert "the database on its server, postgresql+psycopg://u@db.example/nas" in left
+
+
+def test_verify_compares_the_data_where_they_are_and_says_when_they_are_not(
+    folder: Path, finished_study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = finished_study.parent / "data.npz"
+    kept = data.read_bytes()
+    try:
+        write_study(finished_study.parent, STUDY, mix_test_labels=True)
+        changed = call(capsys, "verify", folder)
+        (folder / "study.toml").write_text(  # of a version that kept no hash of the file
+            re.sub("content = .*", "", (folder / "study.toml").read_text())
+        )
+        older = call(capsys, "verify", folder)
+        data.unlink()
+        gone = call(capsys, "verify", folder)
+    finally:
+        data.write_bytes(kept)
+    assert changed[0] == 1
+    assert "data set 'npz': " in changed[1]
+    assert "is not the data that this study began with" in changed[1]
+    assert "data set 'npz': not what the trials were trained on (the hash was" in older[1]
+    assert changed[2].endswith("restore the data, or start another study with these\n")
+    assert "data set" not in gone[1]
+    assert "not checked: the data set (it is not at hand: " in gone[2]
+    assert "data.npz" in gone[2]
+
+
+@pytest.mark.slow
+def test_a_study_at_a_uri_is_repaired_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, store = write_study(tmp_path, STUDY), tmp_path / "store"
+    uri = f"file://{store}"
+    assert call(capsys, "search", path, "--out", uri, "--executor", "inline")[0] == 0
+    before = found(store, without=["attempt"])
+    weights = safetensors.numpy.load_file(store / "models/2.safetensors")
+    torn("evidence/000001-a1.parquet")(store)
+    torn("models/2.safetensors")(store)
+    part = store / "logs/events/000000.jsonl"
+    journal = part.read_bytes()
+    part.write_bytes(b'{"t": 1.0, "event": "tell"}\n' + journal)
+    code, text, said = call(capsys, "verify", uri)
+    assert code == 1
+    for place in ("evidence/000001-a1.parquet", "models/2.safetensors", "logs/events.jsonl"):
+        assert place in text
+    assert f"repair {uri}" in said
+    code, text, _ = call(capsys, "repair", uri)
+    assert code == 0
+    assert "trial 1: trained again as attempt 2" in text
+    code, text, _ = call(capsys, "verify", uri)
+    assert (code, text) == (0, "")
+    now = found(store, without=["attempt"])
+    for name, frame in before.items():
+        pd.testing.assert_frame_equal(now[name], frame, check_exact=True)
+    again = safetensors.numpy.load_file(store / "models/2.safetensors")
+    assert {name: one.tobytes() for name, one in again.items()} == {
+        name: one.tobytes() for name, one in weights.items()
+    }
+    assert part.read_bytes() == journal
+    assert (store / "damaged" / "evidence-000001-a1.parquet").is_file()
+    assert not (store / "lock").exists()
 
 
 def test_a_study_file_edited_by_hand_is_refused_by_name(

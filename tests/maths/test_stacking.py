@@ -79,6 +79,18 @@ def test_each_network_is_compared_at_its_likeliest_scale() -> None:
     assert stacked(table).scales.tolist() == [0, 2, 1]
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10**6), st.integers(20, 80), st.integers(2, 5))
+def test_the_gain_is_at_most_that_in_sample(seed: int, n: int, k: int) -> None:
+    """Also among equally good networks, where choosing one by other data chooses the worse."""
+    table = densities(seed, n, k)
+    table -= table.mean(0)
+    in_sample = mixture(table, stacking_weights(table)).mean() - table.mean(0).max()
+    found = stacked(table[None], seed=seed)
+    assert found.gain <= in_sample + 1e-9
+    assert found.single == pytest.approx(table.mean(0).max())
+
+
 def test_the_gain_among_networks_that_differ_by_chance_is_not_seen_where_it_was_fitted() -> None:
     """No weights are worth more than even ones, which have density 1 here; fitted ones seem to."""
     rng = np.random.default_rng(5)

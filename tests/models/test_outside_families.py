@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import nas_evidence
+from nas_evidence.cli.main import main
 from nas_evidence.codec import StudyError, dump_study, load_study, parse_study
 from nas_evidence.curvature.coverage import coverage, coverage_of_layers
 from nas_evidence.domains import IntRange
@@ -195,3 +196,20 @@ def test_what_is_no_family_is_one_sentence(family: Any, says: str, tmp_path: Pat
         nas_evidence.search(
             np.ones((20, 2)), np.arange(20) % 2, families=[family], out=tmp_path / "s"
         )
+
+
+def test_check_family_prints_how_each_layer_is_covered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[2] / "docs" / "examples")
+    words = "check-family tabular_resnet:TabularResNet --input 10 --outputs 1 --allow-code"
+    monkeypatch.setattr(sys, "argv", ["nas-evidence", *words.split()])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit) as end:
+        main()
+    sys.modules.pop("tabular_resnet", None)
+    said = capsys.readouterr().out
+    assert not end.value.code
+    assert "0\tLinear\t704\tyes\tfactors\tyes\t" in said
+    assert "1.norm\tLayerNorm\t128\tyes\town block\tyes\t" in said
+    assert "estimators that cover it: block_ggn, diag_ef" in said

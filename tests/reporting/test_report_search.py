@@ -27,6 +27,7 @@ from nas_evidence.record import (
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.correlations import trust
 from nas_evidence.reporting.importance import importance_sentence, importances
+from nas_evidence.reporting.plots import plot_importance
 from nas_evidence.reporting.problems import flags, problems, statuses
 from nas_evidence.reporting.pruning import pruning_report
 from nas_evidence.reporting.report import report_on
@@ -367,7 +368,8 @@ def test_what_sets_the_best_apart_is_named_and_what_does_not_is_not(tmp_path: Pa
         )
         for i in range(30)
     ]
-    found = importances(load(tmp_path, records, family={"mlp": widths}))
+    study = load(tmp_path, records, family={"mlp": widths})
+    found = importances(study)
     assert [(one.group, one.parameter, one.n, one.n_best) for one in found] == [
         ("mlp", "width", 30, 8), ("mlp", "depth", 30, 8),
     ]  # fmt: skip
@@ -379,7 +381,12 @@ def test_what_sets_the_best_apart_is_named_and_what_does_not_is_not(tmp_path: Pa
     )
     assert "depth" not in importance_sentence(found)
     assert importance_sentence(found[1:]).startswith("No parameter stands out")
-    assert importances(load(tmp_path / "few", records[:5], family={"mlp": widths})) == []
+    figure = plot_importance(study)
+    assert len(figure.axes[0].patches) == len(found)
+    few = load(tmp_path / "few", records[:5], family={"mlp": widths})
+    assert importances(few) == []
+    with pytest.raises(ValueError, match="Which parameters matter is unknown"):
+        plot_importance(few)
 
 
 @pytest.mark.slow

@@ -257,3 +257,20 @@ def test_latency_of_more_work_is_longer() -> None:
         for m in (small, large)
     ]
     assert times[1] > 5 * times[0]
+
+
+class _Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x, need_weights=False)[0].sum(1)
+
+
+def test_flops_of_attention_are_those_of_its_four_products() -> None:
+    """It returns a tuple; q, k, v and out take 4 E² T, scores and mixing 2 T² E multiply-adds."""
+    length, width = 5, 6
+    found = forward_pass(_Attention().to("meta"), (length, width))
+    assert found.flops == 2 * (4 * width**2 * length + 2 * length**2 * width)
+    assert found.largest_bytes == 4 * length * width

@@ -1,8 +1,12 @@
 """Online Laplace in a loop of one's own: the service's own numbers, closed forms, refusals."""
 
 import copy
+import math
+import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import reference
@@ -118,6 +122,44 @@ def test_the_value_is_the_laplace_evidence_taken_by_brute_force() -> None:
     assert laplace.log_evidence() == pytest.approx(expected, rel=1e-8)
 
 
+@pytest.mark.parametrize("curvature", ["diag_ggn", "kfac_ggn", "ekfac_ggn"])
+@pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
+def test_an_update_never_lowers_the_evidence(likelihood: str, curvature: str) -> None:
+    model, x, y = problem(likelihood)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
+    laplace = nas_evidence.online_laplace(
+        model, optimiser, (x, y), likelihood=likelihood, every=1, curvature=curvature
+    )
+    for _ in range(3):
+        optimiser.zero_grad()
+        laplace.loss(model(x), y).backward()
+        optimiser.step()
+        before = laplace.log_evidence()
+        assert laplace.after_epoch() >= before - 1e-7
+
+
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(5, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.words(x).sum(1))
+
+
+def test_whole_numbers_as_inputs_stay_whole_numbers() -> None:
+    x = torch.randint(0, 5, (20, 4), generator=torch.Generator().manual_seed(0))
+    model = Tokens()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    laplace = nas_evidence.online_laplace(
+        model, optimiser, (x, x[:, 0] % 2), likelihood="categorical", every=1
+    )
+    optimiser.zero_grad()
+    laplace.loss(model(x), x[:, 0] % 2).backward()
+    optimiser.step()
+    assert math.isfinite(laplace.after_epoch() or math.nan)
+
+
 def test_learned_noise_and_prior_of_a_linear_model_satisfy_mackays_equations() -> None:
     """δ = γ / ‖θ‖², s² = RSS / (N C − Σγ), γ = Σ λ / (λ + δ)  (MacKay 1992)."""
     _, x, y = problem("gaussian")
@@ -209,3 +251,19 @@ def test_it_needs_neither_ray_nor_optuna() -> None:
         "assert not {'ray', 'optuna'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_the_page_about_it_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "online-laplace.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, Any] = {}
+    with torch.random.fork_rng():
+        for block in blocks:
+            exec(block, names)
+    said = capsys.readouterr().out
+    values = [float(v) for v in re.findall(r"log evidence (-\d+) nats", said)]
+    assert len(values) == 4
+    assert values[0] < values[2]  # labels: it rises with training
+    assert 0.5 < float(re.findall(r"noise (\d\.\d+)", said)[0]) < 0.9

@@ -1,0 +1,56 @@
+"""The families in docs/examples: covered by every curvature kind, searched, scored, exported."""
+
+import functools
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import nas_evidence
+from nas_evidence.curvature.coverage import coverage, coverage_of_layers
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+#: File -> family, what to build, input shape, outputs.
+FAMILIES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], int]] = {
+    "vision_transformer": (
+        "VisionTransformer", {"patch": 4, "width": 8, "depth": 1}, (1, 8, 8), 10),
+    "tabular_resnet": ("TabularResNet", {"width": 8, "blocks": 2}, (10,), 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("example", FAMILIES)
+def test_every_kind_covers_every_layer_of_an_example(example: str) -> None:
+    name, values, shape, n_outputs = FAMILIES[example]
+    family = runpy.run_path(str(EXAMPLES / f"{example}.py"))[name]
+    torch.manual_seed(0)
+    model = family().build(values, shape, n_outputs)
+    assert [one.reason for one in coverage(model, shape, n_outputs) if not one.covered] == []
+    layers = coverage_of_layers(model, shape, n_outputs)
+    assert {one.kronecker for one in layers} == {"factors", "own block"}
+    assert sum(one.n_parameters for one in layers) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.slow
+# The predictive of an exported transformer takes the slower way through attention.
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("example", FAMILIES)
+def test_an_example_is_searched_scored_and_exported_as_it_stands(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {"plan.epochs": 2, "plan.settle": 0.0, "dataset.max_train": 120, "finalists": 0}
+    search = functools.partial(
+        nas_evidence.search, n_trials=2, settings=short, out=tmp_path / "study"
+    )
+    monkeypatch.setattr(nas_evidence, "search", search)
+    found = runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name="__main__")
+    study, (name, _, shape, _) = found["study"], FAMILIES[example]
+    assert study.spec.objective == "two_fold"
+    assert study.ranking["two_fold"].notna().all()
+    assert study.ranking["family"].str.endswith(name).any()
+    predicted = study.predict(np.zeros((3, *shape)))
+    answer = predicted.probabilities if predicted.classes else predicted.mean
+    assert np.isfinite(answer).all()
+    assert (tmp_path / "study" / "export" / "model.pt2").is_file()

@@ -1,0 +1,227 @@
+"""What the documentation shows is run: every command and every block of Python, TOML and SQL.
+
+A page is one session: its blocks run in their order in one folder and one namespace. They run as
+they stand, but shorter: few trials of few epochs on few data, in this process instead of on Ray.
+Blocks that need what is not here say so in their title, and are counted.
+"""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from blocks import ELSEWHERE, LANGUAGES, Block, blocks
+from fakes import FakeExecutor, Silent
+
+import nas_evidence
+from nas_evidence.codec import load_study
+from nas_evidence.driver.driver import Driver
+from nas_evidence.spec import StudySpec
+
+ROOT = Path(__file__).resolve().parents[1]
+GENERATED = ("reference/study-file.md",)  # its examples run in test_codec.py
+PAGES = sorted(
+    page
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    if blocks(page) and not page.as_posix().endswith(GENERATED)
+)
+RUN = [page for page in PAGES if any(not block.is_elsewhere for block in blocks(page))]
+MOST_TRIALS = 3
+SHORTER = ["plan.epochs=2", "plan.settle=0", "finalists=0", "plan.batch_size=32"]
+#: Blocks that say that they cannot run here; a new one is a decision.
+NOT_RUN = {
+    "half an hour of one core": 1,
+    "in a fresh clone": 1,
+    "on a cluster": 5,
+    "on a machine with GPUs": 2,
+    "while the study runs": 1,
+    "while the study runs, for minutes, on a cluster": 1,
+}
+
+
+# --- the blocks themselves
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_the_language_and_title_of_every_block_are_known(page: Path) -> None:
+    for block in blocks(page):
+        where = f"{page.name}:{block.line}"
+        assert block.language in LANGUAGES, where
+        assert not block.title or block.file or block.is_elsewhere, where
+        if block.language in ("", "text") and not block.is_commands:
+            assert "nas-evidence search " not in block.text.splitlines()[:1], where
+
+
+def test_no_command_hides_in_an_indented_block() -> None:
+    hidden = re.compile(r"^ {4,}(?:nas-evidence|python|pip|make) .*", re.MULTILINE)
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    found = {p.name: hidden.findall(p.read_text(encoding="utf-8")) for p in pages}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_the_blocks_that_are_not_run_are_few_and_counted() -> None:
+    found = Counter(block.title for page in PAGES for block in blocks(page) if block.is_elsewhere)
+    assert set(found) <= set(ELSEWHERE)
+    assert dict(found) == NOT_RUN
+
+
+def test_a_block_is_taken_apart(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Say `mine.py`:\n\n```python\nx = 1\n```\n\n- In a list:\n\n"
+        '  ```console title="on a cluster"\n  $ nas-evidence show a \\\n  7  # why\n  ```\n'
+    )
+    code, commands = blocks(page)
+    assert (code.language, code.file, code.text, code.line) == ("python", "mine.py", "x = 1\n", 3)
+    assert (commands.is_elsewhere, commands.line) == (True, 9)
+    assert commands.commands() == [["nas-evidence", "show", "a", "7"]]
+
+
+# --- what a page finds when it begins
+
+
+def pets(n: int, seed: int = 0) -> pd.DataFrame:
+    """A table with numbers, a category, missing values, a class and a price."""
+    generator = np.random.default_rng(seed)
+    weight = generator.normal(10, 4, n)
+    frame = pd.DataFrame({"weight": weight, "length": generator.normal(40, 9, n)})
+    frame["town"] = generator.choice(["rome", "oslo"], n)
+    frame.loc[::17, "length"] = np.nan
+    pet = np.select([weight > 12, weight > 8], ["dog", "cat"], "fish")
+    return frame.assign(price=weight**2 + generator.normal(size=n), pet=pet)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with data and a study file, as a reader has them."""
+    pets(96).drop(columns="pet").to_csv(tmp_path / "mine.csv", index=False)
+    for name, seed in (("new.csv", 1), ("other.csv", 2)):
+        pets(20, seed).drop(columns="pet").to_csv(tmp_path / name, index=False)
+    scores = {"evidence": range(9), "accuracy": [0, 2, 1, 4, 3, 6, 5, 8, 7], "family": ["a"] * 9}
+    pd.DataFrame(scores).to_csv(tmp_path / "any.csv", index=False)
+    (tmp_path / "my_study.toml").write_text(
+        'name = "mine"\n[dataset]\nname = "table"\npath = "mine.csv"\ntarget = "price"\n'
+        'task = "regression"\n[plan]\nlikelihood = "gaussian"\n'
+        '[family.mine]\nmodule = "my_nets:TabularResNet"\n'
+    )
+    (tmp_path / "search_spaces").symlink_to(ROOT / "search_spaces")
+    older = {"name": "older", "n_trials": 6, "dataset": {"name": "digits"}}
+    older |= {"family": {"mlp": {"width": {"low": 4, "high": 64}}}, "sampler": {"name": "random"}}
+    study = StudySpec.model_validate(older)
+    Driver(study, tmp_path / "runs" / "older", FakeExecutor(), Silent()).run()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def names() -> dict[str, Any]:
+    """The names that a page uses without making them."""
+    frame, new = pets(96).drop(columns="price"), pets(20, 1).drop(columns=["price", "pet"])
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(96, 12)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(int)
+    given = {"X": x[:80], "y": y[:80], "X_new": x[80:], "frame": frame, "new": new}
+    return {"__name__": "page", "nas_evidence": nas_evidence, "np": np, "pd": pd, **given}
+
+
+# --- running them
+
+
+def shorter(verb: str, words: list[str]) -> list[str]:
+    """Return the arguments of a command with fewer trials, epochs and data, in this process."""
+    words = list(words)
+    if "--trials" in words:
+        at = words.index("--trials") + 1
+        words[at] = str(min(int(words[at]), MOST_TRIALS + (verb == "resume")))
+    if verb == "search":
+        if "--trials" not in words:
+            words += ["--trials", "3"]
+        sets = [*SHORTER, "dataset.max_train=96", "dataset.max_test=50"]
+        words += [word for one in sets for word in ("--set", one)]
+    if verb in ("search", "resume"):
+        words += ["--executor", "inline"]
+    return words
+
+
+def run_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run one line of a console."""
+    if words[0] == "make":
+        assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text(encoding="utf-8"), words
+        return
+    assert words[0] == "nas-evidence", f"{words}: give the block a title of {ELSEWHERE}"
+    from nas_evidence.cli.main import main
+
+    given = shorter(words[1], words[2:])
+    monkeypatch.setattr(sys, "argv", ["nas-evidence", words[1], *given])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code, words
+
+
+def run_toml(block: Block, home: Path) -> None:
+    """Check a part of a study file, with what it needs to be a whole one."""
+    text = block.text
+    head = "" if "\nname = " in f"\n{text.partition('[')[0]}" else 'name = "mine"\n'
+    data = "" if "[dataset]" in text else '[dataset]\nname = "digits"\n'
+    family = "" if "[family." in text else "[family.linear]\n[family.mlp]\nwidth = [16, 64]\n"
+    path = home / (block.file or "part.toml")
+    path.write_text(f"{head}{text}{data}{family}", encoding="utf-8")
+    assert load_study(path).name
+
+
+def run_sql(block: Block) -> None:
+    assert duckdb.sql(block.text).fetchall()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Searches in Python of few trials and epochs."""
+    from nas_evidence.api import estimators, study
+
+    search, resume = study.search, study.resume
+    settings = {key: int(value) for key, value in (one.split("=") for one in SHORTER)}
+
+    def few(data: Any, y: Any = None, **more: Any) -> Any:
+        more["n_trials"] = min(more.get("n_trials") or 3, 3)
+        more["settings"] = {**(more.get("settings") or {}), **settings}
+        return search(data, y, **{**more, "workers": 1, "progress": False})
+
+    def one_more(folder: Any, **more: Any) -> Any:
+        more["n_trials"] = min(more.get("n_trials") or 3, 4)
+        return resume(folder, **{**more, "workers": 1, "progress": False})
+
+    for module in (study, estimators):
+        monkeypatch.setattr(module, "search", few)
+    monkeypatch.setattr(study, "resume", one_more)
+    yield
+    plt.close("all")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("page", RUN, ids=lambda p: p.stem)
+def test_what_a_page_shows_runs(page: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = names()
+    runners: dict[str, Callable[[Block], object]] = {
+        "toml": lambda block: run_toml(block, home),
+        "sql": run_sql,
+    }
+    for block in blocks(page):
+        if block.is_elsewhere:
+            continue
+        if block.is_commands:
+            for words in block.commands():
+                run_command(words, monkeypatch)
+        elif block.language == "python":
+            if block.file:
+                (home / block.file).write_text(block.text, encoding="utf-8")
+            exec(compile(block.text, f"{page.name}:{block.line}", "exec"), space)
+        elif block.language in runners:
+            runners[block.language](block)

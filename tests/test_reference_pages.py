@@ -1,0 +1,102 @@
+"""The reference pages say what the code says: columns, statuses, events, and quoted messages."""
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+from nas_evidence import table_reference
+from nas_evidence.record import TrialStatus
+from nas_evidence.reporting.correlations import COLUMNS as CORRELATIONS
+from nas_evidence.store import COLUMNS
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+MESSAGES = DOCS / "reference" / "messages.md"
+TROUBLE = DOCS / "how-to" / "troubleshooting.md"
+
+
+def test_the_page_of_columns_is_what_the_code_says() -> None:
+    page = DOCS / "reference" / "columns.md"
+    assert page.read_text(encoding="utf-8") == table_reference.page(), (
+        "run python -m nas_evidence.table_reference > docs/reference/columns.md"
+    )
+
+
+@pytest.mark.parametrize("table", list(COLUMNS))
+def test_every_column_has_a_meaning_and_every_meaning_a_column(table: str) -> None:
+    columns = {name.partition(":")[0] for name in COLUMNS[table].split()}  # type: ignore[index]
+    own = set(table_reference.MEANINGS[table])
+    assert own <= columns
+    assert columns - own <= set(table_reference.SHARED)
+    assert not own & set(table_reference.SHARED)
+
+
+def test_every_column_of_the_correlations_has_a_meaning() -> None:
+    assert set(table_reference.CORRELATION_MEANINGS) == set(CORRELATIONS)
+
+
+def spoken(node: ast.AST) -> str | None:
+    """Return a string of the code, with "…" for what is filled in; None for other nodes."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        parts = (p.value if isinstance(p, ast.Constant) else "…" for p in node.values)
+        return "".join(map(str, parts))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = spoken(node.left), spoken(node.right)
+        return None if left is right is None else (left or "…") + (right or "…")
+    return None
+
+
+@functools.cache
+def strings() -> tuple[str, ...]:
+    """Return every string of the package."""
+    files = sorted((ROOT / "nas_evidence").rglob("*.py"))
+    nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8"))))
+    return tuple({text for node in nodes if (text := spoken(node))})
+
+
+def is_said(quote: str) -> bool:
+    """Tell whether the code has a string with the words of a quote, in their order."""
+    words = [re.escape(part) for part in re.split("…+", quote) if part.strip()]
+    pattern = re.compile(".*".join(words), re.DOTALL)
+    return any(pattern.search(text) for text in strings())
+
+
+def quotes(page: Path) -> list[str]:
+    """Return the messages that a page quotes: in the first column of its tables, with a blank."""
+    rows = re.findall(r"^\| `([^`\n]+)` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [row for row in rows if " " in row]
+
+
+@pytest.mark.parametrize("page", [MESSAGES, TROUBLE], ids=lambda p: p.stem)
+def test_every_message_that_a_page_quotes_is_said_by_the_code(page: Path) -> None:
+    assert len(quotes(page)) >= 8
+    assert [quote for quote in quotes(page) if not is_said(quote)] == []
+
+
+def test_a_message_that_nobody_says_is_noticed() -> None:
+    assert is_said("… is not a study folder: it has no study.toml.")
+    assert not is_said("… is not a folder of studies: …")
+
+
+def test_every_final_status_is_explained() -> None:
+    text = MESSAGES.read_text(encoding="utf-8")
+    for status in TrialStatus:
+        assert f"| `{status}` |" in text or (not status.is_final and f"`{status}`" in text)
+
+
+def test_every_event_of_the_journal_is_explained_and_no_other() -> None:
+    written = re.compile(r"journal\.write\(\s*\"(\w+)\"")
+    sources = (path.read_text("utf-8") for path in (ROOT / "nas_evidence").rglob("*.py"))
+    found = {event for source in sources for event in written.findall(source)}
+    section = MESSAGES.read_text(encoding="utf-8").partition("## Events")[2]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == found
+
+
+def test_every_exit_code_is_explained() -> None:
+    text = MESSAGES.read_text(encoding="utf-8")
+    assert re.findall(r"^\| (\d+) \|", text, re.MULTILINE) == ["0", "1", "2", "130"]

@@ -1,0 +1,81 @@
+"""The page on tables shows what the committed results give, of every set and method."""
+
+import doctest
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "tables.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tables", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_of_the_page_are_what_the_results_give(script: ModuleType) -> None:
+    text = script.PAGE.read_text(encoding="utf-8")
+    assert text == script.written(text), "run python benchmarks/tables.py --page"
+    assert {kind for _, kind, _ in script._TABLE.findall(text)} == set(script.MEASURES)
+
+
+def test_every_set_was_measured_with_every_method_on_the_same_splits(script: ModuleType) -> None:
+    runs = json.loads(script.RESULTS.read_text(encoding="utf-8"))["runs"]
+    for name in script.CLASSES + script.REAL:
+        by_method: dict[str, set[tuple[int, int, int]]] = {}
+        for run in runs:
+            if run["data"] == name:
+                place = (run["split"], run["n_train"], run["n_test"])
+                by_method.setdefault(run["method"], set()).add(place)
+        linear = "LogisticRegression" if name in script.CLASSES else "Ridge"
+        assert set(by_method) == {"nas-evidence", "HistGradientBoosting", linear}, name
+        assert len({frozenset(places) for places in by_method.values()}) == 1, name
+        assert len(by_method["nas-evidence"]) >= 3, name
+
+
+def test_the_digits_of_a_spread_fit_its_size(script: ModuleType) -> None:
+    assert doctest.testmod(script).failed == 0
+
+
+def test_a_split_has_no_row_twice_and_keeps_the_shares_of_the_classes(script: ModuleType) -> None:
+    frame = pd.DataFrame({"x0": np.arange(4000.0), "target": ["a"] * 1000 + ["b"] * 3000})
+    train, test = script.split(frame, seed=0)
+    assert (len(train), len(test)) == (script.MOST_TRAIN, script.MOST_TEST)
+    assert not set(train["x0"]) & set(test["x0"])
+    assert (train["target"] == "a").mean() == pytest.approx(0.25)
+
+
+def test_a_measurement_goes_on_where_it_stopped(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def measured(
+        train: pd.DataFrame, test: pd.DataFrame, seed: int, n_trials: int
+    ) -> dict[str, float]:
+        calls.append(seed)
+        return {"rmse": 1.0, "nll": 2.0, "coverage": 0.9}
+
+    frame = pd.DataFrame({"x0": np.arange(50.0), "target": np.arange(50.0) / 3})
+    monkeypatch.setattr(script, "read", lambda folder, name: frame)
+    monkeypatch.setattr(script, "methods", lambda *, labels: {"Ridge": measured})
+    to = tmp_path / "tables.json"
+    script.measure(tmp_path, ["kin8nm"], 2, 4, to)
+    script.measure(tmp_path, ["kin8nm"], 3, 4, to)
+    assert calls == [0, 1, 2]
+    runs = json.loads(to.read_text(encoding="utf-8"))["runs"]
+    (row,) = script.rows("real", runs)
+    assert row[:4] == ["kin8nm", "40 / 10", "3", "Ridge"]
+    assert row[4:7] == ["1.000 ± 0.000", "2.000 ± 0.000", "0.900 ± 0.000"]
+    with pytest.raises(SystemExit, match="n_trials"):
+        script.measure(tmp_path, ["kin8nm"], 3, 8, to)
