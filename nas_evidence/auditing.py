@@ -287,21 +287,12 @@ def _sampled_rows(problem: Problem, full: float, seed: int) -> list[AuditRow]:
             mean, error = exact_ensembles(problem, _ENSEMBLES, generator)
             slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, error)
             claim = around(mean, slack, f"{STANDARD_ERRORS:g} errors of exact draws")
-        elif name == "sto_lk":
-            claim = Claim("at most the truth, in the mean", high=problem.truth + slack)
         elif name == "sgd_entropy":
             claim = _entropy_claim(problem, slack, seed)
-<<<<<<< HEAD
-=======
-        elif name == "sto_lk" and isinstance(problem.likelihood, Gaussian):
-            mean, error = exact_ensembles(problem, ENSEMBLE, generator)
-            slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, error)
-            claim = around(mean, slack, f"{STANDARD_ERRORS:g} errors of exact draws")
         elif name == "sto_lk":
             uniform = -len(problem.x) * math.log(problem.model(problem.x[:1]).shape[1])
             text = "at most the truth, in the mean; better than twice the loss of a uniform guess"
             claim = Claim(text, 2 * uniform, problem.truth + slack)
->>>>>>> n-one
         else:
             claim = around(problem.truth, slack + _QUADRATURE, f"{STANDARD_ERRORS:g} errors")
         if name == "thermodynamic" and problem.symmetries > 1:
