@@ -2,8 +2,8 @@
 
 Both networks are trained as published (F = K = 1, step 0.01, 1000 epochs; the short version: F = K
 = 5, 500 epochs), then go on to a mode ("settled"). The evidence is that of the full GGN. The
-paper's data are "modified" without saying how: here also without the inputs in a gap. Tanh and ReLU
-units, several initialisations.
+paper's data are "modified" without saying how: here also without the inputs in a gap. Tanh and
+ReLU units, several initialisations.
 """
 
 from collections.abc import Callable
