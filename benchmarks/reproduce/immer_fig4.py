@@ -39,10 +39,10 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
 
     def trained(start: float, *, learn: bool) -> Fitted:
         online = {
-            "every": 1,
+            "every": 10 if quick else 1,
             "curvature": "kfac_ggn",
             "hyper_step": "adam",
-            "hyper_steps": 1,
+            "hyper_steps": 10 if quick else 1,
             "hyper_learning_rate": 0.01 if quick is False else 0.02,
             "prior_groups": "scalar",
         }
