@@ -30,7 +30,7 @@ NEEDS = ("MNIST", "baldock")
 FULL_HOURS = 20.0
 
 INTEGRAL, INTEGRAL_ERROR = 19793.0, 13.0
-QUICK = SweepPlan(n_chains=2, n_nodes=10, n_burn_in=60, n_settle=15, n_samples=10, n_leapfrog=25)
+QUICK = SweepPlan(n_chains=2, n_nodes=8, n_burn_in=40, n_settle=12, n_samples=8, n_leapfrog=25)
 FULL = SweepPlan(
     n_chains=14, n_nodes=101, n_burn_in=1000, n_settle=100, n_samples=100, n_leapfrog=100
 )
