@@ -10,6 +10,8 @@ from pathlib import Path
 from nas_evidence.reproducing import gallery_page, listed, scripts, stored_results
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "reproduce" / "results"
+IMAGES = ROOT / "docs" / "images" / "reproduce"
 PAGE = ROOT / "docs" / "explanation" / "gallery.md"
 
 
@@ -25,13 +27,17 @@ def take_in(folder: Path) -> None:
         path = folder / f"{name}.json"
         if not path.is_file():
             continue
-        shutil.copy(path, ROOT / "benchmarks" / "reproduce" / "results")
+        if folder.resolve() != RESULTS:
+            shutil.copy(path, RESULTS)
         figure = path.with_suffix(".png")
         if figure.is_file():
-            shutil.copy(figure, ROOT / "docs" / "images" / "reproduce")
+            shutil.copy(figure, IMAGES)
 
 
 if __name__ == "__main__":
+    take_in(RESULTS)  # figures that a script has written there belong to the images
+    for written_beside in (*RESULTS.glob("*.png"), *RESULTS.glob("*.md")):
+        written_beside.unlink()
     for argument in sys.argv[1:]:
         if Path(argument).is_dir():
             take_in(Path(argument))

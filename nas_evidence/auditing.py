@@ -17,68 +17,49 @@ in expectation; a sampled value must be within four standard errors of the truth
 show how far a correct implementation of each definition is from the evidence.
 """
 
-import contextlib
 import copy
-import ctypes
-import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
+from nas_evidence.auditing_measured import measured
 from nas_evidence.auditing_problems import (
     NOISE_STD,
     Problem,
     definition,
     early_half,
-    entropy_bound_of_linear,
-    exact_ensembles,
-    in_a_box,
     ladder_problem,
     linear_problem,
     logistic_problem,
-    of_single_data,
 )
 from nas_evidence.auditing_rows import AuditRow, Claim, around, judged
+from nas_evidence.auditing_sampled import (
+    SAMPLED,
+    STANDARD_ERRORS,
+    box_rows,
+    noise_of,
+    sampled_rows,
+)
 from nas_evidence.auditing_trials import linear_trial_rows, trial_rows
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.jacobian import jacobian
-from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
 from nas_evidence.evidence.tangent import log_evidence, tangent_of
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.registry import CURVATURES, SCORES
-from nas_evidence.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.conditional import conditional_estimate
 from nas_evidence.scores.full_ggn_slq import evidence_by_products
 from nas_evidence.scores.on_halves import NAMES as ON_HALVES
 from nas_evidence.scores.on_halves import late_given_early
-from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
-from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
-from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
-from nas_evidence.scores.thermodynamic import thermodynamic_evidence
-from nas_evidence.scores.thermodynamic_box import thermodynamic_box_evidence
 from nas_evidence.spec import derive_seed
 
-SAMPLED = (
-    "stochastic_ggn", "sgd_entropy", "thermodynamic", "thermodynamic_box", "temperature_ladder",
-    "sto_lk",
-)  # fmt: skip
-#: A sampled value must be within this many. Errors from six runs are themselves uncertain: with
-#: other seeds about one such row in a hundred would fail by chance.
-STANDARD_ERRORS = 4.0
 _ROUNDING = 1e-8  # relative
-_QUADRATURE = 0.1  # nats, of a ladder with 20 temperatures
-_LADDER = LadderPlan(n_burn_in=100, n_samples=100)
-_SWEEP = SweepPlan(n_nodes=12, n_burn_in=100, n_settle=8, n_samples=20)
-_ENSEMBLES = EnsemblePlan(n_runs=6, n_draws=2, n_chunks=4)
 _N_DRAWS = 8
 
 
@@ -131,10 +112,10 @@ def named(name: str) -> tuple[list[str], str | None]:
 
 def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
     """Return the rows of all estimators that need no training."""
-    rows = {k: _row(problem, k, partial(_laplace, problem, k, seed)) for k in CURVATURES}
+    rows = {k: measured(problem, k, partial(_laplace, problem, k, seed)) for k in CURVATURES}
     found = [judged(row, _laplace_claim(problem, rows, kind)) for kind, row in rows.items()]
     found += tangent_rows(problem, seed)
-    return found + _sampled_rows(problem, rows["full_ggn"].value, seed)
+    return found + sampled_rows(problem, rows["full_ggn"].value, seed)
 
 
 def tangent_rows(problem: Problem, seed: int) -> list[AuditRow]:
@@ -146,13 +127,13 @@ def tangent_rows(problem: Problem, seed: int) -> list[AuditRow]:
     full = definition(problem, "full_ggn")
     assert full is not None
     exact = around(full, _ROUNDING * abs(full), "closed form of full_ggn")
-    row = _row(problem, "tangent", partial(_tangent, problem, "tangent"))
+    row = measured(problem, "tangent", partial(_tangent, problem, "tangent"))
     rows = [judged(row, exact)]
     if isinstance(problem.model, nn.Linear):
-        row = _row(problem, "ntk_init", partial(_tangent, problem, "ntk_init"))
+        row = measured(problem, "ntk_init", partial(_tangent, problem, "ntk_init"))
         rows.append(judged(row, exact))
     generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, "full_ggn_slq"))
-    row = _row(problem, "full_ggn_slq", partial(_by_products, problem, generator))
+    row = measured(problem, "full_ggn_slq", partial(_by_products, problem, generator))
     slack = STANDARD_ERRORS * (row.spread or 0.0) + _ROUNDING * abs(full)
     claim = around(full, slack, f"{STANDARD_ERRORS:g} errors of full_ggn")
     return [*rows, judged(row, claim)]
@@ -185,7 +166,7 @@ def half_rows(problem: Problem) -> list[AuditRow]:
     slack = _ROUNDING * (abs(problem.truth) + abs(half.truth))
     claim = around(late.truth, slack, "closed form")
     return [
-        judged(_row(late, name, partial(_late_given_early, problem, half, name)), claim)
+        judged(measured(late, name, partial(_late_given_early, problem, half, name)), claim)
         for name in ON_HALVES
     ]
 
@@ -210,7 +191,7 @@ def conditional_rows(problem: Problem, seed: int) -> list[AuditRow]:
         if score.taken != "before" or score.curvature is None:
             continue
         kind = score.curvature
-        row = _row(late, name, partial(_difference, problem, half, name, seed))
+        row = measured(late, name, partial(_difference, problem, half, name, seed))
         whole, early = definition(problem, kind), definition(half, kind)
         claim = Claim()
         if score.approximates is not None:
@@ -248,170 +229,18 @@ def _laplace_claim(problem: Problem, rows: Mapping[str, AuditRow], kind: str) ->
 
 
 def _laplace(problem: Problem, kind: str, seed: int) -> EvidenceEstimate:
-    likelihood = problem.likelihood
-    noise = likelihood.noise_std if isinstance(likelihood, Gaussian) else None
+    gaussian = isinstance(problem.likelihood, Gaussian)
     return estimate_evidence(
         problem.model,
         problem.x,
         problem.y,
-        likelihood="categorical" if noise is None else "gaussian",
+        likelihood="gaussian" if gaussian else "categorical",
         curvature=kind,
         prior_precision=problem.precision,
-        noise_std=noise,
+        noise_std=noise_of(problem) if gaussian else None,
         seed=derive_seed(seed, problem.name, kind),
         n_draws=_N_DRAWS,
     )
-
-
-def _sampled_rows(problem: Problem, full: float, seed: int) -> list[AuditRow]:
-    block = max(2, len(problem.x) // 4)
-    rows = []
-    for name, call in _sampled_calls(problem, block).items():
-        generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, name))
-        row = _row(problem, name, partial(call, generator))
-        slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, problem.truth_error)
-        if name == "stochastic_ggn":
-            low = of_single_data(problem) - _ROUNDING * abs(full)
-            text = "between blocks of one datum and full_ggn"
-            claim = Claim(text, low, full + _ROUNDING * abs(full))
-        elif name == "sto_lk" and isinstance(problem.likelihood, Gaussian):
-            mean, error = exact_ensembles(problem, _ENSEMBLES, generator)
-            slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, error)
-            claim = around(mean, slack, f"{STANDARD_ERRORS:g} errors of exact draws")
-        elif name == "sto_lk":
-            claim = Claim("at most the truth, in the mean", high=problem.truth + slack)
-        elif name == "sgd_entropy":
-            claim = _entropy_claim(problem, slack, seed)
-        else:
-            claim = around(problem.truth, slack + _QUADRATURE, f"{STANDARD_ERRORS:g} errors")
-        if name == "thermodynamic" and problem.symmetries > 1:
-            low = problem.truth - math.log(problem.symmetries) - slack - _QUADRATURE
-            claim = Claim("between one mode and all its copies", low, claim.high)
-        rows.append(judged(row, claim))
-    return rows
-
-
-def _entropy_claim(problem: Problem, slack: float, seed: int) -> Claim:
-    """Return the limits of the entropy bound: closed form, or full Hessians, and the truth."""
-    plan = _descent(problem)
-    if isinstance(problem.likelihood, Gaussian):
-        best = entropy_bound_of_linear(problem, plan)
-        return Claim(
-            "at most the truth; its expectation in closed form",
-            best - slack - _QUADRATURE, min(best + slack, problem.truth + slack),
-        )  # fmt: skip
-    generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, "whole Hessians"))
-    whole = sgd_entropy_bound(
-        problem.model, problem.x, problem.y, likelihood=problem.likelihood,
-        prior_precision=problem.precision, generator=generator,
-        plan=plan.model_copy(update={"exact": True}),
-    )  # fmt: skip
-    slack = math.hypot(slack, STANDARD_ERRORS * (whole.standard_error or 0.0))
-    entropy = next(term.value for term in whole.terms if term.term == "entropy")
-    sizes = [p.numel() for p in problem.model.parameters()]
-    each = Precisions(problem.precision, sizes).of_each_parameter()
-    lost = float(0.5 * (1 + (2 * math.pi / each).log()).sum()) - entropy
-    # −a − a² is at most a tenth below log(1 − a) for a <= 0.3, the longest step of the plan.
-    return Claim(
-        "at most the truth; a tenth of the lost entropy below full Hessians",
-        whole.value - slack - 0.1 * abs(lost), min(whole.value, problem.truth) + slack,
-    )  # fmt: skip
-
-
-def _descent(problem: Problem) -> EntropyPlan:
-    """Return a plan with steps of 0.3 divided by the largest curvature at most."""
-    phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
-    steepest = float(torch.linalg.eigvalsh(phi.mT @ phi / len(phi))[-1])
-    likelihood = problem.likelihood
-    scale = likelihood.noise_std**2 if isinstance(likelihood, Gaussian) else 1.0
-    return EntropyPlan(learning_rate=0.3 * scale / steepest, n_steps=150, n_seeds=32)
-
-
-def _sampled_calls(
-    problem: Problem, block_size: int
-) -> dict[str, Callable[[torch.Generator], EvidenceEstimate]]:
-    given: tuple[Any, ...] = (problem.model, problem.x, problem.y)
-    known: dict[str, Any] = {
-        "likelihood": problem.likelihood,
-        "prior_precision": problem.precision,
-    }
-    descent = _descent(problem)
-    # Neighbours must overlap: their number grows with that of the parameters.
-    ladder = _LADDER if problem.n_parameters < 40 else _LADDER.model_copy(update={"n_nodes": 40})
-    return {
-        "stochastic_ggn": lambda g: stochastic_lower_bound(
-            *given, block_size=block_size, generator=g, **known
-        ),
-        "sgd_entropy": lambda g: sgd_entropy_bound(*given, generator=g, plan=descent, **known),
-        "thermodynamic": lambda g: thermodynamic_evidence(
-            *given, generator=g, plan=_SWEEP, **known
-        ),
-        "temperature_ladder": lambda g: temperature_ladder_evidence(
-            *given, generator=g, plan=ladder, **known
-        ),
-        "sto_lk": lambda g: sample_then_optimise_evidence(
-            *given, generator=g, plan=_ENSEMBLES, **known
-        ),
-    }
-
-
-def _row(problem: Problem, name: str, call: Callable[[], EvidenceEstimate]) -> AuditRow:
-    """Return the row of one estimate, measured but not yet checked."""
-    with _peak_memory() as peak:
-        started = time.process_time()
-        estimate = call()
-        seconds = time.process_time() - started
-    return AuditRow(
-        problem=problem.name,
-        estimator=name,
-        n_parameters=problem.n_parameters,
-        n_data=len(problem.x),
-        value=estimate.value if estimate.valid else math.nan,
-        truth=problem.truth,
-        truth_error=problem.truth_error,
-        bias=estimate.value - problem.truth,
-        spread=estimate.standard_error,
-        seconds=seconds,
-        memory_bytes=peak[0] if peak else None,
-        holds=True,
-    )
-
-
-@contextlib.contextmanager
-def _peak_memory() -> Iterator[list[int]]:
-    """Yield a list that on exit holds the growth of the resident set in bytes, on Linux."""
-    peak: list[int] = []
-    try:
-        # Return freed memory to the system, and reset the peak.
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-        before = _status_bytes("VmRSS")
-    except (OSError, AttributeError):
-        yield peak
-        return
-    yield peak
-    peak.append(max(0, _status_bytes("VmHWM") - before))
-
-
-def _status_bytes(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
-
-
-def box_rows(problem: Problem, seed: int) -> list[AuditRow]:
-    """Return the row of the uniform prior; far from the walls the integral is Gaussian."""
-    inside = in_a_box(problem)
-    generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, "thermodynamic_box"))
-    row = _row(
-        inside,
-        "thermodynamic_box",
-        lambda: thermodynamic_box_evidence(
-            inside.model, inside.x, inside.y, likelihood=inside.likelihood, generator=generator,
-            plan=_SWEEP,
-        ),
-    )  # fmt: skip
-    slack = STANDARD_ERRORS * (row.spread or 0.0) + _QUADRATURE
-    return [judged(row, around(inside.truth, slack, f"{STANDARD_ERRORS:g} errors"))]
 
 
 def _linear(

@@ -100,8 +100,7 @@ def exact_ensembles(
 
     Members are drawn from the posteriors in closed form, in the chunks that `sto_lk` has.
     """
-    assert isinstance(problem.likelihood, Gaussian)
-    noise = problem.likelihood.noise_std
+    noise = _noise_of(problem)
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
     each = problem.precision[[0] * problem.x.shape[1] + [1]]
     ends, values = chunk_ends(len(phi), plan.n_chunks), []

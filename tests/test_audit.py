@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from nas_evidence import auditing as audit
+from nas_evidence import auditing_sampled
 from nas_evidence.auditing import AuditRow, Claim, run_audit
 from nas_evidence.auditing_problems import (
     Problem,
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def only_laplace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes seconds."""
-    monkeypatch.setattr(audit, "_sampled_calls", lambda problem, block_size: {})
+    monkeypatch.setattr(auditing_sampled, "_sampled_calls", lambda problem, block_size: {})
 
 
 def test_every_curvature_of_a_linear_model_is_its_definition(only_laplace: None) -> None:

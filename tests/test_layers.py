@@ -18,7 +18,7 @@ LAYERS = {
     "scores": 5,
     "judgement": 1, "trial": 6, "store": 6, "table_checksum": 5, "yardsticks": 6, "sealing": 1,
     "storage": 7, "reporting": 7, "exporting": 7, "auditing": 7, "auditing_problems": 7,
-    "auditing_rows": 6, "auditing_trials": 7,
+    "auditing_rows": 6, "auditing_measured": 7, "auditing_sampled": 7, "auditing_trials": 7,
     "reproducing": 7,
     "workers": 8, "proposing": 8, "table_reference": 8,
     "driver": 9,
@@ -36,7 +36,9 @@ SIDEWAYS = {
     ("spec", "retry_spec"), ("retry_spec", "domains"),
     ("estimates", "registry"), ("record", "estimates"),
     ("sampling_plan", "domains"), ("auditing", "auditing_problems"),
-    ("auditing", "auditing_trials"),
+    ("auditing", "auditing_trials"), ("auditing", "auditing_measured"),
+    ("auditing", "auditing_sampled"), ("auditing_sampled", "auditing_measured"),
+    ("auditing_sampled", "auditing_problems"), ("auditing_measured", "auditing_problems"),
 }  # fmt: skip
 SOLE_IMPORTERS = {
     "optuna": ["proposing/parzen.py", "proposing/proposer.py", "proposing/rows.py"],
@@ -52,6 +54,8 @@ SOLE_IMPORTERS = {
     "torchvision": ["data"],
     "sklearn": ["data", "yardsticks.py", "api/estimators.py"],
     "PIL": ["data/images.py"],
+    "mlflow": ["api/trackers.py"],
+    "onnxruntime": ["exporting/onnx_program.py"],
 }
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 

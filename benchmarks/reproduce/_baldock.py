@@ -152,7 +152,7 @@ def heated(
     say: Callable[[str], None],
 ) -> Tempered:
     """Return samples at all temperatures, each replica from a minimum of its own."""
-    start, energies = minimised(net, rows, plan.n_temperatures, generator, 600)
+    start, energies = minimised(net, rows, plan.n_temperatures, generator, 400)
     say(f"minima: E from {float(energies.min()):.2g} to {float(energies.max()):.2g}")
 
     def flat(w: Tensor) -> tuple[Tensor, Tensor]:

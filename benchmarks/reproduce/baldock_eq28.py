@@ -5,9 +5,9 @@
 The volumes are exact. The integral is short: Gauss-Legendre nodes and chains in both directions
 (scores/thermodynamic.py) in place of 102 nodes of 200 trajectories of 100 steps, 28 times. The
 difference of the two directions (hysteresis) is the honest error bar: a chain that lags behind its
-node errs one way on the way up and the other way on the way down. Walls reflect (maths/hmc.py): where
-10,690 pairs of walls reject, as published, chains cannot leave the neighbourhood of the minimum in
-any time that two cores have.
+node errs one way on the way up and the other way on the way down. Walls reflect
+(maths/hmc.py): where 10,690 pairs of walls reject, as published, chains cannot leave the
+neighbourhood of the minimum in any time that two cores have.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ NEEDS = ("MNIST", "baldock")
 FULL_HOURS = 20.0
 
 INTEGRAL, INTEGRAL_ERROR = 19793.0, 13.0
-QUICK = SweepPlan(n_chains=2, n_nodes=10, n_burn_in=60, n_settle=15, n_samples=10, n_leapfrog=25)
+QUICK = SweepPlan(n_chains=2, n_nodes=8, n_burn_in=40, n_settle=12, n_samples=8, n_leapfrog=25)
 FULL = SweepPlan(
     n_chains=14, n_nodes=101, n_burn_in=1000, n_settle=100, n_samples=100, n_leapfrog=100
 )

@@ -2,7 +2,7 @@
 
 Replica exchange as in Table 1, by our sampler: exact swaps of even and odd neighbours, walls that
 reflect, step sizes tuned in the burn-in only. Quick: 12 temperatures instead of 112, 50 steps per
-trajectory instead of 100, 120 trajectories after 120 of burn-in (D_500: 40 after 50), no D_5000.
+trajectory instead of 100, 64 trajectories after 64 of burn-in (D_500: 24 after 24), no D_5000.
 With so few temperatures neighbours hardly swap: each replica then samples by itself, from a
 minimum of its own.
 """
@@ -29,7 +29,7 @@ NEEDS = ("MNIST", "baldock")
 FULL_HOURS = 60.0
 
 QUICK = HeatPlan(
-    n_temperatures=12, lowest=0.01, highest=100.0, n_burn_in=120, n_samples=120, n_leapfrog=50
+    n_temperatures=12, lowest=0.01, highest=100.0, n_burn_in=64, n_samples=64, n_leapfrog=50
 )
 FULL = HeatPlan(
     n_temperatures=112, lowest=0.01, highest=100.0, n_burn_in=1000, n_samples=1000, n_leapfrog=100
@@ -39,7 +39,7 @@ FULL = HeatPlan(
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
     """Sample M(3) at all temperatures for each set, and minimise it from common first weights."""
     assert data is not None
-    plan, net, n_minima = (QUICK if quick else FULL), network(3), 20 if quick else 100
+    plan, net, n_minima = (QUICK if quick else FULL), network(3), 10 if quick else 100
     found: dict[int, Tempered] = {}
     optimised: dict[int, tuple[float, float]] = {}
     for per_class in (5, 50) if quick else (5, 50, 500):
@@ -47,9 +47,9 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         generator = torch.Generator().manual_seed(per_class)
         n = len(rows.x)
         fewer = n > 50 and quick
-        given = plan.model_copy(update={"n_burn_in": 50, "n_samples": 40}) if fewer else plan
+        given = plan.model_copy(update={"n_burn_in": 24, "n_samples": 24}) if fewer else plan
         found[n] = heated(net, rows, given, generator=generator, say=say)
-        positions, _ = minimised(net, rows, n_minima, generator, 600)
+        positions, _ = minimised(net, rows, n_minima, generator, 400)
         losses = net.mean_loss(positions, rows.x_test, rows.y_test).double()
         optimised[n] = float(losses.mean()), float(losses.std()) / n_minima**0.5
         say(f"minima of D_{n}: test loss {optimised[n][0]:.3f}")

@@ -31,7 +31,7 @@ NEEDS = ("uci",)
 FULL_HOURS = 0.1
 
 STEPS, RATE, SPREAD, THRESHOLD = 500, 0.008, 0.1, 1.0
-SCALES = (0.05, 0.1, 0.2, 0.4)  # of the first weights, for the bound to choose from
+SCALES = (0.1, 0.3)  # of the first weights, for the bound to choose from
 
 
 def rows_of(data: Path) -> dict[str, Tensor]:
@@ -67,14 +67,16 @@ class Followed:
     ) -> None:
         model = nn.Sequential(nn.Linear(13, 100), nn.Tanh(), nn.Linear(100, 1)).double()
         log_likelihood, x, y = flat_log_likelihood(model, rows["x"], rows["y"], Gaussian(1.0))
-        found: list[tuple[float, float, float]] = []
+        found: list[tuple[float, float, float, float]] = []
 
         def watch(t: int, positions: Tensor) -> None:
             residual = outputs(positions, rows["x_test"]) - rows["y_test"][:, 0]
             each = -0.5 * residual.square() - 0.5 * math.log(2 * math.pi)
             together = each.logsumexp(0) - math.log(len(each))
             rmse = residual.square().mean(1).sqrt().mean()
-            found.append((float(each.mean()), float(rmse), float(together.mean())))
+            log_prior = -0.5 * (positions / spread).square().sum(1).mean()
+            summary = each.mean(), rmse, together.mean(), log_prior
+            found.append((*(float(one) for one in summary),))
 
         self.curve: EntropyCurve = descend(
             log_likelihood,
@@ -87,14 +89,19 @@ class Followed:
                 n_seeds=n_seeds,
                 threshold=threshold,
                 stop=False,
-                n_checks=10,
+                n_checks=5,
             ),
             generator=torch.Generator().manual_seed(0),
             watch=watch,
         )
-        self.test, self.rmse, self.ensemble = (list(column) for column in zip(*found, strict=True))
+        self.test, self.rmse, self.ensemble, log_prior = (
+            list(column) for column in zip(*found, strict=True)
+        )
         self.bound = self.curve.bounds.mean(0)
         self.best = int(self.bound.argmax())
+        # The published bound has r² for r²/2 and no log prior, on the same path.
+        fit = self.curve.log_joint.mean(0) - torch.tensor(log_prior)
+        self.published = int((2 * fit + self.curve.entropy.mean(0)).argmax())
         self.value = float(self.bound[self.best])
         self.error = float(self.curve.bounds[:, self.best].std()) / n_seeds**0.5
 
@@ -107,7 +114,7 @@ class Followed:
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
     """Follow plain and entropy-friendly descents, then descents from several first scales."""
     assert data is not None
-    rows, n_seeds = rows_of(data), 16 if quick else 100
+    rows, n_seeds = rows_of(data), 8 if quick else 100
     followed = {}
     for name, threshold in (("plain", None), ("threshold 1", THRESHOLD)):
         followed[name] = Followed(rows, spread=SPREAD, threshold=threshold, n_seeds=n_seeds)
@@ -116,7 +123,9 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         say(f"{name}: bound best at {steps[one.best]}, test at {steps[one.least]}")
     scaled = {}
     for spread in SCALES:
-        scaled[spread] = Followed(rows, spread=spread, threshold=None, n_seeds=n_seeds)
+        scaled[spread] = followed["plain"] if spread == SPREAD else Followed(
+            rows, spread=spread, threshold=None, n_seeds=n_seeds
+        )  # fmt: skip
         say(f"first weights {spread}: bound {scaled[spread].value:.1f}")
     chosen = max(scaled, key=lambda spread: scaled[spread].value)
     table = []
@@ -132,7 +141,16 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         )
         table.append(
             Row(
-                f"{name}: test log likelihood per datum at these two steps, at the end",
+                f"{name}: the same with the published bound, r² for r²/2 and no log prior",
+                "a similar number",
+                f"{steps[one.published]}, {steps[one.least]}",
+                n,
+                "its likelihood counts twice and its prior not at all: no bound on an evidence",
+            )
+        )
+        table.append(
+            Row(
+                f"{name}: test log likelihood at the best bound, at its own best, at the end",
                 "",
                 f"{one.test[one.best]:.4f}, {one.test[one.least]:.4f}, {one.test[-1]:.4f}",
                 n,
@@ -168,7 +186,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
     close = all(value < 0.02 for value in lost.values())
     peaks = "; ".join(
         f"{name}: bound at {one.curve.steps[one.best]}, test likelihood at "
-        f"{one.curve.steps[one.least]}"
+        f"{one.curve.steps[one.least]}, with the published bound {one.curve.steps[one.published]}"
         for name, one in followed.items()
     )
     return Reproduction(
