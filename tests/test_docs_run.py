@@ -10,8 +10,9 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import duckdb
@@ -184,6 +185,18 @@ def run_toml(block: Block, home: Path) -> None:
     assert load_study(path).name
 
 
+def module_of(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Write a block as the file that it is, and import it for the rest of the page."""
+    path.write_text(text, encoding="utf-8")
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, path.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
 def run_sql(block: Block) -> None:
     assert duckdb.sql(block.text).fetchall()
 
@@ -231,7 +244,9 @@ def test_what_a_page_shows_runs(page: Path, home: Path, monkeypatch: pytest.Monk
                 run_command(words, monkeypatch)
         elif block.language == "python":
             if block.file:
-                (home / block.file).write_text(block.text, encoding="utf-8")
-            exec(compile(block.text, f"{page.name}:{block.line}", "exec"), space)
+                made = vars(module_of(home / block.file, block.text, monkeypatch))
+                space |= {name: value for name, value in made.items() if name[:2] != "__"}
+            else:
+                exec(compile(block.text, f"{page.name}:{block.line}", "exec"), space)
         elif block.language in runners:
             runners[block.language](block)
