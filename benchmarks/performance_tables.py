@@ -160,15 +160,17 @@ def tune() -> str:
     names = {
         "ours": "this service",
         "tune_reuse_actors": "Ray Tune, actors reused",
-        "tune_fresh_actors": "Ray Tune, fresh actors",
     }
     lines = [
         [title, *(span(found[name][key], 1) for key in _TUNE), found[name]["files"]["median"]]
         for name, title in names.items()
     ]
-    return table(["24 trials, seconds", *_TUNE.values(), "files"], lines)
+    header = [f"{NO_OPS} trials, seconds", *_TUNE.values(), "files"]
+    return table(header, lines)
 
 
+#: What `service_overhead.py` runs.
+NO_OPS = 200
 _TUNE = {
     "total_wall_seconds": "with the start of Ray",
     "search_wall_seconds": "without it",
@@ -190,8 +192,9 @@ def summary() -> str:
                 "not measured again" if again is None else span(again),
                 span(peer(after or before, model, kind)), f"{limit:.2f}",
             ])  # fmt: skip
-    for found in (_of_kernels(), _of_groups(), _of_trials(), _of_study(), _of_driver()):
-        lines += found
+    parts = (_of_kernels, _of_groups, _of_trials, _of_study, _of_driver, _of_service)
+    for part in parts:
+        lines += part()
     return table(header, lines)
 
 
@@ -241,6 +244,28 @@ def _of_trials() -> list[list[object]]:
         ["a default trial / its plain training", f"{before:.2f}", f"{now:.2f}", "-", "1.00"],
         ["a default trial / plain training before", f"{before:.2f}", f"{to_old:.2f}", "-", "1.00"],
     ]
+
+
+def _of_service() -> list[list[object]]:
+    """Return trials per second that do nothing, and the seconds until one starts."""
+    found = load("service_overhead_cpu.json")
+    speeds = [
+        _inverse(found["tune"]["results"][name]["search_wall_seconds"])
+        for name in ("ours", "tune_reuse_actors")
+    ]
+    first = found["first_slice"]["results"]
+    return [
+        ["trials per second that do nothing", "12.1", speeds[0], speeds[1], "-"],
+        *(
+            [f"first report, s, {title}", "-", span(first[name]["report"], 1), "-", "-"]
+            for name, title in {"inline": "one process", "ray": "Ray"}.items()
+        ),
+    ]
+
+
+def _inverse(seconds: Mapping[str, float]) -> str:
+    fast, middle, slow = (NO_OPS / seconds[key] for key in ("min", "median", "max"))
+    return span({"median": middle, "min": slow, "max": fast}, 1)
 
 
 def _of_driver() -> list[list[object]]:

@@ -9,7 +9,7 @@ resume       a fresh process on that folder, 8 trials under way: until the first
 slices       slices a second of workers that do nothing, through Ray and the whole driver; the
              driver's journal is on disk, workers import no torch
 first_slice  from the start of `nas-evidence search` to the first report and the first slice
-tune         24 trials of three reports that do nothing, 2 workers, the same TPE and an SQLite
+tune         200 trials of three reports that do nothing, 2 workers, the same TPE and an SQLite
              database: our driver, and Ray Tune with OptunaSearch (actors reused or not), in
              turns, each in a fresh process with a cluster of its own
 
@@ -47,6 +47,9 @@ from nas_evidence.workers.protocol import Executor, Launch
 from nas_evidence.workers.simulated import SimulatedExecutor
 
 BLOCK = 100
+
+#: Trials of `tune`; as in `performance_tables.py`.
+NO_OPS = 200
 
 
 def simulated_workers() -> Executor:
@@ -174,18 +177,18 @@ def first_slice(executor: str, folder: Path) -> dict[str, float]:
 
 
 def ours(folder: Path) -> dict[str, float]:
-    """Return seconds of 24 no-op trials through our driver; the cluster's start beside them."""
+    """Return seconds of 200 no-op trials through our driver; the cluster's start beside them."""
     began = clocks()
     executor = ray_workers(2, folder)
     started = clocks()
     try:
-        Driver(study(24, "tpe", workers=2), folder, executor, Stamps()).run()
+        Driver(study(NO_OPS, "tpe", workers=2), folder, executor, Stamps()).run()
         return _timed(began, started, folder)
     finally:
         executor.close()
 
 
-def tune(folder: Path, *, reuse_actors: bool) -> dict[str, float]:
+def tune(folder: Path) -> dict[str, float]:
     """Return the same through Ray Tune; its workers start within the search."""
     import optuna
     import ray
@@ -213,9 +216,9 @@ def tune(folder: Path, *, reuse_actors: bool) -> dict[str, float]:
             metric="score",
             mode="max",
             search_alg=search,
-            num_samples=24,
+            num_samples=NO_OPS,
             max_concurrent_trials=2,
-            reuse_actors=reuse_actors,
+            reuse_actors=True,
         ),
         run_config=ray_tune.RunConfig(
             storage_path=str(folder),
@@ -225,7 +228,7 @@ def tune(folder: Path, *, reuse_actors: bool) -> dict[str, float]:
             checkpoint_config=ray_tune.CheckpointConfig(checkpoint_at_end=False),
         ),
     ).fit()
-    assert len(results) == 24
+    assert len(results) == NO_OPS
     assert not results.errors
     found = _timed(began, started, folder)
     ray.shutdown()
@@ -323,16 +326,12 @@ def part_first_slice(scratch: Path, repeats: int, largest: int) -> dict[str, Any
 
 def part_tune(scratch: Path, repeats: int, largest: int) -> dict[str, Any]:
     """Measure our driver and Ray Tune in turns, each time in another order."""
-    ways: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
-        ("ours", ours, {}),
-        ("tune_reuse_actors", tune, {"reuse_actors": True}),
-        ("tune_fresh_actors", tune, {"reuse_actors": False}),
-    ]
-    found: dict[str, list[dict[str, float]]] = {name: [] for name, _, _ in ways}
+    ways: list[tuple[str, Callable[..., Any]]] = [("ours", ours), ("tune_reuse_actors", tune)]
+    found: dict[str, list[dict[str, float]]] = {name: [] for name, _ in ways}
     for turn in range(repeats):
-        for name, way, options in ways[turn % 3 :] + ways[: turn % 3]:
+        for name, way in ways[turn % 2 :] + ways[: turn % 2]:
             with tempfile.TemporaryDirectory(dir=scratch) as folder:
-                found[name].append(alone(way, Path(folder), **options))
+                found[name].append(alone(way, Path(folder)))
             print(name, found[name][-1], flush=True)
     return {
         name: {key: spread([run[key] for run in runs]) for key in runs[0]}

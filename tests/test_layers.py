@@ -54,6 +54,8 @@ SOLE_IMPORTERS = {
     "torchvision": ["data"],
     "sklearn": ["data", "yardsticks.py", "api/estimators.py"],
     "PIL": ["data/images.py"],
+    "mlflow": ["api/trackers.py"],
+    "onnxruntime": ["exporting/onnx_program.py"],
 }
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 

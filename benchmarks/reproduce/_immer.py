@@ -23,7 +23,7 @@ from nas_evidence.training.online import update_and_follow
 from nas_evidence.training.settling import begin_settling, settle_slice
 
 #: Work of settling in full-batch gradients, where it is asked for.
-SETTLING = 2000.0
+SETTLING = 500.0
 
 
 @dataclass

@@ -56,7 +56,7 @@ _BUDGET = 6 * 3600.0
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
     """Train the cheapest architectures within the budget."""
     assert data is not None
-    n_train, n_test, epochs = (1500, 3000, 15) if quick else (60_000, 10_000, 60)
+    n_train, n_test, epochs = (1000, 3000, 12) if quick else (60_000, 10_000, 60)
     chosen = (*ARCHITECTURES[:2], *ARCHITECTURES[4:6]) if quick else ARCHITECTURES
     train, test = subset(data, "FMNIST", n_train, n_test)
     started, longest, found = time.monotonic(), 0.0, []

@@ -32,18 +32,18 @@ STARTS = (1e-3, 10.0, 100.0)
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
     """Train at fixed precisions and with learned ones."""
     assert data is not None
-    epochs = 1000 if quick else 3000
+    epochs = 600 if quick else 3000
     x, y = snelson(data)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     train, test = ((x[rows], y[rows]) for rows in (order[:150], order[150:]))
 
     def trained(start: float, *, learn: bool) -> Fitted:
         online = {
-            "every": 1,
+            "every": 10 if quick else 1,
             "curvature": "kfac_ggn",
             "hyper_step": "adam",
-            "hyper_steps": 1,
-            "hyper_learning_rate": 0.01 if quick is False else 0.02,
+            "hyper_steps": 10 if quick else 1,
+            "hyper_learning_rate": 0.03 if quick else 0.01,
             "prior_groups": "scalar",
         }
         # On the grid the noise has to be learned too: a group of one precision held by its start.

@@ -69,7 +69,7 @@ def _step_seconds(
     model: torch.nn.Module, likelihood: Likelihood, x: torch.Tensor, y: torch.Tensor
 ) -> float:
     """Time one step by hand: the first optimiser of `torch.optim` imports for a second."""
-    parameters = [one for one in model.parameters() if one.requires_grad]
+    parameters: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
     started = time.perf_counter()
     loss = likelihood.nll_mean(model(x), y)
     gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)

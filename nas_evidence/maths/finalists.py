@@ -32,11 +32,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
-from nas_evidence.maths.ranking import Floats
-
+# Not from `ranking`, which imports `scipy.stats`: each driver imports this file.
+Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 N_DRAWS = 4000
+#: Architectures with draws of their own; of thousands, those far behind are not the best.
+MOST_DRAWN = 1000
 #: Each candidate has been trained at least this often before a probability is stated.
 MIN_REPEATS = 3
 #: w above: standard deviation of the logarithm of the noise over families.
@@ -53,7 +55,7 @@ _N_MEANS, _N_SPREADS, _N_NOISES = 25, 21, 25
 class Posterior:
     """What is known of the true scores of n architectures.
 
-    draws  of the true scores [N_DRAWS, n]
+    draws  of the true scores [N_DRAWS, n]; minus infinity below the first `MOST_DRAWN`
     best   probability of each to have the largest true score [n]
     noise  posterior mean of the noise s_f of each architecture's family [n]
     """
@@ -93,7 +95,10 @@ def posterior_of(
         top = by_family[:, one].max(-1, keepdims=True)
         mixed = np.exp(by_family[:, one] - top) @ np.exp(_log_given_s(grid)).T
         joint = joint + top + np.log(np.maximum(mixed, 1e-300))
-    draws, noise = _draw(np.random.default_rng(seed), grid, joint, by_family, data)
+    drawn = np.sort(np.argsort(-data.mean, kind="stable")[:MOST_DRAWN])
+    rng = np.random.default_rng(seed)
+    draws = np.full((N_DRAWS, len(values)), -np.inf)
+    draws[:, drawn], noise = _draw(rng, grid, joint, by_family, data.of(drawn))
     best = np.bincount(draws.argmax(1), minlength=len(values)) / N_DRAWS
     return Posterior(draws, best, noise.mean(0)[data.family])
 
@@ -128,6 +133,10 @@ class _Data:
     mean: Floats
     within: Floats
     family: Integers
+
+    def of(self, these: Integers) -> "_Data":
+        """Return the data of some architectures."""
+        return _Data(self.r[these], self.mean[these], self.within[these], self.family[these])
 
 
 @dataclass(frozen=True)

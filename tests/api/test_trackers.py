@@ -24,7 +24,14 @@ def search(folder: Path, track: Any, n_trials: int = 2) -> Study:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
     return nas_evidence.search(
-        x, y, n_trials=n_trials, settings=QUICK, out=folder / "s", track=track, progress=False
+        x,
+        y,
+        n_trials=n_trials,
+        settings=QUICK,
+        families=["mlp"],
+        out=folder / "s",
+        track=track,
+        progress=False,
     )
 
 
@@ -51,6 +58,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     return made
 
 
+@pytest.mark.slow
 def test_what_is_told_at_the_end_of_a_trial_is_what_the_tables_say_later(
     tmp_path: Path, memory: Memory
 ) -> None:
@@ -72,6 +80,7 @@ def test_what_is_told_at_the_end_of_a_trial_is_what_the_tables_say_later(
     assert "score/diag_ef" in memory.runs[0].series
 
 
+@pytest.mark.slow
 def test_a_resumed_study_writes_what_its_tracker_has_not_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +93,7 @@ def test_a_resumed_study_writes_what_its_tracker_has_not_seen(
     assert sorted(run.key[0] for run in made.runs) == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail_at", [0, 1])
 def test_a_failing_tracker_is_one_warning_and_the_search_goes_on(
     tmp_path: Path,
@@ -107,6 +117,7 @@ def test_a_failing_tracker_is_one_warning_and_the_search_goes_on(
     ]
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_a_tracker(tmp_path: Path, memory: Memory) -> None:
     values = [
         read_table(search(tmp_path / name, track).folder, "evidence")["value"].tolist()

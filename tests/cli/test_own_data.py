@@ -1,5 +1,6 @@
 """From data of one's own to a ranking by one command; wrong input is one sentence."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 from commands import run
 
 from nas_evidence.api.asking import DataOptions, asked_for
+from nas_evidence.cli.predicting import predict
+from nas_evidence.cli.results import export
+from nas_evidence.cli.run import search
 from nas_evidence.codec import load_study
 
 SMALL = ("--executor", "inline", "--trials", 2, "--set", "plan.epochs=2", "--set",
@@ -36,6 +40,54 @@ def pets(n: int = 60) -> pd.DataFrame:
 def home(tmp_path: Path) -> Path:
     pets().to_csv(tmp_path / "pets.csv", index=False)
     return tmp_path
+
+
+@pytest.mark.slow
+def test_an_ensemble_is_exported_with_its_gain_and_predicts_with_a_reliability_plot(
+    home: Path,
+) -> None:
+    folds = ("--set", 'estimators=["two_fold"]', "--set", "objective=two_fold")
+    run("search", "pets.csv", "--target", "pet", *SMALL, *folds, folder=home)
+    text = run("export", "runs/pets", "--to", "both", "--top", 2, folder=home).stdout
+    assert "export: both (weights: trial " in text
+    assert re.search(
+        r"gain:   -?\d\.\d{4} ± \d\.\d{4} nats per datum over the best network alone, with "
+        r"cross-fitted weights, on 60 data",
+        text,
+    )
+    options = ("--reliability", "r.png", "--ood", "pets.csv")
+    said = run("predict", "both", "pets.csv", *options, "--to", "p.csv", folder=home).stdout
+    assert "ood auroc\t0.5000" in said
+    assert "calibration error\t" in said
+    assert (home / "r.png").read_bytes()[:4] == b"\x89PNG"
+    card = (home / "both" / "members" / "1" / "MODEL_CARD.md").read_text()
+    assert "expected calibration error" in card
+    bare = pets(9).drop(columns="pet")
+    bare.to_csv(home / "bare.csv", index=False)
+    study, both = str(home / "runs" / "pets"), str(home / "both")
+    for wrong, says in (
+        (lambda: predict(both, home / "pets.csv", top=2), "both is an export"),
+        (
+            lambda: predict(both, home / "bare.csv", reliability=home / "q.png"),
+            "not hold the targ",
+        ),
+        (lambda: export(study, home / "x", top=3), "top must be from 1 to 2"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            wrong()
+    assert not (home / "q.png").exists()
+
+
+def test_options_that_contradict_each_other_are_refused_before_anything_runs(home: Path) -> None:
+    data = home / "pets.csv"
+    with pytest.raises(ValueError, match="give --trial 0 or --top 2, not both"):
+        predict("nowhere", data, top=2, trial_id=0)
+    with pytest.raises(ValueError, match="give --trial 0 or --top 2, not both"):
+        export("nowhere", home / "x", top=2, trial_id=0)
+    with pytest.raises(ValueError, match=r"must be \.png, \.svg or \.pdf, but got .*r\.txt"):
+        predict("nowhere", data, reliability=home / "r.txt")
+    with pytest.raises(ValueError, match="but got 'wandb'"):
+        search(str(data), track=["wandb"])
 
 
 @pytest.mark.slow

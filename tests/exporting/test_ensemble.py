@@ -27,6 +27,8 @@ from nas_evidence.store import read_table
 from nas_evidence.training.parts import order_of_data
 from nas_evidence.workers.inline import InlineExecutor
 
+pytestmark = pytest.mark.slow
+
 
 def run(folder: Path, **changed: object) -> tuple[Path, ArrayData]:
     study = StudySpec.model_validate(
@@ -87,6 +89,9 @@ def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayDat
     assert measured is not None
     assert measured["accuracy"] == pytest.approx(float(accuracy))
     assert measured["n_data"] == 160
+    export_winner(folder, folder.parent / "one", arrays, trial_id=int(row["trial_id"]))
+    card = (folder.parent / "one" / "MODEL_CARD.md").read_text()
+    assert f"expected calibration error {measured['calibration_error']:.4f} (15 bins)" in card
 
 
 def test_predictions_that_were_not_stored_are_made_again_and_equal(

@@ -81,6 +81,8 @@ def test_the_best_trial_is_exported_with_all_its_files(
     card = (tmp_path / "e" / "MODEL_CARD.md").read_text()
     assert "only from a trusted source" in card
     assert "200 training and 50 test rows" in card
+    for part in ("## Intended use", "## Calibration\nNot measured", "## Limits\n- Tested on 50"):
+        assert part in card
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from nas_evidence.maths import finalists
 from nas_evidence.maths.finalists import (
     _CEILING,
     _NORMAL,
@@ -134,6 +135,18 @@ def chance_of_being_best(
     found = (chance * weight).sum(1) / weight.sum()
     error = np.sqrt((weight**2 * (chance - found[:, None]) ** 2).sum(1)) / weight.sum()
     return found, error
+
+
+def test_of_thousands_those_far_behind_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [[float(i), i + 0.3, i - 0.2] if i > 16 else [float(i)] for i in range(20)]
+    whole = posterior_of(values, ["mlp"] * 20, seed=0)
+    monkeypatch.setattr(finalists, "MOST_DRAWN", 8)
+    found = posterior_of(values, ["mlp"] * 20, seed=0)
+    assert whole is not None
+    assert found is not None
+    assert np.isneginf(found.draws[:, :12]).all()
+    assert np.isfinite(found.draws[:, 12:]).all()
+    np.testing.assert_allclose(found.best, whole.best, atol=0.03)
 
 
 @pytest.mark.parametrize("seed", [2, 3])

@@ -78,17 +78,35 @@ def test_variances_are_those_of_the_jacobian(family: str) -> None:
     assert all(p.requires_grad for p in model.parameters())
 
 
-def test_a_layer_without_rules_is_refused_by_name() -> None:
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = nn.Parameter(torch.ones(2, 2))
+class _Times(nn.Module):
+    """A product with a weight of its own, so many times."""
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x @ self.w
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.weight, self.times = nn.Linear(2, 2, bias=False).double(), times
+        self.shift = nn.Parameter(torch.tensor([[0.3, -1.0]], dtype=torch.float64))
 
-    with pytest.raises(ValueError, match="Odd"):
-        output_variances(Odd(), torch.ones(1, 2), {"w": torch.ones(4)})
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.times):
+            x = self.weight(x)
+        return x * self.shift
+
+
+def test_a_parameter_without_a_rule_has_its_variance_too() -> None:
+    """f = (W a) b: the derivatives are a_j b_i in W_ij, and (W a)_i in b_i."""
+    model, x = _Times(1), torch.tensor([[1.0, 2.0], [-3.0, 0.5]], dtype=torch.float64)
+    covariance = {"shift": torch.tensor([0.5, 2.0]).double(),
+                  "weight.weight": torch.tensor([1.0, 3.0, 0.2, 0.7]).double()}  # fmt: skip
+    weight, shift = model.weight.weight.detach(), model.shift.detach()
+    of_weight = (x.square() @ covariance["weight.weight"].view(2, 2).mT) * shift.square()
+    expected = of_weight + (x @ weight.mT).square() * covariance["shift"]
+    torch.testing.assert_close(output_variances(model, x, covariance)[1], expected)
+
+
+def test_a_module_that_is_called_twice_is_refused_by_name() -> None:
+    covariance = {"shift": torch.ones(2), "weight.weight": torch.ones(4)}
+    with pytest.raises(ValueError, match="`weight` is called more than once"):
+        output_variances(_Times(2), torch.ones(1, 2).double(), covariance)
 
 
 # --- through a trial

@@ -15,7 +15,9 @@ from nas_evidence.data import load
 from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
 from nas_evidence.likelihood import Categorical, Gaussian
 from nas_evidence.record import TrialStatus
+from nas_evidence.scores import folds
 from nas_evidence.scores.folds import SCALES, FoldTask, LogPredictive, fold_tasks, log_predictive
+from nas_evidence.sealing import read_tensors
 from nas_evidence.spec import Assignment, DatasetSpec, TrainingPlan, derive_seed
 from nas_evidence.trial import Trial
 
@@ -238,6 +240,25 @@ def test_a_trial_parked_at_any_slice_ends_bit_identical(
     report = assert_parking_changes_nothing(names, given, data, tmp_path, slices=parked_after)
     # Three trainings side by side come before the training proper, in two slices.
     assert report.epoch == (2 if parked_after == 3 else 0)
+    kept = [
+        read_tensors(tmp_path / place / "model.safetensors")[0]
+        for place in ("undisturbed", "parked/attempt-2")
+    ]
+    assert kept[0].keys() == kept[1].keys() >= {"kept/two_fold/outputs", "kept/two_fold/spread"}
+    assert all(torch.equal(tensor, kept[1][name]) for name, tensor in kept[0].items())
+
+
+def test_what_is_kept_of_one_fold_is_the_half_it_predicted_and_nothing_if_it_is_too_much(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = assignment_of(estimators=("two_fold",), epochs=1, folds=1)
+    run(given, data, tmp_path / "one")
+    spread = read_tensors(tmp_path / "one" / "model.safetensors")[0]["kept/two_fold/spread"]
+    assert (spread > 0).nonzero()[:, 0].tolist() == sorted(order_of(data)[60:].tolist())
+    monkeypatch.setattr(folds, "MOST_KEPT", 120 * 11 - 1)
+    run(given, data, tmp_path / "none")
+    names = read_tensors(tmp_path / "none" / "model.safetensors")[0].keys()
+    assert not [name for name in names if name.startswith("kept/")]
 
 
 def test_a_training_that_diverges_is_no_estimate_and_says_where(

@@ -28,7 +28,7 @@ def test_chunks_cover_all_data_and_begin_with_one(n_data: int) -> None:
 @pytest.mark.slow
 def test_ensembles_of_a_linear_model_have_the_mean_of_exact_draws_and_bound_the_evidence() -> None:
     problem = linear_problem("sto", 0, n_data=12, n_features=2, n_outputs=1)
-    plan = EnsemblePlan(n_runs=24, n_draws=4)
+    plan = EnsemblePlan(n_runs=16, n_draws=2, n_chunks=4)
     generator = torch.Generator().manual_seed(0)
     found = sample_then_optimise_evidence(
         problem.model, problem.x, problem.y, likelihood=problem.likelihood,
