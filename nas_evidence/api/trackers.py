@@ -18,6 +18,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
@@ -112,21 +114,19 @@ class TensorBoard:
 
     def write(self, run: Tracked) -> None:
         """Write scalars by epoch, and the architecture as hyperparameters and as text."""
-        from torch.utils.tensorboard import SummaryWriter
-        from torch.utils.tensorboard.summary import hparams
-
-        writer = SummaryWriter(self.folder / run.name)  # type: ignore[no-untyped-call]
+        board = import_module("torch.utils.tensorboard")  # without types
+        writer = board.SummaryWriter(self.folder / run.name)
         for name, points in run.series.items():
             for epoch, value in points:
-                writer.add_scalar(name, value, epoch)  # type: ignore[no-untyped-call]
+                writer.add_scalar(name, value, epoch)
         about = "\n\n".join(f"{name}: {value}" for name, value in run.about.items())
-        writer.add_text("architecture", about)  # type: ignore[no-untyped-call]
+        writer.add_text("architecture", about)
         last = {name: points[-1][1] for name, points in run.series.items()} | dict(run.final)
         for name, value in run.final.items():
-            writer.add_scalar(f"final/{name}", value, 0)  # type: ignore[no-untyped-call]
-        for part in hparams(dict(run.about), last):  # type: ignore[no-untyped-call]
+            writer.add_scalar(f"final/{name}", value, 0)
+        for part in board.summary.hparams(dict(run.about), last):
             writer.file_writer.add_summary(part)
-        writer.close()  # type: ignore[no-untyped-call]
+        writer.close()
 
 
 class MLflow:
@@ -305,8 +305,8 @@ def tracked(
     writing = [
         _Writing(
             text,
-            lambda text=text: tracker_of(text, spec, folder),  # type: ignore[misc]
-            lambda: earlier_trials(folder),
+            partial(tracker_of, text, spec, folder),
+            partial(earlier_trials, folder),
         )
         for text in wanted
     ]

@@ -157,6 +157,8 @@ class Mixed(nn.Module):
     """All members as one module: raw inputs in; log Σ_k w_k p_k out, or Σ_k w_k f_k."""
 
     weights: Tensor
+    scale: Tensor | None
+    shift: Tensor | None
 
     def __init__(self, members: Sequence[Exported], weights: Floats) -> None:
         super().__init__()

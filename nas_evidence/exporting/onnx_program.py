@@ -15,13 +15,17 @@ import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
 
 from nas_evidence.data import ArrayData
-from nas_evidence.exporting.program import OUTPUT_TOLERANCE
+from nas_evidence.exporting.program import OUTPUT_TOLERANCE, unit_of
+
+if TYPE_CHECKING:
+    from nas_evidence.exporting.ensemble import Mixed
+    from nas_evidence.exporting.program import Exported
 
 FILE = "model.onnx"
 _NEEDED = ("onnx", "onnxruntime", "onnxscript")
@@ -43,11 +47,11 @@ def check_installed() -> None:
         )
 
 
-def write_onnx(exported: nn.Module, path: Path, arrays: ArrayData) -> float:
+def write_onnx(exported: "Exported | Mixed", path: Path, arrays: ArrayData) -> float:
     """Write a network as ONNX, run it with onnxruntime and return the largest difference.
 
     Args:
-        exported: an `Exported`, or a module of several with the same `scale` and `shift`.
+        exported: one network, or several as one module.
         path: of the file.
         arrays: the training data; some are examples of inputs.
 
@@ -76,8 +80,7 @@ def write_onnx(exported: nn.Module, path: Path, arrays: ArrayData) -> float:
         assert program is not None
         program.save(path, external_data=False)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    unit = 1.0 if exported.shift is None else exported.scale.numpy()  # type: ignore[union-attr]
-    difference = 0.0
+    unit, difference = unit_of(exported).numpy(), 0.0
     for n in _ROWS:
         rows = arrays.x_train[:n].astype(np.float32)
         found = session.run(["outputs"], {"inputs": rows})[0]

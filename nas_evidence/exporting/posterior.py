@@ -21,6 +21,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
@@ -119,7 +120,9 @@ def jacobians(model: nn.Module, inputs: Tensor, names: tuple[str, ...]) -> dict[
         return called[0]
 
     each = torch.func.vmap(torch.func.jacrev(outputs), in_dims=(None, 0))
-    return {name: part.double() for name, part in each(moving, inputs).items()}
+    with sdpa_kernel(SDPBackend.MATH):  # the fused kernel of attention has no batching rule
+        found = each(moving, inputs)
+    return {name: part.double() for name, part in found.items()}
 
 
 def fit_posterior(

@@ -4,7 +4,7 @@ import copy
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from nas_evidence.registry import import_outside, is_outside
 from nas_evidence.sealing import DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec
 from nas_evidence.trial import KEPT_PREFIX, PRECISION_PREFIX
+
+if TYPE_CHECKING:
+    from nas_evidence.exporting.ensemble import Mixed
 
 #: Largest absolute difference between the outputs of the model and of the exported program, in
 #: logits or in standard deviations of the targets.
@@ -126,11 +129,18 @@ def import_family_of(folder: Path) -> None:
         import_outside([described["family"]])
 
 
-def write_program(exported: nn.Module, path: Path, arrays: ArrayData) -> float:
+def unit_of(exported: "Exported | Mixed") -> Tensor:
+    """Return the unit of outputs [C] or []: 1 for classes, else one of the targets."""
+    if exported.shift is None or exported.scale is None:
+        return torch.ones(())
+    return exported.scale
+
+
+def write_program(exported: "Exported | Mixed", path: Path, arrays: ArrayData) -> float:
     """Write the program, load it back and return the largest difference of its outputs.
 
     Args:
-        exported: an `Exported`, or a module of several with the same `scale` and `shift`.
+        exported: one network, or several as one module.
         path: of the program.
         arrays: the training data; some are examples of inputs.
 
@@ -149,8 +159,7 @@ def write_program(exported: nn.Module, path: Path, arrays: ArrayData) -> float:
     inputs = torch.from_numpy(arrays.x_train[:7].copy())
     with torch.no_grad():
         again = torch.export.load(path).module()(inputs)
-        unit = exported.scale if exported.shift is not None else None
-        gap = (again - exported(inputs)) / (1 if unit is None else unit)
+        gap = (again - exported(inputs)) / unit_of(exported)
     difference = float(gap.abs().max())
     if difference > OUTPUT_TOLERANCE:
         raise ArithmeticError(f"the outputs of {path} differ from the model's by {difference}.")

@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
-from nas_evidence.maths.ranking import Floats
-
+# Not from `ranking`, which imports `scipy.stats`: each driver imports this file.
+Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 N_DRAWS = 4000

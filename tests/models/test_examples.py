@@ -34,8 +34,6 @@ def test_every_kind_covers_every_layer_of_an_example(example: str) -> None:
 
 
 @pytest.mark.slow
-# The predictive of an exported transformer takes the slower way through attention.
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("example", FAMILIES)
 def test_an_example_is_searched_scored_and_exported_as_it_stands(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
