@@ -1,9 +1,9 @@
 """Calibration and images of another kind (Immer et al. 2021, Fig. 5).
 
 The paper: ResNet-20 on CIFAR-10, images of SVHN outside, with and without data augmentation. The
-short version: the convolutional network of Table 2 with a quarter of its units on a thousand
-CIFAR-10 images, Fashion-MNIST outside (SVHN is not at hand), without augmentation. A ResNet learns
-too little from so few images to overfit: then there is nothing to regularise. Predictions are
+short version: the convolutional network of Table 2 with a quarter of its units on 500 CIFAR-10
+images, Fashion-MNIST outside (SVHN is not at hand), also with augmentation. A ResNet learns too
+little from so few images to overfit: then there is nothing to regularise. Predictions are
 those of the mode, and of the linearised network.
 """
 
@@ -55,7 +55,7 @@ def measured(inside: np.ndarray, labels: np.ndarray, outside: np.ndarray) -> tup
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
     """Train with a fixed prior, and with precisions learned by two kinds of curvature."""
     assert data is not None
-    n_train, n_test, epochs, n_seeds = (1000, 500, 20, 1) if quick else (50_000, 10_000, 300, 5)
+    n_train, n_test, epochs, n_seeds = (500, 500, 20, 1) if quick else (50_000, 10_000, 300, 5)
     train, test = subset(data, "CIFAR-10", n_train, n_test)
     other = subset(data, "FMNIST", n_train, n_test)[1][0]
     outside = torch.nn.functional.pad(other, (2, 2, 2, 2), value=float(other.min()))

@@ -1,7 +1,7 @@
 """Image classification with learned priors (Immer et al. 2021, Table 2, A1, C5, C6 and Fig. 6).
 
 The paper: all images, 300 epochs, an MLP 1024-512-256-128 and three convolutions with three dense
-layers. The short version: 1000 images, the same MLP with a quarter of the units and the same
+layers. The short version: 300 images, the same MLP with a quarter of the units and the same
 convolutional network with a quarter of the channels. The baseline has a fixed prior, the paper's a
 cross-validated one. Table A1: what damping of the factors does to the evidence of one network,
 
@@ -118,7 +118,7 @@ def loss_by_damping(one: Fitted) -> float:
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
     """Train each network with each kind, and with a fixed prior."""
     assert data is not None
-    n_train, n_test, epochs, part = (500, 1000, 20, 4) if quick else (60_000, 10_000, 300, 1)
+    n_train, n_test, epochs, part = (300, 1000, 15, 4) if quick else (60_000, 10_000, 300, 1)
     every = 5 if quick else 10
     table: dict[tuple[str, str, str], tuple[float, float, float]] = {}
     damping: dict[str, float] = {}
