@@ -146,7 +146,8 @@ class Prediction:
             raise ValueError(f"there are {n} predictions, but {len(truth)} true values")
         if self.probabilities is None:
             assert self.mean is not None
-            return truth.astype(np.float64).reshape(self.mean.shape)
+            values: np.ndarray = truth.astype(np.float64).reshape(self.mean.shape)
+            return values
         number = {str(value): i for i, value in enumerate(self.classes)}
         found = [number.get(_text(value)) for value in truth.ravel()]
         if None in found:

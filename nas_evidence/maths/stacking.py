@@ -171,4 +171,5 @@ def _sequential_quadratic(p: Floats) -> Floats:
         options={"maxiter": 200, "ftol": 1e-12},
     ).x
     weights: Floats = np.maximum(np.nan_to_num(found), 1e-9)
-    return weights / weights.sum()
+    weights /= weights.sum()
+    return weights
