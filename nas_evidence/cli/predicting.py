@@ -46,7 +46,7 @@ def predict(
     """Predict new data with uncertainty; if they hold the target, say how good that is.
 
     Example: nas-evidence predict runs/mine new.csv --to predictions.csv
-    Example: nas-evidence predict runs/mine labelled.csv --reliability calibration.png
+    Example: nas-evidence predict runs/mine labelled.csv --reliability r.png
     """
     check_one(trial_id, top)
     from nas_evidence.exporting.predictor import ENSEMBLE, Predictor, out_of_distribution
