@@ -1,6 +1,7 @@
 """The audit knows the truth, covers every registered estimator, and notices a wrong value."""
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -112,7 +113,7 @@ def test_the_whole_audit_holds_for_every_registered_estimator() -> None:
     assert not missed
     assert {row.estimator for row in rows} == set(SCORES)
     assert len(said) == len(audit.PROBLEMS)
-    assert said[0].startswith(f"1/{len(said)} linear-3: 30 of 30 rows hold, ")
+    assert re.match(rf"1/{len(said)} linear-3: (\d+) of \1 rows hold, ", said[0])
     both = {row.estimator for row in rows if row.low is not None and row.high is not None}
     assert both == set(SCORES)
     # A log probability of labels has no closed form; these scores have one on trial-linear.

@@ -22,7 +22,7 @@ def audience_for(progress: bool | None) -> Audience:
     Args:
         progress: whether to show it; None for on a terminal and in a notebook.
     """
-    notebook = "ipykernel" in sys.modules
+    notebook = _in_notebook()
     if not (sys.stdout.isatty() or notebook if progress is None else progress):
         return Audience()
 
@@ -32,6 +32,13 @@ def audience_for(progress: bool | None) -> Audience:
         return nullcontext(Lines(spec, n_done))
 
     return Audience(say=write, watching=watching)
+
+
+def _in_notebook() -> bool:
+    """Tell whether a kernel runs this code; to have imported one is not enough."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
 
 
 def write(line: str) -> None:

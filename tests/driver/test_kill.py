@@ -99,7 +99,11 @@ class Search:
     def assignments(self) -> dict[int, Assignment]:
         """Return what was under way and has a checkpoint, by trial."""
         running = {}
-        for path in self.folder.glob("checkpoints/*/attempt-*/epoch-*.pt"):
+        try:
+            paths = list(self.folder.glob("checkpoints/*/attempt-*/epoch-*.pt"))
+        except FileNotFoundError:  # a folder went while it was read
+            return self.assignments
+        for path in paths:
             with contextlib.suppress(OSError):
                 text = (path.parent / "assignment.json").read_text()
                 assignment = Assignment.model_validate_json(text)

@@ -169,7 +169,7 @@ def test_two_studies_at_once_and_one_trial_cancelled_in_one_of_them(head: Head) 
     one, other = head.folder / "one", head.folder / "other"
     # Trials that take longer than the command that cancels one of them.
     submit(
-        head, "one", "--trials", "2", "--set", "plan.epochs=1200", "--set", "plan.online.every=30"
+        head, "one", "--trials", "2", "--set", "plan.epochs=6000", "--set", "plan.online.every=150"
     )
     submit(head, "other")
     wait_for(lambda: under_way(one) and under_way(other), "a checkpoint of both")
