@@ -129,7 +129,9 @@ def clear_leftovers(logs: Path) -> str:
     forget_session(logs, session)
     if session.exists():
         return f"Ray's files of an earlier run could not be removed; they are in {session}."
-    return f"{ended} processes that an earlier run had left were ended." if ended else ""
+    if ended == 1:
+        return "An earlier run had left a process running; it was ended."
+    return f"An earlier run had left {ended} processes running; they were ended." if ended else ""
 
 
 def _remove(session: Path) -> None:

@@ -1,5 +1,6 @@
 """Ray dies under a driver: the study goes on, and nothing of Ray stays behind."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from commands import TINY, environment, write_study
 from nas_evidence.cli import restarting
 from nas_evidence.storage.journal import read_journal
 from nas_evidence.store import finished
-from nas_evidence.workers.own_cluster import clear_leftovers, note_session, watch
+from nas_evidence.workers.own_cluster import clear_leftovers, watch
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,23 +91,54 @@ def test_the_watch_calls_once_when_the_cluster_is_gone() -> None:
     stop()
 
 
+_DRIVER = """
+import subprocess, sys, time
+from pathlib import Path
+from nas_evidence.workers.own_cluster import note_session
+sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
+left = subprocess.Popen(sleeper, stdout=subprocess.DEVNULL)
+note_session(Path(sys.argv[1]), Path(sys.argv[2]))
+print(left.pid, flush=True)
+time.sleep(600)
+"""
+
+
 def test_what_a_killed_driver_left_is_ended_and_its_session_removed(tmp_path: Path) -> None:
     session = tmp_path / "ray" / "session_1"
     session.mkdir(parents=True)
-    mine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    try:
-        note_session(tmp_path, session)
+    # A process of its own: whatever else this one has started is not the driver's.
+    command = [sys.executable, "-c", _DRIVER, str(tmp_path), str(session)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        left = int(driver.stdout.readline())
         text = (tmp_path / "ray-session.json").read_text()
-        assert f'"{mine.pid}"' in text
-        assert clear_leftovers(tmp_path) == "1 processes that an earlier run had left were ended."
-        assert mine.wait(timeout=60.0) == -signal.SIGKILL
+        driver.kill()
+    try:
+        assert f'"{left}"' in text
+        assert clear_leftovers(tmp_path) == (
+            "An earlier run had left a process running; it was ended."
+        )
+        assert _is_gone(left)
         assert not session.exists()
         # A process of another start time is never touched.
-        (tmp_path / "ray-session.json").write_text(text.replace(str(mine.pid), str(os.getpid())))
+        (tmp_path / "ray-session.json").write_text(text.replace(str(left), str(os.getpid())))
         assert clear_leftovers(tmp_path) == ""
     finally:
-        mine.kill()
-        mine.wait()
+        with contextlib.suppress(OSError):
+            os.kill(left, signal.SIGKILL)
+
+
+def _is_gone(pid: int) -> bool:
+    """Wait until a process that is no child of this one has ended (or waits to be reaped)."""
+    end = time.monotonic() + 60.0
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def test_a_record_never_removes_what_is_no_session_of_ray(tmp_path: Path) -> None:
