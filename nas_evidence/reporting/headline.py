@@ -184,7 +184,7 @@ def worth_sentence(study: Study, judgement: Judgement | None) -> str:
     return (
         f"{question} Not shown: its log loss is {amount} {side} that of {best.name}, the best "
         f"simple model, {where}. A difference below {limit:.3f} may be chance, so either may be "
-        "the better one on new data; the simple model costs less."
+        f"the better one on new data{'' if linear is winner else '; the simple model costs less'}."
     )
 
 

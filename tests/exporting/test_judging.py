@@ -8,9 +8,10 @@ import pytest
 from nas_evidence.api.judging import kept_judgement
 from nas_evidence.data import ArrayData, load
 from nas_evidence.exporting import on_halves
-from nas_evidence.exporting.on_halves import by_datum, judged_on_halves
+from nas_evidence.exporting.on_halves import at_likeliest_scale, by_datum, judged_on_halves
 from nas_evidence.exporting.winner import Winner, load_winner
 from nas_evidence.judgement import read_judgement
+from nas_evidence.maths.predictions import paired_difference
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD
 from nas_evidence.spec import DatasetSpec
 from nas_evidence.store import read_table
@@ -113,7 +114,8 @@ def test_the_densities_by_datum_are_those_whose_marginal_is_two_fold(
         at_best[half] = logs[int(sums.argmax())]
     stored = evidence.loc[(0, "two_fold"), "per_datum"]
     assert total / arrays.n_train == pytest.approx(stored, rel=1e-4)
-    assert by_datum(table, arrays, halves) == pytest.approx(at_best, abs=1e-9)
+    scaled = at_likeliest_scale(table, arrays, halves)
+    assert by_datum(scaled, arrays) == pytest.approx(at_best, abs=1e-9)
 
 
 @pytest.mark.slow
@@ -156,3 +158,23 @@ def test_a_model_is_not_behind_itself() -> None:
     found = on_halves._compared([seed, seed], [own, own], arrays)
     assert found.behind == pytest.approx(0.0)
     assert found.error == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("expected", [0.0, 4.0])
+def test_the_error_is_what_the_data_show_or_what_the_models_expect_if_that_is_more(
+    monkeypatch: pytest.MonkeyPatch, expected: float
+) -> None:
+    arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
+    from test_yardsticks import assignment
+
+    _, ridge, boosted = predict_halves(arrays, assignment())
+    seed = on_halves._Seed(assignment(), boosted.log_predictive, float("nan"), boosted.table)
+    monkeypatch.setattr(on_halves, "gap_variance_of_reals", lambda *_: np.full(40, expected))
+    found = on_halves._compared([seed], [ridge], arrays)
+    halves = halves_of(arrays, assignment())
+    one, other = (
+        by_datum(at_likeliest_scale(own.table, arrays, halves), arrays) for own in (boosted, ridge)
+    )
+    assert found.error == pytest.approx(
+        np.sqrt(expected / 40) if expected else paired_difference(one, other)[1]
+    )
