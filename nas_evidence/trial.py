@@ -51,7 +51,7 @@ from nas_evidence.training.parts import settling_after
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 6
+CHECKPOINT_VERSION = 7
 #: Prefix of the names of per-parameter precisions in a weights file, before the tensor's name.
 PRECISION_PREFIX = "prior_precision/"
 #: Prefix of what scores keep beside the weights (see `Scorer.kept`).
