@@ -177,7 +177,7 @@ def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:
     return Pass(counter.total, sum(sizes.values()), max(outputs), max(patches))
 
 
-class _Flops(TorchDispatchMode):
+class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the flops of the operations below it, by torch's own formulas.
 
     `FlopCounterMode` does, too, but imports torch's compiler: 1.4 s of CPU time in each process.
