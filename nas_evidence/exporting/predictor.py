@@ -45,7 +45,7 @@ MEANING, ENSEMBLE = "meaning.json", "ensemble.json"
 N_DRAWS, _ROWS = 256, 1024
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """Predictions for rows of data.
 
@@ -93,6 +93,12 @@ class Prediction:
             return entropy(self.probabilities)
         assert self.std is not None
         return np.asarray(self.std.mean(1))
+
+    def __repr__(self) -> str:
+        return repr(self.to_frame())
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame()._repr_html_())
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table: the class and all probabilities, or mean, interval and spreads."""
