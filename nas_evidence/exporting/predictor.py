@@ -1,8 +1,9 @@
 """Predictions with uncertainty from an export folder alone.
 
     real targets  mean f(x), variance Var f(x) + s²: closed form
-    classes       "probit": softmax(f / √(T² + π Var f / 8)) (MacKay 1992)
-                  "mc":     mean of softmax(f_i / T), f_i ~ N(f, Cov f)
+    classes       "probit": mean of softmax(f / T), f ~ N(f, Cov f), in closed form by pairs of
+                            classes (MacKay 1992; `maths/gaussian_softmax.py`)
+                  "mc":     the same mean over draws
                   "map":    softmax(f / T), without the posterior
 
     ensemble      Σ_k w_k p_k(y | x) of its members k, with stacked weights (`ensemble.py`)
@@ -36,6 +37,7 @@ from nas_evidence.maths.calibration import (
     regression_measures,
     reliability,
 )
+from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
 from nas_evidence.maths.normals import Normals
 
 Method = Literal["probit", "mc", "map"]
@@ -329,14 +331,11 @@ class Predictor:
         outputs, covariance = self._outputs(raw, method)
         temperature = float(self.meaning["temperature"])
         if method == "mc":
-            values, vectors = torch.linalg.eigh(covariance)
-            root = vectors * values.clamp(min=0).sqrt()[:, None, :]
-            noise = torch.randn(N_DRAWS, *outputs.shape, generator=generator, dtype=torch.float64)
-            drawn = outputs + (root @ noise[..., None])[..., 0]
-            found = (drawn / temperature).softmax(-1).mean(0)
-        else:
-            variances = covariance.diagonal(dim1=1, dim2=2)
-            found = (outputs / (temperature**2 + torch.pi / 8 * variances).sqrt()).softmax(-1)
+            found = sampled_mean(
+                outputs, covariance, temperature, n_draws=N_DRAWS, generator=generator
+            )
+        else:  # "map" is without variance
+            found = pairwise_mean(outputs, covariance, temperature)
         return {"probabilities": found.numpy()}
 
     def _real(self, raw: Tensor, method: str, generator: torch.Generator) -> dict[str, np.ndarray]:
