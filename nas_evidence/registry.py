@@ -41,9 +41,9 @@ class Curvature:
     trace: str | None = None
 
     @property
-    def is_online(self) -> bool:
-        """Return whether it can be used to update the prior precisions during training."""
-        return self.structure != "full"
+    def is_full(self) -> bool:
+        """Return whether it couples the parameter tensors; online only up to a size."""
+        return self.structure == "full"
 
     @property
     def any_layer(self) -> bool:
@@ -63,7 +63,7 @@ CURVATURES: Mapping[str, Curvature] = {
     "full_ggn": Curvature("full", "exact"),
     "full_ef": Curvature("full", "residual"),
 }
-ONLINE_CURVATURES = tuple(name for name, kind in CURVATURES.items() if kind.is_online)
+ONLINE_CURVATURES = tuple(CURVATURES)
 DIAGONAL_CURVATURES = tuple(n for n, kind in CURVATURES.items() if kind.structure == "diagonal")
 
 

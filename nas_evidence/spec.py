@@ -143,7 +143,8 @@ class OnlinePlan(Frozen):
     burn_in: Annotated[int, Field(ge=0), Unit("epochs")] = 0
     """First epochs, without updates and stored evaluations (B)."""
     curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
-    """Curvature of the Laplace evidence that the updates maximise."""
+    """Curvature of the Laplace evidence that the updates maximise; `full_ggn` and `full_ef` for
+    small networks or few data: parameters or rows up to 2,000."""
     hyper_step: Literal["newton", "adam", "mackay"] = "newton"
     """Maximiser: Newton to the maximum, Adam steps, or MacKay's fixed point."""
     hyper_steps: Annotated[Count, Unit("steps")] = 100

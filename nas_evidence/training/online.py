@@ -29,7 +29,6 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.fixed_keys import EVIDENCE_SMOOTHING
 from nas_evidence.likelihood import Likelihood
-from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.spec import TrainingPlan
 from nas_evidence.training.joint import noise_of
@@ -220,7 +219,6 @@ def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best
         passes = passes.at(likelihood_of(plan, noise_std, temperature))
     pass_ = passes.of(online.curvature)[0]
     curvature = pass_.curvature
-    assert isinstance(curvature, BlockDiagonal), online.curvature
     if plan.likelihood == "gaussian" and online.learn_noise:
         noise = noise_of(online.curvature, pass_, noise_std)
         noise_std = fit_noise(state, curvature, noise, plan, highest)
@@ -237,7 +235,6 @@ def _refitted_evidence(
     # Monte-Carlo signs are the same at every temperature, so that the evidence is smooth in it.
     there = passes.at(likelihood_of(plan, state.noise_std, temperature))
     pass_ = there.of(plan.online.curvature)[0]
-    assert isinstance(pass_.curvature, BlockDiagonal)
     power = plan.likelihood_power
     precision = refit_precision(state, pass_.curvature, power, plan, "newton", highest)
     return laplace_estimate(
