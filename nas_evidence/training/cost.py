@@ -36,7 +36,7 @@ from torch.utils.flop_counter import flop_registry
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.layers import CHUNK_ELEMENTS
 from nas_evidence.curvature.memory import COPIES
-from nas_evidence.curvature.wide import keeps_rows, too_wide
+from nas_evidence.curvature.wide import keeps_rows, too_large_online, too_wide
 from nas_evidence.models import skeleton
 from nas_evidence.registry import CURVATURES, curvatures_of, is_outside
 from nas_evidence.spec import PREDICTED_FOLDS, ArchitectureSpec, TrainingPlan
@@ -218,7 +218,14 @@ def obstacle(
         n_data: training examples.
     """
     kinds = sorted({plan.online.curvature} | curvatures_of(estimators))
-    return too_wide(skeleton(architecture, input_shape, n_outputs), kinds, n_data)
+    model, online = skeleton(architecture, input_shape, n_outputs), plan.online.curvature
+    columns = 1 if CURVATURES[online].columns == "residual" else n_outputs
+    if plan.likelihood == "categorical" and columns > 1:
+        columns -= 1
+    n_parameters = sum(p.numel() for p in model.parameters())
+    return too_wide(model, kinds, n_data) or too_large_online(
+        online, n_parameters, columns * n_data
+    )
 
 
 def factor_bytes(kind: str, model: nn.Module, n_data: int = MANY) -> int:

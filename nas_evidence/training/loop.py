@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.data.augmenting import moves_of_epoch
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.maths.precisions import Precisions
@@ -224,7 +225,9 @@ def _run_steps(members: Sequence[Member], watch: _Watch | None) -> Tensor:
         program.begin_epoch(rates, decay, [-(-len(o) // plan.batch_size) for o in orders])
         all_one = all(unit == 1 for unit in spreads)
         spread = None if all_one else program.theta.new_tensor(spreads)
-        for batch in minibatches([m.data for m in members], orders, plan.batch_size):
+        seen = [m.data for m in members]
+        moves = [moves_of_epoch(m.data, m.assignment, m.training.epoch + 1) for m in members]
+        for batch in minibatches(seen, orders, plan.batch_size, moves):
             if watch is not None:
                 watch(batch)
             n = len(batch.sizes)

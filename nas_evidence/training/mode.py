@@ -84,6 +84,8 @@ def preconditioner(training: Training, data: TensorData, assignment: Assignment)
     """Return the inverse of a block Gauss-Newton matrix plus the prior precision."""
     plan = assignment.plan
     kind = plan.online.curvature
+    if CURVATURES[kind].is_full:  # only used for small networks
+        kind = "block_ggn"
     if CURVATURES[kind].columns == "residual":  # it vanishes where the data are fitted
         kind = "diag_ggn_mc" if CURVATURES[kind].structure == "diagonal" else "kfac_ggn_mc"
     curvature = passes_of(training, data, assignment).of(kind)[0].curvature

@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nas_evidence.data.augmenting import Moves, moved
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
@@ -126,7 +127,10 @@ class Batch:
 
 
 def minibatches(
-    data: Sequence[TensorData], orders: Sequence[Tensor], batch_size: int
+    data: Sequence[TensorData],
+    orders: Sequence[Tensor],
+    batch_size: int,
+    moves: Sequence[Moves | None] | None = None,
 ) -> Iterator[Batch]:
     """Return the minibatches of an epoch, step by step.
 
@@ -134,9 +138,11 @@ def minibatches(
         data: of each network; those with more data come first.
         orders: a permutation [n] for each, on the CPU.
         batch_size: B; the last one of a network may be smaller.
+        moves: of the images of each network, in its order; None for images as they are.
     """
     counts = [-(-len(order) // batch_size) for order in orders]
-    rows = [_Rows.of(*pair) for pair in zip(data, orders, strict=True)]
+    moves = moves or [None] * len(data)
+    rows = [_Rows.of(*each) for each in zip(data, orders, moves, strict=True)]
     per_step = batch_size * max(1, data[0].x_train.shape[1:].numel())
     start = 0
     while start < counts[0]:
@@ -154,16 +160,22 @@ class _Rows:
     data: TensorData
     order_x: Tensor  # [n], on the CPU for rows of a file, else on the device
     order_y: Tensor  # [n], on the device
+    moves: Moves | None  # in that order, on the device
 
     @classmethod
-    def of(cls, data: TensorData, order: Tensor) -> "_Rows":
+    def of(cls, data: TensorData, order: Tensor, moves: Moves | None) -> "_Rows":
         on_device = order.to(data.y_train.device)
-        return cls(data, on_device if isinstance(data.x_train, Tensor) else order, on_device)
+        order_x = on_device if isinstance(data.x_train, Tensor) else order
+        if moves is not None:
+            moves = moves.to(data.y_train.device)
+        return cls(data, order_x, on_device, moves)
 
     def part(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         x, y = self.data.x_train, self.data.y_train
         some = self.order_x[start:stop]
         picked = x.index_select(0, some) if isinstance(x, Tensor) else x[some]
+        if self.moves is not None:
+            picked = moved(picked, self.moves[start:stop])
         return picked, y.index_select(0, self.order_y[start:stop])
 
 
