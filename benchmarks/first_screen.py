@@ -1,24 +1,25 @@
 """Is the first screen true? Default searches without a test split, checked on rows held out.
 
-    python benchmarks/first_screen.py [--trials 6] [--finalists 2] [--sets NAME ...] [--to FILE]
+    python benchmarks/first_screen.py [--trials 6] [--finalists 2] [--sets NAME ...] [--home DIR]
+                                      [--to FILE]
 
 A search sees the training rows alone, so its first screen speaks by the halves of `two_fold`. The
 rows held out then say whether its sentences hold. Simple models are fitted on all training rows,
 networks predict with their stored weights; e is the standard error of a difference over the rows.
 
     worth    yes: the winner's log loss is lower there; no: that of the simple model it names is;
-             not shown: the winner is not ahead by more than 2 e
+             not shown: the difference is what was said, within 2 e of both together
     sure     with 90 % or more: no other that was tried is ahead by more than 2 e. Less is no
              prediction of a single case; stated beside it is whether the winner is first there
     cost     the winner is behind the best of all tried by no more than said, within 2 e
-    measured accuracy by the halves: no more than there, within 2 e (a half trains on less)
+    measured accuracy by the halves: no more than there, within 2 e of both (a half trains on less)
     unknown  RMSE is said to be unknown without a test split, and is in no stored file
     load     the three lines run, and predict as many rows as given
     settled  the counts are those of the stored trials; certainty is withheld if the first or a
              likely winner has not settled
 
 With 6 trials there is no race by default; `--finalists` asks for one. Sets already in the file are
-run again, others stay.
+run again, others stay. With `--home` a study that is there is read, not run again.
 """
 
 import argparse
@@ -40,6 +41,7 @@ from nas_evidence.data.arrays import Array, ArrayData, moments
 from nas_evidence.judgement import read_judgement
 from nas_evidence.maths.predictions import class_losses, paired_difference
 from nas_evidence.reporting.certainty import certainty_of
+from nas_evidence.reporting.headline import error_of
 from nas_evidence.reporting.report import report_on
 from nas_evidence.reporting.tables import load_study_tables
 from nas_evidence.yardsticks import Predicted, predict_test
@@ -126,8 +128,9 @@ def statements(study: Any, arrays: ArrayData) -> list[Statement]:
     said = study.predict(arrays.x_test, method="map")
     if metric == "accuracy":
         there = float((said.probabilities.argmax(1) == arrays.y_test).mean())
-        here = float(screen.measured.partition("accuracy: ")[2].partition(";")[0].rstrip("."))
-        noise = np.sqrt(there * (1 - there) * (1 / arrays.n_train + 1 / len(arrays.y_test)))
+        words = screen.measured.partition("accuracy: ")[2].split()
+        here, own = float(words[0]), float(words[2].rstrip(";."))
+        noise = np.hypot(own, np.sqrt(there * (1 - there) / len(arrays.y_test)))
         found.append(
             {"about": "measured", "said": screen.measured, "found": f"{there:.3f} ± {noise:.3f}"}
             | {"holds": bool(here <= there + 2 * noise)}
@@ -149,7 +152,7 @@ def statements(study: Any, arrays: ArrayData) -> list[Statement]:
     trials = tables.complete
     at_mode = int(trials["converged"].fillna(False).astype(bool).sum())
     open_ones = trials[~trials["converged"].fillna(False).astype(bool)]
-    unsettled = set(open_ones[open_ones["kept"] == "settled"]["trial_id"])
+    unsettled = set(open_ones[open_ones["kept"] == "settled"].index)
     withheld = "How sure is not stated" in screen.sure
     first_open = bool(unsettled & set(ranked[0].trial_ids))
     counts = screen.settled.startswith(f"{at_mode} of {len(trials)} networks settled")
@@ -161,15 +164,19 @@ def statements(study: Any, arrays: ArrayData) -> list[Statement]:
     return found
 
 
-def checked(name: str, n_trials: int, finalists: int) -> dict[str, Any]:
-    """Run the search of a set and check its first screen."""
+def checked(name: str, n_trials: int, finalists: int, home: Path | None) -> dict[str, Any]:
+    """Run the search of a set, unless it is in `home` already, and check its first screen."""
     arrays, started = split(name), time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        study = nas_evidence.search(
-            arrays.x_train, arrays.y_train, n_trials=n_trials, out=Path(folder) / "s",
-            settings={"finalists": finalists, "race.trials": 2 * finalists},
-            task="regression" if arrays.task == "real" else "classification", progress=False,
-        )  # fmt: skip
+    with tempfile.TemporaryDirectory() as passing:
+        folder = (home or Path(passing)) / name
+        if folder.exists():
+            study = nas_evidence.load(folder)
+        else:
+            study = nas_evidence.search(
+                arrays.x_train, arrays.y_train, n_trials=n_trials, out=folder,
+                settings={"finalists": finalists, "race.trials": 2 * finalists},
+                task="regression" if arrays.task == "real" else "classification", progress=False,
+            )  # fmt: skip
         study.report()
         judged = read_judgement(study.folder)
         assert judged is not None
@@ -183,7 +190,9 @@ def checked(name: str, n_trials: int, finalists: int) -> dict[str, Any]:
     named = min(judged.yardsticks, key=lambda one: one.behind)
     behind, error = paired_difference(simple[named.name], ours)
     verdict = next(word for word in ("Yes", "No", "Not shown") if f"? {word}:" in screen.worth)
-    holds = {"Yes": behind > 0, "No": behind < 0, "Not shown": behind <= 2 * error}[verdict]
+    said_error = error_of(named, judged.n)
+    as_said = abs(behind - named.behind) <= 2 * np.hypot(error, said_error)
+    holds = {"Yes": behind > 0, "No": behind < 0, "Not shown": as_said}[verdict]
     lead, lead_error = paired_difference(other, ours)
     return {
         "set": name,
@@ -197,6 +206,7 @@ def checked(name: str, n_trials: int, finalists: int) -> dict[str, Any]:
         "verdict": verdict,
         "named": named.name,
         "behind_said": named.behind,
+        "behind_said_error": said_error,
         "behind": behind,
         "behind_error": error,
         "holds": bool(holds),
@@ -213,6 +223,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=6)
     parser.add_argument("--finalists", type=int, default=2)
     parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument("--home", type=Path, help="keeps the studies")
     parser.add_argument(
         "--to", type=Path, default=Path("benchmarks/results/first_screen_cpu.json")
     )
@@ -230,7 +241,7 @@ def main() -> None:
         if before.get("finalists") == given.finalists:
             result["rows"] = [row for row in before["rows"] if row["set"] not in given.sets]
     for name in given.sets:
-        result["rows"].append(checked(name, given.trials, given.finalists))
+        result["rows"].append(checked(name, given.trials, given.finalists, given.home))
         print(json.dumps(result["rows"][-1], indent=1), flush=True)
         given.to.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
