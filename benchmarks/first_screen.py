@@ -27,7 +27,6 @@ import json
 import os
 import platform
 import tempfile
-import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -166,7 +165,7 @@ def statements(study: Any, arrays: ArrayData) -> list[Statement]:
 
 def checked(name: str, n_trials: int, finalists: int, home: Path | None) -> dict[str, Any]:
     """Run the search of a set, unless it is in `home` already, and check its first screen."""
-    arrays, started = split(name), time.process_time()
+    arrays = split(name)
     with tempfile.TemporaryDirectory() as passing:
         folder = (home or Path(passing)) / name
         if folder.exists():
@@ -213,7 +212,6 @@ def checked(name: str, n_trials: int, finalists: int, home: Path | None) -> dict
         "statements": others,
         "second_behind": lead,
         "second_behind_error": lead_error,
-        "seconds": round(time.process_time() - started, 1),
     }
 
 
