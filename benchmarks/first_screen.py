@@ -1,7 +1,7 @@
 """Is the first screen true? Default searches without a test split, checked on rows held out.
 
-    python benchmarks/first_screen.py [--trials 6] [--finalists 2] [--sets NAME ...] [--home DIR]
-                                      [--to FILE]
+    python benchmarks/first_screen.py [--trials 6] [--finalists 2] [--sets NAME ...] [--draw 0]
+                                      [--home DIR] [--to FILE]
 
 A search sees the training rows alone, so its first screen speaks by the halves of `two_fold`. The
 rows held out then say whether its sentences hold. Simple models are fitted on all training rows,
@@ -18,8 +18,9 @@ networks predict with their stored weights; e is the standard error of a differe
     settled  the counts are those of the stored trials; certainty is withheld if the first or a
              likely winner has not settled
 
-With 6 trials there is no race by default; `--finalists` asks for one. Sets already in the file are
-run again, others stay. With `--home` a study that is there is read, not run again.
+With 6 trials there is no race by default; `--finalists` asks for one. `--draw` chooses other rows
+to train on, of generated sets other rows altogether. Sets already in the file are run again,
+others stay. With `--home` a study that is there is read, not run again.
 """
 
 import argparse
@@ -49,26 +50,26 @@ from nas_evidence.yardsticks import Predicted, predict_test
 SETS = {"correlated": 480, "imbalanced": 120, "moons": 300, "diabetes": 300, "digits": 1297}
 
 
-def raw(name: str) -> tuple[Array, Array]:
+def raw(name: str, draw: int) -> tuple[Array, Array]:
     """Return inputs and targets of a set; generated ones have 5,000 rows to hold out."""
     if name == "correlated":
-        return correlated()
+        return correlated(draw)
     if name == "diabetes":
         x, y = load_diabetes(return_X_y=True)
     elif name == "digits":
         x, y = load_digits(return_X_y=True)
         x = x.reshape(-1, 1, 8, 8)
     elif name == "moons":
-        x, y = make_moons(5300, noise=0.25, random_state=0)
+        x, y = make_moons(5300, noise=0.25, random_state=draw)
     else:
-        x, y = make_classification(5120, 10, weights=[0.9], class_sep=1.5, random_state=0)
+        x, y = make_classification(5120, 10, weights=[0.9], class_sep=1.5, random_state=draw)
     return x.astype(np.float32), y
 
 
-def split(name: str) -> ArrayData:
-    """Return a set with its one split; the held-out rows stand as its test rows."""
-    x, y = raw(name)
-    order = np.random.default_rng(1).permutation(len(y))
+def split(name: str, draw: int) -> ArrayData:
+    """Return a draw of a set with its one split; the held-out rows stand as its test rows."""
+    x, y = raw(name, draw)
+    order = np.random.default_rng(1 + draw).permutation(len(y))
     train, test = order[: SETS[name]], order[SETS[name] :]
     mean, std = moments(x[train])
     real = np.issubdtype(y.dtype, np.floating)
@@ -163,9 +164,11 @@ def statements(study: Any, arrays: ArrayData) -> list[Statement]:
     return found
 
 
-def checked(name: str, n_trials: int, finalists: int, home: Path | None) -> dict[str, Any]:
+def checked(
+    name: str, n_trials: int, finalists: int, *, draw: int, home: Path | None
+) -> dict[str, Any]:
     """Run the search of a set, unless it is in `home` already, and check its first screen."""
-    arrays = split(name)
+    arrays = split(name, draw)
     with tempfile.TemporaryDirectory() as passing:
         folder = (home or Path(passing)) / name
         if folder.exists():
@@ -221,6 +224,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=6)
     parser.add_argument("--finalists", type=int, default=2)
     parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument("--draw", type=int, default=0)
     parser.add_argument("--home", type=Path, help="keeps the studies")
     parser.add_argument(
         "--to", type=Path, default=Path("benchmarks/results/first_screen_cpu.json")
@@ -232,15 +236,18 @@ def main() -> None:
         "versions": {name: metadata.version(name) for name in names},
         "n_trials": given.trials,
         "finalists": given.finalists,
+        "draw": given.draw,
         "rows": [],
     }
     if given.to.exists():
         before = json.loads(given.to.read_text(encoding="utf-8"))
-        if before.get("finalists") == given.finalists:
+        if (before["finalists"], before["draw"]) == (given.finalists, given.draw):
             result["rows"] = [row for row in before["rows"] if row["set"] not in given.sets]
     for name in given.sets:
-        result["rows"].append(checked(name, given.trials, given.finalists, given.home))
-        print(json.dumps(result["rows"][-1], indent=1), flush=True)
+        result["rows"].append(
+            checked(name, given.trials, given.finalists, draw=given.draw, home=given.home)
+        )
+        print(json.dumps(row, indent=1), flush=True)
         given.to.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
