@@ -244,9 +244,8 @@ def main() -> None:
         if (before["finalists"], before["draw"]) == (given.finalists, given.draw):
             result["rows"] = [row for row in before["rows"] if row["set"] not in given.sets]
     for name in given.sets:
-        result["rows"].append(
-            checked(name, given.trials, given.finalists, draw=given.draw, home=given.home)
-        )
+        row = checked(name, given.trials, given.finalists, draw=given.draw, home=given.home)
+        result["rows"].append(row)
         print(json.dumps(row, indent=1), flush=True)
         given.to.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
