@@ -181,7 +181,8 @@ def at_likeliest_scale(table: Tensor, arrays: ArrayData, halves: Sequence[Floats
 
 def by_datum(table: Tensor, arrays: ArrayData) -> Floats:
     """Return the log density of each datum [n], nats, of a table of outputs and spread."""
-    return _densities(table, arrays)[SCALES.index(1.0)]
+    densities: Floats = _densities(table, arrays)[SCALES.index(1.0)]
+    return densities
 
 
 def _densities(table: Tensor, arrays: ArrayData) -> Floats:

@@ -161,7 +161,8 @@ def gap_variance_of_reals(one: tuple[Floats, Floats], other: tuple[Floats, Float
         at = (gap * _WEIGHTS).sum(-1)
         first.append(at.sum(-1))
         second.append(((gap**2 * _WEIGHTS).sum(-1) - at**2).sum(-1))  # columns are independent
-    return np.mean(second, axis=0) + np.var(first, axis=0)
+    variance: Floats = np.mean(second, axis=0) + np.var(first, axis=0)
+    return variance
 
 
 def _variance(share: Floats, values: Floats) -> Floats:
