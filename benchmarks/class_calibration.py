@@ -3,9 +3,9 @@
     python benchmarks/class_calibration.py DATA --keep FOLDER [--sets NAME ...] [--splits 3]
     python benchmarks/class_calibration.py --page    # writes the table of docs/explanation
 
-DATA and the splits are those of `tables.py`. Every study runs once, without a race, and is kept in
-FOLDER; its best network then predicts the same test rows in several ways, which differ in nothing
-else. Runs are stored as they end; what is stored is not repeated.
+The studies are those of `ensemble_gain.py` in the same FOLDER: 6 trials without a race on at most
+300 rows. The best network then predicts the same test rows in several ways, which differ in
+nothing else. Runs are stored as they end; what is stored is not repeated.
 
 Four suspects, each with what would clear it:
 
@@ -37,42 +37,27 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import tables
 import torch
+from ensemble_gain import MOST_TRAIN, TRIALS, rounded, studied
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tables import CLASSES, HERE, PAGE, commit, conditions, read, split, spread
+from tables import HERE, PAGE, commit, conditions, read, split, spread
 from torch import Tensor
 
-import nas_evidence
 from nas_evidence.exporting.posterior import fit_posterior, jacobians
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.likelihood import Categorical
 from nas_evidence.maths.calibration import classification_measures
 from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
 
+SETS = ("australian", "ionosphere", "satellite", "waveform")
 RESULTS = HERE / "results" / "class_calibration.json"
 N_DRAWS, N_LABELS, N_STEPS = 2048, 100, 20_000
 ARMS = ("map", "marginal probit", "probit", "mc", "mc, precisions x 10", "mc, precisions x 100",
         "sampled", "LogisticRegression")  # fmt: skip
-_TABLE = re.compile(r"(<!-- table: calibration -->\n).*?(<!-- end of table -->)", re.DOTALL)
-
-
-def studied(train: pd.DataFrame, folder: Path, seed: int, n_trials: int) -> nas_evidence.Study:
-    """Return the study in `folder`, run and exported if it is not there yet; without a race."""
-    if (folder / "export" / "MODEL_CARD.md").is_file():
-        return nas_evidence.load(folder)
-    study = nas_evidence.search(
-        train,
-        target="target",
-        task="regression" if train["target"].dtype.kind == "f" else "classification",
-        n_trials=n_trials,
-        settings={"seed": seed, "finalists": 0},
-        out=folder,
-        progress=False,
-    )
-    study.predictor()
-    return study
+_TABLE = re.compile(r"(<!-- calibration -->\n).*?(<!-- end of calibration -->)", re.DOTALL)
 
 
 def expected_error(probabilities: np.ndarray, generator: np.random.Generator) -> float:
@@ -201,30 +186,32 @@ def arms_of(folder: Path, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, 
             (f, f_new), (scaled(x), scaled(x_new)), torch.cat(theta), torch.from_numpy(y),
             temperature,
         )  # fmt: skip
+    found_ways = {name: measured(p.numpy(), y_new) for name, p in ways.items()}
+    if "sampled" in ways:
+        for name, p in ways.items():
+            distance = 0.5 * (p - ways["sampled"]).abs().sum(1).mean()
+            found_ways[name]["distance_from_sampled"] = float(distance)
     variance = covariance.diagonal(dim1=1, dim2=2).mean()
     return {
         "structure": posterior.structure,
         "n_parameters": sum(p.numel() for p in model.model.parameters()),
         "shared_part_of_variance": float(covariance.mean((1, 2)).mean() / variance),
-        "ways": {name: measured(p.numpy(), y_new) for name, p in ways.items()},
+        "ways": found_ways,
     }
 
 
-def measure(folder: Path, keep: Path, names: Sequence[str], n_splits: int, n_trials: int) -> None:
+def measure(folder: Path, keep: Path, names: Sequence[str], n_splits: int) -> None:
     """Measure all sets and splits, and store each when it has ended."""
-    asked = conditions(n_trials)
-    stored = (
-        json.loads(RESULTS.read_text(encoding="utf-8"))
-        if RESULTS.exists()
-        else {**asked, "runs": []}
-    )
+    tables.MOST_TRAIN = MOST_TRAIN
+    fresh = {**conditions(TRIALS), "most_train": MOST_TRAIN, "runs": []}
+    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else fresh
     done = {(run["data"], run["split"]) for run in stored["runs"]}
     for seed in range(n_splits):
         for name in names:
             if (name, seed) in done:
                 continue
             train, test = split(read(folder, name), seed)
-            study = studied(train, keep / f"{name}-{seed}-{n_trials}", seed, n_trials)
+            study = studied(train, keep / f"{name}-{seed}-{TRIALS}", seed)
             found = arms_of(study.folder / "export", train, test)
             regression = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
             regression.fit(train.drop(columns="target"), train["target"])
@@ -235,22 +222,16 @@ def measure(folder: Path, keep: Path, names: Sequence[str], n_splits: int, n_tri
             run = {"data": name, "split": seed, "commit": commit(), "n_train": len(train),
                    "n_test": len(test), "best": study.best.architecture, **found}  # fmt: skip
             print(json.dumps(run), flush=True)
-            stored["runs"].append(run)
-            RESULTS.write_text(json.dumps(_rounded(stored), indent=1) + "\n", encoding="utf-8")
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _rounded(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_rounded(one) for one in value]
-    return round(value, 5) if isinstance(value, float) else value
+            stored["runs"].append(rounded(run))
+            lines = ",\n  ".join(json.dumps(one) for one in stored["runs"])
+            text = json.dumps({**stored, "runs": []}, indent=1)[: -len("[]\n}")]
+            RESULTS.write_text(f"{text}[\n  {lines}\n ]\n}}\n", encoding="utf-8")
 
 
 def rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return a row per data set and way: mean ± standard deviation over the splits."""
     lines = []
-    for name in CLASSES:
+    for name in SETS:
         group = [run for run in runs if run["data"] == name]
         for way in ARMS:
             each = [run["ways"][way] for run in group if way in run["ways"]]
@@ -277,14 +258,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--keep", type=Path, default=Path("runs"))
-    parser.add_argument("--sets", nargs="*", choices=CLASSES, default=CLASSES)
+    parser.add_argument("--sets", nargs="*", choices=SETS, default=SETS)
     parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.data is not None:
-        measure(given.data, given.keep, given.sets, given.splits, given.trials)
+        measure(given.data, given.keep, given.sets, given.splits)
     if given.page:
         PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
