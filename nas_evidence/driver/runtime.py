@@ -11,8 +11,9 @@
              the best hyperparameters after it       σ     work of settling, in trainings
     t, k     trainings on parts: their data in multiples of all data, and their number
 
-Epochs and passes are timed on the first rows and grow with the rows; the search for the best
-hyperparameters and the decompositions of curvature do not.
+Epochs and passes are timed on ever more rows until that takes long enough to be measured. What
+grows with the rows is told from what does not: the calls of an epoch, the decompositions of a
+curvature. The search for the best hyperparameters does not depend on the rows.
 """
 
 import statistics
@@ -39,13 +40,14 @@ from nas_evidence.training.loop import Member, Training, begin, train_epochs
 from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.trial import device_for
 
-#: Architectures timed per family, the steps of a timed epoch, and the seconds after which each
-#: family has only one architecture timed.
-TIMED_PER_FAMILY, _STEPS, _PATIENCE = 3, 4, 6.0
+#: Architectures timed per family, and the seconds after which it is only one.
+TIMED_PER_FAMILY, _PATIENCE = 3, 6.0
+#: Seconds after which what is timed has taken long enough.
+_ENOUGH = 0.03
 #: Settling in multiples of its budget; its decrement comes on top, and it may end early.
 _SETTLED = 1.25
 #: Overhead: workers share memory and caches; each trial has a start, a test and files.
-_SHARED, _TRIAL_SECONDS = 1.4, 1.0
+_SHARED, _TRIAL_SECONDS = 1.4, 0.4
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,9 @@ def _trial_seconds(point: ArchitectureSpec, study: StudySpec, data: TensorData) 
 
 
 def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pieces:
-    """Time the pieces of a trial, on the first few batches of the data."""
+    """Time the pieces of a trial on some of its data, each for about `_ENOUGH` seconds."""
     plan, n = study.plan, len(data.x_train)
-    batch = min(plan.batch_size, n)
-    few = _rows(data, 0, min(n, _STEPS * batch))
+    n_parts = _n_parts(plan, study.estimators)
     given = Assignment(
         trial_id=0,
         attempt=1,
@@ -157,67 +158,74 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
         model = build(point, data.input_shape, data.n_outputs, generator)
         return begin(model.to(data.x_train.device), plan)
 
-    def member(rows: TensorData) -> Member:
-        return Member(new(), rows, given)
-
-    n_parts = _n_parts(plan, study.estimators)
-    share = n / len(few.x_train)
-    epoch = _epoch_seconds([member(few)]) * share
-    beside = _epoch_seconds([member(few) for _ in range(n_parts)]) * share / n_parts
-
-    online = plan.online.curvature
-    kinds = {kind for kind in study.estimators if kind in CURVATURES} - {online}
-    draws = {kind: plan.mc_draws if CURVATURES[kind].approximates else 1 for kind in kinds}
-    state = new()
-
-    def passed(rows: TensorData, kind: str) -> float:
-        passes = passes_of(state, rows, given)
+    def epoch(networks: Sequence[Training], n_rows: int) -> float:
+        for network in networks:
+            network.epoch = 0  # the plan may have a single one
+        rows = _first(data, n_rows)
         started = time.perf_counter()
-        passes.estimate(kind, passes.of(kind)[0])
+        train_epochs([Member(network, rows, given) for network in networks])
+        _wait_for(data)
         return time.perf_counter() - started
 
-    def on_all(kind: str) -> float:
-        return _grown(lambda rows: passed(rows, kind), few, n)
+    state, online = new(), plan.online.curvature
 
-    updated = passes_of(state, few, given)
-    updated.of(online)  # timed on its own
+    def passed(kind: str, n_rows: int) -> float:
+        passes = passes_of(state, _first(data, n_rows), given)
+        started = time.perf_counter()
+        passes.estimate(kind, passes.of(kind)[0])
+        _wait_for(data)
+        return time.perf_counter() - started
+
+    def on_all(seconds: Callable[[int], float], per_network: int = 1) -> float:
+        return grown(seconds, first=min(2 * plan.batch_size, n), n=n // per_network)
+
+    alone, together = [new()], [new() for _ in range(n_parts)]
+    kinds = {kind for kind in study.estimators if kind in CURVATURES} - {online}
+    draws = {kind: plan.mc_draws if CURVATURES[kind].approximates else 1 for kind in kinds}
+    pieces = Pieces(
+        epoch=on_all(lambda rows: epoch(alone, rows)),
+        beside=on_all(lambda rows: epoch(together, rows), n_parts),
+        pass_=on_all(lambda rows: passed(online, rows)),
+        search=0.0,
+        evaluation=sum(
+            draws[kind] * on_all(lambda rows, kind=kind: passed(kind, rows))  # type: ignore[misc]
+            for kind in sorted(kinds)
+        ),
+    )
+    updated = passes_of(state, _first(data, min(2 * plan.batch_size, n)), given)
+    updated.of(online)  # timed above
     started = time.perf_counter()
     update_hyperparameters(state, updated)
-    search = time.perf_counter() - started
-    evaluation = sum(draws[kind] * on_all(kind) for kind in sorted(kinds))
-    return Pieces(epoch, beside, on_all(online), search, evaluation)
+    return replace(pieces, search=time.perf_counter() - started)
 
 
-def _rows(data: TensorData, first: int, end: int) -> TensorData:
-    """Return some training rows of the data."""
-    rows = torch.arange(first, end)
-    y = data.y_train[first:end]
-    return replace(data, x_train=select(data.x_train, rows), y_train=y)
+def _first(data: TensorData, n_rows: int) -> TensorData:
+    """Return the first training rows of the data."""
+    y = data.y_train[:n_rows]
+    return replace(data, x_train=select(data.x_train, torch.arange(n_rows)), y_train=y)
 
 
-def _grown(seconds: Callable[[TensorData], float], rows: TensorData, n: int) -> float:
+def _wait_for(data: TensorData) -> None:
+    """Wait until the device of the data has done its work."""
+    if data.x_train.is_cuda:
+        torch.cuda.synchronize()
+
+
+def grown(seconds: Callable[[int], float], *, first: int, n: int) -> float:
     """Return the seconds for `n` rows of what costs so much per row, and so much besides.
 
-    The first call, which may load code, is not counted.
+    The rows are doubled until they take `_ENOUGH` seconds, and the last two times are continued in
+    a straight line. Each is the faster of two; a first one, which may load code, is not counted.
+
+    Args:
+        seconds: of a number of rows.
+        first: rows to begin with.
+        n: of which the time is wanted.
     """
-    many = len(rows.x_train)
-    few = _rows(rows, 0, max(1, many // 4))
-    seconds(few)
-    least = min(seconds(few), seconds(few))
-    most = max(least, seconds(rows))
-    slope = (most - least) / max(1, many - len(few.x_train))
-    return most + slope * (n - many)
-
-
-def _epoch_seconds(members: Sequence[Member]) -> float:
-    """Return the seconds of an epoch of some, the fastest of two after one that may load code."""
-    found = []
-    for _ in range(3):
-        for member in members:
-            member.training.epoch = 0  # the plan may have a single one
-        started = time.perf_counter()
-        train_epochs(members)
-        if members[0].data.x_train.is_cuda:
-            torch.cuda.synchronize()
-        found.append(time.perf_counter() - started)
-    return min(found[1:])
+    few, least, many = 0, 0.0, min(first, n)
+    seconds(many)
+    most = min(seconds(many), seconds(many))
+    while most < _ENOUGH and many < n:
+        few, least, many = many, most, min(2 * many, n)
+        most = max(least, min(seconds(many), seconds(many)))
+    return most + (most - least) / (many - few) * (n - many)

@@ -1,7 +1,6 @@
 """The forecast: what it is made of, and what each piece adds. Nothing here depends on seconds."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -117,11 +116,27 @@ def test_a_slow_family_has_one_architecture_timed(monkeypatch: pytest.MonkeyPatc
     assert timed == ["linear", "mlp"]
 
 
-@pytest.mark.parametrize("n", [64, 64_000])
-def test_a_cost_per_row_grows_and_a_fixed_cost_does_not(n: int) -> None:
-    rows = to_tensors(load(DatasetSpec(name="digits", max_train=64, max_test=1), seed=0), "cpu")
-    seconds: Callable[[TensorData], float] = lambda some: 3.0 + 0.25 * len(some.x_train)  # noqa: E731
-    assert runtime._grown(seconds, rows, n) == pytest.approx(3.0 + 0.25 * n)
+@pytest.mark.parametrize("n", [5, 64, 500, 64_000])
+@pytest.mark.parametrize(("fixed", "per_row"), [(3.0, 0.25), (1e-3, 1e-6), (0.0, 1e-3)])
+def test_a_cost_per_row_grows_and_a_fixed_cost_does_not(
+    n: int, fixed: float, per_row: float
+) -> None:
+    found = runtime.grown(lambda rows: fixed + per_row * rows, first=32, n=n)
+    # Where the first rows take long enough there is no second point, and all grows.
+    slow = fixed + 32 * per_row >= runtime._ENOUGH and n > 32
+    expected = (fixed + 32 * per_row) / 32 * n if slow else fixed + per_row * n
+    assert found == pytest.approx(expected)
+
+
+def test_what_is_slow_is_timed_on_few_rows_and_what_is_quick_on_many() -> None:
+    asked: list[int] = []
+
+    def seconds(rows: int) -> float:
+        asked.append(rows)
+        return runtime._ENOUGH * rows / 200
+
+    runtime.grown(seconds, first=32, n=10_000)
+    assert sorted({*asked}) == [32, 64, 128, 256]
 
 
 def of_real_targets() -> ArrayData:
