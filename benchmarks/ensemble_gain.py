@@ -47,18 +47,21 @@ def log_densities(predictor: Predictor, rows: Any, method: str) -> np.ndarray:
 
 
 def studied(train: Any, folder: Path, seed: int) -> nas_evidence.Study:
-    """Return the study in `folder`, run if it is not there yet."""
+    """Return the study in `folder`, begun or continued if it is not over."""
     if (folder / "export" / "MODEL_CARD.md").is_file():
         return nas_evidence.load(folder)
-    study = nas_evidence.search(
-        train,
-        target="target",
-        task="regression" if train["target"].dtype.kind == "f" else "classification",
-        n_trials=TRIALS,
-        settings={"seed": seed, "finalists": 0},
-        out=folder,
-        progress=False,
-    )
+    if (folder / "study.toml").is_file():
+        study = nas_evidence.resume(folder, progress=False)
+    else:
+        study = nas_evidence.search(
+            train,
+            target="target",
+            task="regression" if train["target"].dtype.kind == "f" else "classification",
+            n_trials=TRIALS,
+            settings={"seed": seed, "finalists": 0},
+            out=folder,
+            progress=False,
+        )
     study.predictor()
     return study
 
