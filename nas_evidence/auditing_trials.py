@@ -38,7 +38,7 @@ _FOLDS = ("two_fold", "five_fold", "heldout_10")
 
 def trial_rows(seed: int, sampled: Sequence[str]) -> list[AuditRow]:
     """Return the rows of a short trial on digits; the estimators in `sampled` are left out."""
-    names = [name for name in SCORES if name not in (*CURVATURES, *sampled)]
+    names = trial_names(sampled)
     assignment = Assignment(
         trial_id=0,
         attempt=1,
@@ -66,8 +66,7 @@ def trial_rows(seed: int, sampled: Sequence[str]) -> list[AuditRow]:
 
 def linear_trial_rows(seed: int, sampled: Sequence[str]) -> list[AuditRow]:
     """Return the rows of a trial of linear regression, with every score that real targets have."""
-    names = [n for n, s in SCORES.items() if n not in sampled and s.unit != "fraction"]
-    names = [n for n in names if not SCORES[n].labels_only]
+    names = linear_trial_names(sampled)
     random = np.random.default_rng(seed)
     x = random.normal(size=(_N_DATA + 10, _N_FEATURES)).astype(np.float32)
     weights = np.array([1.0, -0.5, 0.25])
@@ -103,6 +102,17 @@ def linear_trial_rows(seed: int, sampled: Sequence[str]) -> list[AuditRow]:
         claims[name] = around(exact, _ROUNDING * abs(exact), "from the training curve")
     asked = {name: claims.get(name, Claim()) for name in names}
     return _rows("trial-linear", record, asked, (_N_FEATURES + 1, _N_DATA), seconds)
+
+
+def trial_names(sampled: Sequence[str]) -> list[str]:
+    """Return the estimators of the trial on digits."""
+    return [name for name in SCORES if name not in (*CURVATURES, *sampled)]
+
+
+def linear_trial_names(sampled: Sequence[str]) -> list[str]:
+    """Return the estimators of the trial of linear regression."""
+    names = [n for n, s in SCORES.items() if n not in sampled and s.unit != "fraction"]
+    return [n for n in names if not SCORES[n].labels_only]
 
 
 def linear_claims(x: Tensor, y: Tensor, assignment: Assignment) -> dict[str, Claim]:

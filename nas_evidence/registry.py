@@ -41,9 +41,9 @@ class Curvature:
     trace: str | None = None
 
     @property
-    def is_online(self) -> bool:
-        """Return whether it can be used to update the prior precisions during training."""
-        return self.structure != "full"
+    def is_full(self) -> bool:
+        """Return whether it couples the parameter tensors; online only up to a size."""
+        return self.structure == "full"
 
     @property
     def any_layer(self) -> bool:
@@ -63,7 +63,7 @@ CURVATURES: Mapping[str, Curvature] = {
     "full_ggn": Curvature("full", "exact"),
     "full_ef": Curvature("full", "residual"),
 }
-ONLINE_CURVATURES = tuple(name for name, kind in CURVATURES.items() if kind.is_online)
+ONLINE_CURVATURES = tuple(CURVATURES)
 DIAGONAL_CURVATURES = tuple(n for n, kind in CURVATURES.items() if kind.structure == "diagonal")
 
 
@@ -83,6 +83,7 @@ class Score:
     curvature       the kind whose Laplace evidence it needs
     approximates    the exact score that a random one estimates
     labels_only     not defined for real targets
+    plain_only      not defined with `plan.augment`
     trainings       cost of trainings on parts of the data, as a multiple of the main training
     """
 
@@ -97,6 +98,7 @@ class Score:
     curvature: str | None = None
     approximates: str | None = None
     labels_only: bool = False
+    plain_only: bool = False
     trainings: float = 0.0
 
     @property
@@ -154,6 +156,7 @@ _CONDITIONAL = [
         relation="EXACT_ON_LINEAR" if laplace.relation == "EXACT_ON_LINEAR" else "SCORE",
         curvature=laplace.name,
         approximates=laplace.approximates and f"conditional_{laplace.approximates}",
+        plain_only=True,
         trainings=1.5,
     )
     for laplace in _LAPLACE
@@ -191,6 +194,7 @@ def _on_halves(name: str, summary: str) -> Score:
         taken="before",
         unit="nats",
         relation="EXACT_ON_LINEAR",
+        plain_only=True,
         trainings=1.0,
     )
 
@@ -219,6 +223,7 @@ def _sampled(name: str, summary: str, module: str, relation: Relation) -> Score:
         taken="end",
         unit="nats",
         relation=relation,
+        plain_only=True,
     )
 
 
@@ -244,6 +249,7 @@ _ALL = [
         implementation="nas_evidence.scores.tangent:NtkInit",
         taken="before",
         unit="nats",
+        plain_only=True,
     ),
     Score(
         name="tangent",
@@ -252,6 +258,7 @@ _ALL = [
         taken="end",
         unit="nats",
         relation="EXACT_ON_LINEAR",
+        plain_only=True,
     ),
     Score(
         name="full_ggn_slq",
@@ -260,6 +267,7 @@ _ALL = [
         taken="end",
         unit="nats",
         approximates="full_ggn",
+        plain_only=True,
     ),
     Score(
         name="prequential_epoch1_laplace",
@@ -267,6 +275,7 @@ _ALL = [
         implementation="nas_evidence.scores.first_pass:FirstPass",
         taken="first_pass",
         unit="nats",
+        plain_only=True,
     ),
     _sampled("sgd_entropy", "lower bound by the entropy of SGD", "sgd_entropy:score",
              "LOWER_BOUND"),
@@ -285,6 +294,7 @@ _ALL = [
         taken="python",
         unit="nats",
         relation="LOWER_BOUND",
+        plain_only=True,
     ),
     _free("sotl", "minus the sum of training losses", "nats per datum"),
     _free("sotl_e", "minus the sum of the latest training losses", "nats per datum"),

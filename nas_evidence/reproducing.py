@@ -181,6 +181,7 @@ def reproduced(
     to: Path,
     say: Callable[[str], None],
     folder: Path | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run a script, write `to/<name>.png`, `.md` and `.json`, and return what the JSON holds.
 
@@ -191,6 +192,7 @@ def reproduced(
         to: made if it is missing.
         say: told about progress.
         folder: of the scripts, None for the shipped ones.
+        options: further arguments of its `run`: the size is then "shortened".
 
     Raises:
         ValueError: for an unknown name, missing data, or a script that needs a GPU.
@@ -200,14 +202,14 @@ def reproduced(
     to.mkdir(parents=True, exist_ok=True)
     module = _imported(script)
     started, used = time.perf_counter(), time.process_time()
-    found: Reproduction = module.run(quick=quick, data=data, say=say)
+    found: Reproduction = module.run(quick=quick, data=data, say=say, **(options or {}))
     result = {
         "name": name,
         "paper": script.paper,
         "figure": ", ".join(script.figures),
         "title": script.title,
         "claim": script.claim,
-        "size": "quick" if quick else "full",
+        "size": "shortened" if options else "quick" if quick else "full",
         "verdict": found.verdict,
         "why": found.why,
         "rows": [asdict(row) for row in found.rows],

@@ -143,7 +143,8 @@ class OnlinePlan(Frozen):
     burn_in: Annotated[int, Field(ge=0), Unit("epochs")] = 0
     """First epochs, without updates and stored evaluations (B)."""
     curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
-    """Curvature of the Laplace evidence that the updates maximise."""
+    """Curvature of the Laplace evidence that the updates maximise; `full_ggn` and `full_ef` for
+    small networks or few data: parameters or rows up to 2,000."""
     hyper_step: Literal["newton", "adam", "mackay"] = "newton"
     """Maximiser: Newton to the maximum, Adam steps, or MacKay's fixed point."""
     hyper_steps: Annotated[Count, Unit("steps")] = 100
@@ -173,7 +174,7 @@ class OnlinePlan(Frozen):
 
 
 def _settle(data: Mapping[str, Any]) -> float:
-    return 1.0 if data.get("likelihood") == "gaussian" else 0.0
+    return 1.0 if data.get("likelihood") == "gaussian" and not data.get("augment") else 0.0
 
 
 class TrainingPlan(Frozen):
@@ -188,6 +189,10 @@ class TrainingPlan(Frozen):
     `likelihood = "categorical"`."""
     likelihood_power: Positive = 1.0
     """Weight of the log likelihood (kappa), in training and in the evidence."""
+    augment: tuple[Literal["RandomCrop", "RandomHorizontalFlip"], ...] = ()
+    """Random operations on images, as torchvision's, drawn anew in each epoch: shifts by up to an
+    eighth of a side, and reflections. The evidence is that of the images after one draw, with
+    `likelihood_power` for how often an image and its variants count. Without settling."""
     mc_draws: Annotated[Count, Unit("draws")] = MC_DRAWS
     """Draws of the `_mc` curvatures at the last evaluation; the estimate is their mean."""
     epochs: Epochs = 40
@@ -213,7 +218,7 @@ class TrainingPlan(Frozen):
     settle: Annotated[NotNegative, Unit("scheduled trainings")] = Field(default_factory=_settle)
     """Budget of settling: after the last epoch the network is optimised to a mode, and its
     hyperparameters to the largest evidence there; 0 for no settling. Without it 1 with
-    `likelihood = "gaussian"`, else 0. Linear networks always settle."""
+    `likelihood = "gaussian"`, else 0. Linear networks always settle, except with `augment`."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior of the weights, before the first update."""
     precision: Literal["float32", "bf16"] = "float32"
@@ -225,6 +230,19 @@ class TrainingPlan(Frozen):
     folds: Annotated[Literal[1, 2], Unit("folds")] = 2
     """Folds that the score `two_fold` predicts: both halves, or only one at half the cost."""
     online: OnlinePlan = OnlinePlan()
+
+    @model_validator(mode="after")
+    def _augment(self) -> "TrainingPlan":
+        if len(set(self.augment)) < len(self.augment):
+            raise ValueError(
+                f"`augment` must name an operation once, but got {list(self.augment)}"
+            )
+        if self.augment and self.settle:
+            raise ValueError(
+                f"`settle` must be 0 with `augment`, but got {self.settle:g}: settling would fit "
+                "one draw of the images; remove one of the two"
+            )
+        return self
 
     @property
     def automatic(self) -> bool:
@@ -494,6 +512,13 @@ class StudySpec(Frozen):
             raise ValueError(
                 f'`estimators` must be defined for real targets with likelihood = "gaussian", but '
                 f"got {of_labels}"
+            )
+        if self.plan.augment and (
+            of_plain := [e for e in self.estimators if declared(e).plain_only]
+        ):
+            raise ValueError(
+                "`estimators` must be defined for augmented images with `augment` in [plan], but "
+                f"got {of_plain}; remove them, or `augment`"
             )
         if self.pruning.rule != "none" and declared(self.pruning_score).taken == "end":
             raise ValueError(

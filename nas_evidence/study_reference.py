@@ -156,6 +156,11 @@ mc_draws = 16                     # a steadier final value of kinds named _mc
 settle = 0                        # no settling after the last epoch
 folds = 1                         # half the cost, more seed noise
 """,
+        """\
+[plan]
+augment = ["RandomCrop", "RandomHorizontalFlip"]   # of images
+likelihood_power = 5              # an image and its variants count as five
+""",
     ),
     "plan.online": (
         """\

@@ -51,7 +51,7 @@ from nas_evidence.training.parts import settling_after
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 6
+CHECKPOINT_VERSION = 7
 
 
 def device_for(gpu_share: str | float) -> torch.device:

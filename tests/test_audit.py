@@ -112,6 +112,9 @@ def test_the_whole_audit_holds_for_every_registered_estimator() -> None:
     missed = [row for row in rows if not row.holds]
     assert not missed
     assert {row.estimator for row in rows} == set(SCORES)
+    for problem in audit.PROBLEMS:
+        there = {row.estimator for row in rows if row.problem == problem}
+        assert there == audit.estimators_in(problem), problem
     assert len(said) == len(audit.PROBLEMS)
     assert re.match(rf"1/{len(said)} linear-3: (\d+) of \1 rows hold, ", said[0])
     both = {row.estimator for row in rows if row.low is not None and row.high is not None}
@@ -123,7 +126,10 @@ def test_the_whole_audit_holds_for_every_registered_estimator() -> None:
 
 def test_a_problem_or_an_estimator_can_be_asked_for_alone() -> None:
     assert audit.named("linear-3") == (["linear-3"], None)
-    assert audit.named("sotl") == (list(audit.PROBLEMS), "sotl")
+    assert audit.named("sotl") == (["trial", "trial-linear"], "sotl")
+    assert audit.named("thermodynamic_box") == (["linear-3", "linear-noise"], "thermodynamic_box")
+    assert audit.named("prequential") == audit.named("two_fold")
+    assert all(audit.named(name)[0] for name in SCORES)
     with pytest.raises(ValueError, match=r"lineer is no problem of the audit .linear-3, "):
         audit.named("lineer")
 

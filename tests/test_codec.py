@@ -327,6 +327,7 @@ def test_a_stored_study_of_the_old_keys_is_the_study_of_today(tmp_path: Path) ->
     gone = {*FIXED_KEYS, *RENAMED_KEYS}
     new = {
         "curves",
+        "plan.augment",
         "plan.folds",
         "plan.settle",
         "plan.precision",

@@ -150,18 +150,35 @@ def heated(
     *,
     generator: torch.Generator,
     say: Callable[[str], None],
+    reflects: bool = True,
+    sizes: list[Tensor] | None = None,
 ) -> Tempered:
-    """Return samples at all temperatures, each replica from a minimum of its own."""
+    """Return samples at all temperatures, each replica from a minimum of its own.
+
+    Args:
+        net: the network.
+        rows: the digits.
+        plan: of temperatures and lengths.
+        generator: of random numbers.
+        say: told about the result.
+        reflects: whether trajectories turn at the walls; else those that leave are rejected.
+        sizes: receives for each sample the root mean square of weight over half width [K].
+    """
     start, energies = minimised(net, rows, plan.n_temperatures, generator, 400)
     say(f"minima: E from {float(energies.min()):.2g} to {float(energies.max()):.2g}")
 
     def flat(w: Tensor) -> tuple[Tensor, Tensor]:
         return w.new_zeros(len(w)), torch.zeros_like(w)
 
-    path = Densities(flat, net.log_likelihood(rows.x, rows.y), net.box)
+    def test_loss(w: Tensor) -> Tensor:
+        if sizes is not None:
+            sizes.append((w / net.box).square().mean(1).sqrt())
+        return net.mean_loss(w, rows.x_test, rows.y_test)
+
+    path = Densities(flat, net.log_likelihood(rows.x, rows.y), net.box, reflects)
     found = at_finite_temperature(
-        path, start, test_loss=lambda w: net.mean_loss(w, rows.x_test, rows.y_test), plan=plan,
-        generator=generator, scale=net.box / net.box.mean(),
+        path, start, test_loss=test_loss, plan=plan, generator=generator,
+        scale=net.box / net.box.mean(),
     )  # fmt: skip
     best, low, high = found.best()
     say(

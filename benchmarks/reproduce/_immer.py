@@ -4,7 +4,7 @@ The paper updates hyperparameters by Adam on the full GGN, the empirical Fisher 
 online curvature is one of the package's kinds: the full GGN is for the end alone.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,6 @@ def fit(
     scale: float = 1.0,
     seed: int = 0,
     follow_test: bool = False,
-    augment: bool = False,
     plan: dict[str, Any],
 ) -> Fitted:
     """Train a network on the log joint with online updates.
@@ -113,8 +112,6 @@ def fit(
         scale: standard deviation of the real targets before standardising.
         seed: of the order of the data.
         follow_test: record the test loss and error at each update.
-        augment: flip and crop the images anew for each epoch; the evidence is that of the images
-            as they are, at the likelihood power of the plan.
         plan: keys of `TrainingPlan`.
     """
     whole = TrainingPlan(**plan)
@@ -144,12 +141,7 @@ def fit(
     fitted = Fitted(state, data, assignment, [], [])
     kind, every = whole.online.curvature, whole.online.every
     for epoch in range(1, whole.epochs + 1):
-        if augment:
-            generator = torch.Generator().manual_seed(assignment.derived_seed("augment", epoch))
-            seen = replace(data, x_train=augmented(train[0], generator))
-        else:
-            seen = data
-        train_epoch(state, seen, assignment)
+        train_epoch(state, data, assignment)
         state.epoch = epoch
         if epoch % every == 0 and epoch > whole.online.burn_in:
             passes = update_and_follow(state, data, assignment)
@@ -159,25 +151,6 @@ def fit(
                 error = 0.0 if real else 1 - fitted.test_accuracy()
                 fitted.at_test.append((epoch, fitted.test_nll(), error))
     return fitted
-
-
-def augmented(x: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:
-    """Return each image flipped at random, and cropped at random from itself within zeros.
-
-    Args:
-        x: standardised images [n, C, H, W].
-        generator: on the CPU.
-        pad: zeros on each side.
-    """
-    n, _, height, width = x.shape
-    flip = torch.rand(n, generator=generator) < 0.5
-    x = torch.where(flip[:, None, None, None], x.flip(3), x)
-    wide = nn.functional.pad(x, (pad, pad, pad, pad))
-    top, left = torch.randint(0, 2 * pad + 1, (2, n), generator=generator)
-    rows = (top[:, None] + torch.arange(height))[:, None, :, None]
-    columns = (left[:, None] + torch.arange(width))[:, None, None, :]
-    channels = torch.arange(x.shape[1])[None, :, None, None]
-    return wide[torch.arange(n)[:, None, None, None], channels, rows, columns]
 
 
 def settle(fitted: Fitted) -> None:

@@ -5,6 +5,10 @@ reflect, step sizes tuned in the burn-in only. Quick: 12 temperatures instead of
 trajectory instead of 100, 64 trajectories after 64 of burn-in (D_500: 24 after 24), no D_5000.
 With so few temperatures neighbours hardly swap: each replica then samples by itself, from a
 minimum of its own.
+
+Both kinds of walls have the same density, so they can differ in speed alone. The published code
+rejects trajectories that end outside. "rejected" is that, from the same minima; weights over half
+widths tell how far a replica has come from its minimum (0.58 where the box is filled uniformly).
 """
 
 from collections.abc import Callable
@@ -41,14 +45,21 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
     assert data is not None
     plan, net, n_minima = (QUICK if quick else FULL), network(3), 10 if quick else 100
     found: dict[int, Tempered] = {}
+    rejected: dict[int, Tempered] = {}
+    sizes: dict[tuple[int, bool], list[torch.Tensor]] = {}
     optimised: dict[int, tuple[float, float]] = {}
     for per_class in (5, 50) if quick else (5, 50, 500):
         rows = digits(data, per_class, n_test=1000 if quick else 10_000)
-        generator = torch.Generator().manual_seed(per_class)
         n = len(rows.x)
         fewer = n > 50 and quick
         given = plan.model_copy(update={"n_burn_in": 24, "n_samples": 24}) if fewer else plan
-        found[n] = heated(net, rows, given, generator=generator, say=say)
+        for reflects, into in ((True, found), (False, rejected)):
+            sizes[n, reflects] = []
+            generator = torch.Generator().manual_seed(per_class)
+            into[n] = heated(
+                net, rows, given, generator=generator, say=say, reflects=reflects,
+                sizes=sizes[n, reflects],
+            )  # fmt: skip
         positions, _ = minimised(net, rows, n_minima, generator, 400)
         losses = net.mean_loss(positions, rows.x_test, rows.y_test).double()
         optimised[n] = float(losses.mean()), float(losses.std()) / n_minima**0.5
@@ -96,10 +107,12 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
                 "",
                 "our target is 0.8; 12 temperatures are too far apart to swap" if quick else "",
             ),
+            *_walls(n, one, rejected[n], sizes[n, True], sizes[n, False]),
         ]
+        said[-1] += f" ({rejected[n].best()[0]:.2g} with rejecting walls)"
     return Reproduction(
         tuple(table),
-        _figure(found, optimised),
+        _figure(found, rejected, optimised),
         {
             "n": plan.n_samples,
             **{
@@ -108,6 +121,9 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
                     "energy": [v.tolist() for v in one.mean_energy()],
                     "test_loss": [v.tolist() for v in one.mean_loss()],
                     "minima": optimised[n],
+                    "test_loss_rejected": [v.tolist() for v in rejected[n].mean_loss()],
+                    "size": torch.stack(sizes[n, True]).mean(0).tolist(),
+                    "size_rejected": torch.stack(sizes[n, False]).mean(0).tolist(),
                 }
                 for n, one in found.items()
             },
@@ -119,7 +135,47 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
     )  # fmt: skip
 
 
-def _figure(found: dict[int, Tempered], optimised: dict[int, tuple[float, float]]) -> Figure:
+def _walls(
+    n: int,
+    turned: Tempered,
+    rejected: Tempered,
+    sizes: list[torch.Tensor],
+    sizes_rejected: list[torch.Tensor],
+) -> list[Row]:
+    """Return rows that separate the walls: least loss, and how far the weights have come."""
+    best, low, high = rejected.best()
+    kelvin = turned.temperatures
+    one = int((kelvin.log().abs()).argmin())
+    each = [torch.stack(sizes), torch.stack(sizes_rejected)]
+    quarter = max(1, len(each[0]) // 4)
+    first, last = (
+        [f"{float(part[at, one].mean()):.3f}" for part in each]
+        for at in (slice(0, quarter), slice(-quarter, None))
+    )
+    mean = rejected.mean_loss()[0]
+    return [
+        Row(
+            f"D_{n}, rejecting walls: temperature of least test loss, that loss",
+            "about 1",
+            f"{best:.2g}, {float(mean.min()):.2f}",
+            f"{low:.2g} to {high:.2g} within two errors, n = {len(rejected.losses)}; acceptance "
+            f"{float(rejected.acceptance.min()):.2f} to {float(rejected.acceptance.max()):.2f}",
+        ),
+        Row(
+            f"D_{n}: weights over half widths at T = {float(kelvin[one]):.2g}, first and last "
+            "quarter, reflecting; rejecting",
+            "",
+            f"{first[0]} to {last[0]}; {first[1]} to {last[1]}",
+            "root mean square; 0.577 fills the box",
+        ),
+    ]
+
+
+def _figure(
+    found: dict[int, Tempered],
+    rejected: dict[int, Tempered],
+    optimised: dict[int, tuple[float, float]],
+) -> Figure:
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     last = found[max(found)]
@@ -132,6 +188,8 @@ def _figure(found: dict[int, Tempered], optimised: dict[int, tuple[float, float]
         mean, error = one.mean_loss()
         kelvin = one.temperatures
         right.errorbar(kelvin, mean, 2 * error, fmt="o-", color=f"C{i}", label=f"D_{n}, test")
+        plain = rejected[n].mean_loss()[0]
+        right.plot(kelvin, plain, "x-", color=f"C{i}", alpha=0.5, label=f"D_{n}, rejecting")
         energy = one.mean_energy()[0] / n
         right.plot(kelvin, energy, "s:", color=f"C{i}", markersize=3, label=f"D_{n}, training")
         right.axhline(optimised[n][0], color=f"C{i}", linestyle="--", linewidth=0.8)

@@ -81,12 +81,13 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
                 "learning_rate": 0.001 if quick else 0.1,
                 "schedule": "constant" if quick else "cosine",
                 "likelihood_power": POWER if augment else 1.0,
+                "augment": ("RandomCrop", "RandomHorizontalFlip") if augment else (),
                 "prior_precision": 5e-4 * n_train if how == "fixed" else 1.0,
                 "online": frozen(epochs, "diag_ef")
                 if how == "fixed"
                 else {"every": 5 if quick else 10, "curvature": how},
             }
-            one = fit(model, train, test, seed=seed, augment=bool(augment), plan=plan)
+            one = fit(model, train, test, seed=seed, plan=plan)
             found.setdefault(name, []).append(
                 measured(one.probabilities(test[0]), labels, one.probabilities(outside))
             )

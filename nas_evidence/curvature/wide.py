@@ -15,6 +15,9 @@ from nas_evidence.registry import CURVATURES
 WIDE = 4_096
 #: Side of the largest matrix whose eigenvalues are computed.
 WIDEST = 8_192
+#: Largest side of a full curvature online: the smaller of its parameters and its rows. An update
+#: takes about ten decompositions, 2 s each at 2,000 on one core.
+WIDEST_ONLINE = 2_000
 
 
 def keeps_rows(module: nn.Module, n_rows: int) -> bool:
@@ -57,3 +60,22 @@ def _side(module: nn.Module, parameter: Tensor, n_data: int) -> int:
         return parameter.numel()
     inputs = n_data if keeps_rows(module, n_data) else parameter[0].numel()
     return max(inputs, len(parameter))
+
+
+def too_large_online(kind: str, n_parameters: int, n_rows: int) -> str:
+    """Return why a kind is too large for the updates of hyperparameters, or "".
+
+    Args:
+        kind: of `plan.online.curvature`.
+        n_parameters: of the network.
+        n_rows: data times columns of the kind.
+    """
+    side = min(n_parameters, n_rows)
+    if not CURVATURES[kind].is_full or side <= WIDEST_ONLINE:
+        return ""
+    return (
+        f"`plan.online.curvature` {kind} of {n_parameters:,} parameters and {n_rows:,} rows has a "
+        f"matrix of side {side:,}, decomposed about ten times in each update, and sides of up to "
+        f"{WIDEST_ONLINE:,} are supported: use kfac_ggn, block_ggn or a diagonal kind there; "
+        f"{kind} in `estimators` is computed once"
+    )

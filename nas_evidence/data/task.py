@@ -1,4 +1,4 @@
-"""Whether the targets fit a plan: labels a categorical likelihood, real numbers a Gaussian."""
+"""Whether data fit a plan: its likelihood the targets, its augmentation the inputs."""
 
 from typing import Protocol
 
@@ -11,12 +11,16 @@ class _HasTask(Protocol):
     def task(self) -> Task:
         """Whether the targets are labels or real numbers."""
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+
 
 def check_task(plan: TrainingPlan, data: _HasTask) -> None:
-    """Check that the likelihood of the plan fits the targets.
+    """Check that the likelihood of the plan fits the targets, and its augmentation the inputs.
 
     Raises:
-        ValueError: if it does not; names both, and the remedy.
+        ValueError: if not; names both, and the remedy.
     """
     needed = {"labels": "categorical", "real": "gaussian"}[data.task]
     if plan.likelihood != needed:
@@ -24,4 +28,9 @@ def check_task(plan: TrainingPlan, data: _HasTask) -> None:
         raise ValueError(
             f'`likelihood` must be "{needed}" if the targets are {what}, but got '
             f'"{plan.likelihood}"; set likelihood = "{needed}" in [plan]'
+        )
+    if plan.augment and len(data.input_shape) != 3:
+        raise ValueError(
+            f"`augment` needs images, but an input has the shape {list(data.input_shape)}; remove "
+            "`augment` from [plan]"
         )

@@ -30,6 +30,7 @@ from torch import Tensor
 from nas_evidence.best import Standings
 from nas_evidence.codec import load_study
 from nas_evidence.data import ArrayData
+from nas_evidence.data.augmenting import data_of_evidence
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.model_card import model_card
 from nas_evidence.exporting.onnx_program import FILE as ONNX
@@ -205,7 +206,7 @@ def _meaning(winner: Winner, arrays: ArrayData, summary: dict[str, Any]) -> dict
 
 def _posterior(winner: Winner, arrays: ArrayData) -> Posterior:
     plan = winner.assignment.plan
-    data = to_tensors(arrays, torch.device("cpu"))
+    data = data_of_evidence(to_tensors(arrays, torch.device("cpu")), winner.assignment)
     return fit_posterior(
         winner.model,
         data.x_train,

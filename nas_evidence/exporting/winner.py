@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.data import ArrayData
+from nas_evidence.data.augmenting import data_of_evidence
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
 from nas_evidence.exporting.program import Exported, network_only
@@ -154,7 +155,7 @@ def checked_kind(study: StudySpec) -> str | None:
 def rescore(kind: str, study: StudySpec, winner: Winner, arrays: ArrayData) -> float:
     """Return the recomputed evidence `kind` of the winner's weights, nats."""
     plan = winner.assignment.plan
-    data = to_tensors(arrays, torch.device("cpu"))
+    data = data_of_evidence(to_tensors(arrays, torch.device("cpu")), winner.assignment)
     torch.set_num_threads(study.resources.cpus)
     seed = winner.assignment.derived_seed(f"curvature:{kind}", int(winner.header["epoch"]))
     generator = torch.Generator().manual_seed(seed)

@@ -33,11 +33,13 @@ class Path:
     """Densities from `base` (β = 0) to `base` + `tilt` (β = 1).
 
     half_width  [P] of a box around 0, outside which every density is zero; None for no box
+    reflects    trajectories turn at the walls of the box; else those that end outside are rejected
     """
 
     base: Density
     tilt: Density
     half_width: Tensor | None = None
+    reflects: bool = True
 
     def contains(self, positions: Tensor) -> Tensor:
         """Tell which positions [R, P] are in the box, bool [R]."""
@@ -123,7 +125,7 @@ def leapfrog(
     for _ in range(n_steps):
         momenta = momenta + 0.5 * move * (here.base_gradient + betas[:, None] * here.tilt_gradient)
         positions = here.positions + move * momenta
-        if path.half_width is not None:
+        if path.half_width is not None and path.reflects:
             positions, momenta = _reflected(positions, momenta, path.half_width)
         here = replicas_at(path, positions)
         momenta = momenta + 0.5 * move * (here.base_gradient + betas[:, None] * here.tilt_gradient)

@@ -48,6 +48,7 @@ def _check_comparable(study: StudySpec, old: StudySpec, folder: Path) -> None:
         "objective": (old.objective, study.objective),
         "likelihood": (old.plan.likelihood, study.plan.likelihood),
         "likelihood_power": (old.plan.likelihood_power, study.plan.likelihood_power),
+        "augment": (sorted(old.plan.augment), sorted(study.plan.augment)),
     }
     for name, (there, here) in pairs.items():
         if there != here:

@@ -115,13 +115,18 @@ def _notes(studies: Sequence[Study]) -> list[str]:
 
 
 def _power_note(names: Sequence[str], studies: Sequence[Study]) -> str:
-    """Refuse to compare scores at different powers of the likelihood; "" if all are the same."""
-    powers = [study.spec.plan.likelihood_power for study in studies]
-    if len(set(powers)) == 1:
-        return ""
-    pairs = zip(names, powers, strict=True)
-    each = ", ".join(f"{power:g} ({name})" for name, power in pairs)
-    return f"Their scores are not compared: `likelihood_power` is {each}."
+    """Refuse to compare scores of differently weighted or augmented data; "" if all are alike."""
+    plans = [study.spec.plan for study in studies]
+    values = {
+        "likelihood_power": [f"{plan.likelihood_power:g}" for plan in plans],
+        "augment": [" + ".join(sorted(plan.augment)) or "none" for plan in plans],
+    }
+    for key, of_each in values.items():
+        if len(set(of_each)) > 1:
+            pairs = zip(names, of_each, strict=True)
+            each = ", ".join(f"{value} ({name})" for name, value in pairs)
+            return f"Their scores are not compared: `{key}` is {each}."
+    return ""
 
 
 def _best_so_far(name: str, study: Study) -> Line | None:

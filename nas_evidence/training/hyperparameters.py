@@ -21,7 +21,7 @@ Large spectra are binned: 64 bins per octave, each with its count and mean. The 
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -94,9 +94,9 @@ def update_prior_precision(
     full = [s if c == 1 else s * c for s, c in zip(full, ratios, strict=True)]
     binned = _Spectrum([_binned(full[i]) for i in order], member[order], norms)
     if method == "adam":
-        x = _adam(binned, x, steps, learning_rate)
+        x = adam(binned, x, steps, learning_rate)
     elif method == "mackay":
-        x = _mackay(binned, x)
+        x = mackay(binned, x)
     else:
         x = _newton(binned, x)
         if max(found) > _LARGE:
@@ -156,6 +156,20 @@ def precision_of_each_parameter(
     best = 2 / (square + (square.square() + 4 * square / h).sqrt())  # 0 and inf where dead
     dead = (square == 0) & (h == 0)
     return torch.where(dead, prior_precision.to(h), best).clamp(low, high).cpu()
+
+
+class Slopes(Protocol):
+    """F of some groups: their ‖θ‖², and at log δ = x their γ and derivatives."""
+
+    @property
+    def norms(self) -> Array:
+        """Return ‖θ‖² of each group."""
+
+    def effective(self, x: Array) -> Array:
+        """Return γ of each group."""
+
+    def derivatives(self, x: Array) -> Derivatives:
+        """Return the first and second derivative of F in each x."""
 
 
 class _Spectrum:
@@ -241,7 +255,7 @@ def _sums_on_device(full: list[Tensor], member: Index, delta: Array) -> tuple[Ar
     return gamma, squares
 
 
-def _mackay(spectrum: _Spectrum, x: Array) -> Array:
+def mackay(spectrum: Slopes, x: Array) -> Array:
     """Return the fixed point of δ = γ / ‖θ‖² by half steps in log δ."""
     for _ in range(_MAX_ITERATIONS):
         gamma = spectrum.effective(x)
@@ -256,7 +270,7 @@ def _mackay(spectrum: _Spectrum, x: Array) -> Array:
     return x
 
 
-def _adam(spectrum: _Spectrum, x: Array, steps: int, learning_rate: float) -> Array:
+def adam(spectrum: Slopes, x: Array, steps: int, learning_rate: float) -> Array:
     """Return log δ after ascending with Adam (Kingma & Ba 2015)."""
     first_decay, second_decay, epsilon = 0.9, 0.999, 1e-8
     mean, square = np.zeros_like(x), np.zeros_like(x)

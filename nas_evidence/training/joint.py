@@ -23,6 +23,7 @@ and a group with θ = 0 and H = 0 keeps its precision.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,7 +37,10 @@ from nas_evidence.maths.structured import BlockDiagonal, Structured
 from nas_evidence.registry import CURVATURES
 from nas_evidence.training.hyperparameters import (
     LOG_PRECISION_RANGE,
+    Method,
+    adam,
     log_precision_of_groups,
+    mackay,
     precision_of_each_parameter,
 )
 from nas_evidence.training.prior_groups import Ties
@@ -130,6 +134,87 @@ class Objective:
         columns: Array = np.eye(member.max() + 1)[member]
         return columns
 
+    @property
+    def n_groups(self) -> int:
+        """Return the number of groups: the coordinates of z but the last."""
+        return max(self.ties.member) + 1
+
+
+@dataclass(frozen=True)
+class AtFixedNoise:
+    """F as a function of x alone: what remains of an objective at one v."""
+
+    whole: Objective
+    v: float
+
+    def at(self, z: Array) -> Derivatives:
+        """Return the derivatives at x [groups]."""
+        value, gradient, hessian = self.whole.at(np.append(z, self.v))
+        return Derivatives(value, gradient[:-1], hessian[:-1, :-1])
+
+    @cached_property
+    def norms(self) -> Array:
+        """‖θ_g‖² of each group, of its tensors times their factors."""
+        scale = torch.tensor(self.whole.ties.scale, dtype=torch.float64)
+        norms: Array = (scale * self.whole.squared_norms.cpu()).numpy()
+        return self.whole.membership.T @ norms
+
+    def derivatives(self, x: Array) -> tuple[Array, Array]:
+        """Return the first and second derivative of F in each x."""
+        here = self.at(x)
+        return here.gradient, np.diag(here.hessian)
+
+    def effective(self, x: Array) -> Array:
+        """Return γ of each group."""
+        gamma: Array = 2 * self.at(x).gradient + np.exp(x) * self.norms
+        return np.maximum(gamma, 0)
+
+
+Concave = Objective | AtFixedNoise
+
+
+def fit_prior(
+    curvature: Structured,
+    squared_norms: Tensor,
+    prior_precision: Tensor,
+    *,
+    ties: Ties,
+    curvature_scale: float = 1.0,
+    highest: Tensor | None = None,
+    method: Method = "newton",
+    steps: int = 100,
+    learning_rate: float = 1.0,
+) -> Tensor:
+    """Return prior precisions [G] of higher evidence at fixed noise, for any structure.
+
+    `hyperparameters.update_prior_precision` is faster where tensors have spectra of their own.
+
+    Args:
+        curvature: of the summed negative log likelihood.
+        squared_norms: θ_lᵀθ_l [G].
+        prior_precision: starting values [G].
+        ties: which tensors share one precision.
+        curvature_scale: factor on the curvature.
+        highest: upper bounds [G], proportional within a tied group; or None. With bounds
+            "mackay", whose fixed point is the same maximum, goes there by Newton steps.
+        method: "newton" and "mackay" go to the maximum, "adam" takes some steps.
+        steps: of Adam.
+        learning_rate: of Adam.
+    """
+    # The terms of the likelihood are constant: those of a noise of 1 and no data.
+    constant = Noise(squared_error=0.0, n_targets=0, exponent=1, pass_std=1.0)
+    objective = Objective(curvature, squared_norms, ties, constant, curvature_scale)
+    x = log_precision_of_groups(prior_precision, ties)
+    bounds = np.full_like(x, np.inf) if highest is None else log_precision_of_groups(highest, ties)
+    at_noise = AtFixedNoise(objective, 0.0)
+    if method == "adam":
+        x = np.minimum(adam(at_noise, x, steps, learning_rate), bounds)
+    elif method == "mackay" and highest is None:
+        x = mackay(at_noise, x)
+    else:
+        x = _maximum(at_noise, x, bounds)
+    return objective.precision(np.append(x, 0.0))
+
 
 def fit_prior_and_noise(
     curvature: Structured,
@@ -210,15 +295,16 @@ def fit_noise_and_each_precision(
     return best(v)[0], math.exp(0.5 * v)
 
 
-def _maximum(objective: Objective, z: Array, highest: Array) -> Array:
+def _maximum(objective: Concave, z: Array, highest: Array) -> Array:
     """Return the maximum, starting from z, within the ranges and nowhere above `highest`."""
-    n_groups = objective.membership.shape[1]
+    whole = objective if isinstance(objective, Objective) else objective.whole
+    n_groups = whole.n_groups
     low, high = np.full_like(z, LOG_PRECISION_RANGE[0]), np.full_like(z, LOG_PRECISION_RANGE[1])
     low[n_groups:], high[n_groups:] = LOG_VARIANCE_RANGE
     high = np.clip(highest, low, high)
     z = np.clip(z, low, high)
-    norms = objective.membership.T @ objective.squared_norms.cpu().double().numpy()
-    traces = objective.membership.T @ objective.curvature.trace().cpu().numpy()
+    norms = whole.membership.T @ whole.squared_norms.cpu().double().numpy()
+    traces = whole.membership.T @ whole.curvature.trace().cpu().numpy()
     live = np.ones(len(z), dtype=bool)
     live[:n_groups] = (norms > 0) & (traces > 0)
     z[:n_groups] = np.where((norms == 0) & (traces > 0), high[:n_groups], z[:n_groups])
@@ -226,7 +312,9 @@ def _maximum(objective: Objective, z: Array, highest: Array) -> Array:
     return _newton(objective, z, live, low, high)
 
 
-def _newton(objective: Objective, z: Array, live: Mask, low: Array, high: Array) -> Array:
+def _newton(
+    objective: Objective | AtFixedNoise, z: Array, live: Mask, low: Array, high: Array
+) -> Array:
     """Return the maximum over the live coordinates within the bounds."""
     here = objective.at(z)
     for _ in range(_MAX_ITERATIONS):
@@ -262,7 +350,12 @@ def _newton_step(here: Derivatives, free: Mask, at_low: Mask, at_high: Mask) -> 
 
 
 def _rise(
-    objective: Objective, z: Array, here: Derivatives, step: Array, low: Array, high: Array
+    objective: Objective | AtFixedNoise,
+    z: Array,
+    here: Derivatives,
+    step: Array,
+    low: Array,
+    high: Array,
 ) -> tuple[Array, Derivatives]:
     """Return the first of z + step, z + step/2, ... at which F rises, else z."""
     for _ in range(30):

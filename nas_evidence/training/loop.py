@@ -24,11 +24,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.data.augmenting import moves_of_epoch
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import CurvePoint
 from nas_evidence.spec import Assignment, TrainingPlan
+from nas_evidence.training.optimiser import Optimiser
 from nas_evidence.training.together import (
     Batch,
     Program,
@@ -58,7 +60,7 @@ class Training:
     """
 
     model: nn.Module
-    optimiser: torch.optim.Optimizer
+    optimiser: Optimiser
     prior_precision: Tensor
     noise_std: float
     temperature: float
@@ -83,21 +85,13 @@ def begin(model: nn.Module, plan: TrainingPlan) -> Training:
         if hasattr(module, "elementwise_affine_scalar")
         for p in module.parameters(recurse=False)
     }
-    groups = [
-        {"params": [p for p in model.parameters() if id(p) not in scalars], "relative": 1.0},
-        {"params": [p for p in model.parameters() if id(p) in scalars], "relative": 0.1},
-    ]
-    groups = [group for group in groups if group["params"]]
-    optimiser: torch.optim.Optimizer
-    if plan.optimiser == "sgd":
-        optimiser = torch.optim.SGD(groups, lr=plan.learning_rate, momentum=plan.momentum)
-    else:
-        optimiser = torch.optim.Adam(groups, lr=plan.learning_rate)
-    sizes = [p.numel() for p in model.parameters()]
+    parameters = list(model.parameters())
+    relative = [0.1 if id(p) in scalars else 1.0 for p in parameters]
+    sizes = [p.numel() for p in parameters]
     count = sum(sizes) if plan.online.prior_groups == "parameter" else len(sizes)
     return Training(
         model=model,
-        optimiser=optimiser,
+        optimiser=Optimiser(parameters, relative),
         prior_precision=torch.full((count,), plan.prior_precision, dtype=torch.float64),
         noise_std=plan.noise_std,
         temperature=plan.temperature,
@@ -231,7 +225,9 @@ def _run_steps(members: Sequence[Member], watch: _Watch | None) -> Tensor:
         program.begin_epoch(rates, decay, [-(-len(o) // plan.batch_size) for o in orders])
         all_one = all(unit == 1 for unit in spreads)
         spread = None if all_one else program.theta.new_tensor(spreads)
-        for batch in minibatches([m.data for m in members], orders, plan.batch_size):
+        seen = [m.data for m in members]
+        moves = [moves_of_epoch(m.data, m.assignment, m.training.epoch + 1) for m in members]
+        for batch in minibatches(seen, orders, plan.batch_size, moves):
             if watch is not None:
                 watch(batch)
             n = len(batch.sizes)

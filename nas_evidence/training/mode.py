@@ -43,7 +43,7 @@ def gradient_cost(training: Training, data: TensorData, plan: TrainingPlan) -> f
     float64 is two to three times slower on a CPU is not counted.
     """
     model, n_data = training.model, len(data.x_train)
-    flops = n_data * forward_pass(copy.deepcopy(model).to("meta"), data.input_shape).flops
+    flops = n_data * forward_pass(copy.deepcopy(model), data.input_shape).flops
     calls = _FLOPS_OF_A_CALL * sum(1 for _ in model.parameters())
     passes = -(-n_data // rows_at_once(model, data.x_train))
     return (flops + calls * passes) / (flops + calls * -(-n_data // plan.batch_size))
@@ -84,6 +84,8 @@ def preconditioner(training: Training, data: TensorData, assignment: Assignment)
     """Return the inverse of a block Gauss-Newton matrix plus the prior precision."""
     plan = assignment.plan
     kind = plan.online.curvature
+    if CURVATURES[kind].is_full:  # only used for small networks
+        kind = "block_ggn"
     if CURVATURES[kind].columns == "residual":  # it vanishes where the data are fitted
         kind = "diag_ggn_mc" if CURVATURES[kind].structure == "diagonal" else "kfac_ggn_mc"
     curvature = passes_of(training, data, assignment).of(kind)[0].curvature

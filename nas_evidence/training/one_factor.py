@@ -16,7 +16,6 @@ from torch import Tensor
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.maths.precisions import Precisions
-from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.spec import TrainingPlan
 from nas_evidence.training.hyperparameters import LOG_PRECISION_RANGE
 from nas_evidence.training.loop import Training
@@ -30,12 +29,11 @@ def rescaled_precision(
 
     Args:
         held: δ, one per tensor [G] or per parameter [P].
-        pass_: block-diagonal curvature at the parameters of the training.
+        pass_: curvature at the parameters of the training.
         training: provides the parameters.
         plan: the likelihood power.
     """
     curvature = pass_.curvature
-    assert isinstance(curvature, BlockDiagonal)
     power = plan.likelihood_power
     if Precisions(held, curvature.sizes).is_per_tensor:
         scatter = float((held * squared_norms(training.model)).sum())

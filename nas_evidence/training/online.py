@@ -6,9 +6,9 @@
     l  log likelihood, nats      H  curvature of its negative [P, P]      kappa  likelihood power
     Delta  prior precisions      s  noise of real targets                 T  softmax temperature
 
-Differs from the published code (Immer et al. 2021): the pass sees the fixed, un-augmented training
-set in evaluation mode and leaves the mode as it was; N counts the points visited; precisions are
-clamped.
+Differs from the published code (Immer et al. 2021): the pass sees a fixed training set, with
+`augment` the images after one draw for the whole trial, in evaluation mode and leaves the mode as
+it was; N counts the points visited; precisions are clamped.
 
 The evidence of the online curvature is recorded at each evaluation. Patience uses its exponential
 mean over updates, since one Monte-Carlo draw is off by a few nats.
@@ -17,17 +17,18 @@ mean over updates, since one Monte-Carlo draw is off by a few nats.
 import math
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.data.augmenting import Planned as Planned
+from nas_evidence.data.augmenting import data_of_evidence
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.fixed_keys import EVIDENCE_SMOOTHING
 from nas_evidence.likelihood import Likelihood
-from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.spec import TrainingPlan
 from nas_evidence.training.joint import noise_of
@@ -40,17 +41,6 @@ from nas_evidence.training.refit import (
     tied_precision_of,
 )
 from nas_evidence.training.temperature import fit_temperature
-
-
-class Planned(Protocol):
-    """What the updates need of an `Assignment`: the plan, and the seeds of random streams."""
-
-    @property
-    def plan(self) -> TrainingPlan:
-        """Return the plan of the training."""
-
-    def derived_seed(self, purpose: str, counter: int = 0) -> int:
-        """Return the seed of one random stream."""
 
 
 def update_and_follow(
@@ -89,7 +79,8 @@ def update_and_follow(
 
 def passes_of(state: Training, data: TensorData, assignment: Planned) -> "Passes":
     """Return the curvature passes of the current training, computed on demand."""
-    return Passes(state, data, assignment, _likelihood(state, assignment.plan))
+    seen = data_of_evidence(data, assignment)
+    return Passes(state, seen, assignment, _likelihood(state, assignment.plan))
 
 
 @dataclass
@@ -228,7 +219,6 @@ def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best
         passes = passes.at(likelihood_of(plan, noise_std, temperature))
     pass_ = passes.of(online.curvature)[0]
     curvature = pass_.curvature
-    assert isinstance(curvature, BlockDiagonal), online.curvature
     if plan.likelihood == "gaussian" and online.learn_noise:
         noise = noise_of(online.curvature, pass_, noise_std)
         noise_std = fit_noise(state, curvature, noise, plan, highest)
@@ -245,7 +235,6 @@ def _refitted_evidence(
     # Monte-Carlo signs are the same at every temperature, so that the evidence is smooth in it.
     there = passes.at(likelihood_of(plan, state.noise_std, temperature))
     pass_ = there.of(plan.online.curvature)[0]
-    assert isinstance(pass_.curvature, BlockDiagonal)
     power = plan.likelihood_power
     precision = refit_precision(state, pass_.curvature, power, plan, "newton", highest)
     return laplace_estimate(

@@ -20,13 +20,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.wide import too_large_online
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import EvidenceEstimate
+from nas_evidence.registry import CURVATURES
 from nas_evidence.spec import OnlinePlan, TrainingPlan, derive_seed
 from nas_evidence.training.loop import Training, likelihood_of
 from nas_evidence.training.online import passes_of, update_and_follow
+from nas_evidence.training.optimiser import Optimiser
 from nas_evidence.training.prior_groups import PriorGroups
 
 
@@ -258,7 +261,7 @@ def online_laplace(
     count = sum(sizes) if prior_groups == "parameter" else len(sizes)
     state = Training(
         model=model,
-        optimiser=optimiser,
+        optimiser=Optimiser([], []),  # theirs takes the steps
         prior_precision=torch.full((count,), float(prior_precision), dtype=torch.float64),
         noise_std=float(noise_std),
         temperature=float(temperature),
@@ -268,6 +271,9 @@ def online_laplace(
         curvature, model, x[:2], y[:2], likelihood_of(plan, noise_std, temperature),
         batch_size=2, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
+    n_rows = len(x) * (1 if CURVATURES[curvature].columns == "residual" else tried.n_outputs)
+    if too_large := too_large_online(curvature, sum(sizes), n_rows):
+        raise ValueError(too_large.replace("plan.online.curvature", "curvature"))
     laplace = OnlineLaplace(state, _tensor_data(x, y, tried.n_outputs), _Planned(plan, seed))
     optimiser.register_step_pre_hook(laplace._add_prior)
     return laplace

@@ -9,7 +9,7 @@ import torch
 
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.evidence.laplace import squared_norms
-from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.maths.structured import BlockDiagonal, Structured
 from nas_evidence.spec import TrainingPlan
 from nas_evidence.training.hyperparameters import (
     Method,
@@ -17,14 +17,19 @@ from nas_evidence.training.hyperparameters import (
     tied_precision,
     update_prior_precision,
 )
-from nas_evidence.training.joint import Noise, fit_noise_and_each_precision, fit_prior_and_noise
+from nas_evidence.training.joint import (
+    Noise,
+    fit_noise_and_each_precision,
+    fit_prior,
+    fit_prior_and_noise,
+)
 from nas_evidence.training.loop import Training
-from nas_evidence.training.prior_groups import ties_of
+from nas_evidence.training.prior_groups import PriorGroups, ties_of
 
 
 def refit_precision(
     state: Training,
-    curvature: BlockDiagonal,
+    curvature: Structured,
     scale: float,
     plan: TrainingPlan,
     method: Method,
@@ -32,10 +37,23 @@ def refit_precision(
 ) -> torch.Tensor:
     """Return prior precisions of higher evidence, for `scale` times the curvature.
 
-    None is above `highest` [G] or [P]: each group has its own concave term, whose constrained
-    maximum is the smaller of bound and maximum.
+    None is above `highest` [G] or [P]: with blocks each group has its own concave term, whose
+    constrained maximum is the smaller of bound and maximum.
     """
     online = plan.online
+    shapes = [p.shape for p in state.model.parameters()]
+    if not isinstance(curvature, BlockDiagonal):
+        return fit_prior(
+            curvature,
+            squared_norms(state.model),
+            state.prior_precision,
+            ties=ties_of(_tied(plan), curvature.names, shapes),
+            curvature_scale=scale,
+            highest=highest,
+            method=method,
+            steps=online.hyper_steps,
+            learning_rate=online.hyper_learning_rate,
+        )
     if online.prior_groups == "parameter":
         best = precision_of_each_parameter(
             curvature, _squares(state), state.prior_precision, curvature_scale=scale
@@ -51,7 +69,7 @@ def refit_precision(
             learning_rate=online.hyper_learning_rate,
             groups=online.prior_groups,
             names=curvature.names,
-            shapes=[p.shape for p in state.model.parameters()],
+            shapes=shapes,
             curvature_scale=scale,
         )
     return best if highest is None else torch.minimum(best, highest)
@@ -59,7 +77,7 @@ def refit_precision(
 
 def fit_noise(
     state: Training,
-    curvature: BlockDiagonal,
+    curvature: Structured,
     noise: Noise,
     plan: TrainingPlan,
     highest: torch.Tensor | None,
@@ -71,6 +89,7 @@ def fit_noise(
     highest_std = math.inf if highest is None else noise.pass_std
     power, groups = plan.likelihood_power, plan.online.prior_groups
     if groups == "parameter":
+        assert isinstance(curvature, BlockDiagonal)
         return fit_noise_and_each_precision(
             curvature,
             _squares(state),
@@ -125,6 +144,12 @@ def squares_of_groups(state: Training, plan: TrainingPlan) -> torch.Tensor:
     """Return the squared norms that match the prior precisions [G] or [P], on the CPU."""
     one_each = plan.online.prior_groups == "parameter"
     return (_squares(state) if one_each else squared_norms(state.model)).cpu()
+
+
+def _tied(plan: TrainingPlan) -> PriorGroups:
+    groups = plan.online.prior_groups
+    assert groups != "parameter"  # which needs a diagonal kind
+    return groups
 
 
 def _squares(state: Training) -> torch.Tensor:

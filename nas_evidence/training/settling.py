@@ -183,14 +183,14 @@ def begin_settling(
         budget: work in epochs of the scheduled training, `plan.settle` times the epochs; 0 for
             none. The decrement that is reported in the end comes on top, for a quarter of it, or
             twelve products. A linear network, whose loss is convex, reaches its optimum whatever
-            the budget.
+            the budget, unless it saw augmented images.
     """
     working = begin(copy.deepcopy(training.model), assignment.plan)
     working.prior_precision = training.prior_precision.clone()
     working.noise_std, working.temperature = training.noise_std, training.temperature
     working.epoch = training.epoch  # on which the random signs depend
     theta = parameters_of(working)
-    if _is_convex(assignment):
+    if _is_convex(assignment) and not assignment.plan.augment:
         budget = max(budget, _CONVEX_GRADIENTS * gradient_cost(working, data, assignment.plan))
     return Settling(working, theta, Pairs.none(theta), budget)
 

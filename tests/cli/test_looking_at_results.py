@@ -152,3 +152,10 @@ def test_scores_at_different_powers_of_the_likelihood_are_not_compared(tmp_path:
     assert [row[2] for row in found.rows] == ["–", "–"]
     refused = "Their scores are not compared: `likelihood_power` is 1 (synthetic), 5 (tempered)."
     assert refused in found.notes
+    moved = {"augment": ["RandomHorizontalFlip", "RandomCrop"]}
+    three = folder(tmp_path / "c", [record(1, 3)], name="moved", plan=moved)
+    refused = (
+        "Their scores are not compared: `augment` is none (synthetic), "
+        "RandomCrop + RandomHorizontalFlip (moved)."
+    )
+    assert refused in compare_studies([one, three], tmp_path / "out").notes

@@ -197,9 +197,7 @@ def test_an_evidence_names_its_terms_for_every_tensor(
         assert math.isfinite(term.value)
         groups.setdefault(term.term, set()).add(term.group)
     log_det_groups = groups.pop("log_det_ratio")
-    assert log_det_groups == tensors or (
-        not CURVATURES[name].is_online and log_det_groups == {"all"}
-    )
+    assert log_det_groups == tensors or (CURVATURES[name].is_full and log_det_groups == {"all"})
     for term in ("scatter", "effective_parameters", "prior_precision"):
         assert groups.pop(term) == tensors
     if name in ("kfac_ggn", "kfac_ggn_mc", "kfac_ef"):

@@ -226,7 +226,7 @@ def _norm() -> nn.Module:
         ({"optimiser": lambda m: torch.optim.AdamW(m.parameters())}, "weight_decay 0.01"),
         ({"optimiser": lambda m: torch.optim.SGD([m[0].weight], lr=0.1)}, "not `0.bias`"),
         ({"optimiser": lambda m: torch.optim.LBFGS(m.parameters())}, "use SGD or Adam"),
-        ({"curvature": "full_ggn"}, "online.curvature|`curvature`"),
+        ({"curvature": "kfac"}, "online.curvature|`curvature`"),
         ({"every": 0}, "`every`.*got 0"),
         ({"model": _norm}, "`1` of type BatchNorm1d"),
         ({"data": lambda x, y: iter([x])}, "must be a DataLoader"),
