@@ -4,8 +4,9 @@
     python benchmarks/class_calibration.py --page    # writes the table of docs/explanation
 
 The studies are those of `ensemble_gain.py` in the same FOLDER: 6 trials without a race on at most
-300 rows. The best network then predicts the same test rows in several ways, which differ in
-nothing else. Runs are stored as they end; what is stored is not repeated.
+300 rows; and of small images the same, with 20 epochs. The best network then predicts the same
+test rows in several ways, which differ in nothing else. Runs are stored as they end; what is
+stored is not repeated.
 
 Four suspects, each with what would clear it:
 
@@ -17,7 +18,7 @@ Four suspects, each with what would clear it:
                picture of it. Cleared if Monte Carlo with it is as good as "map", which has no
                posterior. If not: precisions 10 and 100 times as large tell whether the prior is at
                fault, and the exact posterior of the same linearised network and the same prior
-               ("sampled", for up to 500 parameters) whether the Gaussian is.
+               ("sampled", for up to 600 parameters) whether the Gaussian is.
     network    trained too long or too short. Cleared if "map" is calibrated as well as labels
                drawn from its own probabilities would make it.
     few rows   the error of a few dozen rows is biased upwards. Cleared if the error is well above
@@ -33,10 +34,9 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import tables
 import torch
 from ensemble_gain import MOST_TRAIN, TRIALS, rounded, studied
@@ -46,15 +46,23 @@ from sklearn.preprocessing import StandardScaler
 from tables import HERE, PAGE, commit, conditions, read, split, spread
 from torch import Tensor
 
+import nas_evidence
+from nas_evidence.data import load
 from nas_evidence.exporting.posterior import fit_posterior, jacobians
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.likelihood import Categorical
 from nas_evidence.maths.calibration import classification_measures
 from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
+from nas_evidence.spec import DatasetSpec
 
-SETS = ("australian", "ionosphere", "satellite", "waveform")
+#: Small images: 300 training rows and 500 test rows of these sets.
+IMAGES = ("digits", "fashion_mnist")
+IMAGE_EPOCHS, MOST_TEST = 20, 500
+SETS = ("australian", "ionosphere", "satellite", "waveform", *IMAGES)
 RESULTS = HERE / "results" / "class_calibration.json"
-N_DRAWS, N_LABELS, N_STEPS = 2048, 100, 20_000
+N_DRAWS, N_LABELS, N_STEPS = 2048, 100, 12_000
+#: Most parameters for the exact posterior.
+MOST_SAMPLED = 600
 ARMS = ("map", "marginal probit", "probit", "mc", "mc, precisions x 10", "mc, precisions x 100",
         "sampled", "LogisticRegression")  # fmt: skip
 _TABLE = re.compile(r"(<!-- calibration -->\n).*?(<!-- end of calibration -->)", re.DOTALL)
@@ -125,15 +133,50 @@ def sampled(
     return total / count
 
 
-def arms_of(folder: Path, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, Any]:
+class Rows(NamedTuple):
+    """Inputs, a DataFrame or an array, and labels, of training and of test rows."""
+
+    x: Any
+    y: Any
+    x_new: Any
+    y_new: Any
+
+
+def rows_of(folder: Path, name: str, seed: int) -> Rows:
+    """Return the rows of a table or of images, split by a seed."""
+    if name in IMAGES:
+        spec = DatasetSpec(name=name, max_train=MOST_TRAIN, max_test=MOST_TEST)
+        arrays = load(spec, seed=seed, data_root=str(folder))
+        return Rows(arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test)
+    train, test = split(read(folder, name), seed)
+    x, x_new = (frame.drop(columns="target") for frame in (train, test))
+    return Rows(x, train["target"], x_new, test["target"])
+
+
+def study_of(rows: Rows, folder: Path, name: str, seed: int) -> nas_evidence.Study:
+    """Return the study of a table as `ensemble_gain.py` has it, or one of images."""
+    if name not in IMAGES:
+        return studied(rows.x.assign(target=rows.y), folder, seed)
+    if (folder / "study.toml").is_file():
+        study = nas_evidence.resume(folder, progress=False)
+    else:
+        settings = {"seed": seed, "finalists": 0, "plan.epochs": IMAGE_EPOCHS}
+        study = nas_evidence.search(
+            rows.x, rows.y, n_trials=TRIALS, settings=settings, out=folder, progress=False
+        )
+    study.predictor()
+    return study
+
+
+def arms_of(folder: Path, rows: Rows) -> dict[str, Any]:
     """Return the measures of each way to predict with the exported network, and its shape."""
     found = Predictor.load(folder)
     model, posterior = found.exported, found.posterior
     assert posterior is not None
     number = {str(value): i for i, value in enumerate(found.classes)}
-    y, y_new = (np.array([number[str(v)] for v in frame["target"]]) for frame in (train, test))
+    y, y_new = (np.array([number[str(v)] for v in part]) for part in (rows.y, rows.y_new))
     raw, raw_new = (
-        torch.from_numpy(np.array(found.given(frame).inputs)) for frame in (train, test)
+        torch.from_numpy(np.array(found.given(part).inputs)) for part in (rows.x, rows.x_new)
     )
     x, x_new = ((part.to(model.mean.dtype) - model.mean) / model.std for part in (raw, raw_new))
     temperature = float(found.meaning["temperature"])
@@ -169,18 +212,18 @@ def arms_of(folder: Path, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, 
         ways[f"mc, precisions x {factor}"] = monte_carlo(
             larger.output_covariance(model.model, x_new)
         )
-    if posterior.structure == "full":
-        scale = [precisions[n].double().rsqrt() for n in posterior.names]
+    named = dict(model.model.named_parameters())
+    if sum(p.numel() for p in named.values()) <= MOST_SAMPLED:
+        names = tuple(named)
+        scale = [precisions[n].double().rsqrt() for n in names]
 
         def scaled(inputs: Tensor) -> Tensor:
-            parts = jacobians(model.model, inputs, posterior.names)
-            each = (parts[n].flatten(2) * s for n, s in zip(posterior.names, scale, strict=True))
+            parts = jacobians(model.model, inputs, names)
+            each = (parts[n].flatten(2) * s for n, s in zip(names, scale, strict=True))
             return torch.cat(list(each), 2)
 
-        named = dict(model.model.named_parameters())
         theta = [
-            named[n].detach().double().flatten() / s
-            for n, s in zip(posterior.names, scale, strict=True)
+            named[n].detach().double().flatten() / s for n, s in zip(names, scale, strict=True)
         ]
         ways["sampled"] = sampled(
             (f, f_new), (scaled(x), scaled(x_new)), torch.cat(theta), torch.from_numpy(y),
@@ -194,7 +237,7 @@ def arms_of(folder: Path, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, 
     variance = covariance.diagonal(dim1=1, dim2=2).mean()
     return {
         "structure": posterior.structure,
-        "n_parameters": sum(p.numel() for p in model.model.parameters()),
+        "n_parameters": sum(p.numel() for p in named.values()),
         "shared_part_of_variance": float(covariance.mean((1, 2)).mean() / variance),
         "ways": found_ways,
     }
@@ -210,17 +253,18 @@ def measure(folder: Path, keep: Path, names: Sequence[str], n_splits: int) -> No
         for name in names:
             if (name, seed) in done:
                 continue
-            train, test = split(read(folder, name), seed)
-            study = studied(train, keep / f"{name}-{seed}-{TRIALS}", seed)
-            found = arms_of(study.folder / "export", train, test)
+            rows = rows_of(folder, name, seed)
+            study = study_of(rows, keep / f"{name}-{seed}-{TRIALS}", name, seed)
+            found = arms_of(study.folder / "export", rows)
             regression = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-            regression.fit(train.drop(columns="target"), train["target"])
-            labels = np.searchsorted(regression.classes_, test["target"])
+            flat, flat_new = (np.asarray(x).reshape(len(x), -1) for x in (rows.x, rows.x_new))
+            regression.fit(flat, rows.y)
+            labels = np.searchsorted(regression.classes_, rows.y_new)
             found["ways"]["LogisticRegression"] = measured(
-                regression.predict_proba(test.drop(columns="target")), labels
+                regression.predict_proba(flat_new), labels
             )
-            run = {"data": name, "split": seed, "commit": commit(), "n_train": len(train),
-                   "n_test": len(test), "best": study.best.architecture, **found}  # fmt: skip
+            run = {"data": name, "split": seed, "commit": commit(), "n_train": len(rows.y)}
+            run |= {"n_test": len(rows.y_new), "best": study.best.architecture, **found}
             print(json.dumps(run), flush=True)
             stored["runs"].append(rounded(run))
             lines = ",\n  ".join(json.dumps(one) for one in stored["runs"])
@@ -228,7 +272,7 @@ def measure(folder: Path, keep: Path, names: Sequence[str], n_splits: int) -> No
             RESULTS.write_text(f"{text}[\n  {lines}\n ]\n}}\n", encoding="utf-8")
 
 
-def rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def lines_of(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return a row per data set and way: mean ± standard deviation over the splits."""
     lines = []
     for name in SETS:
@@ -248,7 +292,7 @@ def written(page: str) -> str:
     runs = json.loads(RESULTS.read_text(encoding="utf-8"))["runs"]
     header = ["data", "n", "predicted by", "log loss", "calibration error",
               "of calibrated predictions", "confidence − accuracy"]  # fmt: skip
-    lines = [header, ["---"] * len(header), *rows(runs)]
+    lines = [header, ["---"] * len(header), *lines_of(runs)]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     return _TABLE.sub(lambda found: f"{found[1]}{table}{found[2]}", page)
 

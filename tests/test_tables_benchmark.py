@@ -43,7 +43,8 @@ def test_the_other_tables_of_the_page_are_what_their_results_give(
     assert text == other.written(text), f"run python benchmarks/{name}.py --page"
     runs = json.loads(other.RESULTS.read_text(encoding="utf-8"))["runs"]
     assert {run["data"] for run in runs} <= set(other.SETS)
-    assert len(other.rows(runs)) >= len(other.SETS)
+    assert len({(run["data"], run.get("seed", run.get("split"))) for run in runs}) == len(runs)
+    assert len({run["data"] for run in runs}) >= 6
 
 
 def test_the_error_expected_of_calibrated_predictions_falls_with_their_number(
@@ -79,8 +80,8 @@ def test_sampling_the_linearised_posterior_agrees_with_quadrature(
     start = torch.tensor([mode * precision**0.5], dtype=torch.float64)
     labels = torch.zeros(n, dtype=torch.long)
     found = other.sampled((f.expand(n, 2), f), (j.expand(n, 2, 1), j), start, labels, 1.0)
-    # 1,500 draws, thinned; one draw spreads by less than 0.1, so that 4 standard errors are 0.01.
-    assert abs(float(found[0, 0]) - exact) < 0.01
+    # 900 draws, thinned; one draw spreads by less than 0.1, so that 4.5 standard errors are 0.015.
+    assert abs(float(found[0, 0]) - exact) < 0.015
 
 
 def test_the_tables_of_the_page_are_what_the_results_give(script: ModuleType) -> None:
