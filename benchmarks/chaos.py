@@ -12,6 +12,7 @@ study must then equal that one in every column but attempts, durations and versi
 
 The result is written after each study, and the same command goes on from it until the numbers are
 reached: `--minutes` is the length of one piece. `--home` keeps the undisturbed studies in between.
+`commits` counts the kills by the commit of the code that was hit.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import platform
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -189,6 +191,8 @@ def piece(part: str, so_far: Result, home: Path, *, n_kills: int, seed: int, end
         for name, count in found[key].items():
             if name:
                 so_far[key][name] = so_far[key].get(name, 0) + count
+    n_new, code = sum(found["kills"].values()), commit()
+    so_far["commits"][code] = so_far["commits"].get(code, 0) + n_new
     so_far["failures"] += found["failures"]
     if not found["failures"] and (wrong := differing(found["place"], str(found["calm"]))):
         so_far["tables_that_differ"].append(f"{kind}, study {number}: {', '.join(wrong)}")
@@ -196,9 +200,15 @@ def piece(part: str, so_far: Result, home: Path, *, n_kills: int, seed: int, end
     return True
 
 
+def commit() -> str:
+    """Return the commit of this code; "-dirty" is added where files differ from it."""
+    how = ("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty")
+    return subprocess.run(how, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def empty() -> Result:
     """Return the result of no study."""
-    nothing: Result = {"kills": {}, "damages": {}, "studies": {}, "seconds": 0}
+    nothing: Result = {"kills": {}, "damages": {}, "studies": {}, "commits": {}, "seconds": 0}
     return nothing | {"tables_that_differ": [], "failures": []}
 
 

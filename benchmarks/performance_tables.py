@@ -123,6 +123,21 @@ def online_runs() -> str:
     return table(["over 20 plain epochs", "MLP, 3 x 512", "CNN, depth 3, width 8"], lines)
 
 
+def kernels() -> str:
+    """Return epochs and passes of small image networks, before and after."""
+    rows = {(r["network"], r["what"]): r for r in load("kernels_cpu.json")["rows"]}
+    kinds = ("diag_ef", "kfac_ggn_mc", "kfac_ggn")
+    lines = []
+    for network in dict.fromkeys(name for name, _ in rows):
+        epoch = rows[network, "epoch"]["after"]
+        passes = [
+            f"{rows[network, kind]['before']['median']:.2f} → {span(rows[network, kind]['after'])}"
+            for kind in kinds
+        ]
+        lines.append([network, span(epoch), *passes])
+    return table(["", "epoch / before", *(f"`{kind}` / epoch" for kind in kinds)], lines)
+
+
 def study() -> str:
     """Return what a whole study costs beside its plain trainings."""
     found = load("study_cost_cpu.json")
@@ -152,6 +167,18 @@ def driver() -> str:
         for r in rows
     ]
     return table(["finished trials", "before, ms", "after, ms", "runs each"], lines)
+
+
+def driver_long() -> str:
+    """Return the driver's CPU time per trial while one study grows."""
+    found = load("driver_cost_cpu.json")
+    lines = [
+        [f"{size:,}, of each {size // 10:,}", *(f"{ms:.0f}" for ms in found[key]["cpu_ms"]),
+         found[key]["load"]]
+        for key, size in (("to_1000", 1000), ("to_10000", 10_000))
+    ]  # fmt: skip
+    tenths = [f"{i}" for i in range(1, 11)]
+    return table(["trials, ms per trial", *tenths, "load"], lines)
 
 
 def tune() -> str:
@@ -192,19 +219,10 @@ def summary() -> str:
                 "not measured again" if again is None else span(again),
                 span(peer(after or before, model, kind)), f"{limit:.2f}",
             ])  # fmt: skip
-    parts = (_of_kernels, _of_groups, _of_trials, _of_study, _of_driver, _of_service)
+    parts = (_of_groups, _of_trials, _of_study, _of_driver, _of_service)
     for part in parts:
         lines += part()
     return table(header, lines)
-
-
-def _of_kernels() -> list[list[object]]:
-    found = load("kernels_cpu.json") or {"rows": []}
-    return [
-        [f"{r['network']}, {r['what']}", span(r["before"]), span(r["after"]), "-", "-"]
-        for r in found["rows"]
-        if "before" in r
-    ]
 
 
 def _of_groups() -> list[list[object]]:
@@ -357,8 +375,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "pass-memory": pass_memory,
     "updates": updates,
     "online-runs": online_runs,
+    "kernels": kernels,
     "study": study,
     "driver": driver,
+    "driver-long": driver_long,
     "tune": tune,
     "epochs": epochs,
     "plans": plans,

@@ -16,7 +16,17 @@ def main() -> None:
     handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if handled:  # not if the caller has it ignored, as `nohup` does
         signal.signal(signal.SIGINT, _end)
-    from nas_evidence.cli.main import main as command_line
+    try:
+        from nas_evidence.cli.main import main as command_line
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "nas_evidence":
+            raise
+        sys.stderr.write(
+            f"error: the command line needs {error.name}, which is not installed: `pip install "
+            "nas-evidence` installs all it needs; without it, an export is used from Python by "
+            "nas_evidence.Predictor.load(DIR)\n"
+        )
+        raise SystemExit(1) from None
 
     if handled:
         signal.signal(signal.SIGINT, signal.default_int_handler)

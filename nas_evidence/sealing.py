@@ -17,6 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, uint8
 
+#: Prefix of the names of per-parameter precisions in a file of weights, before the tensor's name.
+PRECISION_PREFIX = "prior_precision/"
+#: Prefix of what scores keep beside the weights (see `Scorer.kept`).
+KEPT_PREFIX = "kept/"
 _MARK = b"nas-evidence/blake2b:"
 _SIZE = 32
 _KEY = "blake2b"

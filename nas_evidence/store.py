@@ -86,6 +86,12 @@ class UnreadableFile:
     path: Path
     reason: str
 
+    @property
+    def trial_id(self) -> int | None:
+        """Return the trial whose rows it held; None for a part of many, and for a foreign file."""
+        key = _key_of(self.path)
+        return None if key is None else key[0]
+
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:

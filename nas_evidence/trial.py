@@ -30,7 +30,7 @@ from nas_evidence.record import Evaluation, SliceReport, TrialRecord, TrialStatu
 from nas_evidence.registry import declared
 from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
-from nas_evidence.sealing import sealed_tensors
+from nas_evidence.sealing import KEPT_PREFIX, PRECISION_PREFIX, sealed_tensors
 from nas_evidence.spec import COSTS, EVIDENCE_BATCH, Assignment, TrainingPlan
 from nas_evidence.training.checkpoint import (
     load_checkpoint,
@@ -51,11 +51,7 @@ from nas_evidence.training.parts import settling_after
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 6
-#: Prefix of the names of per-parameter precisions in a weights file, before the tensor's name.
-PRECISION_PREFIX = "prior_precision/"
-#: Prefix of what scores keep beside the weights (see `Scorer.kept`).
-KEPT_PREFIX = "kept/"
+CHECKPOINT_VERSION = 7
 
 
 def device_for(gpu_share: str | float) -> torch.device:

@@ -12,6 +12,7 @@ ELSEWHERE = (
     "on a cluster",
     "on a machine with GPUs",
     "in a fresh clone",
+    "in an environment of its own",
     "half an hour of one core",
     "while the study runs",
     "while the study runs, for minutes, on a cluster",

@@ -9,7 +9,7 @@ import nas_evidence.driver.results as results_module
 from nas_evidence.best import Standings
 from nas_evidence.codec import dump_study, load_study
 from nas_evidence.driver.results import KeptModels
-from nas_evidence.exporting import trial_to_export
+from nas_evidence.exporting.folder import trial_to_export
 from nas_evidence.record import RACE_IDS, Evaluation, EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.reporting.tables import load_study_tables
 from nas_evidence.spec import ArchitectureSpec, StudySpec

@@ -43,6 +43,7 @@ SHORTER = ["plan.epochs=2", "plan.settle=0", "finalists=0", "plan.batch_size=32"
 NOT_RUN = {
     "half an hour of one core": 1,
     "in a fresh clone": 1,
+    "in an environment of its own": 1,  # tests/exporting/test_fresh_process.py takes its place
     "on a cluster": 5,
     "on a machine with GPUs": 2,
     "while the study runs": 1,

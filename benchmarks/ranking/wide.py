@@ -1,7 +1,7 @@
 """Trains the pools of docs/explanation/ranking.md: every network of a grid, with every score.
 
     python benchmarks/ranking/wide.py --data DIR --cache DIR [--pool NAME ...] [--seeds 0 1 2]
-                                      [--what light replay folds tangents plain]
+                                      [--what light replay folds tangents plain race]
 
 One row per network is appended to benchmarks/results/ranking/wide/<pool>.csv, or <pool>-folds.csv
 and so on, when it is done, so that a run may be stopped and started again: first two thirds of the
@@ -45,8 +45,9 @@ SCORES = {
     "folds": ("five_fold",),
     "tangents": ("tangent", "ntk_init"),
     "plain": (),  # the network alone, for the noise ceiling
+    "race": ("two_fold",),  # for benchmarks/race_regret.py
 }
-_ALL = tuple(name for names in SCORES.values() for name in names)
+_ALL = tuple(dict.fromkeys(name for names in SCORES.values() for name in names))
 #: Taken once, from the network at the end; full_ggn where rows or parameters are few enough.
 LAPLACE = ("kfac_ggn", "diag_ef", "full_ggn")
 _FULL = 1200
@@ -66,12 +67,13 @@ class Pool:
     epochs: int = 40
     batch_size: int = 32
     small: bool = False
+    depths: tuple[int, ...] = (1, 2, 4)  # of tables
 
     def architectures(self) -> Iterator[tuple[ArchitectureSpec, bool]]:
         """Yield the networks of the pool, and whether they are among the first two thirds."""
         tables = self.families == ("mlp",)
         grids: dict[str, Grid] = {
-            "mlp": ((1, 2, 4), (4, 8, 16, 32, 64, 128)) if tables else ((1, 2, 3), (8, 32, 128)),
+            "mlp": (self.depths, (4, 8, 16, 32, 64, 128)) if tables else ((1, 2, 3), (8, 32, 128)),
             "cnn": ((1, 2, 3), (2, 4, 8)),
         }
         if self.small:
@@ -169,13 +171,15 @@ POOLS = {
     "australian": Pool(_table("australian"), 300, 390),
     "cifar": Pool(_cifar, 200, 3000, _IMAGES),
 }
-#: Too long for the default run; by name only.
+#: Too long for the default run, or for benchmarks/race_regret.py; by name only.
 LONG = {
     "cifar5000": Pool(_cifar, 5000, 10000, _IMAGES, _LARGE, 20, 64, small=True),
     "fmnist10000": Pool(_idx("FashionMNIST"), 10000, 10000, _IMAGES, _LARGE, 20, 64, small=True),
     "fmnist60000": Pool(
         _idx("FashionMNIST"), 60000, 10000, _IMAGES, (*_LARGE, "five_fold"), 10, 128, small=True
     ),
+    "power24": Pool(_regression("power-plant"), 300, 3000, depths=(1, 2, 3, 4)),
+    "australian24": Pool(_table("australian"), 300, 390, depths=(1, 2, 3, 4)),
 }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nas_evidence.api.asking import Asked, DataOptions, asked_for, of_source, with_families
 from nas_evidence.api.progress import audience_for
 from nas_evidence.api.running import Audience, Run, begun, run_trials
-from nas_evidence.record import TrialStatus
+from nas_evidence.record import TrialStatus, is_race
 from nas_evidence.spec import StudySpec
 
 if TYPE_CHECKING:  # these import pandas and torch
@@ -45,10 +45,10 @@ class Study:
     def __repr__(self) -> str:
         from nas_evidence.store import finished
 
-        return (
-            f"Study({str(self.folder)!r}: {len(finished(self.folder))} of "
-            f"{self.spec.n_trials} trials, ranked by {self.spec.objective})"
-        )
+        raced = [is_race(trial_id) for trial_id in finished(self.folder)]
+        race = f" and {sum(raced)} in the race" if any(raced) else ""
+        done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
+        return f"Study({str(self.folder)!r}: {done}, ranked by {self.spec.objective})"
 
     @property
     def ranking(self) -> "pd.DataFrame":
@@ -115,7 +115,7 @@ class Study:
 
     def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
         """Return the best network, a trial's, or an ensemble, to predict; exported if need be."""
-        from nas_evidence.exporting import Predictor
+        from nas_evidence.exporting.predictor import Predictor
 
         if top is not None:
             return Predictor.load(self._ensemble(trial_id, top))
@@ -155,8 +155,8 @@ class Study:
         Raises:
             ValueError: for both a trial and `top`, or fewer complete architectures than `top`.
         """
-        from nas_evidence.exporting import export_winner
         from nas_evidence.exporting.ensemble import export_ensemble
+        from nas_evidence.exporting.folder import export_winner
 
         if trial_id is not None and top is not None:
             raise ValueError(f"give trial_id={trial_id} or top={top}, not both")

@@ -181,8 +181,8 @@ class MLflow:
         self.client.set_terminated(identity, "FINISHED" if run.complete else "FAILED")
 
 
-def check_track(wanted: Sequence[str]) -> None:
-    """Check that the trackers exist and are installed.
+def check_track(wanted: Sequence[str], *, installed: bool = True) -> None:
+    """Check that the trackers exist and, with `installed`, that their packages are here.
 
     Raises:
         ValueError: if not; says what to choose or to install.
@@ -194,7 +194,7 @@ def check_track(wanted: Sequence[str]) -> None:
                 f"--track must be mlflow, mlflow:URI, tensorboard or tensorboard:DIR, but got "
                 f"{text!r}."
             )
-        if find_spec(_NEEDS[name]) is None:
+        if installed and find_spec(_NEEDS[name]) is None:
             raise ValueError(
                 f"--track {name} needs {_NEEDS[name]}: install it with "
                 f"`pip install 'nas-evidence[{name}]'`."

@@ -32,9 +32,11 @@ from nas_evidence.cli.options import (
     Task,
     TestFile,
     TestFraction,
+    Track,
     Trials,
     Workers,
     as_arguments,
+    check_track_there,
     data_options,
     opened,
     with_options,
@@ -83,6 +85,7 @@ def submit(
     data_root: DataRoot = None,
     download: Download = False,
     allow_code: AllowCode = False,
+    track: Track = None,
 ) -> None:
     """Search on a cluster: start the study as a job there, or resume it.
 
@@ -94,6 +97,7 @@ def submit(
     for sentence in asked.decided:
         out.print(sentence)
     _check_store(store)
+    check_track_there(track, store)
     options = as_arguments(
         trials=None,
         workers=None,
@@ -102,19 +106,28 @@ def submit(
         download=download,
         steal=True,  # from a lost host, once its lease has expired
         allow_code=allow_code,
+        track=track,
     )
     arguments = ["search", STUDY_FILE, "--out", store, "--address", "auto", *options]
     data = asked.source.files if asked.source else None
     _submit(address, name or spec.name, store, arguments=arguments, spec=spec, data=data)
 
 
-def resubmit(address: str, name: str | None, store: str | None, options: Sequence[str]) -> None:
-    """Resume a study as a job on a cluster: `resume --address URL`."""
+def resubmit(
+    address: str,
+    name: str | None,
+    store: str | None,
+    options: Sequence[str],
+    *,
+    track: Sequence[str] | None = None,
+) -> None:
+    """Resume a study as a job on a cluster: `resume --address URL`; `track` is in `options`."""
     if store is None:
         if name is None:
             raise ValueError("resume needs a study folder, or --name of a study on the cluster.")
         store = latest_job(connect(address), name).store
     _check_store(store)
+    check_track_there(track, store)
     if name is None:
         from nas_evidence.storage.study_folder import read_study
 

@@ -185,6 +185,25 @@ def as_arguments(
     return words + ["--allow-code"] * allow_code
 
 
+def check_track_there(track: Sequence[str] | None, store: str) -> None:
+    """Check trackers of a study that runs on a cluster; their packages have to be there, not here.
+
+    Raises:
+        ValueError: for an unknown tracker, or if it would write into the driver's copy of a store,
+            which goes with the driver's node.
+    """
+    from nas_evidence.api.trackers import check_track
+
+    check_track(track or (), installed=False)
+    for name in track or ():
+        if "://" in store and ":" not in name:
+            example = "mlflow:http://HOST:5000" if name == "mlflow" else "tensorboard:/nfs/DIR"
+            raise ValueError(
+                f"--track {name} would write on the cluster beside a copy of {store}, which "
+                f"nobody sees; name a place that all see, such as --track {example}."
+            )
+
+
 def opened(place: str) -> "Store":
     """Return a store after fetching it; it must hold a study."""
     from nas_evidence.driver.mirror import open_store

@@ -54,7 +54,7 @@ def predict(
 
     for path in filter(None, (data, ood)):
         if not path.expanduser().exists():
-            raise ValueError(f"there is no file {path} to predict.")
+            raise ValueError(f"there is no file {path} to predict; correct the path.")
     if to is not None and to.suffix not in (".csv", ".parquet"):
         raise ValueError(f"--to must be a file .csv or .parquet, but got {to}.")
     if reliability is not None and reliability.suffix not in (".png", ".svg", ".pdf"):

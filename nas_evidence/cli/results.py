@@ -200,7 +200,7 @@ def write_export(
 ) -> None:
     """Export a trial of a study, by default the best, and print where it is."""
     from nas_evidence.data import load
-    from nas_evidence.exporting import export_winner
+    from nas_evidence.exporting.folder import export_winner
 
     root = None if data_root is None else str(data_root)
     arrays = load(spec.dataset, seed=spec.seed, data_root=root, base=folder.resolve())

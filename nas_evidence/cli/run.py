@@ -177,7 +177,7 @@ def resume(
             metric=metric,
             track=track,
         )
-        resubmit(address, name, place, options)
+        resubmit(address, name, place, options, track=track)
         return
     if place is None or name is not None:
         raise ValueError("resume needs a study folder, or --address URL and --name NAME.")

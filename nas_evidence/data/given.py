@@ -68,6 +68,8 @@ def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str 
 
 
 def _read(path: Path, preparation: Preparation | None) -> Any:
+    if not path.exists():
+        raise ValueError(f"there is no file {path} to predict; correct the path")
     if path.is_dir():
         raw = images.read(DatasetSpec(name="images", path=str(path)), seed=0)
         names = np.array([str(name) for name in raw.meaning.classes])

@@ -145,6 +145,11 @@ def read_frame(path: Path) -> pd.DataFrame:
             frame = pd.read_csv(path, sep=_separator(path), low_memory=False)
         else:
             raise ValueError("its name must end in .csv, .tsv, .txt, .csv.gz or .parquet")
+    except ImportError:
+        raise ValueError(
+            f"{path} cannot be read here, because Parquet needs pyarrow: `pip install pyarrow`, "
+            "or give the table as .csv"
+        ) from None
     except (OSError, UnicodeError, ValueError, pd.errors.ParserError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{path} cannot be read as a table: {why}") from None

@@ -126,9 +126,17 @@ def _study(folder: Path, found: list[Finding]) -> StudySpec | None:
 
 
 def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
+    """Yield damaged files with the trials that lost rows by them, then rows lost otherwise."""
+    short = set(stock.short)
+    of_one = {i for file in stock.unreadable if (i := file.trial_id) in short and i is not None}
+    with_part = False
     for file in stock.unreadable:
-        yield Finding(file.path.relative_to(folder).as_posix(), file.reason)
-    for trial_id in sorted(stock.short):
+        is_part = file.path.name.startswith("part-")
+        with_part |= is_part
+        lost = sorted(short - of_one) if is_part else sorted({file.trial_id} & of_one)
+        problem = file.reason + (f" (rows of trial {', '.join(map(str, lost))})" if lost else "")
+        yield Finding(file.path.relative_to(folder).as_posix(), problem)
+    for trial_id in () if with_part else sorted(short - of_one):
         yield Finding("trials", f"trial {trial_id} lacks rows of evidence, terms or curves")
     hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}
     if len(hashes) > 1:
@@ -154,8 +162,10 @@ def _database(folder: Path, study: StudySpec, stock: Stock) -> Iterator[Finding]
         ):
             source.backup(target)
         known = known_proposals(study, folder, stock.rows)
+        # What a trial that lacks rows scored is not known, so it contradicts nothing.
+        whole = {i: row for i, row in stock.rows.items() if i not in stock.short}
         try:
-            if why := difference(Proposer(study, copy), known, stock.rows, study):
+            if why := difference(Proposer(study, copy), known, whole, study):
                 yield Finding(database.name, why)
         except Exception as error:  # whatever a damaged content leads to
             yield Finding(database.name, f"cannot be read: {str(error).splitlines()[0]}")

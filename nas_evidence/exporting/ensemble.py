@@ -33,7 +33,7 @@ from nas_evidence.best import Standings
 from nas_evidence.codec import load_study
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.exporting import export_winner
+from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.model_card import ensemble_card
 from nas_evidence.exporting.onnx_program import FILE as ONNX
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx

@@ -12,7 +12,7 @@ import torch
 
 from nas_evidence.codec import load_study
 from nas_evidence.data import ArrayData
-from nas_evidence.exporting import trial_to_export
+from nas_evidence.exporting.folder import trial_to_export
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.judgement import (
     CalibrationPoint,

@@ -12,6 +12,8 @@ from nas_evidence.data.arrays import value_range
 from nas_evidence.spec import StudySpec
 from nas_evidence.trial import versions
 
+#: Most features of a table that the card lists.
+_LISTED = 30
 _UNTESTED = "- Not tested: the study had no test rows."
 
 
@@ -59,13 +61,13 @@ Found by the study "{study.name}": of the architectures tried, the one with the 
 `{study.objective}`. No validation data was used; the test data was read for this card only.
 
 ## Intended use
-{intended_use(arrays)}
+{intended_use(study, arrays)}
 
 ## Data
-- Data set: {arrays.name}; {len(arrays.x_train)} training and {len(arrays.x_test)} test rows.
+- Data: {_data(study, arrays)}; {len(arrays.x_train)} training and {len(arrays.x_test)} test rows.
 - Inputs: batch x {shape}, raw ({arrays.x_train.dtype}, {low:g} to {high:g}); the preprocessing
   (subtract the mean, divide by the standard deviation of the training data) is in the model.
-{outputs}
+{features(arrays)}{outputs}
 
 ## Measured
 {measured}
@@ -108,7 +110,7 @@ The program's outputs differ from the model's by at most {difference:.1e}.
 """
 
 
-def intended_use(arrays: ArrayData) -> str:
+def intended_use(study: StudySpec, arrays: ArrayData) -> str:
     """Return what the network is for."""
     shape, kinds = " x ".join(map(str, arrays.input_shape)), arrays.n_outputs
     what = (
@@ -117,8 +119,29 @@ def intended_use(arrays: ArrayData) -> str:
     )  # fmt: skip
     return (
         f"{what} for inputs of the shape {shape} that were collected and encoded as those of\n"
-        f"the data set {arrays.name}. A search made it, not a purpose: whoever uses it\n"
-        "for decisions about people, health or safety has to test it for that first."
+        f"{_data(study, arrays)}. A search made it, not a purpose: whoever uses it for\n"
+        "decisions about people, health or safety has to test it for that first."
+    )
+
+
+def _data(study: StudySpec, arrays: ArrayData) -> str:
+    """Return what to call the data: a table of the user's own has the name of its study."""
+    own = arrays.meaning.preparation is not None or arrays.name in ("npz", "images")
+    return f"the data '{study.name}'" if own else f"the data set {arrays.name}"
+
+
+def features(arrays: ArrayData) -> str:
+    """Return which features of a table are the inputs, in order; nothing for other data."""
+    if arrays.meaning.preparation is None:
+        return ""
+    names = arrays.meaning.preparation.feature_names
+    more = f", ... {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    listed = ", ".join(f"`{name}`" for name in names[:_LISTED])
+    return (
+        f"- The inputs are features of the table, in this order: {listed}{more}. `meaning.json`\n"
+        "  lists them under `features`, and under `preparation` how columns become them: a\n"
+        "  missing number is its `fill`, indicators and categories are 0 or 1.\n"
+        "  `nas_evidence.Predictor` does all that.\n"
     )
 
 
@@ -189,7 +212,7 @@ Found by the study "{study.name}": the {described["top"]} architectures with the
 not seen.{left} No validation data was used.
 
 ## Intended use
-{intended_use(arrays)}
+{intended_use(study, arrays)}
 
 ## Members
 | folder | trial | architecture | weight |
@@ -225,6 +248,10 @@ Open a .pt2 only from a trusted source. The program's outputs differ from the mo
 def _of_labels(row: pd.Series, arrays: ArrayData, summary: dict[str, Any]) -> tuple[str, str, str]:
     """Return the card's text on outputs and measures, and the name of the outputs."""
     outputs = f"- Outputs: {arrays.n_outputs} logits; `softmax` gives class probabilities."
+    if arrays.meaning.classes:
+        listed = ", ".join(str(one) for one in arrays.meaning.classes[:_LISTED])
+        more = ", ..." if arrays.n_outputs > _LISTED else ""
+        outputs += f"\n  The classes, in this order: {listed}{more}."
     if summary.get("temperature", 1) != 1:
         outputs += f"\n  They are divided by the learned temperature {summary['temperature']:.4g}."
     if pd.isna(row["test_accuracy"]):

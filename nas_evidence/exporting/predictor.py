@@ -1,8 +1,9 @@
 """Predictions with uncertainty from an export folder alone.
 
     real targets  mean f(x), variance Var f(x) + s²: closed form
-    classes       "probit": softmax(f / √(T² + π Var f / 8)) (MacKay 1992)
-                  "mc":     mean of softmax(f_i / T), f_i ~ N(f, Cov f)
+    classes       "probit": mean of softmax(f / T), f ~ N(f, Cov f), in closed form by pairs of
+                            classes (MacKay 1992; `maths/gaussian_softmax.py`)
+                  "mc":     the same mean over draws
                   "map":    softmax(f / T), without the posterior
 
     ensemble      Σ_k w_k p_k(y | x) of its members k, with stacked weights (`ensemble.py`)
@@ -36,6 +37,7 @@ from nas_evidence.maths.calibration import (
     regression_measures,
     reliability,
 )
+from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
 from nas_evidence.maths.normals import Normals
 
 Method = Literal["probit", "mc", "map"]
@@ -45,7 +47,7 @@ MEANING, ENSEMBLE = "meaning.json", "ensemble.json"
 N_DRAWS, _ROWS = 256, 1024
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """Predictions for rows of data.
 
@@ -93,6 +95,12 @@ class Prediction:
             return entropy(self.probabilities)
         assert self.std is not None
         return np.asarray(self.std.mean(1))
+
+    def __repr__(self) -> str:
+        return repr(self.to_frame())
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame()._repr_html_())
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table: the class and all probabilities, or mean, interval and spreads."""
@@ -323,14 +331,11 @@ class Predictor:
         outputs, covariance = self._outputs(raw, method)
         temperature = float(self.meaning["temperature"])
         if method == "mc":
-            values, vectors = torch.linalg.eigh(covariance)
-            root = vectors * values.clamp(min=0).sqrt()[:, None, :]
-            noise = torch.randn(N_DRAWS, *outputs.shape, generator=generator, dtype=torch.float64)
-            drawn = outputs + (root @ noise[..., None])[..., 0]
-            found = (drawn / temperature).softmax(-1).mean(0)
-        else:
-            variances = covariance.diagonal(dim1=1, dim2=2)
-            found = (outputs / (temperature**2 + torch.pi / 8 * variances).sqrt()).softmax(-1)
+            found = sampled_mean(
+                outputs, covariance, temperature, n_draws=N_DRAWS, generator=generator
+            )
+        else:  # "map" is without variance
+            found = pairwise_mean(outputs, covariance, temperature)
         return {"probabilities": found.numpy()}
 
     def _real(self, raw: Tensor, method: str, generator: torch.Generator) -> dict[str, np.ndarray]:

@@ -13,9 +13,8 @@ from nas_evidence.data import ArrayData
 from nas_evidence.exporting.sums import wrong_sums
 from nas_evidence.models import build
 from nas_evidence.registry import import_outside, is_outside
-from nas_evidence.sealing import DamagedError, read_tensors
+from nas_evidence.sealing import KEPT_PREFIX, PRECISION_PREFIX, DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec
-from nas_evidence.trial import KEPT_PREFIX, PRECISION_PREFIX
 
 if TYPE_CHECKING:
     from nas_evidence.exporting.ensemble import Mixed

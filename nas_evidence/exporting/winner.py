@@ -22,10 +22,10 @@ from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build
 from nas_evidence.record import TrialStatus
 from nas_evidence.registry import CURVATURES
-from nas_evidence.sealing import DamagedError, read_tensors
+from nas_evidence.sealing import KEPT_PREFIX, PRECISION_PREFIX, DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.training.loop import likelihood_of
-from nas_evidence.trial import KEPT_PREFIX, PRECISION_PREFIX, Trial
+from nas_evidence.trial import Trial
 
 _LOG = logging.getLogger(__name__)
 #: Largest relative difference between the stored evidence and the one computed from the files.

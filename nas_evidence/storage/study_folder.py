@@ -131,7 +131,9 @@ def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
         ValueError: if `folder` is not a study folder, or for a wrong override.
     """
     if not (folder / "study.toml").is_file():
-        raise ValueError(f"{folder} is not a study folder: it has no study.toml.")
+        export = (folder / "MODEL_CARD.md").is_file()
+        remedy = " It is an export: nas_evidence.Predictor.load reads it." if export else ""
+        raise ValueError(f"{folder} is not a study folder: it has no study.toml.{remedy}")
     return load_study(folder / "study.toml", overrides)
 
 

@@ -13,33 +13,40 @@
     W  temporaries: sums in float32, roots of the output Hessian, unfolded patches, the work space
        of eigenvalues, and vectors of all parameters
 
-flops, s and a come from one forward pass on the "meta" device, which computes only shapes. The
-estimate covers the network, not the data set and the runtime; the full kinds are assumed to have
-more rows than parameters. Limits and packing use it. It is 0.7 to 1.4 times the measured peak of
-allocations, for mlp, cnn and resnet on 8x8 to 32x32 images.
+flops, s and a come from one forward pass: of zeros, for our own families with up to 2^24
+parameters; else on the "meta" device, which computes only shapes, but imports torch's compiler on
+the way (1.4 s of CPU time in each process). The estimate covers the network, not the data set and
+the runtime; the full kinds are assumed to have more rows than parameters. Limits and packing use
+it. It is 0.7 to 1.4 times the measured peak of allocations, for mlp, cnn and resnet on 8x8 to
+32x32 images.
 """
 
+import math
 import statistics
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.layers import CHUNK_ELEMENTS
 from nas_evidence.curvature.memory import COPIES
 from nas_evidence.curvature.wide import keeps_rows, too_large_online, too_wide
 from nas_evidence.models import skeleton
-from nas_evidence.registry import CURVATURES, curvatures_of
+from nas_evidence.registry import CURVATURES, curvatures_of, is_outside
 from nas_evidence.spec import PREDICTED_FOLDS, ArchitectureSpec, TrainingPlan
 from nas_evidence.training.together import MOST_TOGETHER, n_together
 
 _FLOAT, _DOUBLE = 4, 8  # bytes
 #: Data enough that no layer has fewer inputs than it is wide.
 MANY = 1 << 62
+#: Parameters and numbers of an input up to which a forward pass computes.
+_MOST_PARAMETERS, _MOST_INPUTS = 1 << 24, 1 << 16
 #: Forward passes for a latency: warm-up, and timed.
 _WARM_UP, _TIMED = 3, 15
 
@@ -89,7 +96,7 @@ def cost_of(
     Raises:
         ValueError: if the architecture cannot be built on such inputs.
     """
-    model = skeleton(architecture, input_shape, n_outputs).to("meta")
+    model = _to_be_passed(architecture, input_shape, n_outputs)
     n_parameters = sum(p.numel() for p in model.parameters())
     forward = forward_pass(model, input_shape)
     per_example = forward.saved_bytes + 2 * forward.largest_bytes
@@ -98,12 +105,12 @@ def cost_of(
         factor_bytes(kind, model, n_data) * (plan.mc_draws if CURVATURES[kind].approximates else 1)
         for kind in evaluated
     )
-    example = torch.empty(1, *input_shape, device="meta")
-    rows = rows_at_once(model, example)
+    rows = rows_at_once(model, _example(model, input_shape))
     work = _work_bytes(evaluated, model, forward, rows, n_outputs, n_data)
     states = 2 if plan.optimiser == "adam" else int(plan.momentum > 0)
     n_trained = _n_trained(plan, estimators)
-    at_once = n_together(model, example, plan.batch_size, n_trained)
+    shapes = torch.empty(1, *input_shape, device="meta")  # as many as on any device
+    at_once = n_together(model, shapes, plan.batch_size, n_trained)
     numbers = n_trained * (1 + states) + at_once * (4 + states)
     return Cost(
         n_parameters=n_parameters,
@@ -111,6 +118,26 @@ def cost_of(
         memory_bytes=_FLOAT * n_parameters * numbers
         + max(at_once * plan.batch_size * per_example, rows * per_example + kept + work),
     )
+
+
+def _to_be_passed(
+    architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
+) -> nn.Module:
+    """Return the network with zeros for parameters, or with none on "meta"."""
+    model = skeleton(architecture, input_shape, n_outputs).to("meta")
+    n_parameters = sum(p.numel() for p in model.parameters())
+    large = n_parameters > _MOST_PARAMETERS or math.prod(input_shape) > _MOST_INPUTS
+    if large or is_outside(architecture.family):
+        return model
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.zero_()
+    return model
+
+
+def _example(model: nn.Module, input_shape: tuple[int, ...]) -> Tensor:
+    return torch.zeros(1, *input_shape, device=next(model.parameters()).device)
 
 
 def _n_trained(plan: TrainingPlan, estimators: Collection[str]) -> int:
@@ -121,15 +148,14 @@ def _n_trained(plan: TrainingPlan, estimators: Collection[str]) -> int:
 
 
 def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:
-    """Return the needs of a forward pass of one example through a model on "meta"."""
+    """Return the needs of a forward pass of one example through a model, on its device."""
     own = {_storage(t) for t in (*model.parameters(), *model.buffers())}
     saved: dict[int, Tensor] = {}  # references, so that no storage is reused
     outputs: list[int] = []
     patches = [0]
 
-    def keep(tensor: Tensor) -> Tensor:
+    def keep(tensor: Tensor) -> None:  # there is no backward pass
         saved[_storage(tensor)] = tensor
-        return tensor
 
     def measure(module: nn.Module, inputs: object, output: object) -> None:
         tensors = output if isinstance(output, tuple) else (output,)
@@ -140,14 +166,36 @@ def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:
 
     handles = [module.register_forward_hook(measure) for module in model.modules()]
     with (
-        FlopCounterMode(display=False) as counter,
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        _Flops() as counter,  # type: ignore[no-untyped-call]
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda nothing: nothing),
     ):
-        model(torch.empty(1, *input_shape, device="meta"))
+        model(_example(model, input_shape))
     for handle in handles:
         handle.remove()
     sizes = {key: t.untyped_storage().nbytes() for key, t in saved.items() if key not in own}
-    return Pass(counter.get_total_flops(), sum(sizes.values()), max(outputs), max(patches))
+    saved.clear()  # the graph of its tensors keeps the hook, and with it the tensors, for ever
+    return Pass(counter.total, sum(sizes.values()), max(outputs), max(patches))
+
+
+class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the flops of the operations below it, by torch's own formulas.
+
+    `FlopCounterMode` does, too, but imports torch's compiler: 1.4 s of CPU time in each process.
+    """
+
+    total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if formula := flop_registry.get(func._overloadpacket):
+            self.total += formula(*args, **(kwargs or {}), out_val=found)
+        return found
 
 
 def obstacle(

@@ -30,6 +30,7 @@ from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import CurvePoint
 from nas_evidence.spec import Assignment, TrainingPlan
+from nas_evidence.training.optimiser import Optimiser
 from nas_evidence.training.together import (
     Batch,
     Program,
@@ -59,7 +60,7 @@ class Training:
     """
 
     model: nn.Module
-    optimiser: torch.optim.Optimizer
+    optimiser: Optimiser
     prior_precision: Tensor
     noise_std: float
     temperature: float
@@ -84,21 +85,13 @@ def begin(model: nn.Module, plan: TrainingPlan) -> Training:
         if hasattr(module, "elementwise_affine_scalar")
         for p in module.parameters(recurse=False)
     }
-    groups = [
-        {"params": [p for p in model.parameters() if id(p) not in scalars], "relative": 1.0},
-        {"params": [p for p in model.parameters() if id(p) in scalars], "relative": 0.1},
-    ]
-    groups = [group for group in groups if group["params"]]
-    optimiser: torch.optim.Optimizer
-    if plan.optimiser == "sgd":
-        optimiser = torch.optim.SGD(groups, lr=plan.learning_rate, momentum=plan.momentum)
-    else:
-        optimiser = torch.optim.Adam(groups, lr=plan.learning_rate)
-    sizes = [p.numel() for p in model.parameters()]
+    parameters = list(model.parameters())
+    relative = [0.1 if id(p) in scalars else 1.0 for p in parameters]
+    sizes = [p.numel() for p in parameters]
     count = sum(sizes) if plan.online.prior_groups == "parameter" else len(sizes)
     return Training(
         model=model,
-        optimiser=optimiser,
+        optimiser=Optimiser(parameters, relative),
         prior_precision=torch.full((count,), plan.prior_precision, dtype=torch.float64),
         noise_std=plan.noise_std,
         temperature=plan.temperature,

@@ -29,6 +29,7 @@ from nas_evidence.registry import CURVATURES
 from nas_evidence.spec import OnlinePlan, TrainingPlan, derive_seed
 from nas_evidence.training.loop import Training, likelihood_of
 from nas_evidence.training.online import passes_of, update_and_follow
+from nas_evidence.training.optimiser import Optimiser
 from nas_evidence.training.prior_groups import PriorGroups
 
 
@@ -260,7 +261,7 @@ def online_laplace(
     count = sum(sizes) if prior_groups == "parameter" else len(sizes)
     state = Training(
         model=model,
-        optimiser=optimiser,
+        optimiser=Optimiser([], []),  # theirs takes the steps
         prior_precision=torch.full((count,), float(prior_precision), dtype=torch.float64),
         noise_std=float(noise_std),
         temperature=float(temperature),

@@ -31,6 +31,7 @@ from nas_evidence.data.augmenting import Moves, moved
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
+from nas_evidence.training.optimiser import Optimiser
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 
 #: Most trainings side by side.
@@ -232,7 +233,7 @@ class Program(AbstractContextManager["Program"]):
     def __init__(
         self,
         models: Sequence[nn.Module],
-        optimisers: Sequence[torch.optim.Optimizer],
+        optimisers: Sequence[Optimiser],
         plan: TrainingPlan,
     ) -> None:
         self.models, self.optimisers, self.plan = models, optimisers, plan
@@ -269,14 +270,7 @@ class Program(AbstractContextManager["Program"]):
         self._leaves = {}
 
     def _moment(self, name: str) -> list[list[Tensor]]:
-        """Return a moment of every parameter, in the optimisers; zeros where there was none."""
-        found = []
-        for optimiser, row in zip(self.optimisers, self.parameters, strict=True):
-            for p in row:
-                if name not in optimiser.state[p]:
-                    optimiser.state[p][name] = torch.zeros_like(p)
-            found.append([optimiser.state[p][name] for p in row])
-        return found
+        return [optimiser.moment(name) for optimiser in self.optimisers]
 
     def begin_epoch(
         self, rates: Sequence[float], decay: Sequence[Tensor], n_steps: Sequence[int]
@@ -288,12 +282,11 @@ class Program(AbstractContextManager["Program"]):
             decay: the weight decay of each [P].
             n_steps: of each network.
         """
-        pairs = zip(self.optimisers, self.parameters, strict=True)
-        relative = [_relative(optimiser, row) for optimiser, row in pairs]
+        relative = [optimiser.relative for optimiser in self.optimisers]
         self._decay = torch.stack([part.to(self.theta) for part in decay])
         self._rates = self.theta.new_tensor(list(rates))[:, None]
         if any(factor != 1 for row in relative for factor in row):
-            each = self._rates * self.theta.new_tensor(relative)
+            each = self._rates * self.theta.new_tensor([list(row) for row in relative])
             sizes = torch.tensor(self.sizes, device=self.theta.device)
             self._rates = each.repeat_interleave(sizes, 1, output_size=sum(self.sizes))
         if self.plan.optimiser == "adam":
@@ -301,12 +294,9 @@ class Program(AbstractContextManager["Program"]):
 
     def _correct(self, n_steps: Sequence[int]) -> None:
         """Prepare Adam's corrections [steps, K, 1], and count its steps."""
-        done = []
-        for optimiser, row, n in zip(self.optimisers, self.parameters, n_steps, strict=True):
-            counters = [optimiser.state[p].setdefault("step", torch.tensor(0.0)) for p in row]
-            done.append(float(counters[0]))
-            for counter in counters:
-                counter += n
+        done = [optimiser.steps for optimiser in self.optimisers]
+        for optimiser, n in zip(self.optimisers, n_steps, strict=True):
+            optimiser.steps += n
         steps = torch.arange(1, max(n_steps) + 1, dtype=torch.float64)
         t = torch.tensor(done, dtype=torch.float64)[None] + steps[:, None]
         self._first = (1 / (1 - _BETAS[0] ** t)).to(self.theta)[:, :, None]
@@ -385,9 +375,3 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 def _flat(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([part.flatten() for part in parts])
-
-
-def _relative(optimiser: torch.optim.Optimizer, row: Sequence[Tensor]) -> list[float]:
-    """Return the factor on the learning rate of each parameter tensor."""
-    known = {id(p): group["relative"] for group in optimiser.param_groups for p in group["params"]}
-    return [known[id(p)] for p in row]

@@ -93,5 +93,5 @@ class InlineExecutor:
     def close(self) -> None:
         """Forget the running trial."""
         self._calls.clear()
-        self._worker.park()
+        self._worker.close()
         self._launch = None

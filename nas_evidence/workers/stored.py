@@ -94,6 +94,11 @@ class StoredWorker:
         self._worker.park()
         self._forget()
 
+    def close(self) -> None:
+        """Forget the trial here, and close the worker inside."""
+        self._forget()
+        self._worker.close()
+
     @property
     def must_go(self) -> str:
         """Return why this process must not run another trial, or ""."""

@@ -13,7 +13,7 @@ from fakes import record_of
 
 import nas_evidence
 from nas_evidence.api.progress import Block
-from nas_evidence.exporting import Predictor
+from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.record import TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 

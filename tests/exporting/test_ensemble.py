@@ -13,8 +13,8 @@ import nas_evidence
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.driver.driver import Driver
-from nas_evidence.exporting import export_winner
 from nas_evidence.exporting.ensemble import export_ensemble
+from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.unseen import log_densities, stored_unseen, unseen_measures
 from nas_evidence.exporting.winner import load_winner

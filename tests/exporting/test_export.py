@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 import nas_evidence
 from nas_evidence.data import ArrayData, load
 from nas_evidence.driver.driver import Driver
-from nas_evidence.exporting import export_winner, load_exported
+from nas_evidence.exporting.folder import export_winner
+from nas_evidence.exporting.program import load_exported
 from nas_evidence.sealing import read_tensors, sealed_tensors
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.study_folder import open_study

@@ -1,13 +1,20 @@
-"""An export in a process of its own: what is imported to predict, and torch alone."""
+"""An export in a process of its own: what is imported to predict, and torch alone.
 
+A process that can import only the packages that the guide names, and what they require, stands for
+a fresh environment.
+"""
+
+import re
 import subprocess
 import sys
 import textwrap
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from packaging.requirements import Requirement
 
 import nas_evidence
 
@@ -32,6 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study.export(folder / "one")
     study.export(folder / "two", top=2)
     table(9).to_csv(folder / "new.csv", index=False)
+    table(9).to_parquet(folder / "new.parquet")
     study.predict(table(9)).to_frame().to_csv(folder / "expected.csv", index=False)
     np.save(folder / "x.npy", study.predictor().given(table(9)).inputs.round())
     return folder
@@ -43,28 +51,83 @@ def python(code: str, *options: str, cwd: Path) -> None:
     )
 
 
+def named_by_the_guide() -> list[str]:
+    guide = (ROOT / "docs" / "how-to" / "own-data.md").read_text(encoding="utf-8")
+    return re.findall(r"^pip install (torch .*)$", guide, re.MULTILINE)[0].split()
+
+
+def required(names: list[str]) -> set[str]:
+    """Distributions, with all that they require here; names as pip compares them."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name in found:
+            continue
+        found.add(name)
+        try:
+            lines = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:  # of a build for other hardware
+            continue
+        asked = (Requirement(line) for line in lines)
+        waiting += [r.name for r in asked if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return found
+
+
+def all_but(names: set[str]) -> list[str]:
+    """The modules that belong to other distributions only."""
+    owners = metadata.packages_distributions()
+    plain = {m: {re.sub(r"[-_.]+", "-", d).lower() for d in found} for m, found in owners.items()}
+    return sorted(module for module, found in plain.items() if not found & names)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["one", "two"])
-def test_predicting_from_an_export_needs_neither_ray_nor_optuna_nor_scikit_learn(
+def test_predicting_from_an_export_needs_only_the_packages_that_the_guide_names(
     place: Path, name: str
 ) -> None:
+    blocked = all_but(required(named_by_the_guide()))
+    heavy = {
+        "ray",
+        "optuna",
+        "sklearn",
+        "torchvision",
+        "pyarrow",
+        "matplotlib",
+        "typer",
+        "tomli_w",
+    }
+    assert heavy <= set(blocked)
+    (place / "blocked.txt").write_text("\n".join(blocked))
     python(
         f"""
         import sys
+        from pathlib import Path
         sys.path.insert(0, {str(ROOT)!r})
-        heavy = ("ray", "optuna", "sklearn", "torchvision", "sqlalchemy", "fsspec", "matplotlib",
-                 "plotly", "jinja2", "typer", "rich", "PIL")
-        for one in heavy:
-            sys.modules[one] = None  # importing it fails from now on
-        from nas_evidence.exporting.predictor import Predictor
-        found = Predictor.load({name!r}).predict("new.csv")
+        for one in Path("blocked.txt").read_text().split():
+            if one != "nas_evidence":
+                sys.modules[one] = None  # importing it fails from now on
+        import nas_evidence
+        found = nas_evidence.Predictor.load({name!r}).predict("new.csv")
         assert found.probabilities.shape == (9, 2), found
         if {name!r} == "one":
             import numpy, pandas
             expected = pandas.read_csv("expected.csv")
             assert found.to_frame()["prediction"].tolist() == expected["prediction"].tolist()
             numpy.testing.assert_allclose(found.probabilities, expected.iloc[:, 1:], atol=1e-6)
-        assert not [one for one in heavy if sys.modules.get(one)]
+        for data, missing in (("new.parquet", "pyarrow"), ("none.csv", "there is no file")):
+            try:
+                nas_evidence.Predictor.load({name!r}).predict(data)
+            except ValueError as error:
+                assert missing in str(error), error
+            else:
+                raise AssertionError(data)
+        sys.argv = ["nas-evidence", "predict", {name!r}, "new.csv"]
+        from nas_evidence.__main__ import main
+        try:
+            main()
+        except SystemExit as end:
+            assert end.code == 1
         """,
         cwd=place,
     )

@@ -1,7 +1,9 @@
 """`verify` finds what was damaged, and `repair` restores it without touching what is sound."""
 
+import contextlib
 import re
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +12,8 @@ import safetensors.numpy
 from commands import TINY, found, hashes, write_study
 from faulty import Damage, call, flipped
 
-from nas_evidence.driver.verifying import not_checked
+from nas_evidence.driver.verifying import not_checked, verify
+from nas_evidence.store import compact
 
 STUDY = TINY.replace('[sampler]\nname = "random"', '[sampler]\nname = "tpe"')
 
@@ -85,6 +88,47 @@ def test_what_is_damaged_is_found_and_restored_and_the_rest_untouched(
     for name, digest in sound.items():
         assert name == place or kept[name] == digest
     assert call(capsys, "repair", folder)[1] == "nothing to repair.\n"
+
+
+@pytest.mark.parametrize("table", ["evidence", "terms", "curves"])
+def test_a_torn_table_is_one_finding(folder: Path, table: str) -> None:
+    for trial_id in (0, 1):
+        torn(f"{table}/{trial_id:06d}-a1.parquet")(folder)
+    found = verify(folder)
+    assert [finding.place for finding in found] == [
+        f"{table}/{trial_id:06d}-a1.parquet" for trial_id in (0, 1)
+    ]
+    assert [finding.problem[-17:] for finding in found] == [
+        "(rows of trial 0)",
+        "(rows of trial 1)",
+    ]
+
+
+def test_a_torn_part_is_one_finding_that_names_its_trials(folder: Path) -> None:
+    compact(folder, at_least=1)
+    (part,) = (folder / "evidence").glob("part-*")
+    torn(f"evidence/{part.name}")(folder)
+    (finding,) = verify(folder)
+    assert finding.place == f"evidence/{part.name}"
+    assert "(rows of trial 0, 1, 2" in finding.problem
+
+
+def test_a_missing_table_is_one_finding(folder: Path) -> None:
+    (folder / "evidence" / "000001-a1.parquet").unlink()
+    (finding,) = verify(folder)
+    assert finding.problem == "trial 1 lacks rows of evidence, terms or curves"
+
+
+def test_a_database_that_contradicts_a_sound_trial_is_found_beside_a_torn_table(
+    folder: Path,
+) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "study.db")) as database, database:
+        database.execute("update trial_values set value = value + 1")
+    torn("evidence/000000-a1.parquet")(folder)
+    table, database_too = verify(folder)
+    assert table.place == "evidence/000000-a1.parquet"
+    assert database_too.place == "study.db"
+    assert "proposal 1 has" in database_too.problem
 
 
 def test_what_is_outside_the_folder_is_said_to_be_unchecked(folder: Path) -> None:

@@ -114,7 +114,8 @@ def test_bfloat16_steps_leave_everything_else_in_float32(data: TensorData, width
             train_epoch(state, data, assignment)
         losses[precision] = state.curve[-1].train_nll_per_datum
         assert {p.dtype for p in model.parameters()} == {torch.float32}
-        moments = [v for s in state.optimiser.state.values() for v in s.values()]
+        moments = [m for each in state.optimiser.moments.values() for m in each]
+        assert moments
         assert {m.dtype for m in moments} == {torch.float32}
         assert not torch.is_autocast_enabled("cpu")
     assert losses["bf16"] != losses["float32"]

@@ -274,3 +274,14 @@ def test_flops_of_attention_are_those_of_its_four_products() -> None:
     found = forward_pass(_Attention().to("meta"), (length, width))
     assert found.flops == 2 * (4 * width**2 * length + 2 * length**2 * width)
     assert found.largest_bytes == 4 * length * width
+
+
+@pytest.mark.parametrize("spec", [MLP, CNN, RESNET, LINEAR], ids=lambda s: s.family)
+def test_a_pass_over_zeros_costs_what_one_over_shapes_does(
+    spec: ArchitectureSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = TrainingPlan(optimiser="adam")
+    given = (spec, (3, 16, 16), 7, plan, ("kfac_ggn", "two_fold"))
+    over_zeros = cost_of(*given, n_data=500)
+    monkeypatch.setattr("nas_evidence.training.cost._MOST_PARAMETERS", 0)
+    assert cost_of(*given, n_data=500) == over_zeros

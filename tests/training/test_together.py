@@ -1,6 +1,7 @@
 """Networks trained side by side end where each would alone, trained by a plain loop."""
 
 import copy
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,13 @@ from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import FAMILIES, build, infeasible
-from nas_evidence.spec import FAMILY_PARAMETERS, ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.spec import (
+    FAMILY_PARAMETERS,
+    ArchitectureSpec,
+    Assignment,
+    DatasetSpec,
+    TrainingPlan,
+)
 from nas_evidence.training import loop
 from nas_evidence.training.loop import (
     DivergedError,
@@ -87,8 +94,7 @@ def naive_epoch(member: Member) -> float:
     gaussian = plan.likelihood == "gaussian"
     scale = (state.noise_std if gaussian else state.temperature) ** 2
     rate, parameters = learning_rate(plan, epoch), list(model.parameters())
-    for group in state.optimiser.param_groups:
-        group["lr"] = rate * group["relative"]
+    optimiser = torch_optimiser(state, plan, rate)
     sizes = [p.numel() for p in parameters]
     precisions = Precisions(state.prior_precision, sizes).of_each_parameter()
     decay = (precisions * scale / (plan.likelihood_power * len(x))).clamp(max=0.5 / rate)
@@ -98,16 +104,37 @@ def naive_epoch(member: Member) -> float:
     for rows in torch.randperm(len(x), generator=order).split(plan.batch_size):
         loss = likelihood.nll_mean(model(x[rows]), y[rows])
         total += loss.item() * len(rows)
-        state.optimiser.zero_grad()
+        optimiser.zero_grad()
         (scale * loss).backward()
         for p, strength in zip(parameters, decay.split(sizes), strict=True):
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             p.grad += strength.view_as(p).to(p) * p.detach()
         if plan.gradient_clip:
             nn.utils.clip_grad_norm_(parameters, plan.gradient_clip)
-        state.optimiser.step()
+        optimiser.step()
+    state.optimiser.steps += math.ceil(len(x) / plan.batch_size)
+    for name in optimiser.state[parameters[0]].keys() - {"step"}:
+        state.optimiser.moments[name] = [optimiser.state[p][name] for p in parameters]
     state.epoch = epoch
     return total / len(x)
+
+
+def torch_optimiser(state: Training, plan: TrainingPlan, rate: float) -> torch.optim.Optimizer:
+    """Torch's own optimiser, that goes on from the state of ours."""
+    own = state.optimiser
+    groups = [
+        {"params": [p], "lr": rate * factor}
+        for p, factor in zip(state.model.parameters(), own.relative, strict=True)
+    ]
+    optimiser: torch.optim.Optimizer = torch.optim.Adam(groups)
+    if plan.optimiser == "sgd":
+        optimiser = torch.optim.SGD(groups, momentum=plan.momentum)
+    for name, moments in own.moments.items():
+        for p, moment in zip(state.model.parameters(), moments, strict=True):
+            optimiser.state[p][name] = moment.clone()
+            if plan.optimiser == "adam":
+                optimiser.state[p]["step"] = torch.tensor(float(own.steps))
+    return optimiser
 
 
 def parameters_of(state: Training) -> Tensor:

@@ -1,0 +1,247 @@
+"""The export folder of one network, that others can load.
+
+    architecture.toml   family, values, input shape, classes or outputs
+    model.safetensors   weights and preprocessing, no pickle
+    model.pt2           torch.export program with a dynamic batch: raw inputs in; logits out, or
+                        for real targets predictions in their own unit
+    model.onnx          the same as ONNX, if asked for
+    posterior.safetensors  the Laplace posterior, for predictions with uncertainty
+    meaning.json        classes, targets, columns and the features they become, learned noise
+    evidence.json       every score with its terms, and the learned hyperparameters
+    SHA256SUMS          checksums of these files, for `sha256sum -c`
+    MODEL_CARD.md       data, splits, scores and their meaning, how to load, versions
+
+Before the files are moved into place, the winner is loaded back, its evidence is recomputed and
+its outputs are compared.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import tomli_w
+import torch
+from torch import Tensor
+
+from nas_evidence.best import Standings
+from nas_evidence.codec import load_study
+from nas_evidence.data import ArrayData
+from nas_evidence.data.augmenting import data_of_evidence
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.exporting.model_card import model_card
+from nas_evidence.exporting.onnx_program import FILE as ONNX
+from nas_evidence.exporting.onnx_program import check_installed, write_onnx
+from nas_evidence.exporting.posterior import FILE as POSTERIOR
+from nas_evidence.exporting.posterior import Posterior, fit_posterior
+from nas_evidence.exporting.predictor import ENSEMBLE, MEANING
+from nas_evidence.exporting.program import write_program
+from nas_evidence.exporting.sums import write_sums
+from nas_evidence.exporting.unseen import unseen_measures
+from nas_evidence.exporting.winner import (
+    Winner,
+    assert_same_evidence,
+    checked_kind,
+    likelihood_fields,
+    load_winner,
+    rescore,
+    with_preprocessing,
+)
+from nas_evidence.files import write_whole
+from nas_evidence.record import TrialStatus
+from nas_evidence.sealing import PRECISION_PREFIX, sealed_tensors
+from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.store import TrialRow, read_tables, rows_of
+from nas_evidence.training.loop import likelihood_of
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """Where the winner was written, and the check of its evidence.
+
+    rescored        name of the recomputed evidence, None if the study has none
+    stored_value    its stored value, nats
+    rescored_value  its value from the exported files, nats
+    """
+
+    folder: Path
+    trial_id: int
+    architecture: ArchitectureSpec
+    objective: str
+    rescored: str | None
+    stored_value: float | None
+    rescored_value: float | None
+
+
+def export_winner(
+    study_folder: Path,
+    to: Path,
+    arrays: ArrayData,
+    *,
+    trial_id: int | None = None,
+    onnx: bool = False,
+) -> ExportReport:
+    """Write the best trial of a study (see `best.py`), or trial `trial_id`, into the folder `to`.
+
+    With `onnx` also as model.onnx, which needs the extra of that name.
+
+    Raises:
+        ValueError: if the study has no such complete trial, or the extra is not installed.
+        ArithmeticError: if the exported model does not reproduce its evidence or its outputs.
+    """
+    if onnx:
+        check_installed()
+    study = load_study(study_folder / "study.toml")
+    tables, _ = read_tables(study_folder, ["trials", "evidence", "terms"])
+    trials, evidence = tables["trials"], tables["evidence"]
+    chosen = trial_to_export(study, rows_of(trials, evidence), trial_id)
+    row = trials[trials["trial_id"] == chosen].iloc[0]
+    winner = load_winner(study_folder, study, arrays, row)
+    architecture = winner.assignment.architecture
+    exported = with_preprocessing(winner, arrays)
+
+    final = evidence[(evidence["trial_id"] == chosen) & (evidence["epoch"] == row["epochs"])]
+    kind = checked_kind(study)
+    rescored = None if kind is None else rescore(kind, study, winner, arrays)
+    stored = final.loc[final["estimator"] == kind, "value"]
+    value = None if stored.empty or pd.isna(stored.iloc[0]) else float(stored.iloc[0])
+    if value is not None and rescored is not None:
+        assert_same_evidence(rescored, value)
+
+    if (to / ENSEMBLE).exists():
+        raise ValueError(f"{to} holds an ensemble; choose another folder for one network.")
+    to.mkdir(parents=True, exist_ok=True)
+    (to / "MODEL_CARD.md").unlink(missing_ok=True)  # written last: marks the export as complete
+    described = {
+        "family": architecture.family,
+        "values": dict(architecture.values),
+        "input_shape": list(arrays.input_shape),
+        "n_classes" if arrays.task == "labels" else "n_outputs": arrays.n_outputs,
+        "n_parameters": int(row["n_parameters"]),
+    }
+    (to / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
+    tensors = {name: tensor.contiguous() for name, tensor in exported.state_dict().items()}
+    if "prior_precision" not in winner.header:  # one per parameter: too many for text
+        tensors |= {PRECISION_PREFIX + name: part for name, part in winner.precisions().items()}
+    metadata = {"architecture": architecture.model_dump_json(), "study": study.name}
+    write_whole(to / "model.safetensors", sealed_tensors(tensors, metadata))
+    difference = write_program(exported, to / "model.pt2", arrays)
+    summary: dict[str, Any] = {
+        "study": study.name,
+        "trial_id": chosen,
+        "objective": study.objective,
+        "epoch": int(row["epochs"]),
+        "n_data": len(arrays.x_train),
+        "unit": "per_datum: nats per datum, as the report shows; sum: nats over the data, and so "
+        "are terms_of_sum and standard_error_of_sum; larger is better",
+        **likelihood_fields(winner, arrays),
+        "prior_precision": {n: _geometric_mean(p) for n, p in winner.precisions().items()},
+        "scores": _scores(tables["terms"], chosen, final),
+        "unseen": unseen_measures(winner, to_tensors(arrays, torch.device("cpu"))),
+        "rescored_estimator": kind,
+        "rescored_sum": rescored,
+        "rescored_per_datum": None if rescored is None else rescored / len(arrays.x_train),
+    }
+    (to / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    if (study_folder / "code").is_dir():  # families from outside the package need it
+        shutil.copytree(study_folder / "code", to / "code", dirs_exist_ok=True)
+    meaning = _meaning(winner, arrays, summary)
+    (to / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
+    _posterior(winner, arrays).save(to / POSTERIOR)
+    card = model_card(study, row, arrays, summary, difference)
+    whole = ["architecture.toml", "model.safetensors", "model.pt2", "evidence.json"]
+    (to / ONNX).unlink(missing_ok=True)  # of another trial
+    if onnx:
+        write_onnx(exported, to / ONNX, arrays)
+        whole.append(ONNX)
+    write_sums(to, (*whole, POSTERIOR, MEANING))
+    (to / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+    return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)
+
+
+def trial_to_export(
+    study: StudySpec, trials: Sequence[TrialRow], trial_id: int | None = None
+) -> int:
+    """Return the trial that represents the best architecture, or `trial_id` if it is complete.
+
+    Raises:
+        ValueError: if there is no such complete trial.
+    """
+    if trial_id is not None:
+        complete = {trial.trial_id for trial in trials if trial.status is TrialStatus.COMPLETE}
+        if trial_id not in complete:
+            known = ", ".join(str(i) for i in sorted(complete)) or "none"
+            raise ValueError(f"trial {trial_id} is not complete; complete trials: {known}.")
+        return trial_id
+    best = Standings(study.objective, trials).best
+    if best is None:
+        raise ValueError(
+            f"no complete trial of study '{study.name}' has a valid {study.objective}; "
+            "continue it with `nas-evidence resume`."
+        )
+    return best.trial_id
+
+
+def _meaning(winner: Winner, arrays: ArrayData, summary: dict[str, Any]) -> dict[str, Any]:
+    """Return what inputs and outputs stand for: the content of meaning.json."""
+    labels, meaning = arrays.task == "labels", arrays.meaning
+    prepared = meaning.preparation
+    return {
+        "task": "classification" if labels else "regression",
+        "input_shape": list(arrays.input_shape),
+        "classes": list(meaning.classes or range(arrays.n_outputs)) if labels else [],
+        "targets": list(meaning.targets or [f"y{i}" for i in range(arrays.n_outputs)]),
+        "preparation": None if prepared is None else prepared.to_json(),
+        "features": [] if prepared is None else list(prepared.feature_names),
+        "decided": list(meaning.said),
+        "temperature": summary.get("temperature", 1.0),
+        "noise_std": summary.get("noise_std"),
+        "target_mean": arrays.y_mean.tolist(),
+        "target_std": arrays.y_std.tolist(),
+    }
+
+
+def _posterior(winner: Winner, arrays: ArrayData) -> Posterior:
+    plan = winner.assignment.plan
+    data = data_of_evidence(to_tensors(arrays, torch.device("cpu")), winner.assignment)
+    return fit_posterior(
+        winner.model,
+        data.x_train,
+        data.y_train,
+        likelihood_of(plan, winner.noise_std, winner.temperature),
+        winner.precisions(),
+        likelihood_power=plan.likelihood_power,
+    )
+
+
+def _scores(terms: pd.DataFrame, trial_id: int, final: pd.DataFrame) -> dict[str, Any]:
+    """Return every score of a trial: per datum where that is defined, and its sum by that name."""
+    terms = terms[terms["trial_id"] == trial_id]
+    scores: dict[str, Any] = {}
+    for row in final.itertuples():
+        mine = terms[(terms["estimator"] == row.estimator) & (terms["epoch"] == row.epoch)]
+        parts = [
+            {"term": t.term, "group": t.group, "value": _number(t.value)}
+            for t in mine.itertuples()
+        ]
+        value, error = _number(row.value), _number(row.standard_error)
+        about = {"relation": row.relation, "valid": bool(row.valid), "note": row.note}
+        if pd.isna(row.per_datum):  # in a unit of its own
+            found = {"value": value, "standard_error": error, **about, "terms": parts}
+        else:
+            found = {"per_datum": _number(row.per_datum), "sum": value}
+            found |= {"standard_error_of_sum": error, **about, "terms_of_sum": parts}
+        scores[str(row.estimator)] = found
+    return scores
+
+
+def _geometric_mean(precision: Tensor) -> float:
+    """Return the geometric mean of a tensor's precisions; a single one is returned exactly."""
+    return float(precision if len(precision) == 1 else precision.log().mean().exp())
+
+
+def _number(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)

@@ -1,0 +1,62 @@
+"""`--track` of a study that a cluster runs: passed on, and refused where nobody could read it."""
+
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from nas_evidence.cli import cluster, run
+from nas_evidence.cli.main import app
+
+SUBMIT = ("submit", "digits", "--address", "http://127.0.0.1:1")
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Arguments of the jobs that would have been submitted."""
+    found: list[list[str]] = []
+
+    def keep(*_: Any, arguments: list[str], **__: Any) -> None:
+        found.append(arguments)
+
+    monkeypatch.setattr(cluster, "_submit", keep)
+    return found
+
+
+def test_a_submitted_study_is_tracked_by_its_driver(sent: list[list[str]]) -> None:
+    given = ["--store", "/nfs/digits", "--track", "tensorboard", "--track", "mlflow:http://h:5000"]
+    result = CliRunner().invoke(app, [*SUBMIT, *given], catch_exceptions=False)
+    assert result.exit_code == 0
+    (arguments,) = sent
+    tracked = [arguments[i + 1] for i, word in enumerate(arguments) if word == "--track"]
+    assert tracked == ["tensorboard", "mlflow:http://h:5000"]
+
+
+def test_the_package_of_a_tracker_is_needed_on_the_cluster_and_not_here(
+    sent: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nas_evidence.api.trackers.find_spec", lambda name: None)
+    given = ["--store", "/nfs/digits", "--track", "mlflow"]
+    assert CliRunner().invoke(app, [*SUBMIT, *given], catch_exceptions=False).exit_code == 0
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("store", "track", "said"),
+    [
+        ("s3://bucket/digits", "mlflow", "name a place that all see, such as --track mlflow:http"),
+        ("s3://bucket/digits", "tensorboard", "such as --track tensorboard:/nfs/DIR"),
+        ("/nfs/digits", "wandb", "must be mlflow"),
+    ],
+)
+def test_a_tracker_that_nobody_could_read_is_refused_before_anything_is_sent(
+    sent: list[list[str]], store: str, track: str, said: str
+) -> None:
+    where = ["--store", store, "--track", track]
+    with pytest.raises(ValueError, match=said):
+        CliRunner().invoke(app, [*SUBMIT, *where], catch_exceptions=False)
+    again = ["resume", store, "--address", "http://127.0.0.1:1", "--track", track]
+    with pytest.raises(ValueError, match=said):
+        CliRunner().invoke(app, again, catch_exceptions=False)
+    assert sent == []
+    assert run.resubmit is cluster.resubmit
