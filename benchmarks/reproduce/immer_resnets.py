@@ -5,7 +5,7 @@ each on CIFAR-10 and CIFAR-100 (Table C9, C10, Fig. 7). CIFAR-100 is not among t
 A row of Table C8 or C9 is a study; with augmentation it has the last two keys:
 
     nas-evidence search cifar10 --set plan.epochs=250 --set plan.online.curvature=diag_ef
-        --set 'estimators=["diag_ef"]'
+        --set 'estimators=["diag_ef"]' --set objective=diag_ef
         --set 'plan.augment=["RandomCrop", "RandomHorizontalFlip"]' --set plan.likelihood_power=5
 
 GPU_HOURS counts 5 seeds of Table C8 at half an hour to an hour and a half each, and one run of
