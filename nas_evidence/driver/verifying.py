@@ -133,7 +133,7 @@ def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
     for file in stock.unreadable:
         is_part = file.path.name.startswith("part-")
         with_part |= is_part
-        lost = sorted(short - of_one) if is_part else sorted({file.trial_id} & of_one)
+        lost = sorted(short - of_one) if is_part else sorted(of_one & {file.trial_id})
         problem = file.reason + (f" (rows of trial {', '.join(map(str, lost))})" if lost else "")
         yield Finding(file.path.relative_to(folder).as_posix(), problem)
     for trial_id in () if with_part else sorted(short - of_one):

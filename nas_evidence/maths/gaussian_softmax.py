@@ -58,4 +58,5 @@ def sampled_mean(
     root = vectors * values.clamp(min=0).sqrt()[:, None, :]
     noise = torch.randn(n_draws, *means.shape, generator=generator, dtype=means.dtype)
     drawn = means + (root @ noise[..., None])[..., 0]
-    return (drawn / temperature).softmax(-1).mean(0)
+    found: Tensor = (drawn / temperature).softmax(-1).mean(0)
+    return found

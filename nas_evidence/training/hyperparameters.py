@@ -161,7 +161,9 @@ def precision_of_each_parameter(
 class Slopes(Protocol):
     """F of some groups: their ‖θ‖², and at log δ = x their γ and derivatives."""
 
-    norms: Array
+    @property
+    def norms(self) -> Array:
+        """Return ‖θ‖² of each group."""
 
     def effective(self, x: Array) -> Array:
         """Return γ of each group."""
