@@ -40,6 +40,7 @@ def test_a_trial_that_has_ended_keeps_no_tensor(
         raise RuntimeError("no")
 
     logging.disable()  # a log record of a failure keeps its traceback
+    gc.unfreeze()  # as in a process of its own
     worker = Worker(load(data, seed=0), ResourceSpec())
 
     def run(name: str) -> TrialStatus:
