@@ -14,6 +14,8 @@ from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, Resourc
 from nas_evidence.workers.protocol import Launch
 from nas_evidence.workers.worker import Worker
 
+pytestmark = pytest.mark.slow
+
 ESTIMATORS = ("two_fold", "heldout_10", "kfac_ggn", "diag_ef", "last_layer_conditional")
 
 
