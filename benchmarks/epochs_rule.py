@@ -45,10 +45,10 @@ SETS = {
 }
 
 
-def correlated() -> tuple[Array, Array]:
+def correlated(seed: int = 0) -> tuple[Array, Array]:
     """Return rows of 20 features, most of them mixtures of others, with 5 % of labels wrong."""
     x, y = make_classification(
-        5480, 20, n_informative=6, n_redundant=10, flip_y=0.05, random_state=0
+        5480, 20, n_informative=6, n_redundant=10, flip_y=0.05, random_state=seed
     )
     return x.astype(np.float32), y.astype(np.int64)
 

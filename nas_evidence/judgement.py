@@ -57,6 +57,7 @@ class Judgement(Frozen):
 
     on         "test": the test split. "folds": without one, the halves of `two_fold`
     n          data that are predicted
+    seeds      networks of the winner's architecture over which metrics and differences are means
     recall     share of each class present that is recognised, by label; empty for real targets
     confusion  counts, rows are true classes; empty for real targets
     pairs      (true, predicted) of some real targets, in their own unit
@@ -66,6 +67,7 @@ class Judgement(Frozen):
     task: Literal["labels", "real"]
     on: Literal["test", "folds"]
     n: int
+    seeds: int = 1
     metrics: Metrics
     yardsticks: tuple[Yardstick, ...] = ()
     recall: Mapping[str, float] = {}

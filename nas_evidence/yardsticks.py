@@ -76,35 +76,54 @@ def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Predicted]]:
         yield name, model(x, arrays.y_train, x_test, arrays.n_outputs)
 
 
-def predict_halves(
-    arrays: ArrayData, assignment: Assignment
-) -> Iterator[tuple[str, float, float]]:
-    """Yield name, log predictive density per datum in nats, and accuracy on the halves.
+@dataclass(frozen=True)
+class OnHalves:
+    """A yardstick that predicts each half of `two_fold` from the other one.
 
-    The halves are those of `two_fold` in this trial. Real targets are standardised, as in the
-    scores; their accuracy is NaN.
+    log_predictive  density per datum, nats, scored as that of a network
+    accuracy        NaN for real targets
+    table           outputs (log probabilities, or means of standardised targets) of all data, and
+                    their spread (1, or the noise) [n, C + 1]
     """
+
+    name: str
+    log_predictive: float
+    accuracy: float
+    table: torch.Tensor
+
+
+def halves_of(arrays: ArrayData, assignment: Assignment) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the rows of the halves of `two_fold` in a trial."""
     order = order_of_data(arrays.n_train, assignment).numpy()
-    half = len(order) // 2
+    return order[: len(order) // 2], order[len(order) // 2 :]
+
+
+def predict_halves(arrays: ArrayData, assignment: Assignment) -> Iterator[OnHalves]:
+    """Yield each yardstick on the halves of `two_fold` in this trial.
+
+    Real targets are standardised, as in the scores.
+    """
+    first, second = halves_of(arrays, assignment)
     x, y = flat(arrays.x_train), arrays.y_train
     labels = arrays.task == "labels"
     if not labels:
         y = (y - arrays.y_mean) / arrays.y_std
     for name, model in yardstick_models(arrays).items():
-        total, hits = 0.0, 0
-        for seen, unseen in ((order[:half], order[half:]), (order[half:], order[:half])):
+        total, hits, table = 0.0, 0, torch.zeros(len(x), arrays.n_outputs + 1).double()
+        for seen, unseen in ((first, second), (second, first)):
             found = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
+            outputs, noise = torch.from_numpy(found.outputs), 1.0
             if found.noise is None:
                 outputs = torch.from_numpy(np.log(np.maximum(found.outputs, 1e-12)))
-                scored = log_predictive(outputs, torch.from_numpy(y[unseen]), Categorical())
-                hits += scored.hits or 0
             else:  # one scale for all columns, as the networks' noise
                 noise = float(np.sqrt((found.noise**2).mean()))
-                scored = log_predictive(
-                    torch.from_numpy(found.outputs), torch.from_numpy(y[unseen]), Gaussian(noise)
-                )
+            likelihood = Categorical() if labels else Gaussian(noise)
+            scored = log_predictive(outputs, torch.from_numpy(y[unseen]), likelihood)
+            hits += scored.hits or 0
             total += scored.log_predictive
-        yield name, total / len(order), hits / len(order) if labels else float("nan")
+            table[unseen, :-1], table[unseen, -1] = outputs, noise
+        accuracy = hits / len(x) if labels else float("nan")
+        yield OnHalves(name, total / len(x), accuracy, table)
 
 
 def flat(x: Inputs) -> Floats:

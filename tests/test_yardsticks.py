@@ -82,14 +82,14 @@ def test_without_a_test_split_the_halves_are_those_of_the_networks(
         return Predicted(np.full((len(unseen), n_outputs), 0.5))
 
     monkeypatch.setattr("nas_evidence.yardsticks.yardstick_models", lambda _: {"even": recorder})
-    [(name, density, accuracy)] = predict_halves(arrays, assignment())
+    [found] = predict_halves(arrays, assignment())
     order = order_of_data(41, assignment())
     first = arrays.x_train[order[:20].numpy()]
     assert (seen[0][0] == first).all()
     assert (seen[1][1] == first).all()
     assert len(seen[0][1]) == 21
-    assert (name, density) == ("even", pytest.approx(np.log(0.5)))
-    assert accuracy == pytest.approx((arrays.y_train == 0).mean())
+    assert (found.name, found.log_predictive) == ("even", pytest.approx(np.log(0.5)))
+    assert found.accuracy == pytest.approx((arrays.y_train == 0).mean())
 
 
 def test_a_class_that_a_half_lacks_costs_a_finite_loss() -> None:

@@ -1,18 +1,18 @@
 """The winner and simple models on data that none has seen.
 
 The winner's predictions of the test rows are computed from its stored weights. Without a test
-split its score by cross-validation is compared, on the same halves.
+split see `on_halves`.
 """
 
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 
 from nas_evidence.codec import load_study
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.folder import trial_to_export
+from nas_evidence.exporting.on_halves import judged_on_halves
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.judgement import (
     CalibrationPoint,
@@ -32,9 +32,8 @@ from nas_evidence.maths.predictions import (
     recall,
 )
 from nas_evidence.maths.ranking import Floats
-from nas_evidence.spec import StudySpec
 from nas_evidence.store import read_tables, rows_of
-from nas_evidence.yardsticks import Predicted, predict_halves, predict_test
+from nas_evidence.yardsticks import Predicted, predict_test
 
 #: Rows predicted at once.
 _BATCH = 1024
@@ -59,11 +58,18 @@ def judge(folder: Path, arrays: ArrayData) -> Judgement | None:
     stored = read_judgement(folder)
     if stored is not None and stored.trial_id == chosen:
         return stored
-    winner = load_winner(folder, study, arrays, trials[trials["trial_id"] == chosen].iloc[0])
+
+    def trial(trial_id: int) -> Winner:
+        row = trials[trials["trial_id"] == trial_id].iloc[0]
+        return load_winner(folder, study, arrays, row)
+
+    def stored_trial(trial_id: int) -> Winner | None:
+        kept = (folder / "models" / f"{trial_id}.safetensors").is_file()
+        return trial(trial_id) if kept or trial_id == chosen else None
+
     if len(arrays.x_test):
-        predicted = _predicted(winner, arrays)
-        return _on_test(chosen, predicted, arrays)
-    return _on_halves(chosen, winner, study, arrays, evidence)
+        return _on_test(chosen, _predicted(trial(chosen), arrays), arrays)
+    return judged_on_halves(chosen, arrays, trials, evidence, stored_trial)
 
 
 def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
@@ -144,35 +150,3 @@ def _measured(predicted: Predicted, arrays: ArrayData) -> tuple[Floats, dict[str
     losses = (0.5 * (error / noise) ** 2 + np.log(noise) + 0.5 * np.log(2 * np.pi)).sum(1)
     metrics = real_metrics(predicted.outputs, predicted.noise, arrays.y_test)
     return losses, named({**metrics, "log_loss": float(losses.mean())})
-
-
-def _on_halves(
-    trial_id: int, winner: Winner, study: StudySpec, arrays: ArrayData, evidence: pd.DataFrame
-) -> Judgement | None:
-    """Return the comparison by `two_fold`, None if the study has no such score."""
-    own = evidence[(evidence["trial_id"] == trial_id) & (evidence["estimator"] == "two_fold")]
-    if own.empty or pd.isna(own["per_datum"].iloc[-1]):
-        return None
-    value = float(own["per_datum"].iloc[-1])
-    metrics = {"log_loss": -value}
-    hits = evidence[
-        (evidence["trial_id"] == trial_id) & (evidence["estimator"] == "two_fold_accuracy")
-    ]
-    if len(hits):
-        metrics["accuracy"] = float(hits["value"].iloc[-1])
-    yardsticks = tuple(
-        Yardstick(
-            name=name,
-            metrics=named({"log_loss": -density, "accuracy": accuracy}),
-            behind=value - density,
-        )
-        for name, density, accuracy in predict_halves(arrays, winner.assignment)
-    )
-    return Judgement(
-        trial_id=trial_id,
-        task=arrays.task,
-        on="folds",
-        n=arrays.n_train,
-        metrics=metrics,
-        yardsticks=yardsticks,
-    )

@@ -28,6 +28,9 @@ Labels = NDArray[np.int64]
 N_BINS = 15
 #: Probability of the intervals whose coverage is measured.
 LEVEL = 0.9
+#: Gauss-Hermite quadrature for a standard normal: exact for the fourth powers that are needed.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 _SMALLEST = 1e-300  # probabilities below cost no more than this
 
 
@@ -122,6 +125,55 @@ def coverage(
     """
     away = np.abs(targets - predictions) / noise
     return [float((away <= norm.ppf((1 + level) / 2)).mean()) for level in levels]
+
+
+def gap_variance_of_classes(one: Floats, other: Floats) -> Floats:
+    """Return the variance of the difference of two models' losses for each datum [n], nats^2.
+
+    Over the label, drawn from the mean of the two predictions: what to expect if each model is
+    as likely to be right. It holds losses that are too rare to be among the data.
+
+    Args:
+        one: log probabilities [n, C].
+        other: the same of the other model.
+
+    >>> even, sure = np.log([[0.5, 0.5]]), np.log([[0.9, 0.1]])
+    >>> float(gap_variance_of_classes(even, even)[0])
+    0.0
+    >>> float(gap_variance_of_classes(even, sure)[0].round(3))  # 0.7 * 0.3 * log(9)^2
+    1.014
+    """
+    share, gap = (np.exp(one) + np.exp(other)) / 2, one - other
+    return _variance(share, gap)
+
+
+def gap_variance_of_reals(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> Floats:
+    """Return the same for normal predictions of targets, drawn from either with equal chance.
+
+    Args:
+        one: means and standard deviations [n, D] each.
+        other: the same of the other model.
+    """
+    first, second = [], []
+    for mean, std in (one, other):
+        y = mean[..., None] + std[..., None] * _NODES  # [n, D, 5]
+        gap = _log_normal(y, *one) - _log_normal(y, *other)
+        at = (gap * _WEIGHTS).sum(-1)
+        first.append(at.sum(-1))
+        second.append(((gap**2 * _WEIGHTS).sum(-1) - at**2).sum(-1))  # columns are independent
+    variance: Floats = np.mean(second, axis=0) + np.var(first, axis=0)
+    return variance
+
+
+def _variance(share: Floats, values: Floats) -> Floats:
+    mean = (share * values).sum(-1, keepdims=True)
+    variance: Floats = (share * (values - mean) ** 2).sum(-1)
+    return variance
+
+
+def _log_normal(y: Floats, mean: Floats, std: Floats) -> Floats:
+    density: Floats = -0.5 * ((y - mean[..., None]) / std[..., None]) ** 2 - np.log(std)[..., None]
+    return density
 
 
 def paired_difference(losses: Floats, others: Floats) -> tuple[float, float]:

@@ -20,7 +20,8 @@ from nas_evidence.reporting.tables import LOSSES, RankedArchitecture, Study
 #: A difference counts as clear from this many of its standard errors on.
 CLEAR = 2.0
 #: Standard deviation, over data, of the difference of the losses of two good models, nats; where
-#: only means are stored (cross-validation). benchmarks/first_screen.py finds 0.36 to 0.74.
+#: only means are stored (studies of earlier versions, without a test split, or of many data).
+#: benchmarks/first_screen.py finds 0.36 to 0.74.
 SPREAD = 0.5
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
 _MANY_FAILED = 0.2
@@ -104,7 +105,7 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
         lead = (study.ranking[0].objective or 0.0) - (study.ranking[1].objective or 0.0)
         return (
             f"How sure is unknown: one of the first {sure.finalists} was trained with "
-            f"{few} seed{'s' * (few != 1)}, and a probability takes {MIN_REPEATS} of each. The "
+            f"{_seeds(few)}, and a probability takes {MIN_REPEATS} of each. The "
             f"first leads the second by {_in_unit(study, lead)}. Set finalists = "
             f"{sure.finalists}, or replicates = {MIN_REPEATS}, to measure the noise of the seeds."
         )
@@ -119,8 +120,8 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
     if sure.best[0] < 0.9 and sure.best[rival] >= 0.05:
         other = study.ranking[rival]
         text += (
-            f" The likeliest alternative is {other.architecture} (rank {other.rank}), "
-            f"{percent(sure.best[rival])}."
+            f" The likeliest alternative is {other.architecture} (rank {other.rank}, "
+            f"{_seeds(sure.repeats[rival])}), {percent(sure.best[rival])}."
         )
     return text
 
@@ -179,10 +180,11 @@ def worth_sentence(study: Study, judgement: Judgement | None) -> str:
             f"{question} No: {best.name} has a log loss that is {amount} lower {where}."
             f"{plain or ' Take the simple model.'}"
         )
-    side = "below" if best.behind >= 0 else "above"
+    side, limit = "below" if best.behind >= 0 else "above", CLEAR * error_of(best, judgement.n)
     return (
         f"{question} Not shown: its log loss is {amount} {side} that of {best.name}, the best "
-        f"simple model, {where}; that is within the error. The simple model is the safer choice."
+        f"simple model, {where}. A difference below {limit:.3f} may be chance, so either may be "
+        f"the better one on new data{'' if linear is winner else '; the simple model costs less'}."
     )
 
 
@@ -204,7 +206,12 @@ def metric_sentence(judgement: Judgement | None, metric: str, study: Study) -> s
     where = (
         f"{judgement.n:,} test rows" if judgement.on == "test" else "the other half of the data"
     )
-    said = f"On {where}, {words}: {judgement.metrics[metric]:.3f}"
+    value = judgement.metrics[metric]
+    said = f"On {where}, {words}: {value:.3f}"
+    if metric == "accuracy":
+        said += f" ± {math.sqrt(value * (1 - value) / judgement.n):.3f}"
+    if judgement.seeds > 1:
+        said += f" (mean of {_seeds(judgement.seeds)})"
     rivals = [one for one in judgement.yardsticks if metric in one.metrics]
     if not rivals:
         return f"{said}."
@@ -220,12 +227,16 @@ def _merit(metric: str, value: float) -> float:
 
 
 def is_clear(one: Yardstick, n: int) -> bool:
-    """Return whether the difference between winner and yardstick over n data exceeds its error.
+    """Return whether the difference between winner and yardstick over n data exceeds its error."""
+    return abs(one.behind) > CLEAR * error_of(one, n)
 
-    Without an error (cross-validation) that of a usual spread is taken, SPREAD / sqrt(n).
+
+def error_of(one: Yardstick, n: int) -> float:
+    """Return the standard error of a difference over n data, nats.
+
+    Where none is stored it is that of a usual spread, SPREAD / sqrt(n).
     """
-    error = SPREAD / math.sqrt(n) if one.error is None else one.error
-    return abs(one.behind) > CLEAR * error
+    return SPREAD / math.sqrt(n) if one.error is None else one.error
 
 
 def advice(study: Study, sure: Certainty | None) -> list[str]:
@@ -313,8 +324,12 @@ def _settings(study: Study, winner: RankedArchitecture) -> str:
     return (
         f"{rows}{plan.epochs} epochs, batches of {plan.batch_size}, {plan.optimiser} at "
         f"{plan.learning_rate:g} ({plan.schedule}), settling {plan.settle:g}; "
-        f"{len(winner.trial_ids)} seed{'s' * (len(winner.trial_ids) != 1)}."
+        f"{_seeds(len(winner.trial_ids))}."
     )
+
+
+def _seeds(n: int) -> str:
+    return f"{n} seed{'s' * (n != 1)}"
 
 
 def _in_unit(study: Study, difference: float) -> str:

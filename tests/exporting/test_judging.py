@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 from nas_evidence.api.judging import kept_judgement
+from nas_evidence.data import ArrayData, load
+from nas_evidence.exporting import on_halves
+from nas_evidence.exporting.on_halves import at_likeliest_scale, by_datum, judged_on_halves
+from nas_evidence.exporting.winner import Winner, load_winner
 from nas_evidence.judgement import read_judgement
+from nas_evidence.maths.predictions import paired_difference
+from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD
+from nas_evidence.spec import DatasetSpec
 from nas_evidence.store import read_table
+from nas_evidence.yardsticks import halves_of, predict_halves
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +51,130 @@ def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired
         assert one.behind == pytest.approx(gap)
         assert one.error is not None
     assert kept_judgement(folder) == found
+
+
+@pytest.fixture(scope="module", params=["labels", "real"])
+def without_test(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, ArrayData]:
+    """A study of one architecture and two seeds, without test rows, and its data."""
+    from nas_evidence.api.study import search
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(61, 4)).astype(np.float32)
+    y = x[:, 0] + rng.logistic(size=61)
+    out = tmp_path_factory.mktemp("halves") / request.param
+    quick = {"plan.epochs": 3, "replicates": 2, "finalists": 0}
+    labels = request.param == "labels"
+    study = search(
+        x, (y > 0).astype(np.int64) if labels else y, n_trials=2, settings=quick, out=out,
+        task="classification" if labels else "regression", progress=False,
+    )  # fmt: skip
+    spec = study.spec
+    return out, load(spec.dataset, seed=spec.seed, base=out.resolve())
+
+
+def trial_of(place: tuple[Path, ArrayData], trial_id: int) -> Winner:
+    from nas_evidence.codec import load_study
+
+    folder, arrays = place
+    trials = read_table(folder, "trials")
+    row = trials[trials["trial_id"] == trial_id].iloc[0]
+    return load_winner(folder, load_study(folder / "study.toml"), arrays, row)
+
+
+@pytest.mark.slow
+def test_the_densities_by_datum_are_those_whose_marginal_is_two_fold(
+    without_test: tuple[Path, ArrayData],
+) -> None:
+    folder, arrays = without_test
+    evidence = read_table(folder, "evidence").set_index(["trial_id", "estimator"])
+    one = trial_of(without_test, 0)
+    table = on_halves.stored_unseen(one, arrays.n_train)
+    assert table is not None
+    halves = halves_of(arrays, one.assignment)
+    assert sorted(np.concatenate(halves)) == list(range(arrays.n_train))
+    # Independent of `log_densities`: each half, at each scale, by hand.
+    spread = one.kept[SPREAD].double().numpy()[:, None]
+    outputs = one.kept[OUTPUTS].double().numpy()
+    total, at_best = 0.0, np.empty(arrays.n_train)
+    for half in halves:
+        logs = []
+        for scale in SCALES:
+            if arrays.task == "labels":
+                z = outputs[half] / (scale * spread[half])
+                z -= np.log(np.exp(z).sum(1, keepdims=True))
+                logs.append(z[np.arange(len(half)), arrays.y_train[half]])
+            else:
+                y, s = (arrays.y_train[half] - arrays.y_mean) / arrays.y_std, scale * spread[half]
+                z = -0.5 * ((y - outputs[half]) / s) ** 2 - np.log(s) - 0.5 * np.log(2 * np.pi)
+                logs.append(z.sum(1))
+        sums = np.array([own.sum() for own in logs])
+        total += sums.max() + np.log(np.exp(sums - sums.max()).mean())
+        at_best[half] = logs[int(sums.argmax())]
+    stored = evidence.loc[(0, "two_fold"), "per_datum"]
+    assert total / arrays.n_train == pytest.approx(stored, rel=1e-4)
+    scaled = at_likeliest_scale(table, arrays, halves)
+    assert by_datum(scaled, arrays) == pytest.approx(at_best, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_error(
+    without_test: tuple[Path, ArrayData],
+) -> None:
+    folder, arrays = without_test
+    trials, evidence = read_table(folder, "trials"), read_table(folder, "evidence")
+    by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
+    ids = next(own for own in by_key if 0 in own)
+    assert len(ids) == 2
+    found = judged_on_halves(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
+    assert found is not None
+    assert (found.on, found.seeds, found.n) == ("folds", 2, 61)
+    values = evidence[evidence["estimator"] == "two_fold"].groupby("trial_id")["per_datum"].last()
+    assert found.metrics["log_loss"] == pytest.approx(-values[ids].mean())
+    if arrays.task == "labels":
+        right = evidence[evidence["estimator"] == "two_fold_accuracy"]
+        hits = right.groupby("trial_id")["value"].last()
+        assert found.metrics["accuracy"] == pytest.approx(hits[ids].mean())
+    rows = {i: list(predict_halves(arrays, trial_of(without_test, i).assignment)) for i in ids}
+    for k, one in enumerate(found.yardsticks):
+        gaps = [values[i] - rows[i][k].log_predictive for i in ids]
+        assert one.behind == pytest.approx(np.mean(gaps))
+        assert one.error is not None
+        assert 0 < one.error < 1
+    alone = judged_on_halves(
+        0, arrays, trials, evidence, lambda i: trial_of(without_test, i) if i == 0 else None
+    )
+    assert alone is not None
+    assert alone.seeds == 1
+
+
+def test_a_model_is_not_behind_itself() -> None:
+    arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
+    from test_yardsticks import assignment
+
+    own = next(iter(predict_halves(arrays, assignment())))
+    seed = on_halves._Seed(assignment(), own.log_predictive, float("nan"), own.table)
+    found = on_halves._compared([seed, seed], [own, own], arrays)
+    assert found.behind == pytest.approx(0.0)
+    assert found.error == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("expected", [0.0, 4.0])
+def test_the_error_is_what_the_data_show_or_what_the_models_expect_if_that_is_more(
+    monkeypatch: pytest.MonkeyPatch, expected: float
+) -> None:
+    arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
+    from test_yardsticks import assignment
+
+    _, ridge, boosted = predict_halves(arrays, assignment())
+    seed = on_halves._Seed(assignment(), boosted.log_predictive, float("nan"), boosted.table)
+    monkeypatch.setattr(on_halves, "gap_variance_of_reals", lambda *_: np.full(40, expected))
+    found = on_halves._compared([seed], [ridge], arrays)
+    halves = halves_of(arrays, assignment())
+    one, other = (
+        by_datum(at_likeliest_scale(own.table, arrays, halves), arrays) for own in (boosted, ridge)
+    )
+    assert found.error == pytest.approx(
+        np.sqrt(expected / 40) if expected else paired_difference(one, other)[1]
+    )

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.stats import norm
 from sklearn import metrics
 
 from nas_evidence.maths.predictions import (
@@ -10,6 +11,8 @@ from nas_evidence.maths.predictions import (
     class_losses,
     class_metrics,
     confusion,
+    gap_variance_of_classes,
+    gap_variance_of_reals,
     named,
     paired_difference,
     real_metrics,
@@ -65,3 +68,35 @@ def test_metrics_of_real_targets_are_those_of_scikit_learn_and_intervals_cover()
 def test_a_paired_difference_has_the_error_of_the_mean() -> None:
     mean, error = paired_difference(np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 0.0]))
     assert (mean, error) == (2.0, pytest.approx(1 / np.sqrt(3)))
+
+
+def test_the_expected_variance_of_a_gap_between_classifiers_is_that_of_drawn_labels() -> None:
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.ones(3), size=4), rng.dirichlet(np.ones(3), size=4)
+    found = gap_variance_of_classes(np.log(p), np.log(q))
+    n = 40_000
+    for i in range(4):
+        drawn = np.concatenate([rng.choice(3, n, p=p[i]), rng.choice(3, n, p=q[i])])
+        gap = np.log(p[i, drawn]) - np.log(q[i, drawn])
+        error = np.std((gap - gap.mean()) ** 2) / np.sqrt(2 * n)
+        assert found[i] == pytest.approx(gap.var(), abs=4 * error)
+    assert gap_variance_of_classes(np.log(q), np.log(p)) == pytest.approx(found)
+    assert gap_variance_of_classes(np.log(p), np.log(p)) == pytest.approx(0.0)
+
+
+def test_the_expected_variance_of_a_gap_between_regressions_is_that_of_drawn_targets() -> None:
+    rng = np.random.default_rng(0)
+    means, stds = rng.normal(size=(2, 3, 2)), rng.uniform(0.5, 1.5, size=(2, 3, 2))
+    one, other = (means[0], stds[0]), (means[1], stds[1])
+    found = gap_variance_of_reals(one, other)
+    n = 40_000
+    drawn = np.concatenate([rng.normal(m, s, size=(n, 3, 2)) for m, s in (one, other)])
+    gap = (norm.logpdf(drawn, *one) - norm.logpdf(drawn, *other)).sum(-1)  # [2 n, 3]
+    error = np.std((gap - gap.mean(0)) ** 2, axis=0) / np.sqrt(2 * n)
+    assert (abs(found - gap.var(0)) < 4 * error).all()
+    assert gap_variance_of_reals(other, one) == pytest.approx(found)
+    assert gap_variance_of_reals(one, one) == pytest.approx(0.0)
+    # In closed form: standard normals a distance d apart differ by d (y - d / 2).
+    unit = (np.zeros((1, 1)), np.ones((1, 1)))
+    apart = gap_variance_of_reals(unit, (np.full((1, 1), 3.0), np.ones((1, 1))))
+    assert apart == pytest.approx(3.0**2 * (1 + 3.0**2 / 4))

@@ -57,7 +57,9 @@ def test_noise_makes_the_first_unsure_and_names_the_alternative(tmp_path: Path) 
     assert sure.of_first < 0.8
     assert sure.expected_loss is not None
     assert 0 < sure.expected_loss < 0.5
-    assert "The likeliest alternative is mlp" in certainty_sentence(study, sure)
+    said = certainty_sentence(study, sure)
+    assert "The likeliest alternative is mlp" in said
+    assert "(rank 2, 3 seeds), " in said
 
 
 def test_certainty_is_withheld_while_a_leader_is_unsettled(tmp_path: Path) -> None:
@@ -104,7 +106,12 @@ def test_a_network_is_worth_it_only_beyond_the_error(
     judged = Judgement(
         trial_id=1, task="real", on="test", n=500, metrics={}, yardsticks=sticks
     )  # fmt: skip
-    assert said in worth_sentence(study, judged)
+    sentence = worth_sentence(study, judged)
+    assert said in sentence
+    if said.startswith("Not shown"):  # no advice that these data do not bear out
+        limit = 2 * (0.5 / 500**0.5 if error is None else error)
+        assert f"A difference below {limit:.3f} may be chance" in sentence
+        assert "either may be the better one" in sentence
     assert "Unknown" in worth_sentence(study, None)
 
 
@@ -139,6 +146,16 @@ def test_a_named_metric_is_said_beside_the_simple_model_that_is_best_by_it(
     assert "unknown" in metric_sentence(None, metric, study)
     bare = judged.model_copy(update={"metrics": {}, "on": "folds"})
     assert "without a test split" in metric_sentence(bare, metric, study)
+
+
+def test_an_accuracy_is_said_with_its_error_and_the_seeds_it_is_a_mean_of(tmp_path: Path) -> None:
+    plan = TrainingPlan.model_validate({"likelihood": "categorical", "epochs": EPOCHS})
+    study = load(tmp_path, [record(key, key) for key in range(3)], plan=plan)
+    one = Judgement(trial_id=1, task="labels", on="test", n=400, metrics={"accuracy": 0.8})
+    assert metric_sentence(one, "accuracy", study) == "On 400 test rows, accuracy: 0.800 ± 0.020."
+    three = one.model_copy(update={"on": "folds", "seeds": 3})
+    said = metric_sentence(three, "accuracy", study)
+    assert said == "On the other half of the data, accuracy: 0.800 ± 0.020 (mean of 3 seeds)."
 
 
 def test_the_metrics_that_can_be_named_are_those_that_are_measured() -> None:
