@@ -2,7 +2,7 @@
 
     trial  = E e + U (p + h) + V v                   the main training
              + t (E b + U p) + k U h                 the trainings on parts of the data
-             + σ E (e + t b)                         settling, of all of them
+             + σ E e (1 + t)                         settling, of each network by itself
              + start, test and files
     study  = (trials + those of the race) × trial / workers
 
@@ -44,8 +44,9 @@ from nas_evidence.trial import device_for
 TIMED_PER_FAMILY, _PATIENCE = 3, 6.0
 #: Seconds after which what is timed has taken long enough.
 _ENOUGH = 0.03
-#: Settling in multiples of its budget; its decrement comes on top, and it may end early.
-_SETTLED = 1.25
+#: Settling in multiples of its budget: float64 is slower, and the decrement comes on top; it may
+#: end early, though. Small tables: 2.4 to 3.1 (three networks, Boston housing).
+_SETTLED = 2.5
 #: Overhead: workers share memory and caches; each trial has a start, a test and files.
 _SHARED, _TRIAL_SECONDS = 1.4, 0.4
 
@@ -122,7 +123,7 @@ def trial_seconds(pieces: Pieces, plan: TrainingPlan, estimators: Collection[str
     main = plan.epochs * pieces.epoch + updates * (pieces.pass_ + pieces.search)
     aside = parts * (plan.epochs * pieces.beside + updates * pieces.pass_)
     aside += n_parts * updates * pieces.search
-    settled = _SETTLED * plan.settle * plan.epochs * (pieces.epoch + parts * pieces.beside)
+    settled = _SETTLED * plan.settle * plan.epochs * pieces.epoch * (1 + parts)
     return main + len(evaluations) * pieces.evaluation + aside + settled
 
 
