@@ -28,7 +28,7 @@ check: $(VENV)/installed-test  ## ruff, mypy and the fast tests, under two minut
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not ray"
 
 test: $(VENV)/installed-test  ## all tests
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 oracles: $(VENV)/installed-test  ## our curvature against laplace-torch, BackPACK and curvlinops
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -3,9 +3,10 @@
     python benchmarks/class_calibration.py DATA --keep FOLDER [--sets NAME ...] [--splits 3]
     python benchmarks/class_calibration.py --page    # writes the table of docs/explanation
 
-DATA and the splits are those of `tables.py`. Every study runs once, without a race, and is kept in
-FOLDER; its best network then predicts the same test rows in several ways, which differ in nothing
-else. Runs are stored as they end; what is stored is not repeated.
+The studies are those of `ensemble_gain.py` in the same FOLDER: 6 trials without a race on at most
+300 rows; and of small images the same, with 20 epochs. The best network then predicts the same
+test rows in several ways, which differ in nothing else. Runs are stored as they end; what is
+stored is not repeated.
 
 Four suspects, each with what would clear it:
 
@@ -17,7 +18,7 @@ Four suspects, each with what would clear it:
                picture of it. Cleared if Monte Carlo with it is as good as "map", which has no
                posterior. If not: precisions 10 and 100 times as large tell whether the prior is at
                fault, and the exact posterior of the same linearised network and the same prior
-               ("sampled", for up to 500 parameters) whether the Gaussian is.
+               ("sampled", for up to 600 parameters) whether the Gaussian is.
     network    trained too long or too short. Cleared if "map" is calibrated as well as labels
                drawn from its own probabilities would make it.
     few rows   the error of a few dozen rows is biased upwards. Cleared if the error is well above
@@ -33,46 +34,38 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
+import tables
 import torch
+from ensemble_gain import MOST_TRAIN, TRIALS, rounded, studied
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tables import CLASSES, HERE, PAGE, commit, conditions, read, split, spread
+from tables import HERE, PAGE, commit, conditions, read, split, spread
 from torch import Tensor
 
 import nas_evidence
+from nas_evidence.data import load
 from nas_evidence.exporting.posterior import fit_posterior, jacobians
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.likelihood import Categorical
 from nas_evidence.maths.calibration import classification_measures
 from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
+from nas_evidence.spec import DatasetSpec
 
+#: Small images: 300 training rows and 500 test rows of these sets.
+IMAGES = ("digits",)
+IMAGE_EPOCHS, MOST_TEST = 20, 500
+SETS = ("australian", "ionosphere", "satellite", "waveform", *IMAGES)
 RESULTS = HERE / "results" / "class_calibration.json"
-N_DRAWS, N_LABELS, N_STEPS = 2048, 100, 20_000
+N_DRAWS, N_LABELS, N_STEPS = 2048, 100, 12_000
+#: Most parameters for the exact posterior.
+MOST_SAMPLED = 600
 ARMS = ("map", "marginal probit", "probit", "mc", "mc, precisions x 10", "mc, precisions x 100",
         "sampled", "LogisticRegression")  # fmt: skip
-_TABLE = re.compile(r"(<!-- table: calibration -->\n).*?(<!-- end of table -->)", re.DOTALL)
-
-
-def studied(train: pd.DataFrame, folder: Path, seed: int, n_trials: int) -> nas_evidence.Study:
-    """Return the study in `folder`, run and exported if it is not there yet; without a race."""
-    if (folder / "export" / "MODEL_CARD.md").is_file():
-        return nas_evidence.load(folder)
-    study = nas_evidence.search(
-        train,
-        target="target",
-        task="regression" if train["target"].dtype.kind == "f" else "classification",
-        n_trials=n_trials,
-        settings={"seed": seed, "finalists": 0},
-        out=folder,
-        progress=False,
-    )
-    study.predictor()
-    return study
+_TABLE = re.compile(r"(<!-- calibration -->\n).*?(<!-- end of calibration -->)", re.DOTALL)
 
 
 def expected_error(probabilities: np.ndarray, generator: np.random.Generator) -> float:
@@ -140,15 +133,50 @@ def sampled(
     return total / count
 
 
-def arms_of(folder: Path, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, Any]:
+class Rows(NamedTuple):
+    """Inputs, a DataFrame or an array, and labels, of training and of test rows."""
+
+    x: Any
+    y: Any
+    x_new: Any
+    y_new: Any
+
+
+def rows_of(folder: Path, name: str, seed: int) -> Rows:
+    """Return the rows of a table or of images, split by a seed."""
+    if name in IMAGES:
+        spec = DatasetSpec(name=name, max_train=MOST_TRAIN, max_test=MOST_TEST)
+        arrays = load(spec, seed=seed, data_root=str(folder))
+        return Rows(arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test)
+    train, test = split(read(folder, name), seed)
+    x, x_new = (frame.drop(columns="target") for frame in (train, test))
+    return Rows(x, train["target"], x_new, test["target"])
+
+
+def study_of(rows: Rows, folder: Path, name: str, seed: int) -> nas_evidence.Study:
+    """Return the study of a table as `ensemble_gain.py` has it, or one of images."""
+    if name not in IMAGES:
+        return studied(rows.x.assign(target=rows.y), folder, seed)
+    if (folder / "study.toml").is_file():
+        study = nas_evidence.resume(folder, progress=False)
+    else:
+        settings = {"seed": seed, "finalists": 0, "plan.epochs": IMAGE_EPOCHS}
+        study = nas_evidence.search(
+            rows.x, rows.y, n_trials=TRIALS, settings=settings, out=folder, progress=False
+        )
+    study.predictor()
+    return study
+
+
+def arms_of(folder: Path, rows: Rows) -> dict[str, Any]:
     """Return the measures of each way to predict with the exported network, and its shape."""
     found = Predictor.load(folder)
     model, posterior = found.exported, found.posterior
     assert posterior is not None
     number = {str(value): i for i, value in enumerate(found.classes)}
-    y, y_new = (np.array([number[str(v)] for v in frame["target"]]) for frame in (train, test))
+    y, y_new = (np.array([number[str(v)] for v in part]) for part in (rows.y, rows.y_new))
     raw, raw_new = (
-        torch.from_numpy(np.array(found.given(frame).inputs)) for frame in (train, test)
+        torch.from_numpy(np.array(found.given(part).inputs)) for part in (rows.x, rows.x_new)
     )
     x, x_new = ((part.to(model.mean.dtype) - model.mean) / model.std for part in (raw, raw_new))
     temperature = float(found.meaning["temperature"])
@@ -184,73 +212,70 @@ def arms_of(folder: Path, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, 
         ways[f"mc, precisions x {factor}"] = monte_carlo(
             larger.output_covariance(model.model, x_new)
         )
-    if posterior.structure == "full":
-        scale = [precisions[n].double().rsqrt() for n in posterior.names]
+    named = dict(model.model.named_parameters())
+    if sum(p.numel() for p in named.values()) <= MOST_SAMPLED:
+        names = tuple(named)
+        scale = [precisions[n].double().rsqrt() for n in names]
 
         def scaled(inputs: Tensor) -> Tensor:
-            parts = jacobians(model.model, inputs, posterior.names)
-            each = (parts[n].flatten(2) * s for n, s in zip(posterior.names, scale, strict=True))
+            parts = jacobians(model.model, inputs, names)
+            each = (parts[n].flatten(2) * s for n, s in zip(names, scale, strict=True))
             return torch.cat(list(each), 2)
 
-        named = dict(model.model.named_parameters())
         theta = [
-            named[n].detach().double().flatten() / s
-            for n, s in zip(posterior.names, scale, strict=True)
+            named[n].detach().double().flatten() / s for n, s in zip(names, scale, strict=True)
         ]
         ways["sampled"] = sampled(
             (f, f_new), (scaled(x), scaled(x_new)), torch.cat(theta), torch.from_numpy(y),
             temperature,
         )  # fmt: skip
+    found_ways = {name: measured(p.numpy(), y_new) for name, p in ways.items()}
+    if "sampled" in ways:
+        for name, p in ways.items():
+            distance = 0.5 * (p - ways["sampled"]).abs().sum(1).mean()
+            found_ways[name]["distance_from_sampled"] = float(distance)
     variance = covariance.diagonal(dim1=1, dim2=2).mean()
     return {
         "structure": posterior.structure,
-        "n_parameters": sum(p.numel() for p in model.model.parameters()),
+        "n_parameters": sum(p.numel() for p in named.values()),
         "shared_part_of_variance": float(covariance.mean((1, 2)).mean() / variance),
-        "ways": {name: measured(p.numpy(), y_new) for name, p in ways.items()},
+        "ways": found_ways,
     }
 
 
-def measure(folder: Path, keep: Path, names: Sequence[str], n_splits: int, n_trials: int) -> None:
+def measure(folder: Path, keep: Path, names: Sequence[str], n_splits: int) -> None:
     """Measure all sets and splits, and store each when it has ended."""
-    asked = conditions(n_trials)
-    stored = (
-        json.loads(RESULTS.read_text(encoding="utf-8"))
-        if RESULTS.exists()
-        else {**asked, "runs": []}
-    )
+    tables.MOST_TRAIN = MOST_TRAIN
+    fresh = {**conditions(TRIALS), "most_train": MOST_TRAIN, "runs": []}
+    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else fresh
     done = {(run["data"], run["split"]) for run in stored["runs"]}
     for seed in range(n_splits):
         for name in names:
             if (name, seed) in done:
                 continue
-            train, test = split(read(folder, name), seed)
-            study = studied(train, keep / f"{name}-{seed}-{n_trials}", seed, n_trials)
-            found = arms_of(study.folder / "export", train, test)
+            rows = rows_of(folder, name, seed)
+            study = study_of(rows, keep / f"{name}-{seed}-{TRIALS}", name, seed)
+            found = arms_of(study.folder / "export", rows)
             regression = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-            regression.fit(train.drop(columns="target"), train["target"])
-            labels = np.searchsorted(regression.classes_, test["target"])
+            flat, flat_new = (np.asarray(x).reshape(len(x), -1) for x in (rows.x, rows.x_new))
+            regression.fit(flat, rows.y)
+            labels = np.searchsorted(regression.classes_, rows.y_new)
             found["ways"]["LogisticRegression"] = measured(
-                regression.predict_proba(test.drop(columns="target")), labels
+                regression.predict_proba(flat_new), labels
             )
-            run = {"data": name, "split": seed, "commit": commit(), "n_train": len(train),
-                   "n_test": len(test), "best": study.best.architecture, **found}  # fmt: skip
+            run = {"data": name, "split": seed, "commit": commit(), "n_train": len(rows.y)}
+            run |= {"n_test": len(rows.y_new), "best": study.best.architecture, **found}
             print(json.dumps(run), flush=True)
-            stored["runs"].append(run)
-            RESULTS.write_text(json.dumps(_rounded(stored), indent=1) + "\n", encoding="utf-8")
+            stored["runs"].append(rounded(run))
+            lines = ",\n  ".join(json.dumps(one) for one in stored["runs"])
+            text = json.dumps({**stored, "runs": []}, indent=1)[: -len("[]\n}")]
+            RESULTS.write_text(f"{text}[\n  {lines}\n ]\n}}\n", encoding="utf-8")
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _rounded(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_rounded(one) for one in value]
-    return round(value, 5) if isinstance(value, float) else value
-
-
-def rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def lines_of(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return a row per data set and way: mean ± standard deviation over the splits."""
     lines = []
-    for name in CLASSES:
+    for name in SETS:
         group = [run for run in runs if run["data"] == name]
         for way in ARMS:
             each = [run["ways"][way] for run in group if way in run["ways"]]
@@ -267,7 +292,7 @@ def written(page: str) -> str:
     runs = json.loads(RESULTS.read_text(encoding="utf-8"))["runs"]
     header = ["data", "n", "predicted by", "log loss", "calibration error",
               "of calibrated predictions", "confidence − accuracy"]  # fmt: skip
-    lines = [header, ["---"] * len(header), *rows(runs)]
+    lines = [header, ["---"] * len(header), *lines_of(runs)]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     return _TABLE.sub(lambda found: f"{found[1]}{table}{found[2]}", page)
 
@@ -277,14 +302,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--keep", type=Path, default=Path("runs"))
-    parser.add_argument("--sets", nargs="*", choices=CLASSES, default=CLASSES)
+    parser.add_argument("--sets", nargs="*", choices=SETS, default=SETS)
     parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.data is not None:
-        measure(given.data, given.keep, given.sets, given.splits, given.trials)
+        measure(given.data, given.keep, given.sets, given.splits)
     if given.page:
         PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 

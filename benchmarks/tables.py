@@ -6,7 +6,7 @@
 DATA is the folder that holds `uci/` and `uci-classification/`. Each split trains on a seeded,
 stratified share of the rows and tests on others; nothing is tuned on the test rows. Seconds are
 CPU seconds of this process, one thread. The study has its own defaults but for the number of
-trials, told whether it is a regression, and predicts by the probit (classes) or closed-form (real
+trials, told whether it is a regression, and predicts by the mode (classes) or closed-form (real
 targets) Laplace predictive.
 
 Every run is stored as soon as it has ended, with the commit it was measured at; runs that are

@@ -16,9 +16,8 @@ and the function
     run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction
 
 Constants are read without importing the script, so a list of all of them needs no torch. What was
-found is written as a figure (PNG), a table (Markdown) and JSON; the JSON files of the short
-versions are kept in `results/`, beside the scripts, and the gallery in the documentation is made
-from them.
+found is written as a figure, a table and JSON; short versions are kept in `results/`, and the
+gallery in the documentation is made from them.
 """
 
 import ast
@@ -192,7 +191,7 @@ def reproduced(
         to: made if it is missing.
         say: told about progress.
         folder: of the scripts, None for the shipped ones.
-        options: further arguments of its `run`: the size is then "shortened".
+        options: further arguments of `run`; the size is then "shortened".
 
     Raises:
         ValueError: for an unknown name, missing data, or a script that needs a GPU.
@@ -393,8 +392,8 @@ def _imported(script: Script) -> types.ModuleType:
 def _hardware() -> str:
     torch = sys.modules.get("torch")
     gpu = torch.cuda.get_device_name() if torch and torch.cuda.is_available() else "no GPU"
-    threads = torch.get_num_threads() if torch else 1
-    return f"{os.cpu_count()} {platform.machine()} cores, {threads} thread(s) used, {gpu}"
+    used = torch.get_num_threads() if torch else 1
+    return f"{os.cpu_count()} {platform.machine()} cores, {used} thread(s) used, {gpu}"
 
 
 def _versions() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Algorithm 1 of Immer et al. 2021 on given data, and what is measured after it, for scripts.
 
-The paper updates hyperparameters by Adam on the full GGN, the empirical Fisher or KFAC. Here the
-online curvature is one of the package's kinds: the full GGN is for the end alone.
+The paper updates hyperparameters by Adam on the full GGN, the full empirical Fisher, KFAC or a
+diagonal; the online curvature here is any of the package's kinds.
 """
 
 from dataclasses import dataclass

@@ -2,10 +2,11 @@
 
 What even a short version needs a GPU for: ResNets of 20 to 110 layers (Table C8), and 45 networks
 each on CIFAR-10 and CIFAR-100 (Table C9, C10, Fig. 7). CIFAR-100 is not among the data at hand.
-A row of Table C8 or C9 without augmentation is a study:
+A row of Table C8 or C9 is a study; with augmentation it has the last two keys:
 
     nas-evidence search cifar10 --set plan.epochs=250 --set plan.online.curvature=diag_ef
-        --set 'estimators=["diag_ef"]'
+        --set 'estimators=["diag_ef"]' --set objective=diag_ef
+        --set 'plan.augment=["RandomCrop", "RandomHorizontalFlip"]' --set plan.likelihood_power=5
 
 GPU_HOURS counts 5 seeds of Table C8 at half an hour to an hour and a half each, and one run of
 each network of Table C9 and C10.

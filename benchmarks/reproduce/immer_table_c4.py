@@ -2,7 +2,8 @@
 
 One hidden layer of 50 ReLU units; 70 % of the data for training, 15 % for the test, 15 % unused
 (the paper's validation data of its baselines). The sets glass, vehicle and digits are not at
-hand, the waveform set has 1000 instead of 5000 data.
+hand, the waveform set has 1000 instead of 5000 data. The quick version has the full GGN and the
+full EF on one split of the three sets of two classes, with updates every 40 epochs in place of 10.
 """
 
 from collections.abc import Callable
@@ -28,16 +29,17 @@ CLAIM = (
 NEEDS = ("uci-classification",)
 FULL_HOURS = 4.0
 
-#: Published log loss: KFAC, diagonal GGN, diagonal EF by the mode; KFAC Bayesian; CV-MAP.
-PUBLISHED = {
-    "australian": (0.31, 0.33, 0.32, 0.32, 0.32),
-    "cancer": (0.09, 0.09, 0.09, 0.10, 0.13),
-    "ionosphere": (0.29, 0.35, 0.31, 0.31, 0.28),
-    "waveform": (0.34, 0.38, 0.37, 0.35, 0.36),
-    "satellite": (0.24, 0.30, 0.29, 0.25, 0.23),
-}
-KINDS = ("kfac_ggn", "diag_ggn", "diag_ef")
+KINDS = ("full_ggn", "full_ef", "kfac_ggn", "diag_ggn", "diag_ef")
+FULL = KINDS[:2]
 COLUMNS = (*KINDS, "kfac_ggn, linearised")
+#: Published log loss by column.
+PUBLISHED = {
+    "australian": dict(zip(COLUMNS, (0.31, 0.31, 0.31, 0.33, 0.32, 0.32), strict=True)),
+    "cancer": dict(zip(COLUMNS, (0.09, 0.10, 0.09, 0.09, 0.09, 0.10), strict=True)),
+    "ionosphere": dict(zip(COLUMNS, (0.26, 0.28, 0.29, 0.35, 0.31, 0.31), strict=True)),
+    "waveform": dict(zip(COLUMNS, (0.34, 0.36, 0.34, 0.38, 0.37, 0.35), strict=True)),
+    "satellite": dict(zip(COLUMNS, (0.22, 0.24, 0.24, 0.30, 0.29, 0.25), strict=True)),
+}
 
 
 def loaded(folder: Path, name: str) -> tuple[Tensor, Tensor]:
@@ -73,6 +75,8 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             end, start = int(0.7 * len(x)), int(0.85 * len(x))
             train, test = ((x[r], y[r]) for r in (order[:end], order[start:]))
             for kind in KINDS:
+                if quick and kind in FULL and (k > 0 or int(y.max()) > 1):
+                    continue
                 say(f"{name}, split {k}, {kind}")
                 plan = {
                     "epochs": epochs if name != "satellite" or not quick else epochs // 2,
@@ -80,7 +84,10 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
                     "optimiser": "adam",
                     "learning_rate": rate,
                     "schedule": "cosine" if quick else "constant",
-                    "online": {"every": every, "curvature": kind},
+                    "online": {
+                        "every": 40 if quick and kind in FULL else every,
+                        "curvature": kind,
+                    },
                 }
                 model = mlp([x.shape[1], 50, int(y.max()) + 1], nn.ReLU, k)
                 one = fit(model, train, test, seed=k, plan=plan)
@@ -93,16 +100,18 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
                     found[name]["kfac_ggn, linearised"].append(bayes)
     rows, far = [], {}
     for name, values in found.items():
-        for i, kind in enumerate(COLUMNS):
+        for kind in COLUMNS:
+            if not values[kind]:
+                continue
             mean, error = mean_and_error([v["log_loss"] for v in values[kind]])
             n = len(values[kind])
             accuracy = np.mean([v["accuracy"] for v in values[kind]])
             calibration = np.mean([v["calibration_error"] for v in values[kind]])
-            away = abs(mean - PUBLISHED[name][i]) > max(0.05, 3 * error)
+            away = abs(mean - PUBLISHED[name][kind]) > max(0.05, 3 * error)
             rows.append(
                 Row(
                     f"{name}: test log loss, {kind}",
-                    f"{PUBLISHED[name][i]:.2f}",
+                    f"{PUBLISHED[name][kind]:.2f}",
                     f"{mean:.2f}",
                     (f"± {error:.2f}, n = {n} splits" if n > 1 else "one split")
                     + f"; accuracy {100 * accuracy:.1f} %, calibration error {calibration:.3f}",
@@ -111,7 +120,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
                     else "other rows, splits and length of training; no more is known",
                 )
             )
-            far[f"{name}, {kind}"] = mean - PUBLISHED[name][i]
+            far[f"{name}, {kind}"] = mean - PUBLISHED[name][kind]
     mode_better = sum(
         np.mean([v["log_loss"] for v in f["kfac_ggn"]])
         <= np.mean([v["log_loss"] for v in f["kfac_ggn, linearised"]]) + 0.005
@@ -124,14 +133,14 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         for i, name in enumerate(found):
             losses = [v["log_loss"] for v in found[name][kind]]
             axis.plot(
-                [i + 0.15 * j] * len(losses),
+                [i + 0.12 * j] * len(losses),
                 losses,
                 "o",
                 color=f"C{j}",
                 markersize=3,
                 label=kind if i == 0 else None,
             )
-            axis.plot(i + 0.15 * j, PUBLISHED[name][j], "_", color="k", markersize=10)
+            axis.plot(i + 0.12 * j, PUBLISHED[name][kind], "_", color="k", markersize=10)
     axis.set_xticks(range(len(found)), list(found))
     axis.set(ylabel="test log loss, nats; bar: published")
     axis.legend(fontsize=7)

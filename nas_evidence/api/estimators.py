@@ -40,7 +40,7 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
         settings: Mapping[str, Any] | None = None,
         out: str | None = None,
         workers: int = 1,
-        method: str = "probit",
+        method: str | None = None,
         random_state: int = 0,
     ) -> None:
         """Keep the arguments.
@@ -50,7 +50,7 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
             settings: keys of a study file, {"plan.epochs": 50}.
             out: study folder; a temporary one by default.
             workers: 1 for this process, more for as many worker processes.
-            method: of class probabilities: "probit", "mc" or "map".
+            method: of class probabilities: "map" (the default), "probit" or "mc".
             random_state: seed of the study.
         """
         self.n_trials = n_trials

@@ -196,11 +196,11 @@ def _forecast_told(
         from nas_evidence.trial import device_for
 
         try:
-            seconds = forecast_seconds(spec, arrays) * left / spec.n_trials
+            workers = 1 if inline else None
+            seconds = forecast_seconds(spec, arrays, n_trials=left, workers=workers)
         except Exception as error:  # the trials will say what is wrong
             _LOG.warning("no_forecast error=%r", error)
             return
-        seconds *= min(spec.resources.workers, left) if inline else 1
         device = "GPU" if device_for(spec.resources.gpus).type == "cuda" else "CPU"
         audience.say(f"{spec.name}: {rough_duration(seconds)} on the {device}")
 

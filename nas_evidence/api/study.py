@@ -94,7 +94,7 @@ class Study:
         self,
         data: Any,
         *,
-        method: Literal["probit", "mc", "map"] = "probit",
+        method: Literal["probit", "mc", "map"] | None = None,
         level: float = 0.9,
         trial_id: int | None = None,
         top: int | None = None,

@@ -117,6 +117,7 @@ def validate(
 def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
     """Print what the data are and what the study would take."""
     from nas_evidence.data.task import check_task
+    from nas_evidence.driver.race import budget_of
     from nas_evidence.driver.runtime import forecast_seconds
     from nas_evidence.durations import rough_duration
 
@@ -131,7 +132,12 @@ def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
     check_task(spec.plan, arrays)
     megabytes = arrays.n_train * 4 * float(_size(arrays.input_shape)) / 1e6
     out.print(f"memory: {megabytes:.3g} MB of training inputs in each of the workers")
-    out.print(f"time: {rough_duration(forecast_seconds(spec, arrays))}")
+    race = budget_of(spec) if spec.n_finalists else 0
+    more = f" and up to {race} in the race of the finalists" if race else ""
+    workers = spec.resources.workers
+    time = rough_duration(forecast_seconds(spec, arrays))
+    at_once = f"{workers} worker{'s' * (workers > 1)}"
+    out.print(f"time: {time} for {spec.n_trials} trials{more}, {at_once}")
 
 
 def _size(shape: tuple[int, ...]) -> int:

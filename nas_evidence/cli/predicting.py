@@ -21,9 +21,9 @@ def predict(
         Path | None, typer.Option("--to", metavar="FILE.csv", help="Write the predictions here.")
     ] = None,
     method: Annotated[
-        Literal["probit", "mc", "map"],
-        typer.Option("--method", help="Class probabilities: with the posterior, or map without."),
-    ] = "probit",
+        Literal["map", "probit", "mc"] | None,
+        typer.Option("--method", help="Class probabilities: map, or with the posterior."),
+    ] = None,
     level: Annotated[
         float, typer.Option("--level", metavar="P", help="Probability of the intervals.")
     ] = 0.9,
@@ -76,8 +76,12 @@ def predict(
     found = predictor.predict(given, method=method, level=level)
     measures = {} if given.truth is None else found.measures(given.truth)
     if ood is not None:
-        other = predictor.predict(predictor.given(ood), method=method, level=level)
-        measures["ood_auroc"] = out_of_distribution(found, other)
+        # What tells other data apart is the posterior, unless a method is asked for.
+        known, other = (
+            predictor.predict(rows, method=method or "probit", level=level)
+            for rows in (given, predictor.given(ood))
+        )
+        measures["ood_auroc"] = out_of_distribution(known, other)
     if reliability is not None:
         if given.truth is None:
             raise ValueError(

@@ -190,8 +190,8 @@ class Progress:
             result = f"{self.study.objective}={score_text(row.score)}"
         else:
             result = record.cause
-        left = self.expected_seconds()
-        end = "" if left is None else f", {duration(left)} left"
+        left = self.left()
+        end = f", {left}" if left else ""
         place = "race" if is_race(record.trial_id) else f"{self.n_done}/{self.study.n_trials}"
         return (
             f"[{place}] trial {record.trial_id} {architecture.family} "
@@ -199,12 +199,30 @@ class Progress:
             f"({duration(record.total_seconds)}{end})"
         )
 
+    def left(self) -> str:
+        """Return the time left in words, "" before the first trial has ended.
+
+        The race of the finalists ends when its best is sure, so its end is known only at most.
+        """
+        seconds = self.expected_seconds()
+        if seconds is None:
+            return ""
+        return f"{'at most ' * bool(self.study.n_finalists and seconds)}{duration(seconds)} left"
+
     def expected_seconds(self) -> float | None:
-        """Return the seconds left at the current pace; None before the first trial has ended."""
+        """Return the seconds left at the current pace, those of the race included.
+
+        None before the first trial has ended.
+        """
         if not self.finished:
             return None
+        from nas_evidence.driver.race import budget_of
+
+        raced = sum(is_race(row.assignment.trial_id) for row in self.finished)
+        race = max(0, budget_of(self.study) - raced) if self.study.n_finalists else 0
         elapsed = time.monotonic() - self.started
-        return elapsed / len(self.finished) * max(0, self.study.n_trials - self.n_done)
+        searched = max(0, self.study.n_trials - self.n_done)
+        return elapsed / len(self.finished) * (searched + race)
 
     def __rich__(self) -> RenderableType:
         table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
@@ -223,8 +241,7 @@ class Progress:
             table.add_row(*self._cells(row, row.seconds), style="dim")
         for row in self.rows.values():
             table.add_row(*self._cells(row, time.monotonic() - row.started))
-        left = self.expected_seconds()
-        end = "estimating the end" if left is None else f"{duration(left)} left"
+        end = self.left() or "estimating the end"
         elapsed = duration(time.monotonic() - self.started)
         head = Text(
             f"{self.study.name}: {self.n_done} of {self.study.n_trials} trials, "

@@ -1,80 +1,236 @@
-"""Forecast of a study's runtime: a few timed training steps, extrapolated."""
+"""Forecast of a study's runtime: a few timed pieces of its trials, put together.
+
+    trial  = E e + U (p + h) + V v                   the main training
+             + t (E b + U p) + k U h                 the trainings on parts of the data
+             + σ E e (1 + t)                         settling, of each network by itself
+             + start, test and files
+    study  = (trials + those of the race) × trial / workers
+
+    E, U, V  epochs, online updates, evaluations     e, b  an epoch alone, and of parts together
+    p, h     a curvature pass, and the search for    v     passes of the other kinds
+             the best hyperparameters after it       σ     work of settling, in trainings
+    t, k     trainings on parts: their data in multiples of all data, and their number
+
+Epochs and passes are timed on ever more rows until that takes long enough to be measured. What
+grows with the rows is told from what does not: the calls of an epoch, the decompositions of a
+curvature. The search for the best hyperparameters does not depend on the rows.
+"""
 
 import statistics
 import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from nas_evidence.data import ArrayData
-from nas_evidence.data.tensors import to_tensors
-from nas_evidence.likelihood import Likelihood
+from nas_evidence.data.tensors import TensorData, select, to_tensors
+from nas_evidence.driver.race import budget_of
 from nas_evidence.models import build, infeasible
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.registry import CURVATURES, declared
-from nas_evidence.spec import ArchitectureSpec, StudySpec
-from nas_evidence.training.loop import likelihood_of
+from nas_evidence.spec import (
+    PREDICTED_FOLDS,
+    ArchitectureSpec,
+    Assignment,
+    StudySpec,
+    TrainingPlan,
+)
+from nas_evidence.training.loop import Member, Training, begin, train_epochs
+from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.trial import device_for
 
-#: Architectures timed per family.
-TIMED_PER_FAMILY = 3
-#: Cost of a curvature pass in training epochs; an exact one has one column per class.
-_ONE_COLUMN, _A_COLUMN = 2.0, 0.7
+#: Architectures timed per family, and the seconds after which it is only one.
+TIMED_PER_FAMILY, _PATIENCE = 3, 6.0
+#: Seconds after which what is timed has taken long enough.
+_ENOUGH = 0.03
+#: Seconds from which once is enough.
+_SLOW = 0.5
+#: Settling in multiples of its budget: float64 is slower, and the decrement comes on top; it may
+#: end early, though. Small tables: 2.4 to 3.1 (three networks, Boston housing).
+_SETTLED = 2.5
 #: Overhead: workers share memory and caches; each trial has a start, a test and files.
-_SHARED, _TRIAL_SECONDS = 1.4, 1.0
+_SHARED, _TRIAL_SECONDS = 1.4, 0.4
 
 
-def forecast_seconds(study: StudySpec, arrays: ArrayData) -> float:
-    """Return the expected wall time of the study in seconds, good to a factor of about two."""
+@dataclass(frozen=True)
+class Pieces:
+    """Seconds of the pieces of a trial of one architecture, each on all of the data.
+
+    epoch       of the main training
+    beside      of trainings on parts, side by side, for as many data as an epoch has
+    pass_       of the online curvature
+    search      for the hyperparameters that maximise the evidence
+    evaluation  of the other curvature kinds that the study asks for, every draw
+    """
+
+    epoch: float
+    beside: float
+    pass_: float
+    search: float
+    evaluation: float
+
+
+def forecast_seconds(
+    study: StudySpec, arrays: ArrayData, *, n_trials: int | None = None, workers: int | None = None
+) -> float:
+    """Return the expected wall time of a study in seconds, good to a factor of about two.
+
+    Args:
+        study: what is searched.
+        arrays: its data.
+        n_trials: still to be run; by default all of the search and of the race of the finalists.
+        workers: that run them; by default those of the study.
+    """
     torch.set_num_threads(study.resources.cpus)
+    started = time.perf_counter()
     by_family: dict[str, list[ArchitectureSpec]] = {}
     for point in startup_points(study):
         by_family.setdefault(point.family, []).append(point)
+    data = to_tensors(arrays, device_for(study.resources.gpus))
     seconds, planned = 0.0, 0
     for points in by_family.values():
         sample = points[:: max(1, len(points) // TIMED_PER_FAMILY)][:TIMED_PER_FAMILY]
-        mean = sum(_trial_seconds(point, study, arrays) for point in sample) / len(sample)
-        seconds += mean * len(points)
+        found: list[float] = []
+        for point in sample:
+            if not found or time.perf_counter() - started < _PATIENCE:
+                found.append(_trial_seconds(point, study, data))
+        seconds += statistics.mean(found) * len(points)
         planned += len(points)
-    workers = min(study.resources.workers, study.n_trials)
-    mean = seconds / planned * (_SHARED if workers > 1 else 1.0) + _TRIAL_SECONDS
-    return mean * study.n_trials / workers
+    return study_seconds(seconds / planned, study, n_trials=n_trials, workers=workers)
 
 
-def _trial_seconds(point: ArchitectureSpec, study: StudySpec, arrays: ArrayData) -> float:
-    if infeasible(point, arrays.input_shape, arrays.n_outputs):
-        return 0.0
-    plan = study.plan
-    data = to_tensors(arrays, device_for(study.resources.gpus))
-    x, y = data.x_train[: plan.batch_size], data.y_train[: plan.batch_size]
-    model = build(point, arrays.input_shape, arrays.n_outputs, torch.Generator().manual_seed(0))
-    model.to(x.device)
-    likelihood = likelihood_of(plan, plan.noise_std, plan.temperature)
-    step_seconds = statistics.median(_step_seconds(model, likelihood, x, y) for _ in range(5))
-    epoch = step_seconds * max(1, arrays.n_train / plan.batch_size)
-    kinds = {plan.online.curvature, *study.estimators}
-    columns = sum(
-        _A_COLUMN * (arrays.n_outputs - 1) if CURVATURES[kind].columns == "exact" else _ONE_COLUMN
-        for kind in kinds
-        if kind in CURVATURES
-    )
-    # Scores with one implementation share its training runs; so do the kinds of one score.
-    shared = {(s.implementation, s.trainings) for s in map(declared, study.estimators)}
-    trainings = sum(times for _, times in shared)
-    updates = _ONE_COLUMN * len(plan.evaluation_epochs())
-    whole = plan.epochs * (1 + plan.settle) + columns * len(plan.evaluation_epochs())
-    return epoch * (whole + trainings * (plan.epochs * (1 + plan.settle) + updates))
-
-
-def _step_seconds(
-    model: torch.nn.Module, likelihood: Likelihood, x: torch.Tensor, y: torch.Tensor
+def study_seconds(
+    trial: float, study: StudySpec, *, n_trials: int | None = None, workers: int | None = None
 ) -> float:
-    """Time one step by hand: the first optimiser of `torch.optim` imports for a second."""
-    parameters: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
+    """Return the wall time of trials of so many seconds on average, by the workers of a study."""
+    race = budget_of(study) if study.n_finalists else 0
+    left = study.n_trials + race if n_trials is None else n_trials
+    at_once = max(1, min(study.resources.workers if workers is None else workers, left))
+    each = trial * (_SHARED if at_once > 1 else 1.0) + _TRIAL_SECONDS
+    return each * left / at_once
+
+
+def trial_seconds(pieces: Pieces, plan: TrainingPlan, estimators: Collection[str]) -> float:
+    """Return the seconds of a trial that has these pieces; see the top of this file."""
+    evaluations = plan.evaluation_epochs()
+    online = plan.online
+    updates = sum(e % online.every == 0 and e > online.burn_in for e in evaluations)
+    # Scores with one implementation share its training runs; so do the kinds of one score.
+    shared = {(s.implementation, s.trainings) for s in map(declared, estimators)}
+    parts = sum(data for _, data in shared)
+    if plan.folds == 1 and {"two_fold", "two_fold_accuracy"} & {*estimators}:
+        parts -= 0.5  # of two halves one is trained on
+    n_parts = _n_parts(plan, estimators) if parts else 0
+    main = plan.epochs * pieces.epoch + updates * (pieces.pass_ + pieces.search)
+    aside = parts * (plan.epochs * pieces.beside + updates * pieces.pass_)
+    aside += n_parts * updates * pieces.search
+    settled = _SETTLED * plan.settle * plan.epochs * pieces.epoch * (1 + parts)
+    return main + len(evaluations) * pieces.evaluation + aside + settled
+
+
+def _n_parts(plan: TrainingPlan, estimators: Collection[str]) -> int:
+    """Return how many networks are trained on parts of the data."""
+    known = {**PREDICTED_FOLDS, "two_fold": plan.folds}
+    return max(1, sum(known[s] for s in known if s in estimators or f"{s}_accuracy" in estimators))
+
+
+def _trial_seconds(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> float:
+    if infeasible(point, data.input_shape, data.n_outputs):
+        return 0.0
+    return trial_seconds(pieces_of(point, study, data), study.plan, study.estimators)
+
+
+def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pieces:
+    """Time the pieces of a trial on some of its data, each for about `_ENOUGH` seconds."""
+    plan, n = study.plan, len(data.x_train)
+    n_parts = _n_parts(plan, study.estimators)
+    given = Assignment(
+        trial_id=0,
+        attempt=1,
+        replicate=0,
+        architecture=point,
+        dataset=study.dataset,
+        plan=plan,
+        estimators=(),
+        seed=0,
+    )
+
+    def new() -> Training:
+        generator = torch.Generator().manual_seed(0)
+        model = build(point, data.input_shape, data.n_outputs, generator)
+        return begin(model.to(data.x_train.device), plan)
+
+    def epoch(networks: Sequence[Training], n_rows: int) -> float:
+        for network in networks:
+            network.epoch = 0  # the plan may have a single one
+        rows = _first(data, n_rows)
+        started = time.perf_counter()
+        train_epochs([Member(network, rows, given) for network in networks])
+        _wait_for(data)
+        return time.perf_counter() - started
+
+    state, online = new(), plan.online.curvature
+
+    def passed(kind: str, n_rows: int) -> float:
+        passes = passes_of(state, _first(data, n_rows), given)
+        started = time.perf_counter()
+        passes.estimate(kind, passes.of(kind)[0])
+        _wait_for(data)
+        return time.perf_counter() - started
+
+    def on_all(seconds: Callable[[int], float], per_network: int = 1) -> float:
+        return grown(seconds, first=min(plan.batch_size, n), n=n // per_network)
+
+    alone, together = [new()], [new() for _ in range(n_parts)]
+    kinds = {kind for kind in study.estimators if kind in CURVATURES} - {online}
+    draws = {kind: plan.mc_draws if CURVATURES[kind].approximates else 1 for kind in kinds}
+    pieces = Pieces(
+        epoch=on_all(lambda rows: epoch(alone, rows)),
+        beside=on_all(lambda rows: epoch(together, rows), n_parts),
+        pass_=on_all(lambda rows: passed(online, rows)),
+        search=0.0,
+        evaluation=sum(
+            draws[kind] * on_all(lambda rows, kind=kind: passed(kind, rows))  # type: ignore[misc]
+            for kind in sorted(kinds)
+        ),
+    )
+    updated = passes_of(state, _first(data, min(2 * plan.batch_size, n)), given)
+    updated.of(online)  # timed above
     started = time.perf_counter()
-    loss = likelihood.nll_mean(model(x), y)
-    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
-    with torch.no_grad():
-        torch._foreach_add_(parameters, gradients, alpha=-1e-3)
-    if x.is_cuda:
+    update_hyperparameters(state, updated)
+    return replace(pieces, search=time.perf_counter() - started)
+
+
+def _first(data: TensorData, n_rows: int) -> TensorData:
+    """Return the first training rows of the data."""
+    y = data.y_train[:n_rows]
+    return replace(data, x_train=select(data.x_train, torch.arange(n_rows)), y_train=y)
+
+
+def _wait_for(data: TensorData) -> None:
+    """Wait until the device of the data has done its work."""
+    if data.x_train.is_cuda:
         torch.cuda.synchronize()
-    return time.perf_counter() - started
+
+
+def grown(seconds: Callable[[int], float], *, first: int, n: int) -> float:
+    """Return the seconds for `n` rows of what costs so much per row, and so much besides.
+
+    The rows are doubled until they take `_ENOUGH` seconds, and the last two times are continued in
+    a straight line. Each is the faster of two; a first one, which may load code, is not counted
+    unless it is slow.
+
+    Args:
+        seconds: of a number of rows.
+        first: rows to begin with.
+        n: of which the time is wanted.
+    """
+    few, least, many = 0, 0.0, min(first, n)
+    most = seconds(many)
+    if most < _SLOW:
+        most = min(seconds(many), seconds(many))
+    while most < _ENOUGH and many < n:
+        few, least, many = many, most, min(2 * many, n)
+        most = max(least, min(seconds(many), seconds(many)))
+    return most + (most - least) / (many - few) * (n - many)

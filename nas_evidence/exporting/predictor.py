@@ -9,7 +9,9 @@
     ensemble      Σ_k w_k p_k(y | x) of its members k, with stacked weights (`ensemble.py`)
 
 Var f and Cov f are of the network linearised at its weights (`posterior.py`), s the learned noise
-and T the learned temperature.
+and T the learned temperature. For real targets the posterior of the linearised network is this
+Gaussian. For classes it leans to larger margins than its mode, so a Gaussian at the mode makes
+probabilities too even (docs/explanation/tables.md); unless asked, classes are predicted by "map".
 """
 
 import json
@@ -277,13 +279,14 @@ class Predictor:
         return found
 
     def predict(
-        self, data: Any, *, method: Method = "probit", level: float = 0.9, seed: int = 0
+        self, data: Any, *, method: Method | None = None, level: float = 0.9, seed: int = 0
     ) -> Prediction:
         """Return predictions with uncertainty.
 
         Args:
             data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
-            method: "probit", "mc" or "map", see above; real targets have the closed form or "map".
+            method: "map", "probit" or "mc", see above; real targets have the closed form or "map".
+                By default "map" for classes, and the closed form for real targets.
             level: probability of the intervals of real targets.
             seed: of the draws of "mc".
 
@@ -291,6 +294,7 @@ class Predictor:
             ValueError: for data of another shape, or an unknown method or level.
         """
         inputs = data.inputs if isinstance(data, Given) else self.given(data).inputs
+        method = method or ("map" if self.classes else "probit")
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, but got {method!r}")
         if not 0 < level < 1:

@@ -77,6 +77,8 @@ def test_methods_agree_without_uncertainty_and_the_posterior_makes_less_sure(
     assert (found["probit"].argmax(1) == found["map"].argmax(1)).all()
     assert (found["probit"].max(1) <= found["map"].max(1) + 1e-12).all()
     assert np.abs(found["probit"] - found["mc"]).max() < 0.1
+    unasked = classified.predict(table()).probabilities
+    np.testing.assert_array_equal(unasked, found["map"])
     predictor = classified.predictor()
     assert predictor.posterior is not None
     same = {name: torch.zeros_like(t) for name, t in predictor.posterior.tensors.items()}

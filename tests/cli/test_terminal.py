@@ -11,7 +11,7 @@ from rich.console import Console
 import nas_evidence
 from nas_evidence.cli.terminal import Progress, score_text, size_text
 from nas_evidence.durations import duration, rough_duration
-from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.record import RACE_IDS, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
 from nas_evidence.workers.protocol import Lost
 
@@ -131,13 +131,27 @@ def test_every_failure_has_a_line_with_its_cause() -> None:
 
 
 def test_the_end_is_expected_from_the_pace_of_this_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    progress = Progress(STUDY, n_done=90, started=1000.0)
+    progress = Progress(STUDY.model_copy(update={"finalists": 0}), n_done=90, started=1000.0)
     assert progress.expected_seconds() is None
+    assert progress.left() == ""
     monkeypatch.setattr("nas_evidence.cli.terminal.time.monotonic", lambda: 1030.0)
     ended(progress, assignment(90))
     ended(progress, assignment(91))
     # Two trials in 30 s; those of earlier runs say nothing of the pace; 8 are left.
     assert progress.expected_seconds() == pytest.approx(120)
+    assert progress.left() == "2.0 min left"
+
+
+def test_the_race_of_the_finalists_is_part_of_what_is_left_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    progress = Progress(STUDY, n_done=99, started=1000.0)
+    monkeypatch.setattr("nas_evidence.cli.terminal.time.monotonic", lambda: 1015.0)
+    ended(progress, assignment(99))
+    assert progress.expected_seconds() == pytest.approx(15 * 34)  # a third of 100 trials
+    assert progress.left() == "at most 8.5 min left"
+    ended(progress, assignment(RACE_IDS))
+    assert progress.expected_seconds() == pytest.approx(7.5 * 33)
 
 
 def test_the_live_table_shows_every_running_trial_and_the_last_finished() -> None:

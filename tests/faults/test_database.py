@@ -12,6 +12,8 @@ from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.spec import StudySpec
 from nas_evidence.store import finished, read_table
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:

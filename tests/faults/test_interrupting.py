@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from commands import environment
@@ -33,6 +34,9 @@ def test_ctrl_c_while_the_modules_load_ends_without_a_traceback(tmp_path: Path) 
     process = subprocess.Popen(
         [sys.executable, "-m", "nas_evidence", "--version"],
         env=environment(PYTHONPATH=f"{tmp_path}:{root}"),
+        preexec_fn=partial(
+            signal.signal, signal.SIGINT, signal.SIG_DFL
+        ),  # also in background jobs
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

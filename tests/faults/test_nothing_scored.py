@@ -10,6 +10,8 @@ from faulty import call, run, stopped, study
 from nas_evidence.record import TrialStatus
 from nas_evidence.storage.study_folder import open_study
 
+pytestmark = pytest.mark.slow
+
 OUTCOMES = [
     TrialStatus.INFEASIBLE, TrialStatus.DIVERGED, TrialStatus.CANCELLED, TrialStatus.FAILED,
 ]  # fmt: skip

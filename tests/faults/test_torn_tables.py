@@ -15,6 +15,8 @@ from nas_evidence.spec import Assignment
 from nas_evidence.storage.redo import ask_to_retry
 from nas_evidence.store import COMPACT_AT, TABLES, compact, finished, read_table, read_tables
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:

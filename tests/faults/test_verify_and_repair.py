@@ -15,6 +15,8 @@ from faulty import Damage, call, flipped
 from nas_evidence.driver.verifying import not_checked, verify
 from nas_evidence.store import compact
 
+pytestmark = pytest.mark.slow
+
 STUDY = TINY.replace('[sampler]\nname = "random"', '[sampler]\nname = "tpe"')
 
 

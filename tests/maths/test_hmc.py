@@ -219,3 +219,29 @@ def test_warm_up_finds_step_and_scale(scale: float, generator: torch.Generator) 
     relative = found.scale / spread
     assert float((relative.log() - relative.log().mean()).abs().max()) < 0.5
     assert bool(((found.step_size > 0.2) & (found.step_size < 3)).all())
+
+
+@pytest.mark.parametrize("reflects", [True, False])
+def test_a_box_is_filled_by_its_density_whether_walls_reflect_or_reject(
+    reflects: bool, generator: torch.Generator
+) -> None:
+    """A Gaussian cut at ±1 and ±2: its variance is 1 − 2 a φ(a) / (2 Φ(a) − 1)."""
+    box = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    gaussian = differentiable(lambda w: -0.5 * w.square().sum(1))
+    path = Path(gaussian, flat, box, reflects)
+    ones = torch.ones(400, dtype=torch.float64)
+    tuning = Tuning(0.4 * ones, torch.ones(400, 2, dtype=torch.float64), 4)
+    state, squares = replicas_at(path, torch.zeros(400, 2, dtype=torch.float64)), []
+    for n in range(150):
+        state, probability = hmc_step(path, state, betas=ones, tuning=tuning, generator=generator)
+        assert bool((state.positions.abs() <= box).all())
+        if n >= 30:
+            squares.append(state.positions.square().mean(0))
+    normal = torch.distributions.Normal(0.0, 1.0)
+    density = normal.log_prob(box.float()).exp().double()
+    inside = 2 * normal.cdf(box.float()).double() - 1
+    expected = 1 - 2 * box * density / inside
+    blocks = torch.stack(squares).view(12, 10, 2).mean(1)
+    error = blocks.std(0) / 12**0.5
+    assert bool(((blocks.mean(0) - expected).abs() < 5 * error + 1e-3).all())
+    assert bool((probability == 0).any()) != reflects

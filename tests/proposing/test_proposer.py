@@ -466,6 +466,7 @@ def test_a_warm_start_outlives_its_folder_and_leads_to_the_same_draws(tmp_path: 
         ({"dataset": DatasetSpec(name="digits", max_train=99)}, "`dataset` must be the same"),
         ({"objective": "diag_ef"}, "`objective` must be the same"),
         ({"plan": {"likelihood": "gaussian"}}, "`likelihood` must be the same"),
+        ({"plan": {"augment": ["RandomCrop"]}}, "`augment` must be the same"),
         ({"minimise": ("flops",)}, "no finished trial"),
         ({"family": {"mlp": {"depth": IntRange(low=5, high=5)}}}, "no finished trial"),
     ],

@@ -31,6 +31,8 @@ from nas_evidence.training.settling import (
     settle_slice,
 )
 
+pytestmark = pytest.mark.slow
+
 EPOCHS = 6
 FAMILIES = {
     "linear": {},

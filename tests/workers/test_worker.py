@@ -14,6 +14,8 @@ from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, Resourc
 from nas_evidence.workers.protocol import Launch
 from nas_evidence.workers.worker import Worker
 
+pytestmark = pytest.mark.slow
+
 ESTIMATORS = ("two_fold", "heldout_10", "kfac_ggn", "diag_ef", "last_layer_conditional")
 
 
@@ -40,6 +42,7 @@ def test_a_trial_that_has_ended_keeps_no_tensor(
         raise RuntimeError("no")
 
     logging.disable()  # a log record of a failure keeps its traceback
+    gc.unfreeze()  # as in a process of its own
     worker = Worker(load(data, seed=0), ResourceSpec())
 
     def run(name: str) -> TrialStatus:

@@ -1,0 +1,164 @@
+"""The forecast: what it is made of, and what each piece adds. Nothing here depends on seconds."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nas_evidence.data import ArrayData, load
+from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.driver import runtime
+from nas_evidence.driver.runtime import (
+    Pieces,
+    forecast_seconds,
+    pieces_of,
+    study_seconds,
+    trial_seconds,
+)
+from nas_evidence.spec import ArchitectureSpec, DatasetSpec, StudySpec, TrainingPlan
+
+PIECES = Pieces(epoch=1, beside=0.5, pass_=10, search=100, evaluation=1000)
+ALL = ("diag_ef", "kfac_ggn", "two_fold")
+
+
+def plan(**changed: Any) -> TrainingPlan:
+    online = {"every": 5, "burn_in": 0}
+    return TrainingPlan.model_validate({"epochs": 20, "online": online, **changed})
+
+
+def study(**changed: Any) -> StudySpec:
+    given: dict[str, Any] = {
+        "name": "small",
+        "n_trials": 6,
+        "finalists": 0,
+        "dataset": {"name": "digits", "max_train": 64, "max_test": 1},
+        "family": {"linear": {}, "mlp": {"width": {"low": 4, "high": 16}}},
+        "estimators": ALL,
+        "objective": "two_fold",
+        "plan": {"epochs": 4, "batch_size": 16},
+        "resources": {"workers": 2},
+    }
+    return StudySpec.model_validate({**given, **changed})
+
+
+def test_a_trial_is_its_training_its_parts_its_updates_and_its_evaluations() -> None:
+    main = 20 * 1 + 4 * (10 + 100)
+    halves = 20 * 0.5 + 4 * 10 + 2 * 4 * 100  # of each half its own search
+    assert trial_seconds(PIECES, plan(), ALL) == main + halves + 4 * 1000
+
+
+@pytest.mark.parametrize(
+    ("changed", "estimators", "more"),
+    [
+        ({}, ("diag_ef", "kfac_ggn"), -(10 + 40 + 800)),  # no halves
+        ({}, (*ALL, "two_fold_accuracy"), 0),  # from the same halves
+        ({"folds": 1}, ALL, -(5 + 20 + 400)),  # one half
+        ({}, (*ALL, "heldout_10"), 0.9 * (10 + 40) + 400),  # 90 % of the data, one network
+        ({"settle": 1.0}, ALL, 2.5 * (20 + 20)),  # the main training and both halves, alone
+        ({"online": {"every": 10}}, ALL, -2 * (10 + 100 + 10 + 200 + 1000)),
+        ({"online": {"every": 5, "burn_in": 15}}, ALL, -3 * (10 + 100 + 10 + 200 + 1000)),
+    ],
+)
+def test_what_the_plan_or_a_score_adds(
+    changed: dict[str, Any], estimators: tuple[str, ...], more: float
+) -> None:
+    found = trial_seconds(PIECES, plan(**changed), estimators)
+    assert found - trial_seconds(PIECES, plan(), ALL) == pytest.approx(more)
+
+
+def test_the_race_is_counted_unless_the_trials_that_are_left_are_known() -> None:
+    one = study(resources={"workers": 1})
+    raced = study(finalists=3, resources={"workers": 1})
+    overhead = study_seconds(0.0, one) / 6
+    assert study_seconds(2.0, one) == pytest.approx(6 * (2 + overhead))
+    assert study_seconds(2.0, raced) == pytest.approx(16 * (2 + overhead))  # up to 10 more
+    assert study_seconds(2.0, raced, n_trials=4) == pytest.approx(4 * (2 + overhead))
+
+
+def test_workers_share_trials_and_are_never_more_than_there_are_trials() -> None:
+    two, many = study(), study(resources={"workers": 50})
+    assert study_seconds(5.0, two, workers=1) > study_seconds(5.0, two)
+    assert study_seconds(5.0, many) == study_seconds(5.0, study(resources={"workers": 6}))
+    assert study_seconds(5.0, two, n_trials=1) == study_seconds(5.0, two, n_trials=1, workers=1)
+
+
+def test_families_count_as_often_as_they_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The linear network is tried once, the other family six times."""
+    cost = {"linear": 70.0, "mlp": 7.0}
+
+    def pieces(point: ArchitectureSpec, given: StudySpec, data: TensorData) -> Pieces:
+        return Pieces(cost[point.family] / given.plan.epochs, 0, 0, 0, 0)
+
+    monkeypatch.setattr(runtime, "pieces_of", pieces)
+    given = study(estimators=("diag_ef",), objective="diag_ef")
+    arrays = load(given.dataset, seed=0)
+    mean = (70 + 6 * 7) / 7
+    assert forecast_seconds(given, arrays) == pytest.approx(study_seconds(mean, given))
+
+
+def test_a_slow_family_has_one_architecture_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[str] = []
+
+    def pieces(point: ArchitectureSpec, *_: object) -> Pieces:
+        timed.append(point.family)
+        return PIECES
+
+    monkeypatch.setattr(runtime, "pieces_of", pieces)
+    arrays = load(study().dataset, seed=0)
+    forecast_seconds(study(), arrays)
+    assert timed == ["linear"] + ["mlp"] * runtime.TIMED_PER_FAMILY
+    timed.clear()
+    monkeypatch.setattr(runtime, "_PATIENCE", -1.0)
+    forecast_seconds(study(), arrays)
+    assert timed == ["linear", "mlp"]
+
+
+@pytest.mark.parametrize("n", [5, 64, 500, 64_000])
+@pytest.mark.parametrize(("fixed", "per_row"), [(3.0, 0.25), (1e-3, 1e-6), (0.0, 1e-3)])
+def test_a_cost_per_row_grows_and_a_fixed_cost_does_not(
+    n: int, fixed: float, per_row: float
+) -> None:
+    found = runtime.grown(lambda rows: fixed + per_row * rows, first=32, n=n)
+    # Where the first rows take long enough there is no second point, and all grows.
+    slow = fixed + 32 * per_row >= runtime._ENOUGH and n > 32
+    expected = (fixed + 32 * per_row) / 32 * n if slow else fixed + per_row * n
+    assert found == pytest.approx(expected)
+
+
+def test_what_is_slow_is_timed_on_few_rows_and_what_is_quick_on_many() -> None:
+    asked: list[int] = []
+
+    def seconds(rows: int) -> float:
+        asked.append(rows)
+        return runtime._ENOUGH * rows / 200
+
+    runtime.grown(seconds, first=32, n=10_000)
+    assert sorted({*asked}) == [32, 64, 128, 256]
+    asked.clear()
+    runtime.grown(lambda rows: seconds(rows) + runtime._SLOW, first=32, n=10_000)
+    assert asked == [32]
+
+
+def of_real_targets() -> ArrayData:
+    arrays = load(DatasetSpec(name="diabetes", max_train=60, max_test=1), seed=0)
+    assert arrays.task == "real"
+    return arrays
+
+
+@pytest.mark.parametrize("epochs", [1, 4])
+@pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
+def test_every_piece_of_a_real_trial_is_timed(likelihood: str, epochs: int) -> None:
+    labels = likelihood == "categorical"
+    given = study(plan={"epochs": epochs, "batch_size": 16, "likelihood": likelihood})
+    arrays = load(given.dataset, seed=0) if labels else of_real_targets()
+    point = ArchitectureSpec(family="mlp", values={"width": 8, "depth": 1})
+    torch.set_num_threads(1)
+    found = pieces_of(point, given, to_tensors(arrays, "cpu"))
+    values = np.array([*vars(found).values()])
+    assert np.isfinite(values).all()
+    assert (values > 0).all()
+    assert math.isfinite(forecast_seconds(given, arrays))
+    assert replace(found, evaluation=0.0) != found
