@@ -142,9 +142,9 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         "reproduced" if agrees else "differs",
         "least test loss of " + ", ".join(said) + "; sampling "
         + ("beats" if agrees else "does not always beat")
-        + f" optimisation. With all replicas of D_50 from one minimum, three times: T = {row.ours} "
-        "(walls that reject, as published, and that reflect): rejected chains stay nearer their "
-        "minima, which moves the least loss to about 1",
+        + " optimisation. With all replicas of D_50 from one minimum, three times: "
+        f"T = {row.ours} (walls that reject, as published, and that reflect): rejected chains "
+        "stay nearer their minima, which moves the least loss to about 1",
     )  # fmt: skip
 
 
