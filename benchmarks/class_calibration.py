@@ -56,7 +56,7 @@ from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
 from nas_evidence.spec import DatasetSpec
 
 #: Small images: 300 training rows and 500 test rows of these sets.
-IMAGES = ("digits", "fashion_mnist")
+IMAGES = ("digits",)
 IMAGE_EPOCHS, MOST_TEST = 20, 500
 SETS = ("australian", "ionosphere", "satellite", "waveform", *IMAGES)
 RESULTS = HERE / "results" / "class_calibration.json"

@@ -44,6 +44,8 @@ from nas_evidence.trial import device_for
 TIMED_PER_FAMILY, _PATIENCE = 3, 6.0
 #: Seconds after which what is timed has taken long enough.
 _ENOUGH = 0.03
+#: Seconds from which once is enough.
+_SLOW = 0.5
 #: Settling in multiples of its budget: float64 is slower, and the decrement comes on top; it may
 #: end early, though. Small tables: 2.4 to 3.1 (three networks, Boston housing).
 _SETTLED = 2.5
@@ -178,7 +180,7 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
         return time.perf_counter() - started
 
     def on_all(seconds: Callable[[int], float], per_network: int = 1) -> float:
-        return grown(seconds, first=min(2 * plan.batch_size, n), n=n // per_network)
+        return grown(seconds, first=min(plan.batch_size, n), n=n // per_network)
 
     alone, together = [new()], [new() for _ in range(n_parts)]
     kinds = {kind for kind in study.estimators if kind in CURVATURES} - {online}
@@ -216,7 +218,8 @@ def grown(seconds: Callable[[int], float], *, first: int, n: int) -> float:
     """Return the seconds for `n` rows of what costs so much per row, and so much besides.
 
     The rows are doubled until they take `_ENOUGH` seconds, and the last two times are continued in
-    a straight line. Each is the faster of two; a first one, which may load code, is not counted.
+    a straight line. Each is the faster of two; a first one, which may load code, is not counted
+    unless it is slow.
 
     Args:
         seconds: of a number of rows.
@@ -224,8 +227,9 @@ def grown(seconds: Callable[[int], float], *, first: int, n: int) -> float:
         n: of which the time is wanted.
     """
     few, least, many = 0, 0.0, min(first, n)
-    seconds(many)
-    most = min(seconds(many), seconds(many))
+    most = seconds(many)
+    if most < _SLOW:
+        most = min(seconds(many), seconds(many))
     while most < _ENOUGH and many < n:
         few, least, many = many, most, min(2 * many, n)
         most = max(least, min(seconds(many), seconds(many)))

@@ -137,6 +137,9 @@ def test_what_is_slow_is_timed_on_few_rows_and_what_is_quick_on_many() -> None:
 
     runtime.grown(seconds, first=32, n=10_000)
     assert sorted({*asked}) == [32, 64, 128, 256]
+    asked.clear()
+    runtime.grown(lambda rows: seconds(rows) + runtime._SLOW, first=32, n=10_000)
+    assert asked == [32]
 
 
 def of_real_targets() -> ArrayData:
