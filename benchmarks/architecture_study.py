@@ -8,11 +8,13 @@ epochs and the networks that the budget carried; `python benchmarks/gallery.py D
 """
 
 import argparse
+import json
 from pathlib import Path
 
 import torch
 
-from nas_evidence.reproducing import reproduced
+from nas_evidence.files import write_whole
+from nas_evidence.reproducing import reproduced, table_page
 
 
 def main() -> None:
@@ -29,6 +31,10 @@ def main() -> None:
         "immer_architectures", quick=False, data=asked.data, to=asked.to,
         say=lambda text: print(text, flush=True), options=options,
     )  # fmt: skip
+    # Of all calls, not of the last one.
+    found["processor_seconds"] = round(sum(one[-1] for one in found["numbers"]["ours"]), 1)
+    for ending, text in (("json", json.dumps(found, indent=1)), ("md", table_page(found))):
+        write_whole(asked.to / f"{found['name']}.{ending}", text.rstrip("\n") + "\n")
     print(found["why"])
 
 

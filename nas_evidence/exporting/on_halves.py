@@ -1,20 +1,21 @@
 """The winner beside simple models without a test split: on the halves of `two_fold`.
 
-    b    =  1/S sum_s (l_s - m_s)                     how far the simple model is behind
+    b    =  1/S sum_s mean_i (l_si - m_si)            how far the simple model is behind
     e^2  =  1/n max(var_i(1/S sum_s (l_si - m_si)), v)  its standard error over the data
     v    =  1/(nS) sum_si var_y (l_si(y) - m_si(y))   expected for y drawn from both predictions
 
-    l_s   log predictive density per datum of the network with seed s, nats: its `two_fold`
-    m_s   the same of the simple model on the halves of that seed
-    l_si  log density of datum i at the likeliest scale of its half; m_si likewise
+    l_si  log density of datum i as the network with seed s predicts it, nats; m_si of the model
 
-Each half is predicted by what was fitted on the other one. The first seed of an architecture is
-good partly by luck, in its split too, since it was chosen by its score; those that were trained
-later were not. So several seeds count, the latest first.
+Each half is predicted by what was fitted on the other one. The densities are those of the
+predictions as they are, as on test rows; `two_fold` itself marginalises their scale, which helps
+an overconfident model that nobody would scale. The first seed of an architecture is good partly
+by luck, in its split too, since it was chosen by its score; those that were trained later were
+not. So several seeds count, the latest first.
 
 v counts losses that are too rare to be among the data: of 120 data, none may be of the one in a
 hundred that costs a confident model most. The error leaves out that few splits were tried, and
-that networks and simple models of all data, not of a half, are used afterwards.
+that networks and simple models of all data, not of a half, are used afterwards. Where predictions
+were not kept, values of `two_fold` are compared, without an error.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +39,7 @@ from nas_evidence.maths.ranking import Floats
 from nas_evidence.record import TrialStatus
 from nas_evidence.scores.folds import SCALES
 from nas_evidence.spec import Assignment
-from nas_evidence.yardsticks import OnHalves, halves_of, predict_halves
+from nas_evidence.yardsticks import OnHalves, predict_halves
 
 #: Most seeds that count, and most values (inputs times outputs of all data) for more than one:
 #: all simple models are fitted twice for each.
@@ -51,7 +52,7 @@ class _Seed:
 
     value     its `two_fold` per datum, nats
     accuracy  of the same predictions, NaN for real targets
-    table     outputs and spread [n, C + 1], see `stored_unseen`; None if they were not kept
+    table     outputs and spread [n, C + 1], see `stored_unseen`; None if they were not kept of all
     """
 
     assignment: Assignment
@@ -80,8 +81,10 @@ def judged_on_halves(
     if not seeds:
         return None
     by_seed = [list(predict_halves(arrays, seed.assignment)) for seed in seeds]
+    own = [by_datum(seed.table, arrays) for seed in seeds if seed.table is not None]
+    kept = len(own) == len(seeds)
     metrics = {
-        "log_loss": -float(np.mean([seed.value for seed in seeds])),
+        "log_loss": -float(np.mean(own if kept else [seed.value for seed in seeds])),
         "accuracy": float(np.mean([seed.accuracy for seed in seeds])),
     }
     return Judgement(
@@ -91,7 +94,7 @@ def judged_on_halves(
         n=arrays.n_train,
         seeds=len(seeds),
         metrics=named(metrics),
-        yardsticks=tuple(_compared(seeds, own, arrays) for own in zip(*by_seed, strict=True)),
+        yardsticks=tuple(_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True)),
     )
 
 
@@ -116,77 +119,54 @@ def _seeds(
         value = values.get(one)
         if left and value is not None and not pd.isna(value) and (seed := stored(int(one))):
             left -= 1
+            table = stored_unseen(seed, arrays.n_train)
             yield _Seed(
                 assignment=seed.assignment,
                 value=float(value),
                 accuracy=float(hits.get(one, float("nan"))),
-                table=stored_unseen(seed, arrays.n_train),
+                table=table if table is not None and (table[:, -1] > 0).all() else None,
             )
 
 
 def _compared(seeds: Sequence[_Seed], found: Sequence[OnHalves], arrays: ArrayData) -> Yardstick:
     """Return a simple model beside the network, seed by seed."""
     pairs = list(zip(seeds, found, strict=True))
-    compared = [_compared_by_datum(seed, own, arrays) for seed, own in pairs]
-    known = [one for one in compared if one is not None]
-    error = None
-    if len(known) == len(seeds) and arrays.n_train > 1:
+    accuracy = float(np.mean([own.accuracy for own in found]))
+    known = [_gaps(seed.table, own.table, arrays) for seed, own in pairs if seed.table is not None]
+    if len(known) < len(seeds) or arrays.n_train < 2:
+        loss = -float(np.mean([own.log_predictive for own in found]))
+        behind = float(np.mean([seed.value - own.log_predictive for seed, own in pairs]))
+        error = None
+    else:
+        loss = -float(np.mean([by_datum(own.table, arrays) for own in found]))
+        behind = float(np.mean([gaps for gaps, _ in known]))
         seen = float(np.mean([gaps for gaps, _ in known], axis=0).var(ddof=1))
-        expected = float(np.mean([spread for _, spread in known]))
+        expected = float(np.mean([variance for _, variance in known]))
         error = float(np.sqrt(max(seen, expected) / arrays.n_train))
-    metrics = {
-        "log_loss": -float(np.mean([own.log_predictive for own in found])),
-        "accuracy": float(np.mean([own.accuracy for own in found])),
-    }
-    behind = float(np.mean([seed.value - own.log_predictive for seed, own in pairs]))
-    return Yardstick(name=found[0].name, metrics=named(metrics), behind=behind, error=error)
+    metrics = named({"log_loss": loss, "accuracy": accuracy})
+    return Yardstick(name=found[0].name, metrics=metrics, behind=behind, error=error)
 
 
-def _compared_by_datum(
-    seed: _Seed, own: OnHalves, arrays: ArrayData
-) -> tuple[Floats, Floats] | None:
-    """Return by how much the network beats a simple model on each datum, and its variance.
+def _gaps(table: Tensor, other: Tensor, arrays: ArrayData) -> tuple[Floats, Floats]:
+    """Return by how much a table is better than the other on each datum, and its variance.
 
-    The gaps in nats and the variances expected in nats^2, [n] each; None if the predictions of
-    the network were not kept, or are of one half alone.
+    The gaps in nats and the variances expected in nats^2, [n] each.
     """
-    if seed.table is None or not (seed.table[:, -1] > 0).all():
-        return None
-    halves, labels = halves_of(arrays, seed.assignment), arrays.task == "labels"
-    tables = [at_likeliest_scale(table, arrays, halves) for table in (seed.table, own.table)]
-    one, other = (by_datum(table, arrays) for table in tables)
-    outputs = [table[:, :-1].double() for table in tables]
-    spreads = [table[:, -1:].double() for table in tables]
-    if labels:
+    gaps = by_datum(table, arrays) - by_datum(other, arrays)
+    outputs = [one[:, :-1].double() for one in (table, other)]
+    spreads = [one[:, -1:].double() for one in (table, other)]
+    if arrays.task == "labels":
         logs = [(f / s).log_softmax(1).numpy() for f, s in zip(outputs, spreads, strict=True)]
-        return one - other, gap_variance_of_classes(logs[0], logs[1])
+        return gaps, gap_variance_of_classes(logs[0], logs[1])
     normals = [(f.numpy(), s.expand_as(f).numpy()) for f, s in zip(outputs, spreads, strict=True)]
-    return one - other, gap_variance_of_reals(normals[0], normals[1])
-
-
-def at_likeliest_scale(table: Tensor, arrays: ArrayData, halves: Sequence[Floats]) -> Tensor:
-    """Return a table with the spread of each half at the likeliest of `SCALES`.
-
-    Args:
-        table: outputs and spread [n, C + 1], see `stored_unseen`.
-        arrays: the data of the study.
-        halves: rows of each half.
-    """
-    densities = _densities(table, arrays)
-    found = table.double().clone()
-    for half in halves:
-        found[half, -1] *= SCALES[int(densities[:, half].sum(1).argmax())]
-    return found
+    return gaps, gap_variance_of_reals(normals[0], normals[1])
 
 
 def by_datum(table: Tensor, arrays: ArrayData) -> Floats:
     """Return the log density of each datum [n], nats, of a table of outputs and spread."""
-    densities: Floats = _densities(table, arrays)[SCALES.index(1.0)]
-    return densities
-
-
-def _densities(table: Tensor, arrays: ArrayData) -> Floats:
     labels = arrays.task == "labels"
     y = arrays.y_train if labels else (arrays.y_train - arrays.y_mean) / arrays.y_std
     likelihood = "categorical" if labels else "gaussian"
-    return log_densities(table[:, :-1], table[:, -1], torch.from_numpy(y), likelihood)
+    at_scales = log_densities(table[:, :-1], table[:, -1], torch.from_numpy(y), likelihood)
+    found: Floats = at_scales[SCALES.index(1.0)]
+    return found

@@ -8,7 +8,7 @@ import pytest
 from nas_evidence.api.judging import kept_judgement
 from nas_evidence.data import ArrayData, load
 from nas_evidence.exporting import on_halves
-from nas_evidence.exporting.on_halves import at_likeliest_scale, by_datum, judged_on_halves
+from nas_evidence.exporting.on_halves import by_datum, judged_on_halves
 from nas_evidence.exporting.winner import Winner, load_winner
 from nas_evidence.judgement import read_judgement
 from nas_evidence.maths.predictions import paired_difference
@@ -84,7 +84,7 @@ def trial_of(place: tuple[Path, ArrayData], trial_id: int) -> Winner:
 
 
 @pytest.mark.slow
-def test_the_densities_by_datum_are_those_whose_marginal_is_two_fold(
+def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_two_fold(
     without_test: tuple[Path, ArrayData],
 ) -> None:
     folder, arrays = without_test
@@ -97,7 +97,7 @@ def test_the_densities_by_datum_are_those_whose_marginal_is_two_fold(
     # Independent of `log_densities`: each half, at each scale, by hand.
     spread = one.kept[SPREAD].double().numpy()[:, None]
     outputs = one.kept[OUTPUTS].double().numpy()
-    total, at_best = 0.0, np.empty(arrays.n_train)
+    total, at_one = 0.0, np.empty(arrays.n_train)
     for half in halves:
         logs = []
         for scale in SCALES:
@@ -111,11 +111,10 @@ def test_the_densities_by_datum_are_those_whose_marginal_is_two_fold(
                 logs.append(z.sum(1))
         sums = np.array([own.sum() for own in logs])
         total += sums.max() + np.log(np.exp(sums - sums.max()).mean())
-        at_best[half] = logs[int(sums.argmax())]
+        at_one[half] = logs[SCALES.index(1.0)]
     stored = evidence.loc[(0, "two_fold"), "per_datum"]
     assert total / arrays.n_train == pytest.approx(stored, rel=1e-4)
-    scaled = at_likeliest_scale(table, arrays, halves)
-    assert by_datum(scaled, arrays) == pytest.approx(at_best, abs=1e-9)
+    assert by_datum(table, arrays) == pytest.approx(at_one, abs=1e-9)
 
 
 @pytest.mark.slow
@@ -130,16 +129,18 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
     found = judged_on_halves(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
     assert found is not None
     assert (found.on, found.seeds, found.n) == ("folds", 2, 61)
-    values = evidence[evidence["estimator"] == "two_fold"].groupby("trial_id")["per_datum"].last()
-    assert found.metrics["log_loss"] == pytest.approx(-values[ids].mean())
+    tables = {i: on_halves.stored_unseen(trial_of(without_test, i), 61) for i in ids}
+    own = {i: by_datum(table, arrays) for i, table in tables.items() if table is not None}
+    assert found.metrics["log_loss"] == pytest.approx(-np.mean(list(own.values())))
     if arrays.task == "labels":
         right = evidence[evidence["estimator"] == "two_fold_accuracy"]
         hits = right.groupby("trial_id")["value"].last()
         assert found.metrics["accuracy"] == pytest.approx(hits[ids].mean())
     rows = {i: list(predict_halves(arrays, trial_of(without_test, i).assignment)) for i in ids}
     for k, one in enumerate(found.yardsticks):
-        gaps = [values[i] - rows[i][k].log_predictive for i in ids]
+        gaps = [own[i] - by_datum(rows[i][k].table, arrays) for i in ids]
         assert one.behind == pytest.approx(np.mean(gaps))
+        assert one.behind == pytest.approx(one.metrics["log_loss"] - found.metrics["log_loss"])
         assert one.error is not None
         assert 0 < one.error < 1
     alone = judged_on_halves(
@@ -171,10 +172,18 @@ def test_the_error_is_what_the_data_show_or_what_the_models_expect_if_that_is_mo
     seed = on_halves._Seed(assignment(), boosted.log_predictive, float("nan"), boosted.table)
     monkeypatch.setattr(on_halves, "gap_variance_of_reals", lambda *_: np.full(40, expected))
     found = on_halves._compared([seed], [ridge], arrays)
-    halves = halves_of(arrays, assignment())
-    one, other = (
-        by_datum(at_likeliest_scale(own.table, arrays, halves), arrays) for own in (boosted, ridge)
-    )
+    one, other = (by_datum(own.table, arrays) for own in (boosted, ridge))
     assert found.error == pytest.approx(
         np.sqrt(expected / 40) if expected else paired_difference(one, other)[1]
     )
+
+
+def test_without_kept_predictions_values_of_two_fold_are_compared_without_an_error() -> None:
+    arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
+    from test_yardsticks import assignment
+
+    own = next(iter(predict_halves(arrays, assignment())))
+    seed = on_halves._Seed(assignment(), own.log_predictive + 0.25, float("nan"), None)
+    found = on_halves._compared([seed], [own], arrays)
+    assert (found.behind, found.error) == (pytest.approx(0.25), None)
+    assert found.metrics["log_loss"] == pytest.approx(-own.log_predictive)
