@@ -229,9 +229,6 @@ def arms_of(folder: Path, rows: Rows) -> dict[str, Any]:
             (f, f_new), (scaled(x), scaled(x_new)), torch.cat(theta), torch.from_numpy(y),
             temperature,
         )  # fmt: skip
-    if broken := [name for name, p in ways.items() if not bool(p.isfinite().all())]:
-        print(f"{folder}: not finite, left out: {', '.join(broken)}", flush=True)
-    ways = {name: p for name, p in ways.items() if name not in broken}
     found_ways = {name: measured(p.numpy(), y_new) for name, p in ways.items()}
     if "sampled" in ways:
         for name, p in ways.items():
