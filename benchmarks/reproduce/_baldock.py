@@ -152,8 +152,9 @@ def heated(
     say: Callable[[str], None],
     reflects: bool = True,
     sizes: list[Tensor] | None = None,
+    start: Tensor | None = None,
 ) -> Tempered:
-    """Return samples at all temperatures, each replica from a minimum of its own.
+    """Return samples at all temperatures.
 
     Args:
         net: the network.
@@ -163,9 +164,13 @@ def heated(
         say: told about the result.
         reflects: whether trajectories turn at the walls; else those that leave are rejected.
         sizes: receives for each sample the root mean square of weight over half width [K].
+        start: of every replica [P]; None for a minimum of its own for each.
     """
-    start, energies = minimised(net, rows, plan.n_temperatures, generator, 400)
-    say(f"minima: E from {float(energies.min()):.2g} to {float(energies.max()):.2g}")
+    if start is None:
+        first, energies = minimised(net, rows, plan.n_temperatures, generator, 400)
+        say(f"minima: E from {float(energies.min()):.2g} to {float(energies.max()):.2g}")
+    else:
+        first = start.expand(plan.n_temperatures, -1).contiguous()
 
     def flat(w: Tensor) -> tuple[Tensor, Tensor]:
         return w.new_zeros(len(w)), torch.zeros_like(w)
@@ -177,7 +182,7 @@ def heated(
 
     path = Densities(flat, net.log_likelihood(rows.x, rows.y), net.box, reflects)
     found = at_finite_temperature(
-        path, start, test_loss=test_loss, plan=plan, generator=generator,
+        path, first, test_loss=test_loss, plan=plan, generator=generator,
         scale=net.box / net.box.mean(),
     )  # fmt: skip
     best, low, high = found.best()
