@@ -30,10 +30,10 @@ max_test = 50
 [family.mlp]
 width = {low = 16, high = 64, log = true}
 [plan]
-epochs = 60
+epochs = 360
 batch_size = 16
 [plan.online]
-every = 15
+every = 90
 curvature = "diag_ef"
 [sampler]
 name = "random"
