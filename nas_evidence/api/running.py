@@ -181,6 +181,10 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
         raise KeyboardInterrupt
 
 
+#: A search shall not wait for its forecast: mostly one architecture of a family is timed.
+_FORECAST_PATIENCE = 0.5
+
+
 @contextmanager
 def _forecast_told(
     spec: StudySpec, arrays: "ArrayData", audience: Audience, *, left: int, inline: bool
@@ -197,7 +201,9 @@ def _forecast_told(
 
         try:
             workers = 1 if inline else None
-            seconds = forecast_seconds(spec, arrays, n_trials=left, workers=workers)
+            seconds = forecast_seconds(
+                spec, arrays, n_trials=left, workers=workers, patience=_FORECAST_PATIENCE
+            )
         except Exception as error:  # the trials will say what is wrong
             _LOG.warning("no_forecast error=%r", error)
             return

@@ -40,7 +40,7 @@ from nas_evidence.training.loop import Member, Training, begin, train_epochs
 from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.trial import device_for
 
-#: Architectures timed per family, and the seconds after which it is only one.
+#: Architectures timed per family, and by default the seconds after which it is only one.
 TIMED_PER_FAMILY, _PATIENCE = 3, 6.0
 #: Seconds after which what is timed has taken long enough.
 _ENOUGH = 0.03
@@ -72,7 +72,12 @@ class Pieces:
 
 
 def forecast_seconds(
-    study: StudySpec, arrays: ArrayData, *, n_trials: int | None = None, workers: int | None = None
+    study: StudySpec,
+    arrays: ArrayData,
+    *,
+    n_trials: int | None = None,
+    workers: int | None = None,
+    patience: float = _PATIENCE,
 ) -> float:
     """Return the expected wall time of a study in seconds, good to a factor of about two.
 
@@ -81,6 +86,7 @@ def forecast_seconds(
         arrays: its data.
         n_trials: still to be run; by default all of the search and of the race of the finalists.
         workers: that run them; by default those of the study.
+        patience: seconds after which one architecture of each further family is timed, not three.
     """
     torch.set_num_threads(study.resources.cpus)
     started = time.perf_counter()
@@ -93,7 +99,7 @@ def forecast_seconds(
         sample = points[:: max(1, len(points) // TIMED_PER_FAMILY)][:TIMED_PER_FAMILY]
         found: list[float] = []
         for point in sample:
-            if not found or time.perf_counter() - started < _PATIENCE:
+            if not found or time.perf_counter() - started < patience:
                 found.append(_trial_seconds(point, study, data))
         seconds += statistics.mean(found) * len(points)
         planned += len(points)
