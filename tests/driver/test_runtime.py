@@ -111,8 +111,7 @@ def test_a_slow_family_has_one_architecture_timed(monkeypatch: pytest.MonkeyPatc
     forecast_seconds(study(), arrays)
     assert timed == ["linear"] + ["mlp"] * runtime.TIMED_PER_FAMILY
     timed.clear()
-    monkeypatch.setattr(runtime, "_PATIENCE", -1.0)
-    forecast_seconds(study(), arrays)
+    forecast_seconds(study(), arrays, patience=-1.0)
     assert timed == ["linear", "mlp"]
 
 
