@@ -43,7 +43,7 @@ from ensemble_gain import MOST_TRAIN, TRIALS, rounded, studied
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tables import HERE, PAGE, commit, conditions, read, split, spread
+from tables import HERE, PAGE, commit, conditions, read, split, spread, store, table
 from torch import Tensor
 
 import nas_evidence
@@ -267,9 +267,7 @@ def measure(folder: Path, keep: Path, names: Sequence[str], n_splits: int) -> No
             run |= {"n_test": len(rows.y_new), "best": study.best.architecture, **found}
             print(json.dumps(run), flush=True)
             stored["runs"].append(rounded(run))
-            lines = ",\n  ".join(json.dumps(one) for one in stored["runs"])
-            text = json.dumps({**stored, "runs": []}, indent=1)[: -len("[]\n}")]
-            RESULTS.write_text(f"{text}[\n  {lines}\n ]\n}}\n", encoding="utf-8")
+            store(stored, RESULTS)
 
 
 def lines_of(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -292,9 +290,8 @@ def written(page: str) -> str:
     runs = json.loads(RESULTS.read_text(encoding="utf-8"))["runs"]
     header = ["data", "n", "predicted by", "log loss", "calibration error",
               "of calibrated predictions", "confidence − accuracy"]  # fmt: skip
-    lines = [header, ["---"] * len(header), *lines_of(runs)]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return _TABLE.sub(lambda found: f"{found[1]}{table}{found[2]}", page)
+    own = table(header, lines_of(runs))
+    return _TABLE.sub(lambda found: f"{found[1]}{own}{found[2]}", page)
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import tables
 import torch
-from tables import CLASSES, HERE, PAGE, commit, conditions, read, split, spread
+from tables import CLASSES, HERE, PAGE, commit, conditions, read, split, spread, store, table
 
 import nas_evidence
 from nas_evidence.exporting.predictor import Predictor
@@ -100,9 +100,7 @@ def measure(folder: Path, keep: Path, names: Sequence[str], n_seeds: int) -> Non
                    "n_test": len(test), **gain_of(study, test, name)}  # fmt: skip
             print(json.dumps(run), flush=True)
             stored["runs"].append(rounded(run))
-            lines = ",\n  ".join(json.dumps(one) for one in stored["runs"])
-            text = json.dumps({**stored, "runs": []}, indent=1)[: -len("[]\n}")]
-            RESULTS.write_text(f"{text}[\n  {lines}\n ]\n}}\n", encoding="utf-8")
+            store(stored, RESULTS)
 
 
 def rounded(value: Any) -> Any:
@@ -134,9 +132,8 @@ def written(page: str) -> str:
     runs = json.loads(RESULTS.read_text(encoding="utf-8"))["runs"]
     header = ["data", "seed", "rows trained / tested", "members", "claimed gain",
               "measured gain", "z"]  # fmt: skip
-    lines = [header, ["---"] * len(header), *rows(runs)]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return _TABLE.sub(lambda found: f"{found[1]}{table}{found[2]}", page)
+    own = table(header, rows(runs))
+    return _TABLE.sub(lambda found: f"{found[1]}{own}{found[2]}", page)
 
 
 def summary() -> str:

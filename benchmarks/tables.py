@@ -210,9 +210,19 @@ def measure(folder: Path, names: Sequence[str], n_splits: int, n_trials: int, to
                 print(json.dumps(run), flush=True)
                 stored["runs"].append(run)
                 stored["runs"].sort(key=_place)
-                lines = ",\n  ".join(json.dumps(one) for one in stored["runs"])
-                text = json.dumps({**stored, "runs": []}, indent=1)[: -len("[]\n}")]
-                to.write_text(f"{text}[\n  {lines}\n ]\n}}\n", encoding="utf-8")
+                store(stored, to)
+
+
+def store(stored: Mapping[str, Any], to: Path) -> None:
+    """Write the conditions and the runs of a measurement, a line for each run."""
+    lines = ",\n  ".join(json.dumps(one) for one in stored["runs"])
+    text = json.dumps({**stored, "runs": []}, indent=1)[: -len("[]\n}")]
+    to.write_text(f"{text}[\n  {lines}\n ]\n}}\n", encoding="utf-8")
+
+
+def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *lines))
 
 
 def _place(run: Mapping[str, Any]) -> tuple[int, int, int]:

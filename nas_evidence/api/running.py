@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.workers.protocol import Executor
 
 _LOG = logging.getLogger(__name__)
+#: A search shall not wait for its forecast: mostly one architecture of a family is timed.
+_FORECAST_PATIENCE = 0.5
 
 
 @dataclass(frozen=True)
@@ -179,10 +181,6 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
     unfinished = n_searched(done) < spec.n_trials or race_left(spec, store.folder, done)
     if driver.requests.study and unfinished:
         raise KeyboardInterrupt
-
-
-#: A search shall not wait for its forecast: mostly one architecture of a family is timed.
-_FORECAST_PATIENCE = 0.5
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def gradient_cost(training: Training, data: TensorData, plan: TrainingPlan) -> f
     float64 is two to three times slower on a CPU is not counted.
     """
     model, n_data = training.model, len(data.x_train)
-    flops = n_data * forward_pass(copy.deepcopy(model), data.input_shape).flops
+    flops = n_data * forward_pass(copy.deepcopy(model).eval(), data.input_shape).flops
     calls = _FLOPS_OF_A_CALL * sum(1 for _ in model.parameters())
     passes = -(-n_data // rows_at_once(model, data.x_train))
     return (flops + calls * passes) / (flops + calls * -(-n_data // plan.batch_size))
