@@ -18,8 +18,8 @@ import gzip
 import io
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
@@ -46,6 +46,7 @@ SCORES = {
     "tangents": ("tangent", "ntk_init"),
     "plain": (),  # the network alone, for the noise ceiling
     "race": ("two_fold",),  # for benchmarks/race_regret.py
+    "search": ("two_fold", "heldout_10", "last_layer_conditional"),  # for search_replay.py
 }
 _ALL = tuple(dict.fromkeys(name for names in SCORES.values() for name in names))
 #: Taken once, from the network at the end; full_ggn where rows or parameters are few enough.
@@ -68,6 +69,7 @@ class Pool:
     batch_size: int = 32
     small: bool = False
     depths: tuple[int, ...] = (1, 2, 4)  # of tables
+    grids: Mapping[str, Grid] = field(default_factory=dict)  # instead, depths and widths by family
 
     def architectures(self) -> Iterator[tuple[ArchitectureSpec, bool]]:
         """Yield the networks of the pool, and whether they are among the first two thirds."""
@@ -76,17 +78,19 @@ class Pool:
             "mlp": (self.depths, (4, 8, 16, 32, 64, 128)) if tables else ((1, 2, 3), (8, 32, 128)),
             "cnn": ((1, 2, 3), (2, 4, 8)),
         }
-        if self.small:
-            grids = {"mlp": ((1, 2), (16, 64)), "cnn": ((1, 2), (2, 4))}
         later: dict[str, Grid] = {
             "mlp": ((), (8, 32)) if tables else ((2,), ()),
             "cnn": ((), (4,)),
         }
+        if self.small:
+            grids = {"mlp": ((1, 2), (16, 64)), "cnn": ((1, 2), (2, 4, 8))}
+            later = {"mlp": ((), ()), "cnn": ((), (8,))}
+        grids |= self.grids
         for family in self.families:
             for depth, width in product(*grids[family]):
                 first = depth not in later[family][0] and width not in later[family][1]
                 values = {"depth": depth, "width": width}
-                yield ArchitectureSpec(family=family, values=values), first or self.small
+                yield ArchitectureSpec(family=family, values=values), first
 
 
 def _split(x: np.ndarray, y: np.ndarray, n_train: int, n_test: int) -> Arrays:
@@ -171,6 +175,7 @@ POOLS = {
     "australian": Pool(_table("australian"), 300, 390),
     "cifar": Pool(_cifar, 200, 3000, _IMAGES),
 }
+_MANY = ((1, 2, 3, 4, 5, 6), (4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181))
 #: Too long for the default run, or for benchmarks/race_regret.py; by name only.
 LONG = {
     "cifar5000": Pool(_cifar, 5000, 10000, _IMAGES, _LARGE, 20, 64, small=True),
@@ -180,7 +185,16 @@ LONG = {
     ),
     "power24": Pool(_regression("power-plant"), 300, 3000, depths=(1, 2, 3, 4)),
     "australian24": Pool(_table("australian"), 300, 390, depths=(1, 2, 3, 4)),
-}
+    "waveform72": Pool(_table("waveform"), 300, 700, grids={"mlp": _MANY}),
+    "kin8nm72": Pool(_regression("kin8nm"), 300, 3000, grids={"mlp": _MANY}),
+    "mnist72": Pool(
+        _idx("MNIST"), 200, 3000, _IMAGES,
+        grids={
+            "mlp": ((1, 2, 3, 4, 5), (8, 12, 16, 24, 32, 64, 96, 128)),
+            "cnn": ((1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 8, 11)),
+        },
+    ),
+}  # fmt: skip
 
 
 def tensors_of(name: str, pool: Pool, data: Path, cache: Path) -> tuple[TensorData, DatasetSpec]:

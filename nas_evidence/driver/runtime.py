@@ -171,19 +171,17 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
         for network in networks:
             network.epoch = 0  # the plan may have a single one
         rows = _first(data, n_rows)
-        started = time.perf_counter()
+        started = _now(data)
         train_epochs([Member(network, rows, given) for network in networks])
-        _wait_for(data)
-        return time.perf_counter() - started
+        return _now(data) - started
 
     state, online = new(), plan.online.curvature
 
     def passed(kind: str, n_rows: int) -> float:
         passes = passes_of(state, _first(data, n_rows), given)
-        started = time.perf_counter()
+        started = _now(data)
         passes.estimate(kind, passes.of(kind)[0])
-        _wait_for(data)
-        return time.perf_counter() - started
+        return _now(data) - started
 
     def on_all(seconds: Callable[[int], float], per_network: int = 1) -> float:
         return grown(seconds, first=min(plan.batch_size, n), n=n // per_network)
@@ -203,9 +201,9 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
     )
     updated = passes_of(state, _first(data, min(2 * plan.batch_size, n)), given)
     updated.of(online)  # timed above
-    started = time.perf_counter()
+    started = _now(data)
     update_hyperparameters(state, updated)
-    return replace(pieces, search=time.perf_counter() - started)
+    return replace(pieces, search=_now(data) - started)
 
 
 def _first(data: TensorData, n_rows: int) -> TensorData:
@@ -214,18 +212,21 @@ def _first(data: TensorData, n_rows: int) -> TensorData:
     return replace(data, x_train=select(data.x_train, torch.arange(n_rows)), y_train=y)
 
 
-def _wait_for(data: TensorData) -> None:
-    """Wait until the device of the data has done its work."""
+def _now(data: TensorData) -> float:
+    """Return seconds: of work where one thread does it all, since Ray starts beside it."""
     if data.x_train.is_cuda:
-        torch.cuda.synchronize()
+        torch.cuda.synchronize()  # the work given to it so far is done
+    elif torch.get_num_threads() == 1:
+        return time.thread_time()
+    return time.perf_counter()
 
 
 def grown(seconds: Callable[[int], float], *, first: int, n: int) -> float:
     """Return the seconds for `n` rows of what costs so much per row, and so much besides.
 
     The rows are doubled until they take `_ENOUGH` seconds, and the last two times are continued in
-    a straight line. Each is the faster of two; a first one, which may load code, is not counted
-    unless it is slow.
+    a straight line; if the first rows take as long, half of them are the other point. Each is the
+    faster of two; a first one, which may load code, is not counted unless it is slow.
 
     Args:
         seconds: of a number of rows.
@@ -239,4 +240,7 @@ def grown(seconds: Callable[[int], float], *, first: int, n: int) -> float:
     while most < _ENOUGH and many < n:
         few, least, many = many, most, min(2 * many, n)
         most = max(least, min(seconds(many), seconds(many)))
+    if not few and 1 < many < n:
+        few = many // 2
+        least = min(most, seconds(few))
     return most + (most - least) / (many - few) * (n - many)
