@@ -46,7 +46,8 @@ class Predicted:
     """Predictions of unseen data.
 
     outputs  class probabilities [n, C], or means of real targets [n, D]
-    noise    standard deviation of the error of real targets [D]; None for labels
+    noise    standard deviation of the error of real targets [D], or of each datum [n, D]; None
+             for labels
     """
 
     outputs: Floats

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.data import ArrayData
+from nas_evidence.exporting.measuring import drawn, measured
 from nas_evidence.exporting.unseen import log_densities, stored_unseen
 from nas_evidence.exporting.winner import Winner
 from nas_evidence.judgement import Judgement, Yardstick
@@ -39,7 +40,7 @@ from nas_evidence.maths.ranking import Floats
 from nas_evidence.record import TrialStatus
 from nas_evidence.scores.folds import SCALES
 from nas_evidence.spec import Assignment
-from nas_evidence.yardsticks import OnHalves, predict_halves
+from nas_evidence.yardsticks import OnHalves, Predicted, predict_halves
 
 #: Most seeds that count, and most values (inputs times outputs of all data) for more than one:
 #: all simple models are fitted twice for each.
@@ -83,6 +84,7 @@ def judged_on_halves(
     by_seed = [list(predict_halves(arrays, seed.assignment)) for seed in seeds]
     own = [by_datum(seed.table, arrays) for seed in seeds if seed.table is not None]
     kept = len(own) == len(seeds)
+    found = [predicted_of(seed.table, arrays) for seed in seeds if seed.table is not None]
     metrics = {
         "log_loss": -float(np.mean(own if kept else [seed.value for seed in seeds])),
         "accuracy": float(np.mean([seed.accuracy for seed in seeds])),
@@ -93,8 +95,9 @@ def judged_on_halves(
         on="folds",
         n=arrays.n_train,
         seeds=len(seeds),
-        metrics=named(metrics),
+        metrics=_mean_metrics(found, arrays) | named(metrics) if kept else named(metrics),
         yardsticks=tuple(_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True)),
+        **drawn(found[0], arrays.y_train) if kept else {},
     )
 
 
@@ -143,8 +146,25 @@ def _compared(seeds: Sequence[_Seed], found: Sequence[OnHalves], arrays: ArrayDa
         seen = float(np.mean([gaps for gaps, _ in known], axis=0).var(ddof=1))
         expected = float(np.mean([variance for _, variance in known]))
         error = float(np.sqrt(max(seen, expected) / arrays.n_train))
-    metrics = named({"log_loss": loss, "accuracy": accuracy})
+    predicted = [predicted_of(own.table, arrays) for own in found]
+    metrics = _mean_metrics(predicted, arrays) | named({"log_loss": loss, "accuracy": accuracy})
     return Yardstick(name=found[0].name, metrics=metrics, behind=behind, error=error)
+
+
+def predicted_of(table: Tensor, arrays: ArrayData) -> Predicted:
+    """Return a table of outputs and spread [n, C + 1] in the unit of the targets."""
+    outputs, spread = table[:, :-1].double(), table[:, -1:].double()
+    if arrays.task == "labels":
+        return Predicted((outputs / spread).softmax(1).numpy())
+    means = outputs.numpy() * arrays.y_std + arrays.y_mean
+    return Predicted(means, spread.numpy() * arrays.y_std)
+
+
+def _mean_metrics(found: Sequence[Predicted], arrays: ArrayData) -> dict[str, float]:
+    """Return the metrics that are defined for all of some predictions of the data, averaged."""
+    each = [measured(one, arrays.y_train, arrays.y_std)[1] for one in found]
+    known = set.intersection(*(set(one) for one in each))
+    return {name: float(np.mean([one[name] for one in each])) for name in known}
 
 
 def _gaps(table: Tensor, other: Tensor, arrays: ArrayData) -> tuple[Floats, Floats]:

@@ -99,7 +99,7 @@ def real_metrics(predictions: Floats, noise: Floats, targets: Floats) -> dict[st
 
     Args:
         predictions: means [n, D].
-        noise: standard deviations [D].
+        noise: standard deviations [D], or [n, D].
         targets: [n, D]; rmse and mae are in their unit, log_loss in nats per datum.
     """
     error = targets - predictions

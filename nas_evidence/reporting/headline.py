@@ -198,7 +198,7 @@ def metric_sentence(judgement: Judgement | None, metric: str, study: Study) -> s
         return f"The {words} is unknown: the predictions of the winner have not been computed."
     if metric not in judgement.metrics:
         why = (
-            "without a test split only log loss and accuracy are computed"
+            "without a test split it takes the predictions of `two_fold`, which were not kept"
             if judgement.on == "folds"
             else "it is not defined for these data"
         )

@@ -288,7 +288,7 @@ def importance_figure(bars: Sequence[Bar]) -> Figure:
     layout = {
         "height": HEIGHT,
         "showlegend": False,
-        "xaxis": {"title": {"text": "difference of the best from all (divergence)"}},
+        "xaxis": {"title": {"text": "divergence of the best from all"}},
         "yaxis": {"automargin": True, "categoryorder": "array",
                   "categoryarray": [escape(bar.label) for bar in reversed(bars)]},
         "margin": {"t": 20, "r": 15, "l": 10, "b": 50},

@@ -149,7 +149,7 @@ def save_importance(path: Path, bars: Sequence[Bar]) -> None:
 def importance_figure(bars: Sequence[Bar]) -> Figure:
     """Return that figure."""
     figure = Figure(figsize=(6, 1.2 + 0.35 * len(bars)), layout="constrained")
-    axes = figure.add_subplot(xlabel="difference of the best from all (divergence)")
+    axes = figure.add_subplot(xlabel="divergence of the best from all")
     shades = [colour(0) if bar.sure else "#b5bcc8" for bar in bars]
     axes.barh(range(len(bars)), [bar.length for bar in bars], color=shades)
     axes.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars])

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import balanced_accuracy_score, r2_score, roc_auc_score
 
 from nas_evidence.api.judging import kept_judgement
 from nas_evidence.data import ArrayData, load
 from nas_evidence.exporting import on_halves
 from nas_evidence.exporting.on_halves import by_datum, judged_on_halves
 from nas_evidence.exporting.winner import Winner, load_winner
-from nas_evidence.judgement import read_judgement
+from nas_evidence.judgement import METRICS, read_judgement
 from nas_evidence.maths.predictions import paired_difference
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD
 from nas_evidence.spec import DatasetSpec
@@ -115,6 +116,41 @@ def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_two_fo
     stored = evidence.loc[(0, "two_fold"), "per_datum"]
     assert total / arrays.n_train == pytest.approx(stored, rel=1e-4)
     assert by_datum(table, arrays) == pytest.approx(at_one, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_halves(
+    without_test: tuple[Path, ArrayData],
+) -> None:
+    folder, arrays = without_test
+    trials, evidence = read_table(folder, "trials"), read_table(folder, "evidence")
+    found = judged_on_halves(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
+    assert found is not None
+    by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
+    tables = [
+        on_halves.stored_unseen(trial_of(without_test, i), 61)
+        for i in next(own for own in by_key if 0 in own)
+    ]
+    outputs = [one[:, :-1].double().numpy() for one in tables if one is not None]
+    y, more = arrays.y_train, {"recall", "confusion"}
+    if arrays.task == "labels":
+        areas = [roc_auc_score(y, one[:, 1] - one[:, 0]) for one in outputs]
+        assert found.metrics["roc_auc"] == pytest.approx(np.mean(areas))
+        balanced = [balanced_accuracy_score(y, one.argmax(1)) for one in outputs]
+        assert found.metrics["balanced_accuracy"] == pytest.approx(np.mean(balanced))
+        assert sum(map(sum, found.confusion)) == 61
+        assert sum(one.n for one in found.calibration) == 61
+    else:
+        means = [one * arrays.y_std + arrays.y_mean for one in outputs]
+        errors = [np.sqrt(np.mean((y - one) ** 2)) for one in means]
+        assert found.metrics["rmse"] == pytest.approx(np.mean(errors))
+        assert found.metrics["r2"] == pytest.approx(np.mean([r2_score(y, one) for one in means]))
+        assert np.array(found.pairs)[:, 0] == pytest.approx(y.ravel())
+        assert len(found.calibration) == 9
+        more = {"pairs"}
+    assert all(getattr(found, name) for name in more)
+    known = METRICS[{"labels": "categorical", "real": "gaussian"}[arrays.task]]
+    assert all({*known} <= {*one.metrics} for one in (found, *found.yardsticks))
 
 
 @pytest.mark.slow
