@@ -1,27 +1,30 @@
 """How well each score ranks the pools of wide.py: the tables of docs/explanation/ranking.md.
 
-    python benchmarks/ranking/compare_wide.py [--aside | --all] [--out FILE.json]
+    python benchmarks/ranking/compare_wide.py [--aside | --all | --large] [--out FILE.json]
 
     target    minus the test log loss of the same network; accuracy or minus RMSE second
-    rho       Spearman's, of one seed, mean over seeds
+    rho       Spearman's, of one seed, mean over seeds, with the interval of 95 % of a bootstrap
+              that draws architectures; rho of the mean of the seeds likewise
     regret    test log loss of the first choice minus that of the best, nats per datum; the same in
               points of accuracy, or per cent of the best RMSE
     ceiling   rho of one seed's test log loss with the mean of the other seeds'
     ahead     rho of a score minus that of another, mean over pools, with the interval of 90 % of a
               bootstrap that draws architectures within each pool, the same ones for both scores
 
-The pools kept aside are read with `--aside` or `--all` only.
+The pools kept aside are read with `--aside` or `--all` only, those of 1,000 data or more with
+`--large` only.
 """
 
 import argparse
 import json
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
-from wide import ASIDE, POOLS, RESULTS
+from wide import ASIDE, LONG, POOLS, RESULTS
 
 KEY = ["seed", "family", "depth", "width"]
 #: Trainings beside the main one.
@@ -35,6 +38,8 @@ ORDER = (
     "train_nll_per_datum", "n_parameters",
 )  # fmt: skip
 _RESAMPLES = 500
+#: Pools for other questions, without all scores.
+_OTHER = ("power24", "australian24", "waveform72", "kin8nm72", "mnist72")
 
 
 def table_of(pool: str, folder: Path) -> pd.DataFrame:
@@ -92,17 +97,27 @@ def ceiling(table: pd.DataFrame) -> float:
     return float(np.mean(each))
 
 
-def of_mean(table: pd.DataFrame, score: str) -> float:
-    """Return rho of the mean score over seeds with the mean test log loss."""
+def means_of(table: pd.DataFrame, score: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean score over seeds and minus the mean test log loss."""
     means = table.groupby(KEY[1:])[[score, "loss"]].mean().dropna()
-    return spearman(means[score].to_numpy(), -means["loss"].to_numpy())
+    return means[score].to_numpy(), -means["loss"].to_numpy()
+
+
+def interval(pairs: list[tuple[np.ndarray, np.ndarray]]) -> list[float]:
+    """Return the interval of 95 % of the mean rho of some pairs, over draws of architectures."""
+    random, drawn = np.random.default_rng(0), []
+    for _ in range(_RESAMPLES):
+        picks = [random.integers(0, len(x), len(x)) for x, _ in pairs]
+        each = [spearman(x[at], y[at]) for (x, y), at in zip(pairs, picks, strict=True)]
+        drawn.append(np.nanmean(each))
+    return [float(v) for v in np.nanquantile(drawn, [0.025, 0.975])]
 
 
 def compare(pool: str, folder: Path) -> dict[str, object]:
     """Return all numbers of one pool."""
     table = table_of(pool, folder)
     seeds = [rows.assign() for _, rows in table.groupby("seed")]
-    scores: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, Any]] = {}
     for score in ORDER:
         known = [rows for rows in seeds if score in rows and rows[score].notna().sum() >= 6]
         if not known:
@@ -113,8 +128,16 @@ def compare(pool: str, folder: Path) -> dict[str, object]:
         scores[score] = {k: float(np.mean([e[k] for e in each])) for k in each[0]}
         scores[score]["n_seeds"] = len(known)
         scores[score]["networks"] = float(np.mean([rows[score].notna().sum() for rows in known]))
+        pairs = [
+            (some[score].to_numpy(), -some["loss"].to_numpy())
+            for rows in known
+            if len(some := rows.dropna(subset=[score]))
+        ]
+        scores[score]["rho_95"] = interval(pairs)
         if len(known) > 1:
-            scores[score]["rho_of_mean"] = of_mean(pd.concat(known), score)
+            mean = means_of(pd.concat(known), score)
+            scores[score]["rho_of_mean"] = spearman(*mean)
+            scores[score]["rho_of_mean_95"] = interval([mean])
     return {
         "pool": pool,
         "task": "real" if table.attrs["real"] else "labels",
@@ -177,12 +200,33 @@ def _print(found: list[dict[str, object]], gaps: list[dict[str, object]]) -> Non
             np.nanmean([p["scores"].get(s, {}).get(what, np.nan) for p in found]) for s in ORDER
         ]
         print("| mean | | " + " | ".join(_n(m) for m in means) + " |")
+    print("\nrho over the ceiling: ratio of the means, pools below 0.75")
+    known = [pool for pool in found if np.isfinite(pool["ceiling"])]
+    for score in ORDER:
+        own = [(p["scores"][score]["rho"], p["ceiling"]) for p in known if score in p["scores"]]
+        if own:
+            below = sum(rho < 0.75 * ceiling for rho, ceiling in own)
+            ratio = np.mean([rho for rho, _ in own]) / np.mean([ceiling for _, ceiling in own])
+            print(f"| {score} | {ratio:.2f} | {below} of {len(own)} |")
+    print(
+        "\nrho with test log loss of one seed, mean; of the mean of the seeds; intervals of 95 %"
+    )
+    for pool in found:
+        for score in ORDER[:6]:
+            if one := pool["scores"].get(score):
+                mean = f"{_n(one.get('rho_of_mean'))} {_interval(one.get('rho_of_mean_95'))}"
+                print(f"| {pool['pool']} | {score} | {_n(one['rho'])} "
+                      f"{_interval(one['rho_95'])} | {mean} |")  # fmt: skip
     print("\n| score | minus | rho | 90 % | ahead on |\n|---|---|---|---|---|")
     for gap in gaps:
         print(
             f"| {gap['one']} | {gap['other']} | {gap['difference']:+.2f} | "
             f"{gap['low']:+.2f} to {gap['high']:+.2f} | {gap['ahead_on']} of {gap['n']} |"
         )
+
+
+def _interval(ends: list[float] | None) -> str:
+    return "" if ends is None else f"[{ends[0]:.2f}, {ends[1]:.2f}]"
 
 
 def _n(value: float | None) -> str:
@@ -195,10 +239,13 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--aside", action="store_true", help="only the pools kept aside")
     which.add_argument("--all", action="store_true", help="these and the open ones")
+    which.add_argument("--large", action="store_true", help="pools of 1,000 data or more")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     names = [n for n in POOLS if options.all or (n in ASIDE) == options.aside]
+    if options.large:
+        names = [n for n in LONG if n not in _OTHER]
     names = [n for n in names if (options.results / f"{n}.csv").exists()]
     found = [compare(name, options.results) for name in names]
     gaps = differences(names, options.results)

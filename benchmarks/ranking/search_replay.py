@@ -28,13 +28,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import optuna
 import pandas as pd
-from compare_wide import KEY
 from wide import LONG, RESULTS
 
 from nas_evidence.files import write_whole
 from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.proposer import Learner, Told
-from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.spec import StudySpec
 
 POOLS = ("waveform72", "kin8nm72", "mnist72")
 SCORES = ("two_fold", "last_layer_conditional", "heldout_10", "kfac_ggn", "sotl", "n_parameters")
@@ -45,10 +44,11 @@ _RESAMPLES = 2000
 
 def study_of(pool: str, sampler: str, seed: int) -> StudySpec:
     """Return the study that searches the architectures of a pool."""
-    space = {
+    space: dict[str, dict[str, Any]] = {
         family: {"depth": {"options": list(depths)}, "width": {"options": list(widths)}}
         for family, (depths, widths) in LONG[pool].grids.items()
     }
+    space["mlp"]["shape"] = {"options": ["constant"]}
     return StudySpec.model_validate(
         {"name": pool, "seed": seed, "dataset": {"name": "digits"}, "family": space,
          "sampler": {"name": sampler}}
@@ -56,7 +56,7 @@ def study_of(pool: str, sampler: str, seed: int) -> StudySpec:
 
 
 def met(study: StudySpec, value: Mapping[str, float], n_trials: int) -> list[str]:
-    """Return the keys of the architectures that a search meets, in their order.
+    """Return the names of the architectures that a search meets, in their order.
 
     Args:
         study: its space, sampler and seed.
@@ -67,28 +67,30 @@ def met(study: StudySpec, value: Mapping[str, float], n_trials: int) -> list[str
     for number in range(n_trials):
         architecture = search.next(number, learner.draw)
         search.add(architecture)
-        own = value.get(architecture.key)
+        own = value.get(name := _name(architecture.family, architecture.values))
         learner.show(number, architecture, Told(None if own is None else (own,)))
-        found.append(architecture.key)
+        found.append(name)
     return found
 
 
+def _name(family: str, values: Mapping[str, object]) -> str:
+    """Return what a pool calls an architecture; all MLPs have the same shape."""
+    return f"{family} {values['depth']}x{values['width']}"
+
+
 def table_of(pool: str, folder: Path) -> pd.DataFrame:
-    """Return a row per architecture, by its key: `loss` and the scores."""
+    """Return a row per architecture, by its name: `loss` and the scores."""
     table = pd.read_csv(folder / f"{pool}-search.csv")
     table = table[table["status"] == "complete"]
-    table.index = pd.Index([
-        ArchitectureSpec(family=row.family, values={"depth": row.depth, "width": row.width}).key
-        for row in table[KEY].itertuples()
-    ])  # fmt: skip
+    table.index = pd.Index([_name(row["family"], row) for row in table.to_dict("records")])
     return table.rename(columns={"test_nll": "loss"})
 
 
-def regrets(table: pd.DataFrame, keys: Sequence[str], score: str) -> list[tuple[float, float]]:
+def regrets(table: pd.DataFrame, names: Sequence[str], score: str) -> list[tuple[float, float]]:
     """Return regret in nats per datum and in the score after each length in `TRIALS`."""
     found = []
     for n in TRIALS:
-        own = table.loc[[key for key in keys[:n] if key in table.index]]
+        own = table.loc[[name for name in names[:n] if name in table.index]]
         first = own[score].idxmax()
         found.append((
             float(table["loss"][first] - table["loss"].min()),

@@ -145,6 +145,13 @@ def _idx(name: str) -> Callable[[Path, int, int], Arrays]:
     return read
 
 
+def _digits(data: Path, n_train: int, n_test: int) -> Arrays:
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    return _split(x.reshape(-1, 1, 8, 8).astype(np.float32), y, n_train, n_test)
+
+
 def _cifar(data: Path, n_train: int, n_test: int) -> Arrays:
     from PIL import Image
 
@@ -183,6 +190,10 @@ LONG = {
     "fmnist60000": Pool(
         _idx("FashionMNIST"), 60000, 10000, _IMAGES, (*_LARGE, "five_fold"), 10, 128, small=True
     ),
+    "satellite1000": Pool(_table("satellite"), 1000, 3000, ("mlp",), _LARGE),
+    "digits1297": Pool(_digits, 1297, 500, _IMAGES, _LARGE),
+    "mnist1000": Pool(_idx("MNIST"), 1000, 3000, _IMAGES, _LARGE),
+    "fmnist1000": Pool(_idx("FashionMNIST"), 1000, 3000, _IMAGES, _LARGE),
     "power24": Pool(_regression("power-plant"), 300, 3000, depths=(1, 2, 3, 4)),
     "australian24": Pool(_table("australian"), 300, 390, depths=(1, 2, 3, 4)),
     "waveform72": Pool(_table("waveform"), 300, 700, grids={"mlp": _MANY}),
@@ -203,7 +214,8 @@ def tensors_of(name: str, pool: Pool, data: Path, cache: Path) -> tuple[TensorDa
     if not file.exists():
         cache.mkdir(parents=True, exist_ok=True)
         np.savez(file, **pool.read(data, pool.n_train, pool.n_test))
-    spec = DatasetSpec(name="npz", path=str(file))
+    real = np.load(file)["y_train"].dtype.kind == "f"  # whole numbers, as of wine, may be real too
+    spec = DatasetSpec(name="npz", path=str(file), task="regression" if real else "classification")
     return to_tensors(load(spec, seed=0), "cpu"), spec
 
 
