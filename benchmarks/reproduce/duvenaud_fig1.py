@@ -43,7 +43,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
     generator = torch.Generator().manual_seed(0)
     x = SPREAD * torch.randn(n, dtype=torch.float64, generator=generator)
     tracked = 0.5 * math.log(2 * math.pi * math.e * SPREAD**2) + torch.zeros_like(x)
-    slope, bend = vmap(grad(energy)), vmap(grad(grad(energy)))
+    slope, curvature = vmap(grad(energy)), vmap(grad(grad(energy)))
     found: dict[int, tuple[Tensor, float, float, float]] = {}
     best, at = -math.inf, 0
     for t in range(max(STEPS) + 1):
@@ -53,7 +53,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         if t in STEPS:
             found[t] = x, float(tracked.mean()), _entropy(x), bound
             say(f"step {t}: entropy {found[t][1]:.4f}, by spacings {found[t][2]:.4f}")
-        tracked = tracked + (1 - RATE * bend(x)).log()
+        tracked = tracked + (1 - RATE * curvature(x)).log()
         x = x - RATE * slope(x)
     rows = [
         Row(
