@@ -13,7 +13,7 @@ The optimum f* of a model that is linear in its weights is unique: no distance f
 unlike in the Laplace evidence of the network itself. With Gaussian noise log q is exactly
 log N(y; m_0, K + s² I / κ); with classes it is Laplace's approximation of a log-concave posterior
 (Rasmussen & Williams 2006, section 3.4). Both forms are the same number: function space costs
-(N C)³, weight space N C P² + P³.
+(N C)³, weight space N C P² + P³, and less for a last layer (design.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature.memory import require_memory
+from nas_evidence.evidence.design import Design, design_of
 from nas_evidence.evidence.jacobian import Jacobian
 from nas_evidence.likelihood import Gaussian, Likelihood
 from nas_evidence.maths.precisions import Precisions
@@ -130,7 +131,7 @@ def log_evidence(
     if tangent.is_dual if dual is None else dual:
         grams = Grams.of(tangent.jacobian, precision, separate=details)
         return in_function_space(tangent, likelihood, grams, precision, power)
-    weights = Weights(tangent.jacobian.rows(), tangent.jacobian.sizes)
+    weights = Weights(design_of(tangent.jacobian), tangent.jacobian.sizes)
     return in_weight_space(tangent, likelihood, weights, precision, power, details=details)
 
 
@@ -162,12 +163,12 @@ def conditional_log_evidence(
             for one, gram in ((tangent, grams), (early, first))
         ]
     else:
-        rows = whole.rows()
+        design = design_of(whole)
         values = [
             in_weight_space(
                 one, likelihood, Weights(part, whole.sizes), precision, power, details=False
             ).value
-            for one, part in ((tangent, rows), (early, rows[:n_rows]))
+            for one, part in ((tangent, design), (early, design.first(n_early)))
         ]
     return values[0] - values[1]
 
@@ -348,7 +349,7 @@ def _blockwise(matrix: Tensor, blocks: Tensor) -> Tensor:
 class Weights:
     """The rows of J [N C, P], and the sizes of the tensors."""
 
-    rows: Tensor
+    design: Design
     sizes: tuple[int, ...]
 
 
@@ -363,22 +364,22 @@ def in_weight_space(
     start: Tensor | None = None,
 ) -> Fit:
     """Return the evidence, from the rows of J; with `details` also MacKay's terms."""
-    rows, mean, y = weights.rows, tangent.mean, tangent.targets
-    delta = Precisions(precision.to(rows), weights.sizes).of_each_parameter()
+    design, mean, y = weights.design, tangent.mean, tangent.targets
+    delta = Precisions(precision.to(mean), weights.sizes).of_each_parameter()
 
     def at(theta: Tensor) -> tuple[Tensor, float]:
-        outputs = mean + (rows @ theta).view_as(mean)
+        outputs = mean + design.times(theta)
         value = power * float(likelihood.log_likelihood(outputs, y))
         return outputs, value - 0.5 * float((delta * theta.square()).sum())
 
     def step_from(theta: Tensor, outputs: Tensor) -> Tensor:
-        factor = _precision_factor(rows, power**0.5 * likelihood.hessian_roots(outputs), delta)
-        slope = rows.mT @ (power * likelihood.residual(outputs, y)).flatten() - delta * theta
+        factor = _precision_factor(design, power**0.5 * likelihood.hessian_roots(outputs), delta)
+        slope = design.transposed(power * likelihood.residual(outputs, y)) - delta * theta
         return torch.cholesky_solve(slope[:, None], factor)[:, 0]
 
     first = torch.zeros_like(delta) if start is None else start
     theta, outputs, value = _ascended(first, at, step_from)
-    factor = _precision_factor(rows, power**0.5 * likelihood.hessian_roots(outputs), delta)
+    factor = _precision_factor(design, power**0.5 * likelihood.hessian_roots(outputs), delta)
     log_det_ratio = 2 * float(factor.diagonal().log().sum()) - float(delta.log().sum())
     found = Fit(value - 0.5 * log_det_ratio, outputs, theta)
     if not details:
@@ -386,21 +387,16 @@ def in_weight_space(
     inverse = torch.cholesky_inverse(factor)
     shift = torch.zeros_like(theta)
     if not isinstance(likelihood, Gaussian):
-        by_datum = rows.view(*mean.shape, -1)
-        spread = torch.bmm((rows @ inverse).view_as(by_datum), by_datum.mT)
-        turn = _hessian_slope(likelihood, outputs, spread, power)
-        shift = inverse @ (rows.mT @ turn.flatten())
+        turn = _hessian_slope(likelihood, outputs, design.spread(inverse), power)
+        shift = inverse @ design.transposed(turn)
     each = (1 - delta * inverse.diagonal(), shift * delta * theta, theta.square())
     pieces = [[float(p.sum()) for p in torch.split(one, list(weights.sizes))] for one in each]
     return _with_sums(found, list(zip(*pieces, strict=True)))
 
 
-def _precision_factor(rows: Tensor, root: Tensor, delta: Tensor) -> Tensor:
+def _precision_factor(design: Design, root: Tensor, delta: Tensor) -> Tensor:
     """Return the Cholesky factor of Jᵀ W J + D [P, P]."""
-    n_columns, n_data, n_outputs = root.shape
-    by_datum = rows.view(n_data, n_outputs, -1)
-    whitened = torch.bmm(root.permute(1, 0, 2), by_datum).reshape(n_data * n_columns, -1)
-    matrix = whitened.mT @ whitened
+    matrix = design.hessian(root)
     matrix.diagonal().add_(delta)
     factor: Tensor = torch.linalg.cholesky(matrix)
     return factor

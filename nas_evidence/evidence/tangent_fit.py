@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nas_evidence.evidence.design import design_of
 from nas_evidence.evidence.tangent import (
     Fit,
     Grams,
@@ -74,7 +75,7 @@ def fit_by_mackay(
     if dual:
         grams = Grams.of(tangent.jacobian, precision, separate=True)
     else:
-        weights = Weights(tangent.jacobian.rows(), tangent.jacobian.sizes)
+        weights = Weights(design_of(tangent.jacobian), tangent.jacobian.sizes)
     best: Fitted | None = None
     start: Tensor | None = None
     for step in range(n_steps + 1):

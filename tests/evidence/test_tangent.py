@@ -9,6 +9,7 @@ from torch.distributions import MultivariateNormal
 from torch.func import functional_call, jacrev
 
 from nas_evidence.auditing_problems import definition, linear_problem, logistic_problem
+from nas_evidence.evidence.design import Head, Rows, design_of
 from nas_evidence.evidence.jacobian import head_of, jacobian
 from nas_evidence.evidence.tangent import (
     Fit,
@@ -161,6 +162,72 @@ def test_with_classes_the_conditional_is_near_importance_sampling() -> None:
     terms = log_p.gather(2, y.expand(len(samples), 12)[:, :, None])[:, :, 0]
     truth = terms.sum(1).logsumexp(0) - terms[:, :6].sum(1).logsumexp(0)
     assert found == pytest.approx(float(truth), abs=0.1)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_products_of_a_last_layer_are_those_of_its_rows(bias: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3, bias=bias))
+    linear = jacobian(model, torch.randn(7, 4), only=head_of(model))
+    head, rows = design_of(linear), Rows(linear.rows().view(7, 3, -1))
+    assert isinstance(head, Head)
+    n = linear.n_parameters
+    theta, v, root = torch.randn(n), torch.randn(7, 3), torch.randn(4, 7, 3)
+    matrix = torch.randn(n, n).double()
+    for one, other in ((head, rows), (head.first(2), rows.first(2))):
+        m = len(one.inputs)
+        pairs = [
+            (one.times(theta.double()), other.times(theta.double())),
+            (one.transposed(v[:m].double()), other.transposed(v[:m].double())),
+            (one.hessian(root[:, :m].double()), other.hessian(root[:, :m].double())),
+            (one.spread(matrix + matrix.mT), other.spread(matrix + matrix.mT)),
+        ]
+        for found, expected in pairs:
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+class Scaled(nn.Module):
+    """A last layer with something after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.last = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * self.last(torch.tanh(self.inside(x)))
+
+
+def test_a_last_layer_that_does_not_end_the_network_keeps_its_rows() -> None:
+    torch.manual_seed(0)
+    model = Scaled()
+    linear = jacobian(model, torch.randn(7, 4), only=head_of(model))
+    assert isinstance(design_of(linear), Rows)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_both_forms_give_the_same_evidence_and_slopes_of_a_last_layer(
+    likelihood: Likelihood,
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    x, real = torch.randn(20, 4), torch.randn(20, 3)
+    y = real if isinstance(likelihood, Gaussian) else real.argmax(1)
+    linear = jacobian(model, x, only=head_of(model))
+    theta = torch.cat([p.detach().double().flatten() for p in model[2].parameters()])
+    tangent, precision = tangent_of(linear, y, theta), torch.tensor([0.5, 2.0]).double()
+    fits = [
+        log_evidence(tangent, likelihood, precision, power=0.7, dual=dual, details=True)
+        for dual in (True, False)
+    ]
+    assert fits[0].value == pytest.approx(fits[1].value, abs=1e-9)
+    torch.testing.assert_close(
+        fits[0].slope(precision), fits[1].slope(precision), atol=1e-8, rtol=0
+    )
+    both = [
+        conditional_log_evidence(tangent, 8, likelihood, precision, dual=dual)
+        for dual in (True, False)
+    ]
+    assert both[0] == pytest.approx(both[1], abs=1e-9)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)

@@ -1,0 +1,168 @@
+"""Writes the tables of docs/explanation/ranking.md from the committed results.
+
+    python benchmarks/ranking/compare_wide.py --all --out benchmarks/results/ranking_wide.json
+    python benchmarks/ranking/compare_wide.py --large --out benchmarks/results/ranking_large.json
+    python benchmarks/ranking/page.py
+
+Each table stands between `<!-- NAME -->` and `<!-- /NAME -->`.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "explanation" / "ranking.md"
+RESULTS = ROOT / "benchmarks" / "results"
+POOLS = {
+    "boston": "Boston housing, real", "kin8nm": "kin8nm, real", "wine": "wine, real",
+    "naval": "naval, real", "power": "power plant, real", "satellite": "Satellite, 6 classes",
+    "waveform": "Waveform, 3 classes", "australian": "Australian credit, 2 classes",
+    "mnist": "MNIST", "fashion": "Fashion-MNIST", "cifar": "CIFAR-10",
+    "satellite1000": "Satellite", "digits1297": "digits 8x8", "mnist1000": "MNIST",
+    "fmnist1000": "Fashion-MNIST", "cifar5000": "CIFAR-10", "fmnist10000": "Fashion-MNIST",
+    "fmnist60000": "Fashion-MNIST", "waveform72": "Waveform", "kin8nm72": "kin8nm",
+    "mnist72": "MNIST",
+}  # fmt: skip
+SMALL = (
+    "two_fold", "tangent_conditional", "last_layer_conditional", "five_fold", "heldout_10",
+    "kfac_ggn", "sotl", "n_parameters",
+)  # fmt: skip
+LARGE = tuple(score for score in SMALL if score not in ("tangent_conditional", "five_fold"))
+SEARCHED = ("two_fold", "last_layer_conditional", "heldout_10", "kfac_ggn")
+COST = {"two_fold": "1", "tangent_conditional": "1", "last_layer_conditional": "1",
+        "five_fold": "4", "heldout_10": "0.9"}  # fmt: skip
+Pool = Mapping[str, Any]
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Return a number for a cell, a dash where there is none."""
+    return "-" if value is None or value != value else f"{value:.{digits}f}"
+
+
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *lines))
+
+
+def _of(pool: Pool, score: str, what: str) -> float | None:
+    value = pool["scores"].get(score, {}).get(what)
+    return None if value is None else float(value)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None and v == v]
+    return sum(known) / len(known) if known else None
+
+
+def _lead(pool: Pool) -> list[str]:
+    """Return the first cells of a pool: name, data, networks and seeds, ceiling."""
+    networks = "+".join(map(str, pool["networks"]))
+    if len(set(pool["networks"])) == 1:
+        networks = f"{pool['networks'][0]} x {len(pool['networks'])}"
+    return [POOLS[pool["pool"]], f"{pool['n_data']:,}", networks, number(pool["ceiling"])]
+
+
+def by_one_seed(pools: Sequence[Pool], scores: Sequence[str]) -> str:
+    """Return rho with test log loss by one seed, and means of the other measures."""
+    header = ["pool", "data", "networks x seeds", "ceiling", *(f"`{s}`" for s in scores)]
+    lines = [_lead(pool) + [number(_of(pool, s, "rho")) for s in scores] for pool in pools]
+    for name, what, digits in (
+        ("mean", "rho", 2),
+        ("rho with accuracy or RMSE, mean", "rho_second", 2),
+        ("first choice loses, nats per datum, mean", "regret_nats", 3),
+        ("and points of accuracy, or % of RMSE, mean", "regret_points", 1),
+    ):
+        top = number(_mean([pool["ceiling"] for pool in pools])) if what == "rho" else ""
+        cells = [number(_mean([_of(pool, s, what) for pool in pools]), digits) for s in scores]
+        lines.append([name, "", "", top, *cells])
+    lines.append(["cost in trainings", "", "", "", *(COST.get(s, "0") for s in scores)])
+    return markdown(header, lines)
+
+
+def by_three_seeds(pools: Sequence[Pool], scores: Sequence[str] = SMALL[:5]) -> str:
+    """Return rho of the means over seeds, with intervals."""
+
+    def cell(pool: Pool, score: str) -> str:
+        ends = pool["scores"].get(score, {}).get("rho_of_mean_95")
+        if ends is None:
+            return "-"
+        return f"{number(_of(pool, score, 'rho_of_mean'))} ({ends[0]:.2f} to {ends[1]:.2f})"
+
+    lines = [[POOLS[p["pool"]], *(cell(p, s) for s in scores)] for p in pools]
+    means = [number(_mean([_of(pool, s, "rho_of_mean") for pool in pools])) for s in scores]
+    return markdown(["pool", *(f"`{s}`" for s in scores)], [*lines, ["mean", *means]])
+
+
+def second_targets(pools: Sequence[Pool], scores: Sequence[str]) -> str:
+    """Return rho with accuracy, and what the first choice loses, pool by pool."""
+    lines = [
+        [POOLS[p["pool"]], f"{p['n_data']:,}"]
+        + [f"{number(_of(p, s, 'rho_second'))}, {number(_of(p, s, 'regret_points'), 1)}"
+           for s in scores]
+        for p in pools
+    ]  # fmt: skip
+    return markdown(["pool", "data", *(f"`{s}`" for s in scores)], lines)
+
+
+def ahead(differences: Sequence[Mapping[str, Any]]) -> str:
+    """Return differences of rho between scores that cost at least half a training."""
+    lines = [
+        [f"`{d['one']}`", f"`{d['other']}`", f"{d['difference']:+.2f}",
+         f"{d['low']:+.2f} to {d['high']:+.2f}", f"{d['ahead_on']} of {d['n']}"]
+        for d in differences
+        if {d["one"], d["other"]} <= {*SMALL[:5], "n_parameters"}
+    ]  # fmt: skip
+    header = ["score", "minus", "rho", "90 %", "ahead, of pools times seeds"]
+    return markdown(header, lines)
+
+
+def searches(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the regret of random search and what TPE changes."""
+    found = {(r["pool"], r["score"], r["trials"], r["sampler"]): r for r in rows}
+    lines = []
+    for pool, score in dict.fromkeys((r["pool"], r["score"]) for r in rows):
+        if score not in SEARCHED:
+            continue
+        cells = [POOLS[pool], f"`{score}`"]
+        for n in (24, 36):
+            random, tpe = (found[pool, score, n, sampler] for sampler in ("random", "tpe"))
+            cells.append(f"{random['found_best_score']:.0%}, {tpe['found_best_score']:.0%}")
+            low, high = tpe["regret_nats_minus_random_95"]
+            cells.append(
+                f"{random['regret_nats']:.3f}, {tpe['regret_nats']:.3f} "
+                f"({low:+.3f} to {high:+.3f})"
+            )
+        lines.append(cells)
+    header = ["pool", "score", "24 trials: finds the best score", "test log loss lost",
+              "36 trials: finds the best score", "test log loss lost"]  # fmt: skip
+    return markdown(header, lines)
+
+
+def written(page: str) -> str:
+    """Return the page with its tables made anew."""
+    wide, large, search = (
+        json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("ranking_wide", "ranking_large", "search_replay")
+    )
+    tables = {
+        "small": by_one_seed(wide["pools"], SMALL),
+        "seeds": by_three_seeds(wide["pools"]),
+        "ahead": ahead(wide["differences"]),
+        "large": by_one_seed(large["pools"], LARGE),
+        "accuracy": second_targets(large["pools"], LARGE),
+        "ahead-large": ahead(large["differences"]),
+        "search": searches(search["rows"]),
+    }
+    for name, table in tables.items():
+        between = re.compile(f"(<!-- {name} -->\n\n).*?(\n<!-- /{name} -->)", re.S)
+        if not between.search(page):
+            raise ValueError(f"{PAGE} has no place for the table {name!r}.")
+        page = between.sub(lambda found, own=table: found[1] + own + found[2], page)  # type: ignore[misc]
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
