@@ -22,7 +22,9 @@ def script(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> M
 def test_the_tables_of_the_page_are_what_the_results_give(script: ModuleType) -> None:
     text = script.PAGE.read_text(encoding="utf-8")
     assert text == script.written(text), "run python benchmarks/ranking/page.py"
-    for name in ("ranking_wide", "ranking_large"):
+    readme = script.README.read_text(encoding="utf-8")
+    assert readme == script.written(readme, readme=True), "run python benchmarks/ranking/page.py"
+    for name in ("ranking_wide", "ranking_large", "ranking_own"):
         pools = json.loads((script.RESULTS / f"{name}.json").read_text(encoding="utf-8"))["pools"]
         assert all(f"| {script.POOLS[pool['pool']]} |" in text for pool in pools)
 

@@ -1,6 +1,7 @@
 """How well each score ranks the pools of wide.py: the tables of docs/explanation/ranking.md.
 
-    python benchmarks/ranking/compare_wide.py [--aside | --all | --large] [--out FILE.json]
+    python benchmarks/ranking/compare_wide.py [--aside | --all | --large | --own]
+                                                    [--out FILE.json]
 
     target    minus the test log loss of the same network; accuracy or minus RMSE second
     rho       Spearman's, of one seed, mean over seeds, with the interval of 95 % of a bootstrap
@@ -12,7 +13,7 @@
               bootstrap that draws architectures within each pool, the same ones for both scores
 
 The pools kept aside are read with `--aside` or `--all` only, those of 1,000 data or more with
-`--large` only.
+`--large` only, those with the plan that tables of one's own get with `--own` only.
 """
 
 import argparse
@@ -240,12 +241,13 @@ def main() -> None:
     which.add_argument("--aside", action="store_true", help="only the pools kept aside")
     which.add_argument("--all", action="store_true", help="these and the open ones")
     which.add_argument("--large", action="store_true", help="pools of 1,000 data or more")
+    which.add_argument("--own", action="store_true", help="tables with the plan they would get")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     names = [n for n in POOLS if options.all or (n in ASIDE) == options.aside]
-    if options.large:
-        names = [n for n in LONG if n not in _OTHER]
+    if options.large or options.own:
+        names = [n for n in LONG if n not in _OTHER and n.endswith("_own") == options.own]
     names = [n for n in names if (options.results / f"{n}.csv").exists()]
     found = [compare(name, options.results) for name in names]
     gaps = differences(names, options.results)

@@ -1,7 +1,8 @@
-"""Writes the tables of docs/explanation/ranking.md from the committed results.
+"""Writes the tables of docs/explanation/ranking.md and of the README from committed results.
 
     python benchmarks/ranking/compare_wide.py --all --out benchmarks/results/ranking_wide.json
     python benchmarks/ranking/compare_wide.py --large --out benchmarks/results/ranking_large.json
+    python benchmarks/ranking/compare_wide.py --own --out benchmarks/results/ranking_own.json
     python benchmarks/ranking/page.py
 
 Each table stands between `<!-- NAME -->` and `<!-- /NAME -->`.
@@ -15,6 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "ranking.md"
+README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 POOLS = {
     "boston": "Boston housing, real", "kin8nm": "kin8nm, real", "wine": "wine, real",
@@ -24,7 +26,10 @@ POOLS = {
     "satellite1000": "Satellite", "digits1297": "digits 8x8", "mnist1000": "MNIST",
     "fmnist1000": "Fashion-MNIST", "cifar5000": "CIFAR-10", "fmnist10000": "Fashion-MNIST",
     "fmnist60000": "Fashion-MNIST", "waveform72": "Waveform", "kin8nm72": "kin8nm",
-    "mnist72": "MNIST",
+    "mnist72": "MNIST", "satellite_own": "Satellite, 6 classes",
+    "waveform_own": "Waveform, 3 classes", "australian_own": "Australian credit, 2 classes",
+    "ionosphere_own": "ionosphere, 2 classes", "kin8nm_own": "kin8nm, real",
+    "boston_own": "Boston housing, real",
 }  # fmt: skip
 SMALL = (
     "two_fold", "tangent_conditional", "last_layer_conditional", "five_fold", "heldout_10",
@@ -96,6 +101,30 @@ def by_three_seeds(pools: Sequence[Pool], scores: Sequence[str] = SMALL[:5]) -> 
     return markdown(["pool", *(f"`{s}`" for s in scores)], [*lines, ["mean", *means]])
 
 
+def overview(small: Sequence[Pool], large: Sequence[Pool]) -> str:
+    """Return rho with test log loss by one seed, mean and range over kinds of pools."""
+    scores = (
+        "two_fold",
+        "last_layer_conditional",
+        "heldout_10",
+        "kfac_ggn",
+        "sotl",
+        "n_parameters",
+    )
+    lines = []
+    for name, pools in (
+        ("real targets, 300", [p for p in small if p["task"] == "real"]),
+        ("classes, 200 to 300", [p for p in small if p["task"] == "labels"]),
+        ("classes, 1,000 to 60,000", large),
+    ):
+        line = [f"{name} ({len(pools)} pools)", number(_mean([p["ceiling"] for p in pools]))]
+        for score in scores:
+            values = [v for p in pools if (v := _of(p, score, "rho")) is not None]
+            line.append(f"{number(_mean(values))} ({min(values):.2f} to {max(values):.2f})")
+        lines.append(line)
+    return markdown(["data", "ceiling", *(f"`{s}`" for s in scores)], lines)
+
+
 def second_targets(pools: Sequence[Pool], scores: Sequence[str]) -> str:
     """Return rho with accuracy, and what the first choice loses, pool by pool."""
     lines = [
@@ -141,11 +170,11 @@ def searches(rows: Sequence[Mapping[str, Any]]) -> str:
     return markdown(header, lines)
 
 
-def written(page: str) -> str:
-    """Return the page with its tables made anew."""
-    wide, large, search = (
+def written(page: str, *, readme: bool = False) -> str:
+    """Return a page with its tables made anew, those of ranking.md or that of the README."""
+    wide, large, own, search = (
         json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("ranking_wide", "ranking_large", "search_replay")
+        for name in ("ranking_wide", "ranking_large", "ranking_own", "search_replay")
     )
     tables = {
         "small": by_one_seed(wide["pools"], SMALL),
@@ -153,16 +182,22 @@ def written(page: str) -> str:
         "ahead": ahead(wide["differences"]),
         "large": by_one_seed(large["pools"], LARGE),
         "accuracy": second_targets(large["pools"], LARGE),
+        "own": by_one_seed(own["pools"], LARGE),
+        "ahead-own": ahead(own["differences"]),
         "ahead-large": ahead(large["differences"]),
         "search": searches(search["rows"]),
     }
+    if readme:
+        tables = {"overview": overview(wide["pools"], large["pools"])}
     for name, table in tables.items():
-        between = re.compile(f"(<!-- {name} -->\n\n).*?(\n<!-- /{name} -->)", re.S)
+        between = re.compile(f"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.S)
         if not between.search(page):
-            raise ValueError(f"{PAGE} has no place for the table {name!r}.")
-        page = between.sub(lambda found, own=table: found[1] + own + found[2], page)  # type: ignore[misc]
+            raise ValueError(f"The page has no place for the table {name!r}.")
+        page = between.sub(lambda found, own=table: f"{found[1]}\n{own}\n{found[2]}", page)  # type: ignore[misc]
     return page
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for file in (PAGE, README):
+        text = written(file.read_text(encoding="utf-8"), readme=file == README)
+        file.write_text(text, encoding="utf-8")

@@ -69,6 +69,7 @@ class Pool:
     batch_size: int = 32
     small: bool = False
     depths: tuple[int, ...] = (1, 2, 4)  # of tables
+    plan: Mapping[str, object] = field(default_factory=dict)  # what differs from the other pools
     grids: Mapping[str, Grid] = field(default_factory=dict)  # instead, depths and widths by family
 
     def architectures(self) -> Iterator[tuple[ArchitectureSpec, bool]]:
@@ -116,7 +117,7 @@ def _table(name: str) -> Callable[[Path, int, int], Arrays]:
         if name == "ionosphere":
             rows = [line.split(",") for line in (folder / "ionosphere.data").read_text().split()]
             x = np.array([row[:-1] for row in rows], dtype=np.float32)
-            y = np.array([row[-1] == "g" for row in rows], dtype=np.int64)
+            y = np.array([row[-1] in ("g", "1") for row in rows], dtype=np.int64)
         elif name == "australian":
             parts = [np.loadtxt(folder / f"{v}_{p}.txt") for v in "Xy" for p in ("train", "test")]
             x, y = np.concatenate(parts[:2]), np.concatenate(parts[2:])
@@ -182,6 +183,19 @@ POOLS = {
     "australian": Pool(_table("australian"), 300, 390),
     "cifar": Pool(_cifar, 200, 3000, _IMAGES),
 }
+
+
+def _own(
+    read: Callable[[Path, int, int], Arrays], n_test: int, *, n_train: int = 300, epochs: int = 133
+) -> Pool:
+    """Return a pool of a table with the plan that `nas-evidence search TABLE` proposes for it."""
+    plan = {
+        "optimiser": "adam", "learning_rate": 0.005,
+        "online": {"every": max(5, epochs // 8), "curvature": "kfac_ggn_mc"},
+    }  # fmt: skip
+    return Pool(read, n_train, n_test, ("mlp",), _LARGE, epochs, 16, plan=plan)
+
+
 _MANY = ((1, 2, 3, 4, 5, 6), (4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181))
 #: Too long for the default run, or for benchmarks/race_regret.py; by name only.
 LONG = {
@@ -196,6 +210,12 @@ LONG = {
     "fmnist1000": Pool(_idx("FashionMNIST"), 1000, 3000, _IMAGES, _LARGE),
     "power24": Pool(_regression("power-plant"), 300, 3000, depths=(1, 2, 3, 4)),
     "australian24": Pool(_table("australian"), 300, 390, depths=(1, 2, 3, 4)),
+    "satellite_own": _own(_table("satellite"), 3000),
+    "waveform_own": _own(_table("waveform"), 700),
+    "australian_own": _own(_table("australian"), 390),
+    "ionosphere_own": _own(_table("ionosphere"), 175, n_train=176, epochs=227),
+    "kin8nm_own": _own(_regression("kin8nm"), 3000),
+    "boston_own": _own(_regression("bostonHousing"), 206),
     "waveform72": Pool(_table("waveform"), 300, 700, grids={"mlp": _MANY}),
     "kin8nm72": Pool(_regression("kin8nm"), 300, 3000, grids={"mlp": _MANY}),
     "mnist72": Pool(
@@ -237,7 +257,7 @@ def assignment_of(
         dataset=spec,
         plan={
             "likelihood": likelihood, "epochs": pool.epochs, "batch_size": pool.batch_size,
-            "learning_rate": 0.03,
+            "learning_rate": 0.03, **pool.plan,
         },
         estimators=tuple(name for name in names if name not in pool.without),
         seed=derive_seed(seed, "wide", architecture.key),
