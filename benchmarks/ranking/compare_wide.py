@@ -1,7 +1,7 @@
 """How well each score ranks the pools of wide.py: the tables of docs/explanation/ranking.md.
 
-    python benchmarks/ranking/compare_wide.py [--aside | --all | --large | --own]
-                                                    [--out FILE.json]
+    python benchmarks/ranking/compare_wide.py [--aside | --all | --large | --own
+                                               | --only POOL ...] [--out FILE.json]
 
     target    minus the test log loss of the same network; accuracy or minus RMSE second
     rho       Spearman's, of one seed, mean over seeds, with the interval of 95 % of a bootstrap
@@ -11,6 +11,7 @@
     ceiling   rho of one seed's test log loss with the mean of the other seeds'
     ahead     rho of a score minus that of another, mean over pools, with the interval of 90 % of a
               bootstrap that draws architectures within each pool, the same ones for both scores
+              and for all seeds
 
 The pools kept aside are read with `--aside` or `--all` only, those of 1,000 data or more with
 `--large` only, those with the plan that tables of one's own get with `--own` only.
@@ -104,11 +105,17 @@ def means_of(table: pd.DataFrame, score: str) -> tuple[np.ndarray, np.ndarray]:
     return means[score].to_numpy(), -means["loss"].to_numpy()
 
 
+def drawn_for(sizes: list[int], random: np.random.Generator) -> list[np.ndarray]:
+    """Return draws of architectures for each seed: the same ones where seeds have as many."""
+    draws = {size: random.integers(0, size, size) for size in dict.fromkeys(sizes)}
+    return [draws[size] for size in sizes]
+
+
 def interval(pairs: list[tuple[np.ndarray, np.ndarray]]) -> list[float]:
-    """Return the interval of 95 % of the mean rho of some pairs, over draws of architectures."""
+    """Return the interval of 95 % of the mean rho of some seeds, over draws of architectures."""
     random, drawn = np.random.default_rng(0), []
     for _ in range(_RESAMPLES):
-        picks = [random.integers(0, len(x), len(x)) for x, _ in pairs]
+        picks = drawn_for([len(x) for x, _ in pairs], random)
         each = [spearman(x[at], y[at]) for (x, y), at in zip(pairs, picks, strict=True)]
         drawn.append(np.nanmean(each))
     return [float(v) for v in np.nanquantile(drawn, [0.025, 0.975])]
@@ -154,23 +161,41 @@ def compare(pool: str, folder: Path) -> dict[str, object]:
     }
 
 
-def differences(pools: list[str], folder: Path) -> list[dict[str, object]]:
-    """Return rho of one score minus another, mean over pools and seeds, with its interval."""
+def differences(pools: list[str], folder: Path, target: str = "loss") -> list[dict[str, object]]:
+    """Return rho of one score minus another, mean over pools and seeds, with its interval.
+
+    Args:
+        pools: their names.
+        folder: of the results.
+        target: "loss", the test log loss, or "second", accuracy or minus RMSE.
+    """
+    sign = -1 if target == "loss" else 1
     random = np.random.default_rng(0)
     tables = [table_of(pool, folder) for pool in pools]
     found = []
     for one, other in combinations((*ORDER[:6], "n_parameters", "sotl"), 2):
-        pairs = [
-            part[[one, other, "loss"]].to_numpy()
+        pools_of = [
+            [
+                part[[one, other, target]].to_numpy()
+                for _, rows in table.groupby("seed")
+                if len(part := rows.dropna(subset=[one, other])) >= 6
+            ]
             for table in tables
-            for _, rows in table.groupby("seed")
-            if len(part := rows.dropna(subset=[one, other])) >= 6
         ]
+        pairs = [part for pool in pools_of for part in pool]
         if not pairs:
             continue
-        exact = [_gap(part) for part in pairs]
+        exact = [_gap(part, sign) for part in pairs]
         drawn = [
-            np.nanmean([_gap(part[random.integers(0, len(part), len(part))]) for part in pairs])
+            np.nanmean(
+                [
+                    _gap(part[at], sign)
+                    for pool in pools_of
+                    for part, at in zip(
+                        pool, drawn_for([len(p) for p in pool], random), strict=True
+                    )
+                ]
+            )
             for _ in range(_RESAMPLES)
         ]
         low, high = np.nanquantile(drawn, [0.05, 0.95])
@@ -181,8 +206,9 @@ def differences(pools: list[str], folder: Path) -> list[dict[str, object]]:
     return found
 
 
-def _gap(part: np.ndarray) -> float:
-    return spearman(part[:, 0], -part[:, 2]) - spearman(part[:, 1], -part[:, 2])
+def _gap(part: np.ndarray, sign: int) -> float:
+    target = sign * part[:, 2]
+    return spearman(part[:, 0], target) - spearman(part[:, 1], target)
 
 
 def _print(found: list[dict[str, object]], gaps: list[dict[str, object]]) -> None:
@@ -218,6 +244,10 @@ def _print(found: list[dict[str, object]], gaps: list[dict[str, object]]) -> Non
                 mean = f"{_n(one.get('rho_of_mean'))} {_interval(one.get('rho_of_mean_95'))}"
                 print(f"| {pool['pool']} | {score} | {_n(one['rho'])} "
                       f"{_interval(one['rho_95'])} | {mean} |")  # fmt: skip
+    _print_gaps(gaps)
+
+
+def _print_gaps(gaps: list[dict[str, object]]) -> None:
     print("\n| score | minus | rho | 90 % | ahead on |\n|---|---|---|---|---|")
     for gap in gaps:
         print(
@@ -241,6 +271,7 @@ def main() -> None:
     which.add_argument("--aside", action="store_true", help="only the pools kept aside")
     which.add_argument("--all", action="store_true", help="these and the open ones")
     which.add_argument("--large", action="store_true", help="pools of 1,000 data or more")
+    which.add_argument("--only", nargs="+", choices=[*POOLS, *LONG], help="these pools")
     which.add_argument("--own", action="store_true", help="tables with the plan they would get")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path)
@@ -248,10 +279,14 @@ def main() -> None:
     names = [n for n in POOLS if options.all or (n in ASIDE) == options.aside]
     if options.large or options.own:
         names = [n for n in LONG if n not in _OTHER and n.endswith("_own") == options.own]
+    names = options.only or names
     names = [n for n in names if (options.results / f"{n}.csv").exists()]
     found = [compare(name, options.results) for name in names]
     gaps = differences(names, options.results)
     _print(found, gaps)
+    if options.only:
+        print("\nthe same with accuracy or RMSE")
+        _print_gaps(differences(names, options.results, "second"))
     if options.out:
         result = {"pools": found, "differences": gaps}
         options.out.write_text(json.dumps(result, indent=1) + "\n")
