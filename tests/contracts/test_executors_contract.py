@@ -148,7 +148,7 @@ def drive(executor: Executor, launches: list[Launch]) -> list[TrialRecord | Lost
             elif event.done:
                 executor.finish(event.trial_id)
             else:
-                executor.advance(event.trial_id, event.epoch + 2, timeout=60.0)
+                executor.advance(event.trial_id, event.epoch + 2, timeout=600.0)
     raise AssertionError(f"no word of {running or waiting} in 300 polls")
 
 
@@ -261,7 +261,7 @@ def test_a_dead_worker_is_one_loss_and_is_replaced(subject: Subject, tmp_path: P
     executor.launch(launch(0, tmp_path))
     next_event(executor)
     subject.kill(0)
-    executor.advance(0, 2, timeout=60.0)
+    executor.advance(0, 2, timeout=600.0)
     assert next_event(executor) == Lost(0, 1, "the worker process crashed")
     assert executor.free == free
     (end,) = drive(executor, [launch(1, tmp_path)])

@@ -197,7 +197,7 @@ def test_a_local_study_is_cancelled_from_another_terminal_and_resumed(tmp_path: 
             time.sleep(0.01)
         first = run("cancel", "s", "0", folder=tmp_path).stdout
         told = run("cancel", "s", folder=tmp_path).stdout
-        _, err = search.communicate(timeout=60)
+        _, err = search.communicate(timeout=600)
     finally:
         search.kill()
     assert first.startswith("trial 0: cancelled")

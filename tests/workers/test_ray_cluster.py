@@ -164,7 +164,7 @@ def drive(executor, launches: list[Launch], *, together: int = 1) -> list:
             if report.done:
                 executor.finish(report.trial_id)
             else:
-                executor.advance(report.trial_id, report.epoch + 1, timeout=60.0)
+                executor.advance(report.trial_id, report.epoch + 1, timeout=600.0)
         held.clear()
     return ends
 
@@ -180,7 +180,7 @@ def advance_until_lost(executor, trial_id: int) -> Lost:
     """A worker may outlive its node for a few slices."""
     event = None
     while not isinstance(event, Lost):
-        executor.advance(trial_id, 1, timeout=60.0)
+        executor.advance(trial_id, 1, timeout=600.0)
         event = next_event(executor)
     assert event.trial_id == trial_id
     return event
