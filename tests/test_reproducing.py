@@ -19,7 +19,9 @@ from nas_evidence.reproducing import (
 )
 
 ROOT = Path(__file__).parents[1]
-CONSTANTS = 'PAPER = "P000"\nFIGURE = "Fig. 2"\nTITLE = "t"\nCLAIM = "c"\nFULL_HOURS = 1\n'
+CONSTANTS = (
+    'PAPER = "Duvenaud et al. 2016"\nFIGURE = "Fig. 2"\nTITLE = "t"\nCLAIM = "c"\nFULL_HOURS = 1\n'
+)
 RUN = """
 from nas_evidence.reproducing import Reproduction, Row
 from nas_evidence_reproduce._shared import OURS
