@@ -194,7 +194,8 @@ def must_have_moved(one: Fitted, what: str) -> None:
     if one.moved_at is None or one.moved_at > one.plan.epochs // 2:
         raise RuntimeError(
             f"{what}: the first update that changed a precision was at epoch {one.moved_at} of "
-            f"{one.plan.epochs}, too late to train with learned ones; give it more epochs."
+            f"{one.plan.epochs}, too late to train with learned ones; more epochs, or shorter "
+            'steps (hyper_step = "adam"), let it move.'
         )
 
 

@@ -22,7 +22,7 @@ from nas_evidence.spec import ArchitectureSpec
 
 from ._images import subset
 from ._immer import Fitted, agreement, fit, frozen, mean_and_error, must_have_moved, predictive
-from .immer_table2 import network
+from .immer_table2 import SHORT_STEPS, network
 
 PAPER = "Immer et al. 2021"
 FIGURE = "Fig. 5, Table C7"
@@ -78,7 +78,7 @@ def cells(numbers: Mapping[str, Any]) -> list[Cell]:
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
     """Train with a fixed prior, and with precisions learned by two kinds of curvature."""
     assert data is not None
-    n_train, n_test, epochs, n_seeds = (300, 500, 80, 1) if quick else (50_000, 10_000, 300, 5)
+    n_train, n_test, epochs, n_seeds = (300, 500, 60, 1) if quick else (50_000, 10_000, 300, 5)
     train, test = subset(data, "CIFAR-10", n_train, n_test)
     other = subset(data, "FMNIST", n_train, n_test)[1][0]
     outside = torch.nn.functional.pad(other, (2, 2, 2, 2), value=float(other.min()))
@@ -101,14 +101,16 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
                 "epochs": epochs,
                 "batch_size": 50 if quick else 128,
                 "optimiser": "adam" if quick else "sgd",
-                "learning_rate": 0.001 if quick else 0.1,
+                "learning_rate": 0.002 if quick else 0.1,
                 "schedule": "constant" if quick else "cosine",
                 "likelihood_power": POWER if augment else 1.0,
                 "augment": ("RandomCrop", "RandomHorizontalFlip") if augment else (),
                 "prior_precision": 5e-4 * n_train if how == "fixed" else 1.0,
                 "online": frozen(epochs, "diag_ef")
                 if how == "fixed"
-                else {"every": 5 if quick else 10, "curvature": how},
+                else {"every": 5, "curvature": how, **SHORT_STEPS}
+                if quick
+                else {"every": 10, "curvature": how},
             }
             one = fit(model, train, test, seed=seed, plan=plan)
             if how != "fixed":
