@@ -86,6 +86,7 @@ _MEASURED = (
     "has_figure",
 )  # fmt: skip
 _DOTS = 100  # per inch, of the PNG files
+_LONG = 28  # characters that are not printed in row after row
 
 
 @dataclass(frozen=True)
@@ -427,10 +428,10 @@ def _body(result: Mapping[str, Any], image: str) -> list[str]:
         "| what | published | ours | spread | why they differ |",
         "|---|---|---|---|---|",
     ]
-    notes = _repeated(row["why"] for row in result["rows"])
+    notes = _repeated(row[key] for row in result["rows"] for key in ("spread", "why"))
     keys = ("what", "published", "ours", "spread", "why")
     for row in result["rows"]:
-        shown = {**row, "why": notes.get(row["why"], row["why"])}
+        shown = {**row, **{key: notes.get(row[key], row[key]) for key in ("spread", "why")}}
         lines.append("| " + " | ".join(_cell(shown[key]) for key in keys) + " |")
     if notes:
         lines += ["", "; ".join(f"{mark} {text}" for text, mark in notes.items()) + "."]
@@ -450,8 +451,8 @@ def _counted(cells: Sequence[Cell]) -> list[str]:
 
 
 def _repeated(texts: Iterable[str]) -> dict[str, str]:
-    """Return a mark, (a) and so on, for each text that occurs more than once."""
-    often = [text for text, n in Counter(texts).items() if text and n > 1]
+    """Return a mark, (a) and so on, for each longer text that occurs more than twice."""
+    often = [text for text, n in Counter(texts).items() if len(text) > _LONG and n > 2]
     return {text: f"({chr(ord('a') + i)})" for i, text in enumerate(often)}
 
 

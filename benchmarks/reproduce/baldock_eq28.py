@@ -106,7 +106,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             "19,790 ± 10",
             f"{value:.0f}",
             f"± {error:.0f}: half of the hysteresis of {sweeps.hysteresis:.0f}, n = {len(both)}",
-            "" if abs(value - INTEGRAL) < 2 * error else "see the verdict",
+            "" if abs(value - INTEGRAL) < 2 * error else "see the summary",
         ),
         Row(
             "forward and backward chains (nats)", "", ", ".join(f"{v:.0f}" for v in both.tolist())

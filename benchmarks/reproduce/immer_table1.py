@@ -27,9 +27,10 @@ CLAIM = (
     "about as good as the full GGN, diagonal kinds are slightly worse."
 )
 RULE = (
-    "ours is the published log loss within two standard errors of the difference, that of n "
-    "splits taken as the published one of ten times the root of 10 / n; KFAC is not above the "
-    "published cross-validated MAP by more than that, nor above a diagonal kind"
+    "ours is the published log loss within two standard errors of the difference (published "
+    "ones are of ten splits; ours, of n splits, is taken as the root of 10 / n times that); "
+    "KFAC is not above the published cross-validated MAP by more than that, nor above a "
+    "diagonal kind"
 )
 NEEDS = ("uci",)
 FULL_HOURS = 12.0

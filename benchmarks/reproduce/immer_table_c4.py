@@ -29,9 +29,9 @@ CLAIM = (
     "Bayesian predictive, and diagonal kinds are worse than KFAC."
 )
 RULE = (
-    "ours is the published log loss within two standard errors of the difference, that of n "
-    "splits taken as the published one of ten times the root of 10 / n; the mode is not above "
-    "the linearised predictive, nor KFAC above a diagonal kind"
+    "ours is the published log loss within two standard errors of the difference (published "
+    "ones are of ten splits; ours, of n splits, is taken as the root of 10 / n times that); the"
+    " mode is not above the linearised predictive, nor KFAC above a diagonal kind"
 )
 NEEDS = ("uci-classification",)
 FULL_HOURS = 4.0
