@@ -505,10 +505,8 @@ def _order(script: Script) -> tuple[int, int, str]:
 
 def _listed(figure: str, script: Script, result: Mapping[str, Any] | None) -> ListRow:
     """Return the row of one figure: only the cells that belong to it count."""
-    status, agree = (
-        "not yet run" if script.runs else f"needs a GPU: {script.gpu_hours:g} hours",
-        "",
-    )
+    status = "not yet run" if script.runs else f"needs a GPU: {script.gpu_hours:g} hours"
+    agree = ""
     if result is not None:
         cells = [one for one in kept_cells(result) if not one.figures or figure in one.figures]
         status, agree = status_of(cells), share_of(cells)

@@ -209,11 +209,9 @@ def test_papers_are_named_by_authors_and_year() -> None:
     if listing.returncode:
         pytest.skip("not a checkout of git")
     code = re.compile(r"\bP00\d\b|\bpapers? 00\d\b")
-    names = (
-        n for n in listing.stdout.splitlines() if n.endswith((".py", ".md", ".json", ".ipynb"))
-    )
-    texts = ((name, ROOT / name) for name in names if name != "tests/test_reproducing.py")
-    coded = [n for n, path in texts if path.is_file() and code.search(path.read_text("utf-8"))]
+    kinds = (".py", ".md", ".toml", ".json", ".ipynb")
+    paths = [ROOT / name for name in listing.stdout.splitlines() if name.endswith(kinds)]
+    coded = [str(p) for p in paths if p.is_file() and code.search(p.read_text("utf-8"))]
     assert not coded
 
 
