@@ -9,13 +9,12 @@ The gallery has 13 networks of 60 epochs, results/architecture_study_250_cpu.jso
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import torch
 
 from nas_evidence.files import write_whole
-from nas_evidence.reproducing import reproduced, table_page
+from nas_evidence.reproducing import reproduced, result_text, table_page
 
 
 def main() -> None:
@@ -34,8 +33,8 @@ def main() -> None:
     )  # fmt: skip
     # Of all calls, not of the last one.
     found["processor_seconds"] = round(sum(one[-1] for one in found["numbers"]["ours"]), 1)
-    for ending, text in (("json", json.dumps(found, indent=1)), ("md", table_page(found))):
-        write_whole(asked.to / f"{found['name']}.{ending}", text.rstrip("\n") + "\n")
+    for ending, text in (("json", result_text(found)), ("md", table_page(found))):
+        write_whole(asked.to / f"{found['name']}.{ending}", text)
     print(found["why"])
 
 

@@ -1,13 +1,22 @@
-"""Make `docs/explanation/gallery.md` from the kept results; take in new ones from folders.
+"""Count the cells of the kept results again and make `docs/explanation/gallery.md` from them.
 
-python benchmarks/gallery.py [DIR...]     DIR as in `nas-evidence reproduce NAME --to DIR`
+python benchmarks/gallery.py [DIR...]     with new results: `nas-evidence reproduce NAME --to DIR`
 """
 
+import json
 import shutil
 import sys
 from pathlib import Path
 
-from nas_evidence.reproducing import gallery_page, listed, scripts, stored_results
+from nas_evidence.files import write_whole
+from nas_evidence.reproducing import (
+    gallery_page,
+    judged,
+    listed,
+    result_text,
+    scripts,
+    stored_results,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "reproduce" / "results"
@@ -34,6 +43,14 @@ def take_in(folder: Path) -> None:
             shutil.copy(figure, IMAGES)
 
 
+def count_again() -> None:
+    """Write the kept results with cells and status as they follow from their numbers."""
+    for name, script in scripts().items():
+        path = RESULTS / f"{name}.json"
+        if path.is_file():
+            write_whole(path, result_text(judged(json.loads(path.read_text("utf-8")), script)))
+
+
 if __name__ == "__main__":
     take_in(RESULTS)  # figures that a script has written there belong to the images
     for written_beside in (*RESULTS.glob("*.png"), *RESULTS.glob("*.md")):
@@ -41,5 +58,6 @@ if __name__ == "__main__":
     for argument in sys.argv[1:]:
         if Path(argument).is_dir():
             take_in(Path(argument))
+    count_again()
     PAGE.write_text(written(), encoding="utf-8")
     print(PAGE)

@@ -7,13 +7,19 @@ Files that begin with an underscore are shared by scripts. A script has the cons
     FIGURE      as in `PAPERS`: "Fig. 2", or several: "Fig. 2, Table 1"
     TITLE       what is shown
     CLAIM       what the paper claims, in one sentence
+    RULE        when a cell agrees, in a few words
     NEEDS       folders of data that must exist, () for none
     FULL_HOURS  estimate for the size of the paper
-    GPU_HOURS   instead of a `run`, where even a short version needs a GPU: estimate of its hours
+    GPU_HOURS   instead of functions, where even a short version needs a GPU: estimate of its hours
 
-and the function
+and the functions
 
     run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction
+    cells(numbers: Mapping[str, Any]) -> list[Cell]
+
+A cell is one published number, or one comparison that the paper states, for one setting. `cells`
+has all that ran, from the numbers of a `Reproduction` as JSON has them, so that a kept result can
+be counted again. The status follows from the share that agrees (`status_of`).
 
 Constants are read without importing the script, so a list of all of them needs no torch. What was
 found is written as a figure, a table and JSON; short versions are kept in `results/`, and the
@@ -28,8 +34,9 @@ import platform
 import sys
 import time
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -38,21 +45,21 @@ from typing import Any, Literal
 from nas_evidence import __version__
 from nas_evidence.files import write_whole
 
-Verdict = Literal["reproduced", "differs"]
+Status = Literal["reproduced", "in part", "differs"]
 
-#: Authors and year, and every numbered figure and table. P001 is the talk on P000 and has none of
-#: its own. "Eq. 28" of P002 stands for the model selection, which has numbers but no table.
+#: By authors and year: the whole name, and every numbered figure and table. "Eq. 28" of Baldock
+#: and Marzari stands for their model selection, which has numbers but no table.
 PAPERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "P000": (
+    "Duvenaud et al. 2016": (
         "Duvenaud, Maclaurin and Adams 2016: Early stopping as nonparametric variational "
         "inference",
         ("Fig. 1", "Fig. 2", "Fig. 3", "Fig. 4", "Fig. 5"),
     ),
-    "P002": (
+    "Baldock and Marzari 2019": (
         "Baldock and Marzari 2019: Bayesian neural networks at finite temperature",
         ("Fig. 1", "Fig. 2", "Fig. 3", "Fig. 4", "Table 1", "Eq. 28"),
     ),
-    "P003": (
+    "Immer et al. 2021": (
         "Immer, Bauer, Fortuin, Rätsch and Khan 2021: Scalable marginal likelihood estimation "
         "for model selection in deep learning",
         (
@@ -62,7 +69,7 @@ PAPERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             *(f"Table C{n}" for n in range(2, 12)),
         ),
     ),
-    "P004": (
+    "Lyle et al. 2020": (
         "Lyle, Schut, Ru, Gal and van der Wilk 2020: A Bayesian perspective on training speed "
         "and model selection",
         tuple(f"Fig. {n}" for n in range(1, 10)),
@@ -73,7 +80,13 @@ _CONSTANTS: dict[str, type | tuple[type, ...]] = {
     "PAPER": str, "FIGURE": str, "TITLE": str, "CLAIM": str, "NEEDS": tuple,
     "FULL_HOURS": (int, float),
 }  # fmt: skip
+_FUNCTIONS = {"run", "cells"}
+_MEASURED = (
+    "rows", "numbers", "seconds", "processor_seconds", "hardware", "versions", "date",
+    "has_figure",
+)  # fmt: skip
 _DOTS = 100  # per inch, of the PNG files
+_LONG = 28  # characters that are not printed in row after row
 
 
 @dataclass(frozen=True)
@@ -93,13 +106,26 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """One published number or stated comparison in one setting, and whether ours agrees.
+
+    group      is counted together          what       the setting or number within it
+    agrees     by the rule of the script    figures    that it belongs to, () for all of the script
+    """
+
+    group: str
+    what: str
+    agrees: bool
+    figures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Reproduction:
-    """What a script found: rows, a matplotlib figure, numbers for JSON, and whether it agrees."""
+    """What a script found: rows, a matplotlib figure, numbers for JSON, and a summary."""
 
     rows: tuple[Row, ...]
     figure: Any
     numbers: Mapping[str, Any]
-    verdict: Verdict
     why: str
 
 
@@ -113,6 +139,7 @@ class Script:
     figures: tuple[str, ...]
     title: str
     claim: str
+    rule: str
     needs: tuple[str, ...]
     full_hours: float
     gpu_hours: float | None
@@ -121,13 +148,14 @@ class Script:
 
 @dataclass(frozen=True)
 class ListRow:
-    """One figure or table of a paper, the scripts for it, and what came out."""
+    """One figure or table of a paper, the script for it, what came out, and how much agrees."""
 
     paper: str
     figure: str
     name: str
     status: str
-    title: str = field(default="")
+    agree: str = ""
+    title: str = ""
 
 
 def scripts_folder() -> Path:
@@ -157,10 +185,7 @@ def listed(folder: Path | None = None) -> list[ListRow]:
             serving = [s for s in known.values() if s.paper == paper and figure in s.figures]
             if not serving:
                 rows.append(ListRow(paper, figure, "", "no script"))
-            rows += [
-                ListRow(paper, figure, s.name, _status(s, results.get(s.name)), s.title)
-                for s in serving
-            ]
+            rows += [_listed(figure, one, results.get(one.name)) for one in serving]
     return rows
 
 
@@ -170,6 +195,73 @@ def stored_results(folder: Path | None = None) -> dict[str, dict[str, Any]]:
     return {
         path.stem: json.loads(path.read_text("utf-8")) for path in sorted(place.glob("*.json"))
     }
+
+
+def status_of(cells: Iterable[Cell]) -> Status:
+    """Return "reproduced" if all cells agree, "differs" if none does, else "in part".
+
+    >>> status_of([Cell("order", "first", True), Cell("order", "second", False)])
+    'in part'
+
+    Raises:
+        ValueError: without cells.
+    """
+    found = {cell.agrees for cell in cells}
+    if not found:
+        raise ValueError("a status needs at least one cell that ran, but there is none.")
+    if found == {True}:
+        return "reproduced"
+    return "in part" if True in found else "differs"
+
+
+def share_of(cells: Sequence[Cell]) -> str:
+    """Return how many cells agree.
+
+    >>> share_of([Cell("order", "first", True), Cell("order", "second", False)])
+    '1 of 2'
+    """
+    return f"{sum(cell.agrees for cell in cells)} of {len(cells)}"
+
+
+def kept_cells(result: Mapping[str, Any]) -> list[Cell]:
+    """Return the cells of a result, as they are kept in it."""
+    return [
+        Cell(group, what, agrees, tuple(figures))
+        for group, what, agrees, figures in result["cells"]
+    ]
+
+
+def judged(result: Mapping[str, Any], script: Script) -> dict[str, Any]:
+    """Return a result with the constants of its script, and its cells counted from its numbers.
+
+    Raises:
+        ValueError: if a cell belongs to a figure that is not one of the script.
+    """
+    cells: list[Cell] = _imported(script).cells(result["numbers"])
+    for cell in cells:
+        if not set(cell.figures) <= set(script.figures):
+            raise ValueError(f"{script.name} has no figure of {cell.figures} in '{cell.what}'.")
+    return {
+        "name": script.name,
+        "paper": script.paper,
+        "figure": ", ".join(script.figures),
+        "title": script.title,
+        "claim": script.claim,
+        "rule": script.rule,
+        "size": result["size"],
+        "status": status_of(cells),
+        "why": result["why"],
+        "cells": [[cell.group, cell.what, cell.agrees, list(cell.figures)] for cell in cells],
+        **{key: result[key] for key in _MEASURED},
+    }
+
+
+def result_text(result: Mapping[str, Any]) -> str:
+    """Return a result as JSON, a line for each cell."""
+    whole = {**result, "cells": "CELLS"}
+    lines = [json.dumps(cell, ensure_ascii=False) for cell in result["cells"]]
+    text = json.dumps(whole, indent=1, allow_nan=False)
+    return text.replace('"CELLS"', "[\n  " + ",\n  ".join(lines) + "\n ]", 1) + "\n"
 
 
 def reproduced(
@@ -203,16 +295,10 @@ def reproduced(
     started, used = time.perf_counter(), time.process_time()
     found: Reproduction = module.run(quick=quick, data=data, say=say, **(options or {}))
     result = {
-        "name": name,
-        "paper": script.paper,
-        "figure": ", ".join(script.figures),
-        "title": script.title,
-        "claim": script.claim,
         "size": "shortened" if options else "quick" if quick else "full",
-        "verdict": found.verdict,
         "why": found.why,
         "rows": [asdict(row) for row in found.rows],
-        "numbers": dict(found.numbers),
+        "numbers": json.loads(json.dumps(dict(found.numbers), allow_nan=False)),
         "seconds": round(time.perf_counter() - started, 1),
         "processor_seconds": round(time.process_time() - used, 1),
         "hardware": _hardware(),
@@ -220,10 +306,11 @@ def reproduced(
         "date": datetime.now(UTC).date().isoformat(),
         "has_figure": found.figure is not None,
     }
+    result = judged(result, script)
     if found.figure is not None:
         found.figure.savefig(to / f"{name}.png", dpi=_DOTS, metadata={"Software": None})
     write_whole(to / f"{name}.md", table_page(result))
-    write_whole(to / f"{name}.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
+    write_whole(to / f"{name}.json", result_text(result))
     return result
 
 
@@ -275,6 +362,8 @@ def table_page(result: Mapping[str, Any], image: str | None = None) -> str:
         f"# {result['paper']} {result['figure']}: {result['title']}",
         "",
         *_body(result, image or f"{result['name']}.png"),
+        "",
+        f"{_how(result)} {_where(result)}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -287,50 +376,94 @@ def gallery_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) 
         rows: of `listed`.
     """
     by_name = {result["name"]: result for result in results}
-    lines = [
-        "# Gallery: the published figures beside ours",
-        "",
-        "Every figure and table of the papers whose methods this package implements, made by",
-        "`nas-evidence reproduce NAME` in the short version. The numbers are in",
-        "[benchmarks/reproduce/results](../../benchmarks/reproduce/results);",
-        "`python benchmarks/gallery.py` makes this page from them.",
-        "",
-        "| paper | figure | script | status |",
-        "|---|---|---|---|",
-    ]
+    places = Counter(_where(result) for result in by_name.values())
+    usual = places.most_common(1)[0][0] if places else ""
+    lines = [*_GALLERY, *([usual, ""] if usual else [])]
+    lines += ["| paper | figure | script | status | agree |", "|---|---|---|---|---|"]
     for row in rows:
         name = f"`{row.name}`" if row.name else ""
-        lines.append(f"| {row.paper} | {row.figure} | {name} | {_cell(row.status)} |")
+        lines.append(f"| {row.paper} | {row.figure} | {name} | {row.status} | {row.agree} |")
     for paper, (title, _) in PAPERS.items():
         names = dict.fromkeys(r.name for r in rows if r.paper == paper and r.name in by_name)
         if not names:
             continue
-        lines += ["", f"## {paper}: {title}"]
+        lines += ["", f"## {title}"]
         for name in names:
             one = by_name[name]
             lines += ["", f"### {one['figure']}: {one['title']}", ""]
             lines += _body(one, f"../images/reproduce/{name}.png")
+            elsewhere = _where(one)
+            lines += ["", _how(one) + (f" {elsewhere}" if elsewhere != usual else "")]
     return "\n".join(lines) + "\n"
 
 
 # ---------------------------------------------------------------------------------------------
 
+_GALLERY = [
+    "# Gallery: the published figures beside ours",
+    "",
+    "Every figure and table of the papers whose methods this package implements, made by",
+    "`nas-evidence reproduce NAME` in the short version. The numbers are in",
+    "[benchmarks/reproduce/results](../../benchmarks/reproduce/results);",
+    "`python benchmarks/gallery.py` counts them again and makes this page from them.",
+    "",
+    "A cell is one published number, or one comparison that the paper states, in one setting. The",
+    "rule by which a cell agrees is fixed in each script and applied to all cells that ran;",
+    'settings that the paper does not state count as well as the one that is drawn. "reproduced":',
+    'all agree; "in part": some; "differs": none. Short versions run fewer cells than the paper',
+    "has, and where they are far smaller than the published experiment the rule compares orders,",
+    "not numbers.",
+    "",
+]
+
 
 def _body(result: Mapping[str, Any], image: str) -> list[str]:
-    lines = [f"Claim: {result['claim']}", ""]
+    lines = [f"Claim: {result['claim']}", "", f"A cell agrees if {result['rule']}.", ""]
     if result["has_figure"]:
         lines += [f"![{result['title']}]({image})", ""]
+    cells = kept_cells(result)
+    lines += [f"**{result['status']}, {share_of(cells)}**: {result['why']}.", "", *_counted(cells)]
     lines += [
-        f"**{result['verdict']}**: {result['why']}",
         "",
         "| what | published | ours | spread | why they differ |",
         "|---|---|---|---|---|",
     ]
+    notes = _repeated(row[key] for row in result["rows"] for key in ("spread", "why"))
     keys = ("what", "published", "ours", "spread", "why")
-    lines += ["| " + " | ".join(_cell(row[k]) for k in keys) + " |" for row in result["rows"]]
+    for row in result["rows"]:
+        shown = {**row, **{key: notes.get(row[key], row[key]) for key in ("spread", "why")}}
+        lines.append("| " + " | ".join(_cell(shown[key]) for key in keys) + " |")
+    if notes:
+        lines += ["", "; ".join(f"{mark} {text}" for text, mark in notes.items()) + "."]
+    return lines
+
+
+def _counted(cells: Sequence[Cell]) -> list[str]:
+    """Return a table of the groups: how many of their cells agree, and which do not."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.group, []).append(cell)
+    lines = ["| compared | agree | not |", "|---|---|---|"]
+    for group, found in groups.items():
+        apart = "; ".join(cell.what for cell in found if not cell.agrees)
+        lines.append(f"| {_cell(group)} | {share_of(found)} | {_cell(apart)} |")
+    return lines
+
+
+def _repeated(texts: Iterable[str]) -> dict[str, str]:
+    """Return a mark, (a) and so on, for each longer text that occurs more than twice."""
+    often = [text for text, n in Counter(texts).items() if len(text) > _LONG and n > 2]
+    return {text: f"({chr(ord('a') + i)})" for i, text in enumerate(often)}
+
+
+def _how(result: Mapping[str, Any]) -> str:
+    seconds = f"{result['processor_seconds']:g} seconds of processor time"
+    return f"`{result['name']}`, {result['size']} version, {seconds}."
+
+
+def _where(result: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
-    how = f"`{result['name']}`, {result['size']} version, {result['processor_seconds']:g} seconds"
-    return [*lines, "", f"{how} of processor time; {result['hardware']}; {versions}."]
+    return f"Measured on {result['hardware']}; {versions}."
 
 
 def _cell(text: str) -> str:
@@ -343,7 +476,7 @@ def _read(path: Path) -> Script:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
-            if name in (*_CONSTANTS, "GPU_HOURS"):
+            if name in (*_CONSTANTS, "RULE", "GPU_HOURS"):
                 values[name] = ast.literal_eval(node.value)
     for name, kind in _CONSTANTS.items():
         if not isinstance(values.get(name), kind):
@@ -353,27 +486,31 @@ def _read(path: Path) -> Script:
     for figure in figures:
         if figure not in known:
             raise ValueError(f"{path.name}: {values['PAPER']} has no figure or table '{figure}'.")
-    runs = any(isinstance(node, ast.FunctionDef) and node.name == "run" for node in tree.body)
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    runs = defined >= _FUNCTIONS and isinstance(values.get("RULE"), str)
     if not runs and not isinstance(values.get("GPU_HOURS"), int | float):
-        raise ValueError(f"{path.name} must have a function `run`, or GPU_HOURS.")
+        raise ValueError(f"{path.name} must have RULE, `run` and `cells`, or GPU_HOURS.")
     return Script(
         path.stem, path, values["PAPER"], figures, values["TITLE"], values["CLAIM"],
-        values["NEEDS"], float(values["FULL_HOURS"]), values.get("GPU_HOURS"), runs,
+        values.get("RULE", ""), values["NEEDS"], float(values["FULL_HOURS"]),
+        values.get("GPU_HOURS"), runs,
     )  # fmt: skip
 
 
-def _order(script: Script) -> tuple[str, int, str]:
+def _order(script: Script) -> tuple[int, int, str]:
     figures = PAPERS[script.paper][1]
-    return script.paper, min(figures.index(figure) for figure in script.figures), script.name
+    first = min(figures.index(figure) for figure in script.figures)
+    return list(PAPERS).index(script.paper), first, script.name
 
 
-def _status(script: Script, result: Mapping[str, Any] | None) -> str:
+def _listed(figure: str, script: Script, result: Mapping[str, Any] | None) -> ListRow:
+    """Return the row of one figure: only the cells that belong to it count."""
+    status = "not yet run" if script.runs else f"needs a GPU: {script.gpu_hours:g} hours"
+    agree = ""
     if result is not None:
-        verdict = str(result["verdict"])
-        return verdict if verdict == "reproduced" else f"{verdict}: {result['why']}"
-    if script.runs:
-        return "not yet run"
-    return f"needs a GPU: {script.gpu_hours:g} hours"
+        cells = [one for one in kept_cells(result) if not one.figures or figure in one.figures]
+        status, agree = status_of(cells), share_of(cells)
+    return ListRow(script.paper, figure, script.name, status, agree, script.title)
 
 
 def _imported(script: Script) -> types.ModuleType:

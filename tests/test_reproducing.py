@@ -2,32 +2,52 @@
 
 import importlib.util
 import json
+import re
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nas_evidence.reproducing import (
     PAPERS,
+    Cell,
+    Script,
+    _imported,
     gallery_page,
     listed,
     reproduced,
     scripts,
     scripts_folder,
+    share_of,
+    status_of,
     stored_results,
     table_page,
 )
 
 ROOT = Path(__file__).parents[1]
-CONSTANTS = 'PAPER = "P000"\nFIGURE = "Fig. 2"\nTITLE = "t"\nCLAIM = "c"\nFULL_HOURS = 1\n'
+CONSTANTS = """
+PAPER = "Duvenaud et al. 2016"
+FIGURE = "Fig. 2, Fig. 3"
+TITLE = "t"
+CLAIM = "c"
+FULL_HOURS = 1
+"""
 RUN = """
-from nas_evidence.reproducing import Reproduction, Row
+RULE = "it is 2"
+from nas_evidence.reproducing import Cell, Reproduction, Row
 from nas_evidence_reproduce._shared import OURS
 
 def run(*, quick, data, say):
     say("running")
     row = Row("a | b", "1", OURS, "± 1, n = 2", "because")
-    return Reproduction((row,), None, {"n": 2}, "differs", "why not")
+    return Reproduction((row,), None, {"n": 2, "values": {3: (2, 1)}}, "why not")
+
+def cells(numbers):
+    first, second = numbers["values"]["3"]
+    return [Cell("g", "first", first == 2, ("Fig. 2",)), Cell("g", "second", second == 2)]
 """
 
 
@@ -53,6 +73,8 @@ def test_a_script_is_run_and_its_table_written(folder: Path, tmp_path: Path) -> 
     assert page == table_page(result)
     assert "| a \\| b | 1 | 2 | ± 1, n = 2 | because |" in page
     assert "![" not in page  # it has no figure
+    assert "**in part, 1 of 2**: why not." in page
+    assert "| g | 1 of 2 | second |" in page
 
 
 def test_missing_data_is_one_sentence_that_names_the_folder(folder: Path, tmp_path: Path) -> None:
@@ -69,16 +91,37 @@ def test_missing_data_is_one_sentence_that_names_the_folder(folder: Path, tmp_pa
 
 
 def test_every_figure_is_listed_with_what_came_out(folder: Path) -> None:
-    stored = {"verdict": "differs", "why": "w"}
+    stored = {"cells": [["g", "first", True, ["Fig. 2"]], ["g", "second", False, []]]}
     (folder / "results" / "one.json").write_text(json.dumps(stored))
     rows = listed(folder)
     assert {(r.paper, r.figure) for r in rows} == {
         (p, f) for p, (_, fs) in PAPERS.items() for f in fs
     }
-    status = {row.name: row.status for row in rows}
-    assert status["one"] == "differs: w"
-    assert status["two"] == "not yet run"
-    assert status["three"] == "needs a GPU: 2.5 hours"
+    found = {(row.name, row.figure): (row.status, row.agree) for row in rows}
+    assert found["one", "Fig. 2"] == ("in part", "1 of 2")
+    assert found["one", "Fig. 3"] == ("differs", "0 of 1")
+    assert found["two", "Fig. 2"] == ("not yet run", "")
+    assert found["three", "Fig. 2"] == ("needs a GPU: 2.5 hours", "")
+
+
+def test_a_cell_of_a_figure_that_the_script_does_not_show_is_refused(folder: Path) -> None:
+    text = (folder / "one.py").read_text().replace('("Fig. 2",)', '("Fig. 5",)')
+    (folder / "one.py").write_text(text)
+    with pytest.raises(ValueError, match=r"one has no figure of \('Fig\. 5',\) in 'first'"):
+        reproduced("one", quick=True, data=None, to=folder, say=print, folder=folder)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=30))
+def test_one_cell_that_disagrees_is_enough_not_to_be_reproduced(agree: list[bool]) -> None:
+    cells = [Cell("g", str(i), value) for i, value in enumerate(agree)]
+    assert (status_of(cells) == "reproduced") == all(agree)
+    assert (status_of(cells) == "differs") == (not any(agree))
+    assert share_of(cells) == f"{sum(agree)} of {len(agree)}"
+
+
+def test_no_cells_have_no_status() -> None:
+    with pytest.raises(ValueError, match="at least one cell"):
+        status_of([])
 
 
 @pytest.mark.parametrize(
@@ -86,8 +129,8 @@ def test_every_figure_is_listed_with_what_came_out(folder: Path) -> None:
     [
         ("PAPER = 1\n", r"bad\.py must have PAPER, but has 1"),
         (CONSTANTS, r"bad\.py must have NEEDS, but has None"),
-        (CONSTANTS + "NEEDS = ()\n", "must have a function `run`, or GPU_HOURS"),
-        (CONSTANTS.replace("Fig. 2", "Fig. 9") + "NEEDS = ()\n", "P000 has no figure.*'Fig. 9'"),
+        (CONSTANTS + "NEEDS = ()\n", "must have RULE, `run` and `cells`, or GPU_HOURS"),
+        (CONSTANTS.replace("Fig. 2", "Fig. 9") + "NEEDS = ()\n", "2016 has no figure.*'Fig. 9'"),
     ],
 )
 def test_a_script_without_its_constants_is_refused(
@@ -124,6 +167,52 @@ def test_the_gallery_is_what_the_kept_results_give() -> None:
     other = gallery_page([], listed())
     assert other != page
     assert "###" not in other
+
+
+@pytest.mark.parametrize("script", [s for s in scripts().values() if s.runs], ids=lambda s: s.name)
+def test_the_share_in_the_gallery_is_a_recount_from_the_kept_numbers(script: Script) -> None:
+    result = stored_results()[script.name]
+    cells = _imported(script).cells(result["numbers"])
+    page = (ROOT / "docs" / "explanation" / "gallery.md").read_text(encoding="utf-8")
+    for figure in script.figures:
+        agree = [one.agrees for one in cells if not one.figures or figure in one.figures]
+        status = "in part" if any(agree) else "differs"
+        status = "reproduced" if all(agree) else status
+        share = f"{sum(agree)} of {len(agree)}"
+        assert f"| {script.paper} | {figure} | `{script.name}` | {status} | {share} |" in page
+    assert result["status"] == status_of(cells)
+
+
+def test_a_kept_result_has_the_constants_of_its_script() -> None:
+    known = scripts()
+    for name, result in stored_results().items():
+        one = known[name]
+        kept = (result[key] for key in ("paper", "figure", "title", "claim", "rule"))
+        assert (*kept,) == (one.paper, ", ".join(one.figures), one.title, one.claim, one.rule)
+
+
+def test_learned_precisions_were_compared_with_fixed_ones() -> None:
+    """No two trainings gave the same numbers, as they do where no update changed a precision."""
+    results = stored_results()
+    table = results["immer_table2"]["numbers"]["table"]
+    for name, row in table.items():
+        network, how = name.rsplit(" ", 1)
+        assert how == "fixed" or row[1] != table[f"{network} fixed"][1], name
+    measured = results["immer_fig5"]["numbers"]["measured"]
+    for how, values in measured.items():
+        fixed = measured["fixed + DA" if how.endswith("DA") else "fixed"]
+        assert how.startswith("fixed") or values != fixed, how
+
+
+def test_papers_are_named_by_authors_and_year() -> None:
+    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listing.returncode:
+        pytest.skip("not a checkout of git")
+    code = re.compile(r"\bP00\d\b|\bpapers? 00\d\b")
+    kinds = (".py", ".md", ".toml", ".json", ".ipynb")
+    paths = [ROOT / name for name in listing.stdout.splitlines() if name.endswith(kinds)]
+    coded = [str(p) for p in paths if p.is_file() and code.search(p.read_text("utf-8"))]
+    assert not coded
 
 
 def _gallery() -> ModuleType:

@@ -28,13 +28,18 @@ SETTLING = 500.0
 
 @dataclass
 class Fitted:
-    """A trained network; `path` has epoch, first precision, evidence per update."""
+    """A trained network; `path` has epoch, first precision, evidence per update.
+
+    `moved_at` is the epoch of the first update that changed a precision. Before it, a network with
+    learned precisions is the one with fixed ones.
+    """
 
     state: Training
     data: TensorData
     assignment: Assignment
     path: list[tuple[int, float, float]]
     at_test: list[tuple[int, float, float]]  # epoch, log loss and error rate or RSS per datum
+    moved_at: int | None = None
 
     @property
     def plan(self) -> TrainingPlan:
@@ -144,7 +149,10 @@ def fit(
         train_epoch(state, data, assignment)
         state.epoch = epoch
         if epoch % every == 0 and epoch > whole.online.burn_in:
+            before = state.prior_precision
             passes = update_and_follow(state, data, assignment)
+            if fitted.moved_at is None and not torch.allclose(state.prior_precision, before):
+                fitted.moved_at = epoch
             value = passes.estimate(kind, passes.of(kind)[0]).value
             fitted.path.append((epoch, float(state.prior_precision[0]), value))
             if follow_test:
@@ -171,6 +179,38 @@ def snelson(data: Path) -> tuple[Tensor, Tensor]:
     read = (np.loadtxt(data / "snelson" / f"train_{n}.txt") for n in ("inputs", "outputs"))
     x, y = (torch.tensor((v - v.mean()) / v.std(), dtype=torch.float32)[:, None] for v in read)
     return x, y
+
+
+def must_have_moved(one: Fitted, what: str) -> None:
+    """Raise if no update changed a precision in the first half of the training.
+
+    Online updates raise no precision while the network explains the data hardly better than a
+    constant does (training/online.py). A training that ends there has learned no prior, and its
+    comparison with a fixed prior compares nothing.
+
+    Raises:
+        RuntimeError: naming the training and the epoch of the first change.
+    """
+    if one.moved_at is None or one.moved_at > one.plan.epochs // 2:
+        raise RuntimeError(
+            f"{what}: the first update that changed a precision was at epoch {one.moved_at} of "
+            f"{one.plan.epochs}, too late to train with learned ones; more epochs, or shorter "
+            'steps (hyper_step = "adam"), let it move.'
+        )
+
+
+def agreement(first: float, second: float, published: tuple[float, float]) -> bool:
+    """Return whether two values of ours are in the published order; equal ones are in none."""
+    return (first - second) * (published[0] - published[1]) > 0
+
+
+def within(ours: float, published: float, error: float, n: int, n_published: int = 10) -> bool:
+    """Return whether a mean over n splits is the published one over more, by its standard error.
+
+    The published error is that of `n_published` splits, so one of n has √(n_published / n) times
+    as much; two errors of the difference, and half of the last digit printed.
+    """
+    return abs(ours - published) <= 2 * error * (1 + n_published / n) ** 0.5 + 0.005
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:

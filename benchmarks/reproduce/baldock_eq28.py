@@ -10,30 +10,53 @@ node errs one way on the way up and the other way on the way down. Walls reflect
 neighbourhood of the minimum in any time that two cores have.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 
-from nas_evidence.reproducing import Reproduction, Row
+from nas_evidence.reproducing import Cell, Reproduction, Row
 from nas_evidence.sampling_plan import SweepPlan
 from nas_evidence.scores.thermodynamic import fitted_reference, swept
 from nas_evidence_reproduce._baldock import digits, minimised, network
 
-PAPER = "P002"
+PAPER = "Baldock and Marzari 2019"
 FIGURE = "Eq. 28"
 TITLE = "Prior volumes, and the evidence of M(1) by thermodynamic integration"
 CLAIM = "Bayes' theorem clearly favours M(1) over M(3) on D_500, by 2,332 nats."
+RULE = (
+    "it is the published value to the digits printed (volumes), within two standard errors of "
+    "the difference (integral, evidence), or within a tenth (largest weight, which has no "
+    "error)"
+)
 NEEDS = ("MNIST", "baldock")
 FULL_HOURS = 20.0
 
-INTEGRAL, INTEGRAL_ERROR = 19793.0, 13.0
+INTEGRAL, INTEGRAL_ERROR, EVIDENCE, LARGEST = 19793.0, 13.0, -153.0, 33.0
+VOLUMES = {"M(1)": 19946, "M(3)": 28960}
 QUICK = SweepPlan(n_chains=2, n_nodes=8, n_burn_in=70, n_settle=8, n_samples=5, n_leapfrog=20)
 FULL = SweepPlan(
     n_chains=14, n_nodes=101, n_burn_in=1000, n_settle=100, n_samples=100, n_leapfrog=100
 )
+
+
+def cells(numbers: Mapping[str, Any]) -> list[Cell]:
+    """Return whether each published number that ran is ours; the integral of M(3) did not run."""
+    wide = 2 * math.hypot(numbers["error"], INTEGRAL_ERROR)
+    near = abs(numbers["largest_weight"] / LARGEST - 1) < 0.1
+    return [
+        *(
+            Cell("prior volumes", name, round(numbers["volumes"][name]) == value)
+            for name, value in VOLUMES.items()
+        ),
+        Cell("minimum", "largest weight", near),
+        Cell("M(1) on D_500", "integral", abs(numbers["integral"] - INTEGRAL) < wide),
+        Cell("M(1) on D_500", "log evidence", abs(numbers["log_evidence"] - EVIDENCE) < wide),
+    ]
 
 
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
@@ -83,7 +106,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             "19,790 ± 10",
             f"{value:.0f}",
             f"± {error:.0f}: half of the hysteresis of {sweeps.hysteresis:.0f}, n = {len(both)}",
-            "" if abs(value - INTEGRAL) < 2 * error else "see the verdict",
+            "" if abs(value - INTEGRAL) < 2 * error else "see the summary",
         ),
         Row(
             "forward and backward chains (nats)", "", ", ".join(f"{v:.0f}" for v in both.tolist())
@@ -101,7 +124,6 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             "± 174",
         ),
     ]
-    agrees = abs(value - INTEGRAL) < 2 * (error**2 + INTEGRAL_ERROR**2) ** 0.5 and error < 500
     return Reproduction(
         tuple(table),
         _figure(both.tolist(), volumes[1]),
@@ -109,14 +131,11 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             "n": len(both),
             "forward": sweeps.forward.tolist(), "backward": sweeps.backward.tolist(),
             "volumes": {f"M({h})": v for h, v in volumes.items()}, "integral": value,
-            "error": error, "log_evidence": evidence,
+            "error": error, "log_evidence": evidence, "largest_weight": reach, "spread": wide,
         },
-        "reproduced" if agrees else "differs",
-        f"the volumes agree to all digits; the integral is {value:.0f} ± {error:.0f}, published "
-        "19,793 ± 13"
-        + ("" if agrees else f"; our chains are short and still spreading ({wide:.2f} of the box, "
-           "0.58 if uniform), so the value rises with their length: the error bar has the lag "
-           "between nodes, not the way still to go"),
+        f"the integral is {value:.0f} ± {error:.0f}, published 19,793 ± 13; chains that are still "
+        f"spreading ({wide:.2f} of the box, 0.58 if uniform) give a value that rises with their "
+        "length: the error bar has the lag between nodes, not the way still to go",
     )  # fmt: skip
 
 

@@ -1,21 +1,31 @@
 """The digits of the other experiments, shrunk to 16 x 16 (Baldock and Marzari 2019, Fig. 1)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from nas_evidence.reproducing import Reproduction, Row
+from nas_evidence.reproducing import Cell, Reproduction, Row
 from nas_evidence_reproduce._baldock import digits
 
-PAPER = "P002"
+PAPER = "Baldock and Marzari 2019"
 FIGURE = "Fig. 1"
 TITLE = "64 digits of MNIST at 16 x 16 pixels"
 CLAIM = "The digits stay readable at 256 pixels; each D_n has the same number of every class."
+RULE = "each of the ten classes has as many digits as published"
 NEEDS = ("MNIST", "baldock")
 FULL_HOURS = 0.01
+
+
+def cells(numbers: Mapping[str, Any]) -> list[Cell]:
+    """Return whether each set has the same number of every class."""
+    return [
+        Cell("digits of each class", f"D_{n}", set(counts) == {int(n) // 10})
+        for n, counts in numbers["n"].items()
+    ]
 
 
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
@@ -48,8 +58,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
     for axis, i in zip(figure.subplots(8, 8).flat, chosen, strict=True):
         axis.imshow(kept[50].x[i].view(16, 16), cmap="gray")
         axis.set_axis_off()
-    even = all(len(set(n)) == 1 for n in counts.values())
     return Reproduction(
         tuple(rows), figure, {"n": {str(n): c for n, c in counts.items()}},
-        "reproduced" if even else "differs", "the stratified sets as published, from their lists",
+        "the stratified sets as published, from their lists",
     )  # fmt: skip

@@ -11,26 +11,37 @@ rejects trajectories that end outside. "rejected" is that, from the same minima;
 widths tell how far a replica has come from its minimum (0.58 where the box is filled uniformly).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 
 from nas_evidence.evidence.finite_temperature import Tempered
-from nas_evidence.reproducing import Reproduction, Row
+from nas_evidence.reproducing import Cell, Reproduction, Row
 from nas_evidence.sampling_plan import HeatPlan
 from nas_evidence_reproduce._baldock import UNIFORM, digits, heated, minimised, network
 
-PAPER = "P002"
+PAPER = "Baldock and Marzari 2019"
 FIGURE = "Fig. 2, Fig. 3, Table 1"
 TITLE = "Training energy and test loss of M(3) by temperature"
 CLAIM = (
     "Sampling generalises better than optimisation, and the least test loss of D_50 and D_500 is "
     "near T = 1."
 )
+RULE = (
+    "the temperature of least test loss is within half a decade of 1; the least loss is below "
+    "the mean of minima, and on the published side of that of equal probabilities; the mean "
+    "energy rises from each temperature to the next (Fig. 2); or the setting is the published "
+    "one (Table 1)"
+)
 NEEDS = ("MNIST", "baldock")
 FULL_HOURS = 60.0
+
+FIG_3, COMMON = ("Fig. 3",), "from_common_minima"
+SETTINGS = {"temperatures": 112, "lowest": 0.01, "highest": 100.0, "n_leapfrog": 100}
 
 QUICK = HeatPlan(
     n_temperatures=12, lowest=0.01, highest=100.0, n_burn_in=64, n_samples=64, n_leapfrog=50
@@ -38,6 +49,47 @@ QUICK = HeatPlan(
 FULL = HeatPlan(
     n_temperatures=112, lowest=0.01, highest=100.0, n_burn_in=1000, n_samples=1000, n_leapfrog=100
 )
+
+
+def cells(numbers: Mapping[str, Any]) -> list[Cell]:
+    """Return all sets, both kinds of walls, and all starts from a common minimum."""
+    sets = {name: one for name, one in numbers.items() if name.startswith("D_")}
+    kelvin = numbers["D_50"]["temperatures"]
+    found = []
+    for name, one in sets.items():
+        mean, size = one["test_loss"][0], name.partition(",")[0]
+        best, least = kelvin[mean.index(min(mean))], min(mean)
+        found += [
+            Cell("least test loss near T = 1", name, _about_one(best), FIG_3),
+            Cell("sampling beats minima", name, least < numbers[size]["minima"][0], FIG_3),
+            Cell(
+                "least loss against equal probabilities", name,
+                (least > UNIFORM) == (size == "D_50"), FIG_3,
+            ),
+        ]  # fmt: skip
+    for walls, temperatures in zip(("reject", "reflect"), numbers[COMMON], strict=True):
+        found += [
+            Cell("the same from a common minimum", f"{i}, walls {walls}", _about_one(t), FIG_3)
+            for i, t in enumerate(temperatures, 1)
+        ]
+    found += [
+        Cell("energy rises with T", name, _rises(numbers[name]["energy"][0]), ("Fig. 2",))
+        for name in ("D_50", "D_500")
+    ]
+    settings = {**numbers["settings"], "temperatures": len(kelvin)}
+    found += [
+        Cell("setting of the sampler", name, settings[name] == value, ("Table 1",))
+        for name, value in SETTINGS.items()
+    ]
+    return found
+
+
+def _rises(values: Sequence[float]) -> bool:
+    return all(a < b for a, b in pairwise(values))
+
+
+def _about_one(temperature: float) -> bool:
+    return 10**-0.5 <= temperature <= 10**0.5
 
 
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
@@ -75,14 +127,11 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
     ]
     row, common = from_common_minima(data, say)
     table.append(row)
-    agrees, said = True, []
+    said = []
     for n, one in found.items():
         best, low, high = one.best()
         mean, error = one.mean_loss()
         k = int(mean.argmin())
-        better = float(mean[k]) < optimised[n][0]
-        inside = 0 < k < len(mean) - 1
-        agrees = agrees and better and inside and 0.1 <= best <= 10
         said.append(f"D_{n} at T = {best:.2g}")
         table += [
             Row(
@@ -120,7 +169,10 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         _figure(found, rejected, optimised),
         {
             "n": plan.n_samples,
-            "from_common_minima": common,
+            "settings": {
+                "lowest": plan.lowest, "highest": plan.highest, "n_leapfrog": plan.n_leapfrog,
+            },
+            COMMON: common,
             **{
                 f"D_{n}": {
                     "temperatures": one.temperatures.tolist(),
@@ -139,10 +191,8 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
                 for n, one in rejected.items()
             },
         },
-        "reproduced" if agrees else "differs",
-        "least test loss of " + ", ".join(said) + "; sampling "
-        + ("beats" if agrees else "does not always beat")
-        + " optimisation. With all replicas of D_50 from one minimum, three times: "
+        "least test loss of " + ", ".join(said)
+        + ". With all replicas of D_50 from one minimum, three times: "
         f"T = {row.ours} (walls that reject, as published, and that reflect): rejected chains "
         "stay nearer their minima, which moves the least loss to about 1",
     )  # fmt: skip

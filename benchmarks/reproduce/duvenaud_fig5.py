@@ -5,25 +5,46 @@ weights N(0, (2/28)²); thresholds g0 in units of that gradient. A threshold of 
 Quick: batches of 100 and four thresholds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
-from nas_evidence.reproducing import Reproduction, Row
+from nas_evidence.reproducing import Cell, Reproduction, Row
 from nas_evidence_reproduce._mnist_descent import Descent, descended, mnist
 
-PAPER = "P000"
+PAPER = "Duvenaud et al. 2016"
 FIGURE = "Fig. 5"
 TITLE = "The gradient threshold of entropy-friendly descent, on MNIST"
 CLAIM = (
     "With larger thresholds training and test error get worse, but for intermediate ones the "
     "bound increases."
 )
+RULE = (
+    "training and test likelihood fall from each threshold to the next larger one, and the "
+    "bound is above that of plain descent at all thresholds but the largest, where it is below"
+)
 NEEDS = ("MNIST",)
 FULL_HOURS = 0.5
 
 SPREAD, STEPS, RATE = 2 / 28, 1500, 0.1
+
+
+def cells(numbers: Mapping[str, Any]) -> list[Cell]:
+    """Return what holds from each threshold to the next, and at each but 0."""
+    at = sorted(int(name) for name in numbers if name.isdigit())
+    last = {what: [numbers[str(g)][what][-1] for g in at] for what in ("train", "test", "bound")}
+    found = [
+        Cell("gets worse", name, all(b < a for a, b in pairwise(last[what])))
+        for what, name in (("train", "training likelihood"), ("test", "test likelihood"))
+    ]
+    for g, bound in zip(at[1:], last["bound"][1:], strict=True):
+        largest = g == at[-1]
+        group = f"bound {'falls' if largest else 'rises'} against plain descent"
+        found.append(Cell(group, f"threshold {g}", (bound < last["bound"][0]) == largest))
+    return found
 
 
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
@@ -44,7 +65,6 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
     best = max(runs, key=lambda g: runs[g].bound[-1])
     gained = runs[best].bound[-1] - runs[0].bound[-1]
     worse = runs[0].error[-1] - runs[best].error[-1]
-    monotone = runs[max(runs)].test[-1] < runs[0].test[-1]
     rows = [
         Row(
             "threshold of the best bound",
@@ -76,12 +96,10 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             ", ".join(f"{one.train[-1]:.4f}" for one in runs.values()),
         ),
     ]
-    agrees = gained > 0 and best > 0 and monotone
     return Reproduction(
         tuple(rows),
         _figure(runs),
         {"n": 1, "steps": steps, **{str(g): vars(one) for g, one in runs.items()}},
-        "reproduced" if agrees else "differs",
         f"the bound is best at a threshold of {best}, {gained:+.3f} nats per datum from plain "
         f"descent, where the test error changes by {100 * -worse:+.2f} points",
     )

@@ -4,27 +4,52 @@
 softmax temperature. The predictive of Fig. C.1b is that of the linearised network.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from nas_evidence.reproducing import Reproduction, Row
+from nas_evidence.reproducing import Cell, Reproduction, Row
 
 from ._immer import Fitted, fit, frozen, mean_and_error, mlp, predictive
 
-PAPER = "P003"
+PAPER = "Immer et al. 2021"
 FIGURE = "Fig. 3, Fig. C.1"
 TITLE = "A weak prior or a learned one on the banana set"
 CLAIM = "The evidence prefers the network with learned precisions: 89 % test accuracy for 86 %."
+RULE = (
+    "the learned precisions have more evidence and more test accuracy on a subset; a mean test "
+    "accuracy is the published one within two standard errors and half a point; the weak prior "
+    "fits 98 % of the training data or more"
+)
 NEEDS = ("banana",)
 FULL_HOURS = 0.2
 
+FIG_3 = ("Fig. 3",)
 N_TRAIN, STEPS, WEAK, RATE = 265, 200, 1e-4, 0.01
 WEAK_STEPS = 1000  # until it overfits: the paper's number for this network is not stated
+
+
+def cells(numbers: Mapping[str, Any]) -> list[Cell]:
+    """Return every subset, and the three published accuracies."""
+    measured = numbers["measured"]
+    pairs = list(enumerate(zip(measured["learned"], measured["weak"], strict=True), 1))
+    found = [
+        Cell(f"{what}, learned above weak", f"subset {k}", a[i] > b[i], figures)
+        for i, what, figures in ((0, "evidence", ()), (2, "test accuracy", FIG_3))
+        for k, (a, b) in pairs
+    ]
+    for name, published in (("weak", 0.86), ("learned", 0.89)):
+        mean, error = mean_and_error([run[2] for run in measured[name]])
+        near = abs(mean - published) <= 2 * error + 0.005
+        found.append(Cell("test accuracy as published", f"{name} prior", near, FIG_3))
+    fitted = fmean(run[1] for run in measured["weak"]) >= 0.98
+    return [*found, Cell("training accuracy almost 100 %", "weak prior", fitted, FIG_3)]
 
 
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
@@ -116,7 +141,6 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         tuple(rows),
         figure,
         {"n": n_seeds, "measured": measured},
-        "reproduced" if evidence == n_seeds and accuracy > n_seeds / 2 else "differs",
         f"the evidence prefers the learned precisions in {evidence} of {n_seeds} subsets; "
         f"their test accuracy is higher in {accuracy}",
     )

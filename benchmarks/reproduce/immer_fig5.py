@@ -1,14 +1,15 @@
 """Calibration and images of another kind (Immer et al. 2021, Fig. 5).
 
 The paper: ResNet-20 on CIFAR-10, images of SVHN outside, with and without data augmentation. The
-short version: the convolutional network of Table 2 with a quarter of its units on 500 CIFAR-10
+short version: the convolutional network of Table 2 with an eighth of its units on 300 CIFAR-10
 images, Fashion-MNIST outside (SVHN is not at hand), also with augmentation. A ResNet learns too
 little from so few images to overfit: then there is nothing to regularise. Predictions are
 those of the mode, and of the linearised network.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,19 +17,24 @@ from matplotlib.figure import Figure
 
 from nas_evidence.maths.calibration import auroc, classification_measures, entropy, reliability
 from nas_evidence.models import build
-from nas_evidence.reproducing import Reproduction, Row
+from nas_evidence.reproducing import Cell, Reproduction, Row
 from nas_evidence.spec import ArchitectureSpec
 
 from ._images import subset
-from ._immer import Fitted, fit, frozen, mean_and_error, predictive
-from .immer_table2 import network
+from ._immer import Fitted, agreement, fit, frozen, mean_and_error, must_have_moved, predictive
+from .immer_table2 import SHORT_STEPS, network
 
-PAPER = "P003"
+PAPER = "Immer et al. 2021"
 FIGURE = "Fig. 5, Table C7"
 TITLE = "Calibration and images of another kind, with fixed and with learned priors"
 CLAIM = (
     "Learned precisions improve log likelihood, calibration error and the detection of images of "
     "another kind; without augmentation: 0.127 to 0.048 and 0.814 to 0.901."
+)
+RULE = (
+    "learned precisions are on the published side of fixed ones, with the same augmentation, in"
+    " accuracy, log likelihood, calibration error and OOD-AUC; equal values are on none (the "
+    "numbers themselves belong to an experiment 100 times as large, with other images outside)"
 )
 NEEDS = ("cifar10", "FashionMNIST")
 FULL_HOURS = 150.0
@@ -52,10 +58,27 @@ def measured(inside: np.ndarray, labels: np.ndarray, outside: np.ndarray) -> tup
     return 100 * found["accuracy"], -found["log_loss"], found["calibration_error"], area
 
 
+def cells(numbers: Mapping[str, Any]) -> list[Cell]:
+    """Return every measure of each kind of learned precisions that ran."""
+    mean = {how: np.mean(values, 0) for how, values in numbers["measured"].items()}
+    found = []
+    for how, text in PUBLISHED.items():
+        if how.startswith("fixed") or how not in mean:
+            continue
+        kind, _, augment = how.partition(" + ")
+        fixed = f"fixed + {augment}" if augment else "fixed"
+        shown = ("Fig. 5", "Table C7") if kind == "diag_ef" else ("Table C7",)
+        for i, what in enumerate(WHAT):
+            order = float(text[i]), float(PUBLISHED[fixed][i])
+            agrees = agreement(float(mean[how][i]), float(mean[fixed][i]), order)
+            found.append(Cell(what, how, agrees, shown))
+    return found
+
+
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
     """Train with a fixed prior, and with precisions learned by two kinds of curvature."""
     assert data is not None
-    n_train, n_test, epochs, n_seeds = (500, 500, 20, 1) if quick else (50_000, 10_000, 300, 5)
+    n_train, n_test, epochs, n_seeds = (300, 500, 60, 1) if quick else (50_000, 10_000, 300, 5)
     train, test = subset(data, "CIFAR-10", n_train, n_test)
     other = subset(data, "FMNIST", n_train, n_test)[1][0]
     outside = torch.nn.functional.pad(other, (2, 2, 2, 2), value=float(other.min()))
@@ -70,7 +93,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         for seed in range(n_seeds):
             say(f"{name}, seed {seed}: {n_train} images, {epochs} epochs")
             if quick:
-                model = network("CNN", (3, 32, 32), 4, seed)
+                model = network("CNN", (3, 32, 32), 8, seed)
             else:
                 spec = ArchitectureSpec(family="resnet", values={"depth": 20, "width": 16})
                 model = build(spec, (3, 32, 32), 10, torch.Generator().manual_seed(seed))
@@ -78,16 +101,20 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
                 "epochs": epochs,
                 "batch_size": 50 if quick else 128,
                 "optimiser": "adam" if quick else "sgd",
-                "learning_rate": 0.001 if quick else 0.1,
+                "learning_rate": 0.002 if quick else 0.1,
                 "schedule": "constant" if quick else "cosine",
                 "likelihood_power": POWER if augment else 1.0,
                 "augment": ("RandomCrop", "RandomHorizontalFlip") if augment else (),
                 "prior_precision": 5e-4 * n_train if how == "fixed" else 1.0,
                 "online": frozen(epochs, "diag_ef")
                 if how == "fixed"
-                else {"every": 5 if quick else 10, "curvature": how},
+                else {"every": 5, "curvature": how, **SHORT_STEPS}
+                if quick
+                else {"every": 10, "curvature": how},
             }
             one = fit(model, train, test, seed=seed, plan=plan)
+            if how != "fixed":
+                must_have_moved(one, name)
             found.setdefault(name, []).append(
                 measured(one.probabilities(test[0]), labels, one.probabilities(outside))
             )
@@ -120,14 +147,8 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         for i, text in enumerate(WHAT)
     ]
     mean = {how: np.mean(values, 0) for how, values in found.items()}
-    learned = ("diag_ef", "kfac_ggn")
     augmented = [mean[how] - mean[how.removesuffix(" + DA")] for how in mean if "DA" in how]
     gained = ", ".join(f"{g[0]:+.1f}" for g in augmented)
-    good = {
-        "log likelihood": sum(mean[h][1] > mean["fixed"][1] for h in learned),
-        "calibration": sum(mean[h][2] < mean["fixed"][2] for h in learned),
-        "OOD-AUC": sum(mean[h][3] > mean["fixed"][3] for h in learned),
-    }
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.plot([0, 1], [0, 1], color="0.8")
@@ -150,8 +171,6 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             "measured": found,
             "linearised": bayes,
         },
-        "reproduced" if all(v == 2 for v in good.values()) else "differs",
-        f"{n_train} images: of the two kinds of learned precisions the better one than the fixed "
-        f"prior has {', '.join(f'{what} in {n}' for what, n in good.items())}; augmentation at "
-        f"likelihood power {POWER:g} changes the accuracy by {gained} points",
+        f"{n_train} images; augmentation at likelihood power {POWER:g} changes the accuracy by "
+        f"{gained} points",
     )

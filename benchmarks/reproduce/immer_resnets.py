@@ -12,7 +12,7 @@ GPU_HOURS counts 5 seeds of Table C8 at half an hour to an hour and a half each,
 each network of Table C9 and C10.
 """
 
-PAPER = "P003"
+PAPER = "Immer et al. 2021"
 FIGURE = "Fig. 7, Table C8, Table C9, Table C10"
 TITLE = "Residual networks: depth and width"
 CLAIM = (

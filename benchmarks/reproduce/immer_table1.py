@@ -5,24 +5,32 @@ sets concrete, energy and yacht of the paper are not at hand. The quick version 
 sets of more than 2,000 data, and updates by full matrices every 40 epochs in place of 10.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nas_evidence.reproducing import Reproduction, Row
+from nas_evidence.reproducing import Cell, Reproduction, Row
 
-from ._immer import fit, mean_and_error, mlp, real_predictive_nll
+from ._immer import fit, mean_and_error, mlp, real_predictive_nll, within
 
-PAPER = "P003"
+PAPER = "Immer et al. 2021"
 FIGURE = "Table 1, Table C2, Table C3"
 TITLE = "Test log loss of networks with learned priors on UCI regression"
 CLAIM = (
     "Without validation data the test log loss is as good as cross-validated baselines; KFAC is "
     "about as good as the full GGN, diagonal kinds are slightly worse."
+)
+RULE = (
+    "ours is the published log loss within two standard errors of the difference (published "
+    "ones are of ten splits; ours, of n splits, is taken as the root of 10 / n times that); "
+    "KFAC is not above the published cross-validated MAP by more than that, nor above a "
+    "diagonal kind"
 )
 NEEDS = ("uci",)
 FULL_HOURS = 12.0
@@ -50,6 +58,15 @@ PUBLISHED = {
 }  # fmt: skip
 KINDS = COLUMNS[:5]
 FULL = COLUMNS[:2]
+#: The tables that have a column.
+TABLES = {
+    "full_ggn": ("Table 1", "Table C2", "Table C3"),
+    "full_ef": ("Table 1", "Table C2"),
+    "kfac_ggn": ("Table 1", "Table C2"),
+    "diag_ggn": ("Table C3",),
+    "diag_ef": ("Table C3",),
+    "kfac_ggn, linearised": ("Table C2",),
+}
 _SMALL = 2000  # data of a set on which the short version runs all kinds
 
 
@@ -69,6 +86,27 @@ def split(folder: Path, k: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Te
         (torch.from_numpy(x[r]).float(), torch.from_numpy(y[r]).float()) for r in (rows, tested)
     )
     return train, test, scale
+
+
+def cells(numbers: Mapping[str, Any]) -> list[Cell]:
+    """Return every log loss that ran, against its published one, MAP, and the diagonal kinds."""
+    found = []
+    for name, values in numbers["values"].items():
+        ran = {kind: fmean(v) for kind, v in values.items() if v}
+        for kind, mean in ran.items():
+            published, error = (float(part) for part in PUBLISHED[name][kind].split(" ± "))
+            near = within(mean, published, error, len(values[kind]))
+            found.append(Cell("test log loss", f"{name} {kind}", near, TABLES[kind]))
+        kfac, n = ran["kfac_ggn"], len(values["kfac_ggn"])
+        best, error = (float(part) for part in PUBLISHED[name]["MAP"].split(" ± "))
+        good = kfac <= best or within(kfac, best, error, n)
+        found.append(Cell("KFAC against cross-validated MAP", name, good, TABLES["kfac_ggn"]))
+        found += [
+            Cell("KFAC not worse than diagonal", f"{name} {kind}", kfac <= ran[kind], TABLES[kind])
+            for kind in KINDS[3:]
+            if kind in ran
+        ]
+    return found
 
 
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
@@ -140,18 +178,10 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         name: mean_and_error(v["kfac_ggn"])[0] - float(PUBLISHED[name]["kfac_ggn"].split()[0])
         for name, v in found.items()
     }
-    small = [name for name in found if sizes[name] < _SMALL or not quick]
-    ordered = all(
-        mean_and_error(found[name]["kfac_ggn"])[0] <= mean_and_error(found[name][kind])[0] + 0.02
-        for name in small
-        for kind in KINDS[3:]
-    )
-    agrees = ordered and all(better[name] < 0.1 for name in small)
     return Reproduction(
         tuple(rows),
         _figure(found, sizes),
         {"epochs": epochs, "values": found, "n_train": sizes},
-        "reproduced" if agrees else "differs",
         "KFAC minus the published KFAC, nats per datum: "
         + ", ".join(f"{name} {d:+.2f}" for name, d in near.items())
         + ("; the three large sets are trained more briefly than published" if quick else ""),

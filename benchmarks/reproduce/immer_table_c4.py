@@ -6,8 +6,10 @@ hand, the waveform set has 1000 instead of 5000 data. The quick version has the 
 full EF on one split of the three sets of two classes, with updates every 40 epochs in place of 10.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,16 +17,21 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from nas_evidence.maths.calibration import classification_measures
-from nas_evidence.reproducing import Reproduction, Row
+from nas_evidence.reproducing import Cell, Reproduction, Row
 
-from ._immer import fit, mean_and_error, mlp, predictive
+from ._immer import fit, mean_and_error, mlp, predictive, within
 
-PAPER = "P003"
+PAPER = "Immer et al. 2021"
 FIGURE = "Table C4"
 TITLE = "Test log loss, accuracy and calibration with learned priors on UCI classification"
 CLAIM = (
     "Learned precisions are as good as cross-validated ones; the mode predicts better than the "
     "Bayesian predictive, and diagonal kinds are worse than KFAC."
+)
+RULE = (
+    "ours is the published log loss within two standard errors of the difference (published "
+    "ones are of ten splits; ours, of n splits, is taken as the root of 10 / n times that); the"
+    " mode is not above the linearised predictive, nor KFAC above a diagonal kind"
 )
 NEEDS = ("uci-classification",)
 FULL_HOURS = 4.0
@@ -39,6 +46,14 @@ PUBLISHED = {
     "ionosphere": dict(zip(COLUMNS, (0.26, 0.28, 0.29, 0.35, 0.31, 0.31), strict=True)),
     "waveform": dict(zip(COLUMNS, (0.34, 0.36, 0.34, 0.38, 0.37, 0.35), strict=True)),
     "satellite": dict(zip(COLUMNS, (0.22, 0.24, 0.24, 0.30, 0.29, 0.25), strict=True)),
+}
+#: Their published standard errors.
+ERRORS = {
+    "australian": dict(zip(COLUMNS, (0.01, 0.01, 0.01, 0.01, 0.01, 0.01), strict=True)),
+    "cancer": dict(zip(COLUMNS, (0.01, 0.02, 0.01, 0.01, 0.01, 0.01), strict=True)),
+    "ionosphere": dict(zip(COLUMNS, (0.03, 0.04, 0.02, 0.01, 0.02, 0.02), strict=True)),
+    "waveform": dict(zip(COLUMNS, (0.01, 0.02, 0.01, 0.01, 0.01, 0.01), strict=True)),
+    "satellite": dict(zip(COLUMNS, (0.01, 0.01, 0.00, 0.00, 0.00, 0.00), strict=True)),
 }
 
 
@@ -59,6 +74,53 @@ def loaded(folder: Path, name: str) -> tuple[Tensor, Tensor]:
     x = (x - x.mean(0)) / np.where(spread > 0, spread, 1)
     labels = np.unique(y, return_inverse=True)[1]
     return torch.from_numpy(x).float(), torch.from_numpy(labels).long()
+
+
+def cells(numbers: Mapping[str, Any]) -> list[Cell]:
+    """Return every log loss that ran, and KFAC beside what is said to be worse."""
+    found = []
+    for name, values in numbers["measures"].items():
+        ran = {kind: fmean(one["log_loss"] for one in v) for kind, v in values.items() if v}
+        for kind, mean in ran.items():
+            near = within(mean, PUBLISHED[name][kind], ERRORS[name][kind], len(values[kind]))
+            found.append(Cell("test log loss", f"{name} {kind}", near))
+        found += [
+            Cell("KFAC by the mode not worse", f"{name}, {other}", ran["kfac_ggn"] <= ran[other])
+            for other in ("kfac_ggn, linearised", "diag_ggn", "diag_ef")
+        ]
+    return found
+
+
+def rows_of(found: Mapping[str, Mapping[str, list[dict[str, float]]]]) -> list[Row]:
+    """Return the table of what was measured."""
+    rows = []
+    for name, values in found.items():
+        for kind in COLUMNS:
+            if not values[kind]:
+                continue
+            mean, error = mean_and_error([v["log_loss"] for v in values[kind]])
+            n = len(values[kind])
+            accuracy = np.mean([v["accuracy"] for v in values[kind]])
+            calibration = np.mean([v["calibration_error"] for v in values[kind]])
+            published = PUBLISHED[name][kind], ERRORS[name][kind]
+            away = not within(mean, *published, n)
+            rows.append(
+                Row(
+                    f"{name}: test log loss, {kind}",
+                    f"{published[0]:.2f} ± {published[1]:.2f}",
+                    f"{mean:.2f}",
+                    (f"± {error:.2f}, n = {n} splits" if n > 1 else "one split")
+                    + f"; accuracy {100 * accuracy:.1f} %, calibration error {calibration:.3f}",
+                    "other rows, splits and length of training; no more is known" if away else "",
+                )
+            )
+    return rows
+
+
+def gaps(found: Mapping[str, Mapping[str, list[dict[str, float]]]]) -> str:
+    """Say how far KFAC is from the published value on each set."""
+    means = {name: fmean(v["log_loss"] for v in one["kfac_ggn"]) for name, one in found.items()}
+    return ", ".join(f"{n} {mean - PUBLISHED[n]['kfac_ggn']:+.2f}" for n, mean in means.items())
 
 
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
@@ -98,35 +160,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
                 if kind == "kfac_ggn":
                     bayes = classification_measures(predictive(one, test[0]), labels)
                     found[name]["kfac_ggn, linearised"].append(bayes)
-    rows, far = [], {}
-    for name, values in found.items():
-        for kind in COLUMNS:
-            if not values[kind]:
-                continue
-            mean, error = mean_and_error([v["log_loss"] for v in values[kind]])
-            n = len(values[kind])
-            accuracy = np.mean([v["accuracy"] for v in values[kind]])
-            calibration = np.mean([v["calibration_error"] for v in values[kind]])
-            away = abs(mean - PUBLISHED[name][kind]) > max(0.05, 3 * error)
-            rows.append(
-                Row(
-                    f"{name}: test log loss, {kind}",
-                    f"{PUBLISHED[name][kind]:.2f}",
-                    f"{mean:.2f}",
-                    (f"± {error:.2f}, n = {n} splits" if n > 1 else "one split")
-                    + f"; accuracy {100 * accuracy:.1f} %, calibration error {calibration:.3f}",
-                    ""
-                    if not away
-                    else "other rows, splits and length of training; no more is known",
-                )
-            )
-            far[f"{name}, {kind}"] = mean - PUBLISHED[name][kind]
-    mode_better = sum(
-        np.mean([v["log_loss"] for v in f["kfac_ggn"]])
-        <= np.mean([v["log_loss"] for v in f["kfac_ggn, linearised"]]) + 0.005
-        for f in found.values()
-    )
-    off = [name for name in PUBLISHED if abs(far[f"{name}, kfac_ggn"]) > 0.06]
+    rows = rows_of(found)
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     axis = figure.subplots()
     for j, kind in enumerate(COLUMNS):
@@ -148,8 +182,5 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         tuple(rows),
         figure,
         {"epochs": epochs, "measures": found},
-        "reproduced" if not off and mode_better >= 4 else "differs",
-        f"KFAC is within 0.06 nats of the published log loss on {5 - len(off)} of 5 sets"
-        + (f" (not on {', '.join(off)})" if off else "")
-        + f"; the mode is at least as good as the linearised predictive on {mode_better} of 5",
+        f"KFAC minus the published KFAC, nats per datum: {gaps(found)}",
     )

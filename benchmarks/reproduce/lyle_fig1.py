@@ -5,9 +5,11 @@ bounds by exact posterior draws and by descents of few steps (Algorithm 1). The 
 neither the noise nor the prior: here one pair is shown, and the whole grid is in the numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -15,14 +17,19 @@ from torch import Tensor
 
 from nas_evidence.evidence.incremental import predictions, sampled_bounds
 from nas_evidence.evidence.sample_then_optimise import bounds_over_orders
-from nas_evidence.reproducing import Reproduction, Row
+from nas_evidence.reproducing import Cell, Reproduction, Row
 
 from ._lyle import INFORMATIVE, NOISE, PRIOR_VARIANCE, N, feature_data
 
-PAPER = "P004"
+PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 1"
 TITLE = "Number of features by the evidence and its bounds"
 CLAIM = "All estimates agree on 15 features, and the gap of L_k shrinks with k for both samplers."
+RULE = (
+    "evidence and L both peak at 15 features, in each setting of noise and prior, of which the "
+    "paper states none; in the setting that is drawn the three other estimates peak there too, "
+    "and the gap is smaller at each k than at the one before"
+)
 NEEDS = ()
 FULL_HOURS = 0.05
 
@@ -31,6 +38,23 @@ DRAWS = (2, 4, 8, 16, 32, 64, 128)
 ENSEMBLES = 100  # averaged, so that the curves show the estimates and not their noise
 STEPS = 10  # of gradient descent for each datum: the paper's fixed, unstated number
 GRID = [(s, v) for s in (0.05, 0.1, 0.2, 0.3, 0.5, 1.0) for v in (0.002, 0.01, 0.05, 1.0)]
+
+
+def cells(numbers: Mapping[str, Any]) -> list[Cell]:
+    """Return all settings of noise and prior, all estimates of one, and all steps of k."""
+    found = [
+        Cell("settings (noise, prior variance)", setting, peaks == [INFORMATIVE, INFORMATIVE])
+        for setting, peaks in numbers["best_by_noise_and_prior"].items()
+    ]
+    found += [
+        Cell("other estimates, drawn setting", name, numbers["best"][name] == INFORMATIVE)
+        for name in ("L_8", "L_S", "L descents")
+    ]
+    found += [
+        Cell("gap of L_k shrinks", name, all(b < a for a, b in pairwise(gaps)))
+        for name, gaps in numbers["gaps"].items()
+    ]
+    return found
 
 
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
@@ -172,10 +196,6 @@ def _result(
             "log P(D) depends on none",
         )
     )
-    exact, descended = gaps["exact draws"], gaps["descents"]
-    agrees = (
-        best["log P(D)"] == INFORMATIVE and exact[-1] < exact[0] and descended[-1] < descended[0]
-    )
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     for name, mean in means.items():
@@ -200,7 +220,6 @@ def _result(
             "best_by_noise_and_prior": holding,
             "std_over_orders": spread,
         },
-        "reproduced" if agrees else "differs",
-        f"with a narrow prior ({at}); the paper does not state these, and evidence and L both "
-        f"peak at 15 in {both} of {len(GRID)} settings",
+        f"drawn with a narrow prior ({at}), one of the {both} in {len(GRID)} settings where both "
+        "peak at 15: a wide prior favours few features, a small noise more than 15",
     )

@@ -6,8 +6,9 @@ distributions of each model given the data before ("concurrent", as in the propo
 data ("posterior"), or given none ("prior").
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -15,16 +16,21 @@ from torch import Tensor
 
 from nas_evidence.evidence.incremental import predictions
 from nas_evidence.maths.combination import combination_weights
-from nas_evidence.reproducing import Reproduction, Row
+from nas_evidence.reproducing import Cell, Reproduction, Row
 
 from ._lyle import NOISE, PRIOR_VARIANCE, N, feature_data, images
 
-PAPER = "P004"
+PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 2, Fig. 5"
 TITLE = "Rankings by evidence, by L, and by the weights of a linear combination"
 CLAIM = (
     "Evidence, L and concurrently trained weights agree on the best model in all three "
     "selections; weights from the prior or from the posterior of all data do not."
+)
+RULE = (
+    "the best model by the mean over data sets is that by log P(D) for L and for concurrently "
+    "trained weights, and another one for weights from the posterior of all data (those from "
+    "the prior are all 0 and rank nothing)"
 )
 NEEDS = ("MNIST",)
 FULL_HOURS = 0.2
@@ -90,13 +96,27 @@ TASKS = {
 }
 
 
+def cells(numbers: Mapping[str, Any]) -> list[Cell]:
+    """Return the three selections, by each score that ranks."""
+    found = []
+    for task in TASKS:
+        figures = ("Fig. 2", "Fig. 5") if task == "features" else ("Fig. 5",)
+        apart = numbers[task]["places apart from log P(D)"]
+        found += [
+            Cell("the best as by log P(D)", f"{task}, {name}", apart[name] == 0, figures)
+            for name in ("L", "concurrent")
+        ]
+        found.append(Cell("another best", f"{task}, posterior", apart["posterior"] > 0, figures))
+    return found
+
+
 def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
     """Compare the rankings, averaged over data sets, and how often each finds the best model."""
     assert data is not None
     n_runs = 5 if quick else 30
     figure = Figure(figsize=(10, 3.2), layout="constrained")
     axes = figure.subplots(1, 3)
-    rows, numbers, agrees = [], {}, True
+    rows, numbers = [], {}
     for axis, (task, (made, values)) in zip(axes, TASKS.items(), strict=True):
         say(f"{task}: {n_runs} data sets of {len(values)} models")
         tables = torch.stack([compared(*made(seed, data)) for seed in range(n_runs)])
@@ -123,7 +143,6 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         numbers[task]["places apart from log P(D)"] = {
             name: abs(index[name] - index["log P(D)"]) for name in SCORES
         }
-        agrees &= index["log P(D)"] == index["L"] == index["concurrent"]
         axis.set(title=task, ylabel="mean rank", xscale="linear" if values is SIZES else "log")
         axis.invert_yaxis()
     axes[0].legend(fontsize=7)
@@ -136,6 +155,5 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         tuple(rows),
         figure,
         {"n": n_runs, **numbers},
-        "reproduced" if agrees else "differs",
         f"places between the best model of each and the best by log P(D): {why}",
     )

@@ -30,7 +30,7 @@ def reproduce(
 
     Example: nas-evidence reproduce duvenaud_fig2
     """
-    from nas_evidence.reproducing import listed, reproduced
+    from nas_evidence.reproducing import kept_cells, listed, reproduced, share_of
 
     if list_all:
         rows = listed()
@@ -38,9 +38,9 @@ def reproduce(
             print_json([vars(row) for row in rows])
             return
         print_rows(
-            "Every figure and table of the five papers",
-            ("paper", "figure", "name", "status"),
-            [(row.paper, row.figure, row.name, row.status) for row in rows],
+            "Every figure and table of the papers",
+            ("paper", "figure", "name", "status", "agree"),
+            [(row.paper, row.figure, row.name, row.status, row.agree) for row in rows],
         )
         return
     if name is None:
@@ -54,5 +54,5 @@ def reproduce(
         ("what", "published", "ours", "spread", "why they differ"),
         [tuple(row.values()) for row in found["rows"]],
     )
-    out.print(f"{found['verdict']}: {found['why']}")
+    out.print(f"{found['status']}, {share_of(kept_cells(found))} cells: {found['why']}")
     err.print(f"{name}.md, .json and the figure are in {to}")

@@ -1,4 +1,6 @@
-"""Hamiltonian Monte Carlo on a path of densities, all replicas at once (P002).
+"""Hamiltonian Monte Carlo on a path of densities, all replicas at once.
+
+As Baldock and Marzari (2019), but for the tuning of steps, see below.
 
     log π_β(w) = V(w) + β U(w) + const        β in [0, 1], or an inverse temperature
     H(w, p)    = −V(w) − β U(w) + ½ pᵀp

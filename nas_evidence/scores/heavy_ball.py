@@ -1,4 +1,6 @@
-"""The entropy of descent with momentum (the heavy ball), beside that of plain descent (P000).
+"""The entropy of descent with momentum (the heavy ball), beside that of plain descent.
+
+Duvenaud, Maclaurin and Adams (2016) have the plain one.
 
     v_{t+1} = β v_t − α g_t       θ_{t+1} = θ_t + v_{t+1}
     S_{t+1} = S_t + P log β       S_0 = entropy of θ_0 ~ prior and v_0 ~ N(0, s² / δ), independent

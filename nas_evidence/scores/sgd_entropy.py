@@ -1,4 +1,4 @@
-"""Gradient descent as variational inference (Duvenaud, Maclaurin and Adams 2016, P000).
+"""Gradient descent as variational inference (Duvenaud, Maclaurin and Adams 2016).
 
     log p(D) >= E[log p(D, θ_t)] + S_t        θ_0 ~ prior
     θ_{t+1}  = θ_t − α g_t                     g_t, H_t  gradient and Hessian of N/M Σ_batch nll

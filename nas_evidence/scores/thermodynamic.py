@@ -1,4 +1,6 @@
-"""Thermodynamic integration from a Gaussian around a point (Frenkel and Ladd 1984; P002, 4.3).
+"""Thermodynamic integration from a Gaussian around a point.
+
+Frenkel and Ladd 1984; Baldock and Marzari 2019, section 4.3.
 
     log Z = log Z_0 + ∫_0^1 ⟨J(w) + ½ Σ_i k_i (w_i − c_i)²⟩_β dβ
     π_β   ∝ exp(−(1 − β) ½ Σ_i k_i (w_i − c_i)² + β J(w)),         β = 1 − λ of the paper
