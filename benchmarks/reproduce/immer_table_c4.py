@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nas_evidence.maths.calibration import classification_measures
+from nas_evidence.maths.metrics import class_metrics
 from nas_evidence.reproducing import Reproduction, Row
 
 from ._immer import fit, mean_and_error, mlp, predictive
@@ -92,11 +92,9 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
                 model = mlp([x.shape[1], 50, int(y.max()) + 1], nn.ReLU, k)
                 one = fit(model, train, test, seed=k, plan=plan)
                 labels = test[1].numpy()
-                found[name][kind].append(
-                    classification_measures(one.probabilities(test[0]), labels)
-                )
+                found[name][kind].append(class_metrics(one.probabilities(test[0]), labels))
                 if kind == "kfac_ggn":
-                    bayes = classification_measures(predictive(one, test[0]), labels)
+                    bayes = class_metrics(predictive(one, test[0]), labels)
                     found[name]["kfac_ggn, linearised"].append(bayes)
     rows, far = [], {}
     for name, values in found.items():
@@ -106,7 +104,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             mean, error = mean_and_error([v["log_loss"] for v in values[kind]])
             n = len(values[kind])
             accuracy = np.mean([v["accuracy"] for v in values[kind]])
-            calibration = np.mean([v["calibration_error"] for v in values[kind]])
+            calibration = np.mean([v["ece"] for v in values[kind]])
             away = abs(mean - PUBLISHED[name][kind]) > max(0.05, 3 * error)
             rows.append(
                 Row(

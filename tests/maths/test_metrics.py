@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn import metrics
 
 from nas_evidence.exporting.measuring import measured
-from nas_evidence.exporting.predictor import Predictions
+from nas_evidence.exporting.predictor import Prediction
 from nas_evidence.maths.metrics import (
     auroc,
     class_metrics,
@@ -31,7 +31,7 @@ from nas_evidence.yardsticks import Predicted
 def test_report_and_predict_say_the_log_loss_of_scikit_learn_of_a_certain_mistake() -> None:
     p, y = np.array([[1.0, 0.0], [0.9, 0.1], [0.2, 0.8]]), np.array([1, 0, 1])
     said = metrics.log_loss(y, p)
-    predicted = Predictions(classes=(0, 1), targets=("y",), level=0.9, probabilities=p)
+    predicted = Prediction(classes=(0, 1), targets=("y",), level=0.9, probabilities=p)
     losses, found = measured(Predicted(p), y, np.ones(2))
     assert predicted.measures(y)["log_loss"] == pytest.approx(said, rel=1e-12)
     assert found["log_loss"] == pytest.approx(said, rel=1e-12)
