@@ -51,8 +51,8 @@ from nas_evidence.data import load
 from nas_evidence.exporting.posterior import fit_posterior, jacobians
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.likelihood import Categorical
-from nas_evidence.maths.calibration import classification_measures
 from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
+from nas_evidence.maths.metrics import class_metrics
 from nas_evidence.spec import DatasetSpec
 
 #: Small images: 300 training rows and 500 test rows of these sets.
@@ -73,13 +73,13 @@ def expected_error(probabilities: np.ndarray, generator: np.random.Generator) ->
     below = probabilities.cumsum(1)
     drawn = generator.random((N_LABELS, len(below), 1))
     labels = (drawn > below).sum(2).clip(max=below.shape[1] - 1)
-    errors = [classification_measures(probabilities, one)["calibration_error"] for one in labels]
+    errors = [class_metrics(probabilities, one)["ece"] for one in labels]
     return statistics.mean(errors)
 
 
 def measured(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return the measures, the error of calibrated predictions, and confidence − accuracy."""
-    found = classification_measures(probabilities, labels)
+    found = class_metrics(probabilities, labels)
     expected = expected_error(probabilities, np.random.default_rng(0))
     above = float(probabilities.max(1).mean()) - found["accuracy"]
     return {**found, "expected_error": expected, "confidence_above_accuracy": above}
@@ -278,7 +278,7 @@ def lines_of(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         for way in ARMS:
             each = [run["ways"][way] for run in group if way in run["ways"]]
             if each:
-                keys = ("log_loss", "calibration_error", "expected_error",
+                keys = ("log_loss", "ece", "expected_error",
                         "confidence_above_accuracy")  # fmt: skip
                 cells = [spread([one[key] for one in each]) for key in keys]
                 lines.append([name, str(len(each)), way, *cells])

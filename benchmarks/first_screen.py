@@ -39,9 +39,9 @@ from sklearn.datasets import load_diabetes, load_digits, make_classification, ma
 import nas_evidence
 from nas_evidence.data.arrays import Array, ArrayData, moments
 from nas_evidence.judgement import read_judgement
-from nas_evidence.maths.predictions import class_losses, paired_difference
+from nas_evidence.maths.metrics import log_losses
 from nas_evidence.reporting.certainty import certainty_of
-from nas_evidence.reporting.headline import error_of
+from nas_evidence.reporting.headline import limits_of
 from nas_evidence.reporting.report import report_on
 from nas_evidence.reporting.tables import load_study_tables
 from nas_evidence.yardsticks import Predicted, predict_test
@@ -87,9 +87,15 @@ def split(name: str, draw: int) -> ArrayData:
 def losses(found: Predicted, arrays: ArrayData) -> np.ndarray:
     """Return the log loss of each held-out row, nats; real targets are standardised."""
     if found.noise is None:
-        return class_losses(found.outputs, arrays.y_test)
+        return log_losses(found.outputs, arrays.y_test)
     away, noise = (arrays.y_test - found.outputs) / found.noise, found.noise / arrays.y_std
     return (0.5 * away**2 + np.log(noise) + 0.5 * np.log(2 * np.pi)).sum(-1)
+
+
+def paired_difference(losses: np.ndarray, others: np.ndarray) -> tuple[float, float]:
+    """Return mean and standard error of `losses` - `others` [n] over the same data."""
+    gap = losses - others
+    return float(gap.mean()), float(gap.std(ddof=1) / np.sqrt(len(gap)))
 
 
 def own_losses(study: Any, arrays: ArrayData, trial_id: int) -> np.ndarray:
@@ -192,7 +198,8 @@ def checked(
     named = min(judged.yardsticks, key=lambda one: one.behind)
     behind, error = paired_difference(simple[named.name], ours)
     verdict = next(word for word in ("Yes", "No", "Not shown") if f"? {word}:" in screen.worth)
-    said_error = error_of(named, judged.n)
+    low, high = limits_of(named, judged.n)
+    said_error = (high - low) / (2 * 1.96)
     as_said = abs(behind - named.behind) <= 2 * np.hypot(error, said_error)
     holds = {"Yes": behind > 0, "No": behind < 0, "Not shown": as_said}[verdict]
     lead, lead_error = paired_difference(other, ours)

@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 
 import nas_evidence
-from nas_evidence.maths.calibration import classification_measures, regression_measures
+from nas_evidence.maths.metrics import class_metrics, real_metrics
 from nas_evidence.maths.normals import Normals
 
 HERE = Path(__file__).resolve().parent
@@ -43,9 +43,10 @@ REAL = ("bostonHousing", "kin8nm", "naval-propulsion-plant", "power-plant", "win
 MOST_TRAIN, MOST_TEST = 1000, 2000
 LEVEL = 0.9
 MEASURES = {
-    "classes": ("accuracy", "log_loss", "calibration_error"),
+    "classes": ("accuracy", "log_loss", "ece"),
     "real": ("rmse", "nll", "coverage"),
 }
+WORDS = {"ece": "calibration error"}
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
@@ -125,12 +126,12 @@ def theirs(make: Callable[[], Any]) -> Callable[..., dict[str, float]]:
         new = test.drop(columns="target")
         if hasattr(model, "classes_"):
             labels = np.searchsorted(model.classes_, test["target"])
-            return classification_measures(model.predict_proba(new), labels)
+            return class_metrics(model.predict_proba(new), labels)
         mean = model.predict(new)[:, None]
         # Without a spread of its own: that of its residuals on the training rows.
         std = np.full_like(mean, np.std(y - model.predict(x)))
         truth = test["target"].to_numpy()[:, None]
-        return regression_measures(Normals.single(mean, std), truth, level=LEVEL)
+        return real_metrics(Normals.single(mean, std), truth, level=LEVEL)
 
     return measured
 
@@ -268,7 +269,7 @@ def written(page: str) -> str:
     runs = json.loads(RESULTS.read_text(encoding="utf-8"))["runs"]
 
     def table(kind: str) -> str:
-        names = [key.replace("_", " ") for key in MEASURES[kind]]
+        names = [WORDS.get(key, key.replace("_", " ")) for key in MEASURES[kind]]
         header = ["data", "rows trained / tested", "n", "method", *names, "CPU seconds"]
         lines = [header, ["---"] * len(header), *rows(kind, runs)]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)

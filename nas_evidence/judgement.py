@@ -30,15 +30,15 @@ Metrics = Mapping[str, float]
 class Yardstick(Frozen):
     """A simple model beside the winner.
 
-    metrics  as of the winner, on the same data
-    behind   mean of its loss minus the winner's per datum, nats; above 0 the network is better
-    error    standard error of `behind` over the data; None where it is unknown
+    metrics   as of the winner, on the same data
+    behind    mean of its loss minus the winner's per datum, nats; above 0 the network is better
+    interval  95 % interval of `behind` (maths/paired.py); None where it is unknown
     """
 
     name: str
     metrics: Metrics
     behind: float
-    error: float | None = None
+    interval: tuple[float, float] | None = None
 
 
 class CalibrationPoint(Frozen):
@@ -99,7 +99,7 @@ def write_judgement(folder: Path, judgement: Judgement) -> None:
 
 
 def read_judgement(folder: Path) -> Judgement | None:
-    """Return the judgement of a study, None if there is none or it cannot be read."""
+    """Return the judgement of a study; None if there is none, or of an earlier version."""
     try:
         return Judgement.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValidationError):

@@ -1,7 +1,8 @@
 """Simple models of the same rows, to ask whether a network is worth its weights.
 
     majority class, or mean        the frequencies of the classes; mean and spread of the targets
-    logistic or ridge regression   standardised inputs; the penalty by cross-validation
+    logistic or ridge regression   numbers standardised, one-hot columns as they are; the penalty
+                                   by cross-validation (`LogisticRegressionCV`, `RidgeCV`)
     gradient boosting              histogram trees with the defaults of scikit-learn
 
 They are fitted on exactly the rows that the networks are trained on. Without a test split they
@@ -17,28 +18,29 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.compose import make_column_transformer
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict, cross_val_score
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
+from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.likelihood import Categorical, Gaussian
-from nas_evidence.maths.ranking import Floats
+from nas_evidence.maths.metrics import LEAST, Floats
 from nas_evidence.scores.folds import log_predictive
 from nas_evidence.spec import Assignment
 from nas_evidence.training.parts import order_of_data
 
 #: Most input values [n * d] of a linear model, and most of boosting times the classes.
 MOST_VALUES, MOST_BOOSTED = 5_000_000, 20_000_000
-#: Penalties that are tried for logistic regression, as scikit-learn's C.
-PENALTIES = (0.001, 0.01, 0.1, 1.0, 10.0)
-_FOLDS = 5
-_ALPHAS = np.geomspace(1e-3, 1e5, 33)
+#: Penalties that are tried for logistic regression, as scikit-learn's C, and for ridge regression.
+PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+ALPHAS = np.geomspace(1e-3, 1e5, 33)
+_FOLDS, _STEPS = 5, 5000
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ def yardstick_models(arrays: ArrayData) -> Mapping[str, Model]:
     labels = arrays.task == "labels"
     found: dict[str, Model] = {"majority class" if labels else "mean": _constant(labels)}
     if values <= MOST_VALUES:
-        found |= {"logistic regression": _logistic} if labels else {"ridge regression": _ridge}
+        name = "logistic regression" if labels else "ridge regression"
+        found[name] = (_logistic if labels else _ridge)(_is_number(arrays))
     if values * arrays.n_outputs <= MOST_BOOSTED:
         found["gradient boosting"] = _boosted_classes if labels else _boosted_reals
     return found
@@ -115,7 +118,7 @@ def predict_halves(arrays: ArrayData, assignment: Assignment) -> Iterator[OnHalv
             found = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
             outputs, noise = torch.from_numpy(found.outputs), 1.0
             if found.noise is None:
-                outputs = torch.from_numpy(np.log(np.maximum(found.outputs, 1e-12)))
+                outputs = torch.from_numpy(np.log(found.outputs.clip(LEAST, 1)))
             else:  # one scale for all columns, as the networks' noise
                 noise = float(np.sqrt((found.noise**2).mean()))
             likelihood = Categorical() if labels else Gaussian(noise)
@@ -142,21 +145,38 @@ def _constant(labels: bool) -> Model:
     return fit
 
 
-def _logistic(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
-    def model(penalty: float) -> Any:
-        return make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=5000))
+def _is_number(arrays: ArrayData) -> NDArray[np.bool_]:
+    """Return which inputs are numbers, not the 0 and 1 of categories, bool [d]."""
+    preparation = arrays.meaning.preparation
+    if preparation is None:
+        return np.ones(int(np.prod(arrays.input_shape)), dtype=bool)
+    return np.asarray(preparation.scaled)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        best = PENALTIES[-2]
-        if len(present := np.bincount(y)[np.unique(y)]) > 1 and present.min() >= 2:
-            folds = StratifiedKFold(min(_FOLDS, int(present.min())), shuffle=True, random_state=0)
-            scores = [
-                cross_val_score(model(c), x, y, cv=folds, scoring="neg_log_loss").mean()
-                for c in PENALTIES
-            ]
-            best = PENALTIES[int(np.argmax(scores))]
-        return _of_classes(model(best), x, y, unseen, n_outputs)
+
+def _scaled(is_number: NDArray[np.bool_]) -> Any:
+    """Return what standardises numbers and leaves one-hot columns as they are."""
+    return make_column_transformer((StandardScaler(), is_number), remainder="passthrough")
+
+
+def _logistic(is_number: NDArray[np.bool_]) -> Model:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            # Defaults that change; naming the new ones would need the newest scikit-learn.
+            warnings.simplefilter("ignore", FutureWarning)
+            model = make_pipeline(_scaled(is_number), _cross_validated(y))
+            return _of_classes(model, x, y, unseen, n_outputs)
+
+    return fit
+
+
+def _cross_validated(y: NDArray[Any]) -> Any:
+    """Return logistic regression; with the default penalty where a class has a single datum."""
+    rarest = int(np.unique(y, return_counts=True)[1].min())
+    if rarest < 2:
+        return LogisticRegression(max_iter=_STEPS)
+    folds = StratifiedKFold(min(_FOLDS, rarest), shuffle=True, random_state=0)
+    return LogisticRegressionCV(Cs=PENALTIES, cv=folds, scoring="neg_log_loss", max_iter=_STEPS)
 
 
 def _boosted_classes(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
@@ -178,9 +198,12 @@ def _of_classes(
     return Predicted(found / found.sum(1, keepdims=True))
 
 
-def _ridge(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
-    model = make_pipeline(StandardScaler(), RidgeCV(_ALPHAS))
-    return _of_reals(model, x, y, unseen)
+def _ridge(is_number: NDArray[np.bool_]) -> Model:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+        model = make_pipeline(_scaled(is_number), RidgeCV(ALPHAS))
+        return _of_reals(model, x, y, unseen)
+
+    return fit
 
 
 def _boosted_reals(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:

@@ -3,16 +3,33 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from numpy.testing import assert_allclose
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
+from sklearn.metrics import log_loss
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from nas_evidence.data import load
+from nas_evidence.data import assembled, load
 from nas_evidence.data.arrays import ArrayData
+from nas_evidence.data.tables import arrays_of
 from nas_evidence.judgement import Judgement, Yardstick, read_judgement, write_judgement
-from nas_evidence.maths.predictions import class_metrics, real_metrics
+from nas_evidence.maths.metrics import class_metrics, real_metrics
+from nas_evidence.maths.normals import Normals
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.parts import order_of_data
-from nas_evidence.yardsticks import flat, predict_halves, predict_test, yardstick_models
+from nas_evidence.yardsticks import (
+    ALPHAS,
+    PENALTIES,
+    flat,
+    predict_halves,
+    predict_test,
+    yardstick_models,
+)
 
 
 def table(*, labels: bool, n: int = 160, n_test: int = 400, seed: int = 0) -> ArrayData:
@@ -30,6 +47,26 @@ def table(*, labels: bool, n: int = 160, n_test: int = 400, seed: int = 0) -> Ar
         n_outputs=1 if real else 2, input_shape=(5,), mean=mean, std=std,
         y_mean=y[:n].mean(0) if real else np.zeros(2), y_std=y[:n].std(0) if real else np.ones(2),
     )  # fmt: skip
+
+
+def churn(seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Customers of 30 cities, some of them small; 400 rows to train on and 4,000 to test."""
+    rng = np.random.default_rng(seed)
+    n = 4400
+    shares = rng.dirichlet(np.full(30, 0.5))
+    city = rng.choice(30, n, p=shares)
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, n),
+            "balance": rng.gamma(2, 5000, n).round(2),
+            "months": rng.integers(0, 120, n),
+            "city": [f"city {i}" for i in city],
+        }
+    )
+    signal = 0.03 * (frame["age"] - 45) - 0.02 * (frame["months"] - 60)
+    signal += rng.normal(0, 0.7, 30)[city]
+    frame["churned"] = np.where(signal + rng.logistic(size=n) > 0.5, "yes", "no")
+    return frame[:400], frame[400:]
 
 
 def assignment() -> Assignment:
@@ -56,13 +93,56 @@ def test_logistic_regression_nears_the_best_possible_loss_and_the_majority_the_w
     assert found["majority class"]["log_loss"] == pytest.approx(frequencies)
 
 
+def test_logistic_regression_is_scikit_learns_pipeline_and_no_worse_on_30_cities() -> None:
+    """One-hot columns are left as they are, as in scikit-learn's examples of mixed types."""
+    behind = []
+    for seed in range(5):
+        train, test = churn(seed)
+        spec = DatasetSpec(name="table", path="churn.csv", test_path="new.csv", target="churned")
+        raw = arrays_of(train, test, spec, seed=0, where="churn.csv")
+        arrays = assembled(raw, spec, seed=0)
+        found = dict(predict_test(arrays))["logistic regression"].outputs
+        columns = make_column_transformer(
+            (StandardScaler(), ["age", "balance", "months"]),
+            (OneHotEncoder(handle_unknown="ignore"), ["city"]),
+        )
+        features, y = ["age", "balance", "months", "city"], (train["churned"] == "yes")
+        cross_validated = LogisticRegressionCV(
+            Cs=PENALTIES, cv=StratifiedKFold(5, shuffle=True, random_state=0),
+            scoring="neg_log_loss", l1_ratios=(0.0,), use_legacy_attributes=False, max_iter=5000,
+        )  # fmt: skip
+        same = make_pipeline(columns, cross_validated).fit(train[features], y)
+        assert_allclose(found, same.predict_proba(test[features]), atol=2e-3)
+        plain = make_pipeline(columns, LogisticRegression()).fit(train[features], y)
+        own, other = (
+            log_loss(test["churned"] == "yes", p)
+            for p in (found, plain.predict_proba(test[features]))
+        )
+        behind.append(own - other)
+    assert np.mean(behind) < 0.0005
+
+
+def test_ridge_regression_leaves_one_hot_columns_as_they_are() -> None:
+    train, test = churn(0)
+    features = ["age", "months", "city"]
+    spec = DatasetSpec(name="table", path="a.csv", test_path="b.csv", target="balance")
+    drop = ["churned"]
+    raw = arrays_of(train.drop(columns=drop), test.drop(columns=drop), spec, seed=0, where="a.csv")
+    found = dict(predict_test(assembled(raw, spec, seed=0)))["ridge regression"].outputs
+    columns = make_column_transformer(
+        (StandardScaler(), features[:2]), (OneHotEncoder(handle_unknown="ignore"), ["city"])
+    )
+    same = make_pipeline(columns, RidgeCV(ALPHAS)).fit(train[features], train["balance"])
+    assert_allclose(found[:, 0], same.predict(test[features]), rtol=1e-4)
+
+
 @pytest.mark.slow
 def test_ridge_regression_nears_the_noise_and_its_intervals_cover() -> None:
     arrays = table(labels=False, n=300, n_test=3000)
     found = {}
     for name, one in predict_test(arrays):
         assert one.noise is not None
-        found[name] = real_metrics(one.outputs, one.noise, arrays.y_test)
+        found[name] = real_metrics(Normals.single(one.outputs, one.noise), arrays.y_test)
     assert list(found) == ["mean", "ridge regression", "gradient boosting"]
     assert found["ridge regression"]["rmse"] == pytest.approx(0.5, rel=0.06)
     assert all(0.86 < one["coverage"] < 0.94 for one in found.values())

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from nas_evidence.maths.calibration import auroc, classification_measures, entropy, reliability
+from nas_evidence.maths.metrics import auroc, class_metrics, entropy, reliability
 from nas_evidence.models import build
 from nas_evidence.reproducing import Cell, Reproduction, Row
 from nas_evidence.spec import ArchitectureSpec
@@ -53,9 +53,9 @@ WHAT = ("accuracy (%)", "log likelihood (nats per datum)", "calibration error", 
 
 def measured(inside: np.ndarray, labels: np.ndarray, outside: np.ndarray) -> tuple[float, ...]:
     """Return accuracy, log likelihood, calibration error and OOD-AUC of class probabilities."""
-    found = classification_measures(inside, labels)
+    found = class_metrics(inside, labels)
     area = auroc(entropy(inside), entropy(outside))
-    return 100 * found["accuracy"], -found["log_loss"], found["calibration_error"], area
+    return 100 * found["accuracy"], -found["log_loss"], found["ece"], area
 
 
 def cells(numbers: Mapping[str, Any]) -> list[Cell]:

@@ -16,7 +16,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nas_evidence.maths.calibration import classification_measures
+from nas_evidence.maths.metrics import class_metrics
 from nas_evidence.reproducing import Cell, Reproduction, Row
 
 from ._immer import fit, mean_and_error, mlp, predictive, within
@@ -154,11 +154,9 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
                 model = mlp([x.shape[1], 50, int(y.max()) + 1], nn.ReLU, k)
                 one = fit(model, train, test, seed=k, plan=plan)
                 labels = test[1].numpy()
-                found[name][kind].append(
-                    classification_measures(one.probabilities(test[0]), labels)
-                )
+                found[name][kind].append(class_metrics(one.probabilities(test[0]), labels))
                 if kind == "kfac_ggn":
-                    bayes = classification_measures(predictive(one, test[0]), labels)
+                    bayes = class_metrics(predictive(one, test[0]), labels)
                     found[name]["kfac_ggn, linearised"].append(bayes)
     rows = rows_of(found)
     figure = Figure(figsize=(8, 3.4), layout="constrained")

@@ -7,7 +7,7 @@ import torch
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.unseen import unseen_reliability
 from nas_evidence.exporting.winner import load_winner
-from nas_evidence.maths.calibration import Reliability
+from nas_evidence.maths.metrics import Reliability
 
 if TYPE_CHECKING:
     from nas_evidence.api.study import Study

@@ -12,11 +12,10 @@ import torch
 from nas_evidence.codec import load_study
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.folder import trial_to_export
-from nas_evidence.exporting.measuring import drawn, measured
+from nas_evidence.exporting.measuring import beside, drawn, measured
 from nas_evidence.exporting.on_halves import judged_on_halves
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
-from nas_evidence.judgement import Judgement, Yardstick, read_judgement
-from nas_evidence.maths.predictions import paired_difference
+from nas_evidence.judgement import Judgement, read_judgement
 from nas_evidence.store import read_tables, rows_of
 from nas_evidence.yardsticks import Predicted, predict_test
 
@@ -67,25 +66,15 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
 
 
 def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Judgement:
-    losses, metrics = measured(predicted, arrays.y_test, arrays.y_std)
-    yardsticks = []
-    for name, other in predict_test(arrays):
-        own_losses, own_metrics = measured(other, arrays.y_test, arrays.y_std)
-        behind, error = paired_difference(own_losses, losses)
-        yardsticks.append(
-            Yardstick(
-                name=name,
-                metrics=own_metrics,
-                behind=behind,
-                error=error if np.isfinite(error) else None,
-            )
-        )
     return Judgement(
         trial_id=trial_id,
         task=arrays.task,
         on="test",
         n=len(arrays.y_test),
-        metrics=metrics,
-        yardsticks=tuple(yardsticks),
+        metrics=measured(predicted, arrays.y_test, arrays.y_std)[1],
+        yardsticks=tuple(
+            beside([predicted], name, [other], arrays.y_test, arrays.y_std)
+            for name, other in predict_test(arrays)
+        ),
         **drawn(predicted, arrays.y_test),
     )

@@ -167,7 +167,7 @@ def calibration(unseen: Mapping[str, float] | None, row: pd.Series | None = None
     return (
         f"{start}\n- accuracy {unseen['accuracy']:.4f}, balanced accuracy "
         f"{unseen['balanced_accuracy']:.4f}, log loss {unseen['log_loss']:.4f} nats;\n"
-        f"- expected calibration error {unseen['calibration_error']:.4f} (15 bins)."
+        f"- expected calibration error {unseen['ece']:.4f} (15 bins)."
     )
 
 

@@ -30,16 +30,17 @@ from nas_evidence.data.preparation import Preparation
 from nas_evidence.exporting.posterior import FILE, Posterior
 from nas_evidence.exporting.program import Exported, load_exported
 from nas_evidence.exporting.sums import wrong_sums
-from nas_evidence.maths.calibration import (
+from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
+from nas_evidence.maths.metrics import (
     Reliability,
     auroc,
-    classification_measures,
+    class_metrics,
+    coverage_by_level,
     entropy,
     interval_reliability,
-    regression_measures,
+    real_metrics,
     reliability,
 )
-from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
 from nas_evidence.maths.normals import Normals
 
 Method = Literal["probit", "mc", "map"]
@@ -127,14 +128,17 @@ class Prediction:
     def measures(self, truth: Any) -> dict[str, float]:
         """Return how good the predictions are, given the true labels or targets.
 
+        Names and rules are in `maths/metrics.py`.
+
         Raises:
             ValueError: if a label is not among the classes, or the number of rows differs.
         """
         known = self._known(truth)
         if self.probabilities is not None:
-            return classification_measures(self.probabilities, known)
+            return class_metrics(self.probabilities, known)
         assert self.density is not None
-        return regression_measures(self.density, known, level=self.level)
+        found = real_metrics(self.density, known, level=self.level)
+        return found | {"level": self.level} | coverage_by_level(self.density, known)
 
     def reliability(self, truth: Any) -> Reliability:
         """Return confidence and accuracy by bin, or probability and coverage of intervals.

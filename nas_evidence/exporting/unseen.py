@@ -13,11 +13,11 @@ from torch import Tensor
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.exporting.winner import Winner
-from nas_evidence.maths.calibration import (
+from nas_evidence.maths.metrics import (
     Reliability,
-    classification_measures,
+    class_metrics,
+    coverage_by_level,
     interval_reliability,
-    regression_measures,
     reliability,
 )
 from nas_evidence.maths.normals import Normals
@@ -59,7 +59,7 @@ def log_densities(outputs: Tensor, spread: Tensor, targets: Tensor, likelihood: 
 def unseen_measures(winner: Winner, data: TensorData) -> Mapping[str, float] | None:
     """Return how good and how calibrated predictions of unseen data are, None if none are kept.
 
-    See `maths/calibration.py`; of real targets those that do not depend on their unit. `n_data` is
+    See `maths/metrics.py`; of real targets those that do not depend on their unit. `n_data` is
     the number of data predicted. Networks predict by their modes, without a posterior.
     """
     found = _unseen(winner, data)
@@ -68,9 +68,8 @@ def unseen_measures(winner: Winner, data: TensorData) -> Mapping[str, float] | N
     predicted, y = found
     count = {"n_data": len(y)}
     if isinstance(predicted, Normals):
-        measures = regression_measures(predicted, y)
-        return count | {k: v for k, v in measures.items() if k.startswith("coverage_")}
-    return count | classification_measures(predicted, y)
+        return count | coverage_by_level(predicted, y)
+    return count | class_metrics(predicted, y)
 
 
 def unseen_reliability(winner: Winner, data: TensorData) -> Reliability | None:

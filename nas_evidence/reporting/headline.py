@@ -11,16 +11,14 @@ from pathlib import Path
 from nas_evidence.domains import FloatRange, IntRange
 from nas_evidence.judgement import METRICS, Judgement, Yardstick
 from nas_evidence.maths.finalists import MIN_REPEATS
-from nas_evidence.maths.predictions import LEVEL
+from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import scale_of
 from nas_evidence.reporting.pages import percent
 from nas_evidence.reporting.tables import LOSSES, RankedArchitecture, Study
 
-#: A difference counts as clear from this many of its standard errors on.
-CLEAR = 2.0
 #: Standard deviation, over data, of the difference of the losses of two good models, nats; where
-#: only means are stored (studies of earlier versions, without a test split, or of many data).
+#: only means are stored (of many data without a test split).
 #: benchmarks/first_screen.py finds 0.36 to 0.74.
 SPREAD = 0.5
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
@@ -166,26 +164,35 @@ def worth_sentence(study: Study, judgement: Judgement | None) -> str:
         if judgement.on == "test"
         else "on the halves of the training data that each model had not seen"
     )
-    gap = abs(best.behind)
-    error = f" ± {best.error:.3f}" if best.error is not None else ""
-    amount = f"{gap:.3f}{error} nats per datum"
-    plain = " Do not use it." if best.name in _PLAIN and best.behind < 0 else ""
-    if is_clear(best, judgement.n):
-        if best.behind > 0:
-            return (
-                f"{question} Yes: its log loss is {amount} below that of {best.name}, the best "
-                f"simple model, {where}."
-            )
+    amount = f"{_short(abs(best.behind))} nats per datum"
+    low, high = limits_of(best, judgement.n)
+    if low > 0:
         return (
-            f"{question} No: {best.name} has a log loss that is {amount} lower {where}."
-            f"{plain or ' Take the simple model.'}"
+            f"{question} Yes: its log loss is {amount} below that of {best.name}, the best "
+            f"simple model, {where} (95 % interval {_short(low)} to {_short(high)})."
         )
-    side, limit = "below" if best.behind >= 0 else "above", CLEAR * error_of(best, judgement.n)
+    if high < 0:
+        rest = "Do not use it." if best.name in _PLAIN else "Take the simple model."
+        return (
+            f"{question} No: {best.name} has a log loss that is {amount} lower {where} "
+            f"(95 % interval {_short(-high)} to {_short(-low)}). {rest}"
+        )
+    side = "below" if best.behind >= 0 else "above"
     return (
         f"{question} Not shown: its log loss is {amount} {side} that of {best.name}, the best "
-        f"simple model, {where}. A difference below {limit:.3f} may be chance, so either may be "
-        f"the better one on new data{'' if linear is winner else '; the simple model costs less'}."
+        f"simple model, {where}, and the 95 % interval runs from {_short(-low)} above to "
+        f"{_short(high)} below. Either may be the better one on new data"
+        f"{'' if linear is winner else '; the simple model is cheaper'}."
     )
+
+
+def _short(nats: float) -> str:
+    """Return a loss with three decimals, and one digit of one that these round to nothing.
+
+    >>> _short(0.1234), _short(0.00012), _short(0.0)
+    ('0.123', '0.0001', '0.000')
+    """
+    return f"{nats:.3f}" if nats == 0 or abs(nats) >= 5e-4 else f"{nats:.1g}"
 
 
 def metric_sentence(judgement: Judgement | None, metric: str, study: Study) -> str:
@@ -226,17 +233,15 @@ def _merit(metric: str, value: float) -> float:
     return -value if metric in _LESS else value
 
 
-def is_clear(one: Yardstick, n: int) -> bool:
-    """Return whether the difference between winner and yardstick over n data exceeds its error."""
-    return abs(one.behind) > CLEAR * error_of(one, n)
+def limits_of(one: Yardstick, n: int) -> tuple[float, float]:
+    """Return the 95 % interval of how far a simple model is behind over n data, nats.
 
-
-def error_of(one: Yardstick, n: int) -> float:
-    """Return the standard error of a difference over n data, nats.
-
-    Where none is stored it is that of a usual spread, SPREAD / sqrt(n).
+    Where none is stored it is that of a usual spread.
     """
-    return SPREAD / math.sqrt(n) if one.error is None else one.error
+    if one.interval is not None:
+        return one.interval
+    usual = 1.96 * SPREAD / math.sqrt(n)
+    return one.behind - usual, one.behind + usual
 
 
 def advice(study: Study, sure: Certainty | None) -> list[str]:

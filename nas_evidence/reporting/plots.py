@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nas_evidence.maths.calibration import Reliability
+from nas_evidence.maths.metrics import Reliability
 from nas_evidence.reporting.tables import Study
 
 

@@ -91,7 +91,7 @@ def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayDat
     assert measured["n_data"] == 160
     export_winner(folder, folder.parent / "one", arrays, trial_id=int(row["trial_id"]))
     card = (folder.parent / "one" / "MODEL_CARD.md").read_text()
-    assert f"expected calibration error {measured['calibration_error']:.4f} (15 bins)" in card
+    assert f"expected calibration error {measured['ece']:.4f} (15 bins)" in card
 
 
 def test_predictions_that_were_not_stored_are_made_again_and_equal(

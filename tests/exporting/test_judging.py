@@ -4,19 +4,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import balanced_accuracy_score, r2_score, roc_auc_score
+from test_yardsticks import assignment
 
 from nas_evidence.api.judging import kept_judgement
 from nas_evidence.data import ArrayData, load
 from nas_evidence.exporting import on_halves
-from nas_evidence.exporting.on_halves import by_datum, judged_on_halves
+from nas_evidence.exporting.measuring import beside, measured
+from nas_evidence.exporting.on_halves import judged_on_halves, predicted_of
 from nas_evidence.exporting.winner import Winner, load_winner
 from nas_evidence.judgement import METRICS, read_judgement
-from nas_evidence.maths.predictions import paired_difference
+from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD
 from nas_evidence.spec import DatasetSpec
 from nas_evidence.store import read_table
-from nas_evidence.yardsticks import halves_of, predict_halves
+from nas_evidence.yardsticks import OnHalves, Predicted, halves_of, predict_halves
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,8 @@ def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired
     for one in found.yardsticks:
         gap = one.metrics["log_loss"] - found.metrics["log_loss"]
         assert one.behind == pytest.approx(gap)
-        assert one.error is not None
+        assert one.interval is not None
+        assert one.interval[0] < one.behind < one.interval[1]
     assert kept_judgement(folder) == found
 
 
@@ -115,7 +119,8 @@ def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_two_fo
         at_one[half] = logs[SCALES.index(1.0)]
     stored = evidence.loc[(0, "two_fold"), "per_datum"]
     assert total / arrays.n_train == pytest.approx(stored, rel=1e-4)
-    assert by_datum(table, arrays) == pytest.approx(at_one, abs=1e-9)
+    losses, _ = measured(predicted_of(table, arrays), arrays.y_train, arrays.y_std)
+    assert -losses == pytest.approx(at_one, abs=1e-9)
 
 
 @pytest.mark.slow
@@ -166,19 +171,20 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
     assert found is not None
     assert (found.on, found.seeds, found.n) == ("folds", 2, 61)
     tables = {i: on_halves.stored_unseen(trial_of(without_test, i), 61) for i in ids}
-    own = {i: by_datum(table, arrays) for i, table in tables.items() if table is not None}
-    assert found.metrics["log_loss"] == pytest.approx(-np.mean(list(own.values())))
+    own = {i: losses(table, arrays) for i, table in tables.items() if table is not None}
+    assert found.metrics["log_loss"] == pytest.approx(np.mean(list(own.values())))
     if arrays.task == "labels":
         right = evidence[evidence["estimator"] == "two_fold_accuracy"]
         hits = right.groupby("trial_id")["value"].last()
         assert found.metrics["accuracy"] == pytest.approx(hits[ids].mean())
     rows = {i: list(predict_halves(arrays, trial_of(without_test, i).assignment)) for i in ids}
     for k, one in enumerate(found.yardsticks):
-        gaps = [own[i] - by_datum(rows[i][k].table, arrays) for i in ids]
+        gaps = [losses(rows[i][k].table, arrays) - own[i] for i in ids]
         assert one.behind == pytest.approx(np.mean(gaps))
         assert one.behind == pytest.approx(one.metrics["log_loss"] - found.metrics["log_loss"])
-        assert one.error is not None
-        assert 0 < one.error < 1
+        assert one.interval is not None
+        low, high = paired_interval(np.mean(gaps, axis=0))[1:]
+        assert one.interval[0] <= low < high <= one.interval[1]
     alone = judged_on_halves(
         0, arrays, trials, evidence, lambda i: trial_of(without_test, i) if i == 0 else None
     )
@@ -186,40 +192,47 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
     assert alone.seeds == 1
 
 
+def losses(table: torch.Tensor, arrays: ArrayData) -> np.ndarray:
+    return measured(predicted_of(table, arrays), arrays.y_train, arrays.y_std)[0]
+
+
+def seed_of(own: OnHalves) -> on_halves._Seed:
+    return on_halves._Seed(assignment(), own.log_predictive, float("nan"), own.table)
+
+
 def test_a_model_is_not_behind_itself() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
-    from test_yardsticks import assignment
-
     own = next(iter(predict_halves(arrays, assignment())))
-    seed = on_halves._Seed(assignment(), own.log_predictive, float("nan"), own.table)
-    found = on_halves._compared([seed, seed], [own, own], arrays)
+    found = on_halves._compared([seed_of(own)] * 2, [own, own], arrays)
     assert found.behind == pytest.approx(0.0)
-    assert found.error == pytest.approx(0.0)
+    assert found.interval == pytest.approx((0.0, 0.0))
 
 
-@pytest.mark.parametrize("expected", [0.0, 4.0])
-def test_the_error_is_what_the_data_show_or_what_the_models_expect_if_that_is_more(
-    monkeypatch: pytest.MonkeyPatch, expected: float
-) -> None:
+def test_on_halves_the_interval_is_that_of_the_differences_averaged_over_seeds() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
-    from test_yardsticks import assignment
-
     _, ridge, boosted = predict_halves(arrays, assignment())
-    seed = on_halves._Seed(assignment(), boosted.log_predictive, float("nan"), boosted.table)
-    monkeypatch.setattr(on_halves, "gap_variance_of_reals", lambda *_: np.full(40, expected))
-    found = on_halves._compared([seed], [ridge], arrays)
-    one, other = (by_datum(own.table, arrays) for own in (boosted, ridge))
-    assert found.error == pytest.approx(
-        np.sqrt(expected / 40) if expected else paired_difference(one, other)[1]
-    )
+    found = on_halves._compared([seed_of(boosted), seed_of(ridge)], [ridge, ridge], arrays)
+    gaps = (losses(ridge.table, arrays) - losses(boosted.table, arrays)) / 2
+    assert (found.behind, *(found.interval or ())) == pytest.approx(paired_interval(gaps))
 
 
-def test_without_kept_predictions_values_of_two_fold_are_compared_without_an_error() -> None:
+def test_for_labels_the_interval_holds_losses_too_rare_to_be_seen() -> None:
+    rng = np.random.default_rng(0)
+    p, q = rng.beta(50, 2, size=(2, 30))
+    one, other = (Predicted(np.stack([x, 1 - x], 1)) for x in (p, q))
+    y, std = np.zeros(30, np.int64), np.ones(2)
+    found = beside([one], "simple", [other], y, std)
+    expected = expected_variance_of_classes(one.outputs, other.outputs, y)
+    gaps = np.log(p) - np.log(q)
+    held = paired_interval(gaps, expected_variance=expected)
+    assert found.interval == pytest.approx(held[1:])
+    assert held.low < paired_interval(gaps).low
+
+
+def test_without_kept_predictions_values_of_two_fold_are_compared_without_an_interval() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
-    from test_yardsticks import assignment
-
     own = next(iter(predict_halves(arrays, assignment())))
     seed = on_halves._Seed(assignment(), own.log_predictive + 0.25, float("nan"), None)
     found = on_halves._compared([seed], [own], arrays)
-    assert (found.behind, found.error) == (pytest.approx(0.25), None)
+    assert (found.behind, found.interval) == (pytest.approx(0.25), None)
     assert found.metrics["log_loss"] == pytest.approx(-own.log_predictive)

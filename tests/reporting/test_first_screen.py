@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from reporting.test_report_search import EPOCHS, QUALITY, folder, load, record
 
+from nas_evidence.exporting.measuring import measured
 from nas_evidence.judgement import METRICS, Judgement, Yardstick, check_metric, write_judgement
-from nas_evidence.maths.predictions import class_metrics, real_metrics
+from nas_evidence.maths.metrics import class_metrics
 from nas_evidence.record import Evaluation, EvidenceEstimate, Term, TrialRecord
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.figure_data import Dot, within_axes
@@ -22,6 +23,7 @@ from nas_evidence.reporting.study import build_report
 from nas_evidence.reporting.tables import load_study_tables
 from nas_evidence.reporting.terms import comparison, explanation
 from nas_evidence.spec import TrainingPlan
+from nas_evidence.yardsticks import Predicted
 
 
 def seeds(n: int, noise: float, **changes: object) -> list[TrialRecord]:
@@ -85,33 +87,37 @@ def test_certainty_is_withheld_while_a_leader_is_unsettled(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("behind", "error", "said"),
+    ("behind", "interval", "said"),
     [
-        (0.1, 0.02, "Yes: its log loss is 0.100 ± 0.020 nats per datum below that of ridge"),
-        (0.03, 0.02, "Not shown: its log loss is 0.030 ± 0.020 nats per datum below"),
-        (-0.03, 0.02, "Not shown: its log loss is 0.030 ± 0.020 nats per datum above"),
-        (-0.1, 0.02, "No: ridge regression has a log loss that is 0.100 ± 0.020"),
+        (0.1, (0.06, 0.2), "Yes: its log loss is 0.100 nats per datum below that of ridge"),
+        (0.03, (-0.01, 0.07), "Not shown: its log loss is 0.030 nats per datum below"),
+        (-0.03, (-0.07, 0.01), "Not shown: its log loss is 0.030 nats per datum above"),
+        (-0.1, (-0.2, -0.06), "No: ridge regression has a log loss that is 0.100 nats per"),
         (0.05, None, "Yes: its log loss is 0.050 nats per datum below that of ridge"),
         (-0.04, None, "Not shown: its log loss is 0.040 nats per datum above"),
     ],
 )
-def test_a_network_is_worth_it_only_beyond_the_error(
-    tmp_path: Path, behind: float, error: float | None, said: str
+def test_a_network_is_worth_it_only_if_the_interval_leaves_out_no_difference(
+    tmp_path: Path, behind: float, interval: tuple[float, float] | None, said: str
 ) -> None:
     study = load(tmp_path, [record(key, key) for key in range(3)])
     sticks = (
-        Yardstick(name="mean", metrics={}, behind=0.9, error=0.01),
-        Yardstick(name="ridge regression", metrics={}, behind=behind, error=error),
+        Yardstick(name="mean", metrics={}, behind=0.9, interval=(0.8, 1.0)),
+        Yardstick(name="ridge regression", metrics={}, behind=behind, interval=interval),
     )
     judged = Judgement(
         trial_id=1, task="real", on="test", n=500, metrics={}, yardsticks=sticks
     )  # fmt: skip
     sentence = worth_sentence(study, judged)
     assert said in sentence
+    usual = 1.96 * 0.5 / 500**0.5
+    low, high = interval or (behind - usual, behind + usual)
     if said.startswith("Not shown"):  # no advice that these data do not bear out
-        limit = 2 * (0.5 / 500**0.5 if error is None else error)
-        assert f"A difference below {limit:.3f} may be chance" in sentence
-        assert "either may be the better one" in sentence
+        assert f"runs from {-low:.3f} above to {high:.3f} below" in sentence
+        assert "Either may be the better one" in sentence
+    else:
+        ends = sorted((abs(low), abs(high)))
+        assert f"(95 % interval {ends[0]:.3f} to {ends[1]:.3f})" in sentence
     assert "Unknown" in worth_sentence(study, None)
 
 
@@ -162,7 +168,8 @@ def test_the_metrics_that_can_be_named_are_those_that_are_measured() -> None:
     p = np.array([[0.8, 0.2], [0.4, 0.6], [0.7, 0.3]])
     labels, two = class_metrics(p, np.array([0, 1, 1])), np.array([[0.0], [1.0]])
     assert set(METRICS["categorical"]) | {"log_loss"} == set(labels)
-    assert set(METRICS["gaussian"]) | {"log_loss"} == set(real_metrics(two, np.ones(1), two))
+    _, real = measured(Predicted(two, np.ones(1)), two, np.ones(1))
+    assert set(METRICS["gaussian"]) | {"log_loss"} == set(real)
     check_metric("rmse", "gaussian")
     check_metric(None, "gaussian")
     with pytest.raises(ValueError, match="must be one of rmse, mae, r2, coverage, but got 'f1'"):

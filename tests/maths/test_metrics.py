@@ -1,0 +1,137 @@
+"""Claims about metrics: scikit-learn says the same, by one rule everywhere; and by brute force."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+from sklearn import metrics
+
+from nas_evidence.exporting.measuring import measured
+from nas_evidence.exporting.predictor import Prediction
+from nas_evidence.maths.metrics import (
+    auroc,
+    class_metrics,
+    confusion,
+    coverage_by_level,
+    entropy,
+    interval_reliability,
+    log_losses,
+    named,
+    real_metrics,
+    recall,
+    reliability,
+)
+from nas_evidence.maths.normals import Normals
+from nas_evidence.yardsticks import Predicted
+
+
+def test_report_and_predict_say_the_log_loss_of_scikit_learn_of_a_certain_mistake() -> None:
+    p, y = np.array([[1.0, 0.0], [0.9, 0.1], [0.2, 0.8]]), np.array([1, 0, 1])
+    said = metrics.log_loss(y, p)
+    predicted = Prediction(classes=(0, 1), targets=("y",), level=0.9, probabilities=p)
+    losses, found = measured(Predicted(p), y, np.ones(2))
+    assert predicted.measures(y)["log_loss"] == pytest.approx(said, rel=1e-12)
+    assert found["log_loss"] == pytest.approx(said, rel=1e-12)
+    assert losses.mean() == pytest.approx(said, rel=1e-12)
+    assert found == predicted.measures(y)
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_metrics_of_classes_are_those_of_scikit_learn(n_classes: int) -> None:
+    rng = np.random.default_rng(n_classes)
+    p = rng.dirichlet(np.ones(n_classes), size=300)
+    y = rng.integers(n_classes, size=300)
+    y[:60] = 0  # imbalanced
+    found, guess = class_metrics(p, y), p.argmax(1)
+    assert_allclose(found["log_loss"], metrics.log_loss(y, p), rtol=1e-9)
+    assert_allclose(found["accuracy"], metrics.accuracy_score(y, guess))
+    assert_allclose(found["balanced_accuracy"], metrics.balanced_accuracy_score(y, guess))
+    assert_allclose(list(recall(p, y).values()), metrics.recall_score(y, guess, average=None))
+    assert (confusion(p, y) == metrics.confusion_matrix(y, guess)).all()
+    assert_allclose(log_losses(p, y).mean(), found["log_loss"])
+    assert ("roc_auc" in found) == (n_classes == 2)
+    if n_classes == 2:
+        assert_allclose(found["roc_auc"], metrics.roc_auc_score(y, p[:, 1]))
+        tied = class_metrics(p.round(1), y)["roc_auc"]
+        assert_allclose(tied, metrics.roc_auc_score(y, p[:, 1].round(1)))
+
+
+def test_the_calibration_error_by_hand() -> None:
+    p = np.array([[0.8, 0.2], [0.6, 0.4], [0.3, 0.7], [0.9, 0.1]])
+    # Every row has a bin of its own: |1 - 0.8|, |1 - 0.6|, |1 - 0.7|, |0 - 0.9|.
+    found = class_metrics(p, np.array([0, 0, 1, 1]))["ece"]
+    assert found == pytest.approx((0.2 + 0.4 + 0.3 + 0.9) / 4)
+
+
+def test_calibrated_predictions_have_almost_no_calibration_error() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), size=40_000)
+    y = (p.cumsum(1) < rng.random((len(p), 1))).sum(1)
+    assert class_metrics(p, y)["ece"] < 0.01
+    assert class_metrics(p, y)["ece"] == pytest.approx(reliability(p, y).error)
+    sharp = p**3 / (p**3).sum(1, keepdims=True)
+    assert class_metrics(sharp, y)["ece"] > 0.1
+    assert reliability(p, y).count.sum() == len(y)
+
+
+def test_metrics_of_real_targets_are_those_of_scikit_learn_and_intervals_cover() -> None:
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=(5000, 2))
+    noise = np.array([0.5, 2.0])
+    y = f + noise * rng.normal(size=f.shape)
+    found = real_metrics(Normals.single(f, noise), y)
+    assert_allclose(found["rmse"], metrics.mean_squared_error(y, f) ** 0.5)
+    assert_allclose(found["mae"], metrics.mean_absolute_error(y, f))
+    assert_allclose(found["r2"], metrics.r2_score(y, f))
+    assert_allclose(found["nll"], -stats.norm.logpdf(y, f, noise).sum(1).mean())
+    assert abs(found["coverage"] - 0.9) < 4 * np.sqrt(0.09 / y.size)
+    assert real_metrics(Normals.single(f, noise / 3), y)["coverage"] < 0.6
+    assert real_metrics(Normals.single(f, noise), y, level=0.5)["coverage"] < 0.6
+    one = real_metrics(Normals.single(f[:1], noise), y[:1])
+    assert "r2" not in named(one)  # one datum has no spread
+
+
+def test_the_log_loss_of_real_targets_is_that_of_standardised_ones() -> None:
+    rng = np.random.default_rng(0)
+    f, std = rng.normal(size=(50, 2)), np.array([3.0, 0.1])
+    y = f + rng.normal(size=f.shape)
+    losses, found = measured(Predicted(f, np.array([1.0, 2.0])), y, std)
+    by_hand = -stats.norm.logpdf(y / std, f / std, np.array([1.0, 2.0]) / std).sum(1)
+    assert_allclose(losses, by_hand)
+    assert found["log_loss"] == pytest.approx(by_hand.mean())
+    assert "nll" not in found  # it has another unit
+
+
+def test_coverage_is_said_at_three_levels_and_by_hand() -> None:
+    """|y| below 0.674, 1.645 and 1.96 standard deviations: 50, 90 and 95 %."""
+    y = np.array([[0.6], [1.0], [1.7], [3.0]])
+    found = coverage_by_level(Normals.single(np.zeros((4, 1)), np.ones((4, 1))), y)
+    assert found == {"coverage_50": 0.25, "coverage_90": 0.5, "coverage_95": 0.75}
+
+
+def test_intervals_of_true_gaussians_lie_on_the_diagonal() -> None:
+    generator = np.random.default_rng(0)
+    mean, std = generator.normal(size=(20_000, 1)), generator.gamma(2, size=(20_000, 1))
+    y = generator.normal(mean, std)
+    assert interval_reliability(Normals.single(mean, std), y).error < 0.01
+    assert interval_reliability(Normals.single(mean, std * 3), y).error > 0.1
+
+
+def test_auroc_is_the_share_of_pairs_in_the_right_order() -> None:
+    generator = np.random.default_rng(0)
+    one, other = generator.integers(0, 5, 30), generator.integers(2, 7, 20)
+    pairs = (other[:, None] > one).mean() + 0.5 * (other[:, None] == one).mean()
+    assert auroc(one, other) == pytest.approx(pairs)
+
+
+def test_entropy_is_largest_for_equal_probabilities() -> None:
+    assert entropy(np.array([[0.5, 0.5], [1.0, 0.0]])) == pytest.approx([np.log(2), 0.0])
+
+
+def test_metrics_need_no_torch() -> None:
+    code = "import sys, nas_evidence.maths.metrics, nas_evidence.maths.paired as p\n"
+    code += "assert 'torch' not in sys.modules and p"
+    subprocess.run([sys.executable, "-c", code], check=True)
