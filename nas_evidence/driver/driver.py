@@ -208,7 +208,10 @@ class Driver:
     def _log_tell(self, number: int, told: Told, **facts: bool) -> None:
         """Log a result, unless it is the one that the journal has."""
         values = None if told.values is None else list(told.values)
-        result = {"values": values, "pruned": told.pruned, "constraints": dict(told.constraints)}
+        constraints = dict(told.constraints)
+        result: dict[str, Any] = dict(
+            zip(_RESULT, (values, told.pruned, constraints), strict=True)
+        )
         if self._logged.get(number) != result:
             self._logged[number] = result
             self._journal.write("tell", number=number, **result, **facts)

@@ -192,11 +192,9 @@ class Export:
 
     def _is_of(self, found: FrozenTrial, wanted: _Proposal) -> bool:
         point = _readable(self._study, wanted.architecture)
-        return (
-            found.state != TrialState.WAITING
-            and found.params == {name: value for name, (value, _) in point.items()}
-            and found.user_attrs == _attributes(wanted)
-        )
+        values = {name: value for name, (value, _) in point.items()}
+        wrong = found.state == TrialState.WAITING or found.params != values
+        return not wrong and bool(found.user_attrs == _attributes(wanted))
 
     def _begin_anew(self) -> None:
         """Remove what is there and write all again."""

@@ -79,10 +79,8 @@ def agrees(folder: Path, results: list[Told | None]) -> None:
     assert len(trials) == len(results)
     for number, (trial, told) in enumerate(zip(trials, results, strict=True)):
         point = POINTS[number]
-        assert trial.user_attrs == {
-            "architecture": point.model_dump(mode="json"),
-            "number": number,
-        }
+        facts = {"architecture": point.model_dump(mode="json"), "number": number}
+        assert trial.user_attrs == facts
         searched = {f"{point.family}.{key}": value for key, value in point.values.items()}
         own = {name: value for name, value in trial.params.items() if name != "family"}
         assert own.items() <= searched.items()
