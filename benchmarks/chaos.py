@@ -4,7 +4,7 @@
 
 Real kills (SIGKILL) hit the command line with Ray on this machine: `real_kills.py`. Simulated ones
 hit a driver, in a process of its own, at a random step between two writes (`storage/faults.py`);
-between two drivers the database is sometimes deleted or a table torn.
+between two drivers a line of the journal or a table is sometimes torn.
 
 A study is plain, pruned, replicated, raced, or stored at a URI; all are asked in batches, because
 only then proposals do not depend on time. It ends undisturbed first. Every table of the disturbed
@@ -132,11 +132,13 @@ def forked(study: StudySpec, place: str, seed: int, crash_at: str) -> int:
 
 
 def damage(folder: Path, chance: random.Random) -> str:
-    """Delete the database or tear a table; return which, "" for none."""
-    what = chance.choice(["", "", "", "", "database", "table"])
+    """Add half a line to the journal or tear a table; return which, "" for none."""
+    what = chance.choice(["", "", "", "", "journal", "table"])
     files = sorted(folder.glob("[et][vr]*/*.parquet"))
-    if what == "database":
-        (folder / "study.db").unlink(missing_ok=True)
+    if what == "journal":
+        parts = [folder / "logs" / "events.jsonl", *sorted(folder.glob("logs/events/*.jsonl"))]
+        for path in [part for part in parts if part.exists()][-1:]:
+            path.write_bytes(path.read_bytes() + b'{"t": 1.0, "event": "ask", "numb')
     elif what == "table" and files:
         path = chance.choice(files)
         path.write_bytes(path.read_bytes()[:-30])
@@ -147,7 +149,7 @@ def simulated(kind: str, home: Path, chance: random.Random) -> Result:
     """Kill one simulated study until it ends; return what happened to it."""
     kills, damages, failed = Counter[str](), Counter[str](), list[str]()
     study, calm, folder = simulated_study(kind), home / f"calm-{kind}", home / "s"
-    if "alembic.script" not in sys.modules:  # imported here, not again in each process
+    if "optuna.samplers" not in sys.modules:  # imported here, not again in each process
         with tempfile.TemporaryDirectory() as passing:
             drive(study, passing, 0)
     if not calm.exists():

@@ -25,7 +25,6 @@ from nas_evidence.retry_spec import RetrySpec
 from nas_evidence.spec import (
     FAMILY_PARAMETERS,
     BudgetSpec,
-    DatabaseSpec,
     DatasetSpec,
     LimitSpec,
     OnlinePlan,
@@ -50,10 +49,14 @@ TABLES: Mapping[str, type[Frozen]] = {
     "resources": ResourceSpec,
     "retries": RetrySpec,
     "race": RaceSpec,
-    "database": DatabaseSpec,
 }
 
 
+#: What to do where a study asks for a database.
+DATABASE_GONE = (
+    "[database] is not read any more, since a study needs no database; remove it, and copy the "
+    "study to a server with --track optuna:URL"
+)
 #: Smallest similarity between an unknown name and a suggestion for it.
 _SIMILAR = 0.6
 #: Largest number of options listed next to a suggestion.
@@ -146,6 +149,11 @@ def parse_study(text: str, path: str, overrides: Iterable[str] = ()) -> StudySpe
     raw = _without_automatic(raw)
     raw, refused = without_fixed(raw)
     messages += [f"{places.of(name)}: {mistake}" for name, mistake in refused.items()]
+    if raw.get("database") == {}:  # as folders of version 0.1 have it
+        del raw["database"]
+    elif "database" in raw:
+        del raw["database"]
+        messages.append(f"{places.of('database.url')}: {DATABASE_GONE}")
     study = _check(raw, places, messages)
     if messages or study is None:
         raise StudyError(sorted(messages, key=_line_number))
@@ -173,7 +181,7 @@ def differences(old: StudySpec, new: StudySpec) -> list[str]:
     left, right = (
         _flatten(dict(with_task(_without_none(s.model_dump(mode="json"))))) for s in (old, new)
     )
-    free = ("n_trials", "budget", "resources", "retries", "database", "finalists", "race")
+    free = ("n_trials", "budget", "resources", "retries", "finalists", "race")
     names = [n for n in {**left, **right} if n.partition(".")[0] not in free]
     return [
         f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"

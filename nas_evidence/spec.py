@@ -8,7 +8,6 @@ gives its meaning: `study_reference.py` makes the reference page from these stri
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -35,7 +34,6 @@ from nas_evidence.domains import (
     Positive,
     Seconds,
     Unit,
-    masked,
 )
 from nas_evidence.families import domains_of
 from nas_evidence.fixed_keys import without_fixed
@@ -331,30 +329,6 @@ class RaceSpec(Frozen):
     10."""
 
 
-class DatabaseSpec(Frozen):
-    """The database of a study, if not SQLite in its folder; the password is never written."""
-
-    url: str | None = None
-    """SQLAlchemy URL: "postgresql://user@host/name"; if absent, SQLite in the folder."""
-
-    @field_validator("url")
-    @classmethod
-    def _url(cls, value: str | None) -> str | None:
-        if value is None:
-            return value
-        if masked(value) != value:
-            raise ValueError(
-                "`url` must not hold a password, but it does; "
-                "give it in the environment: NAS_EVIDENCE_DATABASE_PASSWORD"
-            )
-        if not re.fullmatch(r"[\w+]+://[^\s'\"]*", value):
-            raise ValueError(
-                "`url` must be a database URL such as postgresql://USER@HOST:PORT/NAME, without "
-                "blanks and quotes, but it is not"
-            )
-        return value
-
-
 class ResourceSpec(Frozen):
     """The resources of a study; may change between runs of a study."""
 
@@ -430,7 +404,6 @@ class StudySpec(Frozen):
     resources: ResourceSpec = ResourceSpec()
     retries: RetrySpec = RetrySpec()
     race: RaceSpec = RaceSpec()
-    database: DatabaseSpec = DatabaseSpec()
 
     @field_validator("name")
     @classmethod

@@ -3,7 +3,7 @@
 import json
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from nas_evidence.record import (
     TrialStatus,
 )
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_seed
+from nas_evidence.storage.journal import read_journal
 from nas_evidence.workers.protocol import Event, Launch, Lost, Verdict
 
 N_DATA = 100
@@ -211,49 +212,51 @@ class Silent:
         self.losses.append(loss)
 
 
-class FileProposer:
-    """Stands for the database: a small file, and proposals that depend on all that was told.
+class FakeProposer:
+    """Proposals that depend on all that was told.
 
     Another order of tells, or an ask that comes before a tell, gives another architecture.
     """
 
-    def __init__(self, study: StudySpec, database: Path) -> None:
-        self.study, self.path = study, Path(database).with_suffix(".json")
-        self.state: dict[str, list[Any]] = {"proposals": [], "told": []}
-        if self.path.exists():
-            self.state = json.loads(self.path.read_text())
+    def __init__(self, study: StudySpec, warm: Sequence[object] = ()) -> None:
+        self.study = study
+        self.widths: list[int] = []
+        self.results: list[list[Any]] = []
 
     def ask(self) -> ArchitectureSpec:
-        number = len(self.state["proposals"])
-        seed = derive_seed(self.study.seed, number, json.dumps(self.state["told"]))
-        self.state["proposals"].append(4 + seed % 60)
-        self._save()
+        number = len(self.widths)
+        seed = derive_seed(self.study.seed, number, json.dumps(self.results))
+        self.widths.append(4 + seed % 60)
         return self.proposals()[-1]
 
     def adopt(self, architecture: ArchitectureSpec) -> None:
-        self.state["proposals"].append(architecture.values["width"])
-        self._save()
-
-    def results(self) -> dict[int, Told]:
-        return {}
+        self.widths.append(int(architecture.values["width"]))
 
     def tell(self, number: int, result: Told) -> None:
         assert number not in self.told(), "told twice"
-        self.state["told"].append(
+        self.results.append(
             [number, result.values, sorted(result.constraints.items()), result.pruned]
         )
-        self._save()
 
     def told(self) -> set[int]:
-        return {number for number, *_ in self.state["told"]}
+        return {number for number, *_ in self.results}
 
     def proposals(self) -> list[ArchitectureSpec]:
-        return [
-            ArchitectureSpec(family="mlp", values={"width": width})
-            for width in self.state["proposals"]
-        ]
+        return [ArchitectureSpec(family="mlp", values={"width": width}) for width in self.widths]
 
-    def _save(self) -> None:
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self.state))
-        temporary.replace(self.path)
+
+def asked_in(folder: Path) -> list[ArchitectureSpec]:
+    """The proposals in the journal of a study, by number."""
+    found = {e["number"]: e["point"] for e in read_journal(folder) if e["event"] == "ask"}
+    assert sorted(found) == list(range(len(found)))
+    return [ArchitectureSpec.model_validate(found[number]) for number in range(len(found))]
+
+
+def told_in(folder: Path) -> dict[int, Told]:
+    """The results in the journal of a study, by number; the last of each, in order of telling."""
+    found: dict[int, Told] = {}
+    for event in read_journal(folder):
+        if event["event"] == "tell":
+            values = None if event["values"] is None else tuple(event["values"])
+            found[event["number"]] = Told(values, event["constraints"], event["pruned"])
+    return found

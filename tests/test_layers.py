@@ -41,12 +41,11 @@ SIDEWAYS = {
     ("auditing_sampled", "auditing_problems"), ("auditing_measured", "auditing_problems"),
 }  # fmt: skip
 SOLE_IMPORTERS = {
-    "optuna": ["proposing/parzen.py", "proposing/proposer.py", "proposing/rows.py"],
+    "optuna": ["proposing/proposer.py", "proposing/export.py"],
     "ray": ["workers/on_ray.py", "jobs/submit.py"],
     "pyarrow": ["store.py"],
     "fsspec": ["storage/remote.py"],
     "tenacity": ["retrying.py"],
-    "sqlalchemy": ["proposing/rows.py", "storage/database.py"],
     "typer": ["cli"],
     "plotly": ["reporting"],
     "matplotlib": ["reporting"],

@@ -168,7 +168,9 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
 
             with (
                 audience.watching(spec, n_done) as shown,
-                tracked(run.track, spec, store.folder, shown, audience.say) as watcher,
+                tracked(
+                    trackers_of(run, store), spec, store.folder, shown, audience.say
+                ) as watcher,
             ):
                 driver = Driver(spec, store.folder.resolve(), store.around(pool), watcher)
                 for notice in driver.notices:
@@ -218,14 +220,24 @@ def _forecast_told(
         teller.join()
 
 
-def tell_what_is_stored(spec: StudySpec, folder: Path, watcher: "Watcher") -> None:
-    """Tell the proposer of trials that were stored before a crash; nothing runs."""
+def trackers_of(run: Run, store: "Store") -> tuple[str, ...]:
+    """Return the trackers that were asked for, and `study.db` in a folder of this machine."""
+    asked = any(text.partition(":")[0] == "optuna" for text in run.track)
+    return run.track if asked or store.uri is not None else (*run.track, "optuna")
+
+
+def finish_off(spec: StudySpec, store: "Store", run: Run, audience: Audience) -> None:
+    """Log and track what was stored of a finished study before a crash; nothing runs."""
     from nas_evidence.driver.driver import Driver
     from nas_evidence.workers.learning_curves import synthetic
     from nas_evidence.workers.simulated import SimulatedExecutor
 
-    no_workers = SimulatedExecutor(synthetic, workers=0, seed=0)
-    Driver(spec, folder.resolve(), no_workers, watcher).run()
+    check_track(run.track)
+    folder, wanted = store.folder.resolve(), trackers_of(run, store)
+    with tracked(wanted, spec, folder, Silent(), audience.say) as watcher:
+        if any((folder / "checkpoints").glob("*")):  # killed before the last trial was told
+            no_workers = SimulatedExecutor(synthetic, workers=0, seed=0)
+            Driver(spec, folder, no_workers, watcher).run()
 
 
 def _executor(

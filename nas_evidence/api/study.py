@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nas_evidence.api.asking import Asked, DataOptions, asked_for, of_source, with_families
 from nas_evidence.api.progress import audience_for
-from nas_evidence.api.running import Audience, Run, begun, run_trials
-from nas_evidence.record import TrialStatus, is_race
+from nas_evidence.api.running import Audience, Run, begun, finish_off, run_trials
+from nas_evidence.record import TrialStatus, is_race, n_searched
 from nas_evidence.spec import StudySpec
 
 if TYPE_CHECKING:  # these import pandas and torch
@@ -281,7 +281,8 @@ def search(
         data_root: folder of the named data sets.
         allow_code: run code that a study file names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
-        track: "mlflow", "mlflow:URI", "tensorboard" or "tensorboard:DIR", to write to as well.
+        track: "mlflow", "mlflow:URI", "tensorboard", "tensorboard:DIR" or "optuna:URL",
+            to write to as well.
 
     Raises:
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
@@ -370,14 +371,17 @@ def _run_with(
 
 def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience) -> Study:
     from nas_evidence.driver.mirror import open_store
+    from nas_evidence.driver.race import race_left
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.store import finished
 
     with locked(folder):
-        if len(finished(folder)) < spec.n_trials:
-            run_trials(spec, open_store(str(folder)), run, audience)
-    done = finished(folder).values()
-    if done and not any(row.status is TrialStatus.COMPLETE for row in done):
+        done = finished(folder)
+        left = n_searched(done) < spec.n_trials or race_left(spec, folder, done)
+        do = run_trials if left else finish_off
+        do(spec, open_store(str(folder)), run, audience)
+    rows = finished(folder).values()
+    if rows and not any(row.status is TrialStatus.COMPLETE for row in rows):
         raise RuntimeError(f"no trial of {folder} is complete; see its trials and {folder}/logs")
     return Study(folder, run.data_root)
 

@@ -1,9 +1,11 @@
-"""MLflow and TensorBoard beside a study: one run per trial, written by the driver's process alone.
+"""Copies of a study for MLflow, TensorBoard and Optuna; only the driver's process writes them.
 
     mlflow[:URI]        experiment = the study; a run has the architecture as parameters, scores
                         and curves as metrics by epoch. URI: $MLFLOW_TRACKING_URI, else mlflow.db
                         in the study folder
     tensorboard[:DIR]   a folder per trial with the same; DIR: `tensorboard/` in the study folder
+    optuna[:URL]        one trial per proposal, see proposing/export.py; URL: `study.db` in the
+                        study folder, which is written in any case unless the study is at a URI
 
 A tracker decides nothing and is no part of the study. It works in a thread of its own: a slow or
 broken one never holds up the search, and its first failure is one warning. A resumed study also
@@ -14,17 +16,19 @@ import logging
 import math
 import os
 import queue
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nas_evidence.domains import masked
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.workers.protocol import Lost
@@ -34,7 +38,11 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 #: What each tracker imports, and what installs it.
-_NEEDS = {"mlflow": "mlflow", "tensorboard": "tensorboard"}
+_NEEDS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "optuna": "optuna"}
+#: The database of a server that an earlier version read.
+_DATABASE = "NAS_EVIDENCE_DATABASE"
+#: Seconds between two looks at the journal.
+_EVERY = 1.0
 #: Seconds that the end of a search waits for a tracker.
 _PATIENCE = 60.0
 _CURVE = ("train_nll_per_datum", "learning_rate", "noise_std", "temperature")
@@ -185,20 +193,46 @@ def check_track(wanted: Sequence[str], *, installed: bool = True) -> None:
     """Check that the trackers exist and, with `installed`, that their packages are here.
 
     Raises:
-        ValueError: if not; says what to choose or to install.
+        ValueError: if not; says what to choose or to install. Also for a password in a URL, which
+            would be seen, and for a database in the environment, as an earlier version read it.
     """
+    if os.environ.get(_DATABASE):
+        raise ValueError(
+            f"{_DATABASE} is not read any more, since a study needs no database; unset it, and "
+            "copy the study to a server with --track optuna:URL."
+        )
     for text in wanted:
-        name = text.partition(":")[0]
+        name, _, place = text.partition(":")
         if name not in _NEEDS:
             raise ValueError(
-                f"--track must be mlflow, mlflow:URI, tensorboard or tensorboard:DIR, but got "
-                f"{text!r}."
+                "--track must be mlflow, mlflow:URI, tensorboard, tensorboard:DIR, optuna or "
+                f"optuna:URL, but got {masked(text)!r}."
             )
+        if name == "optuna" and place:
+            _check_url(place, installed=installed)
         if installed and find_spec(_NEEDS[name]) is None:
             raise ValueError(
                 f"--track {name} needs {_NEEDS[name]}: install it with "
                 f"`pip install 'nas-evidence[{name}]'`."
             )
+
+
+def _check_url(url: str, *, installed: bool) -> None:
+    if masked(url) != url:
+        raise ValueError(
+            f"--track optuna:{masked(url)} holds a password, which others would see; leave it "
+            "out, and give it in PGPASSWORD or ~/.pgpass."
+        )
+    if not re.fullmatch(r"[\w+]+://[^\s'\"]+", url):
+        raise ValueError(
+            "--track optuna:URL needs the URL of a database such as "
+            f"postgresql://USER@HOST:PORT/NAME or sqlite:////FOLDER/FILE.db, but got {url!r}."
+        )
+    if installed and url.startswith("postgres") and find_spec("psycopg") is None:
+        raise ValueError(
+            f"--track optuna:{url} needs psycopg: install it with "
+            "`pip install 'nas-evidence[postgresql]'`."
+        )
 
 
 def tracker_of(text: str, spec: StudySpec, folder: Path) -> Tracker:
@@ -211,36 +245,77 @@ def tracker_of(text: str, spec: StudySpec, folder: Path) -> Tracker:
 
 
 class _Writing(Thread):
-    """Writes runs to a tracker, one after the other; ends with its first failure."""
+    """Writes to a tracker in a thread; ends with its first failure."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(daemon=True, name=f"track {text}")
+        self.text = text
+        self.failure: Exception | None = None
+
+    def add(self, run: Tracked | None) -> None:
+        """Write a run later; None ends the thread."""
+
+    def run(self) -> None:
+        """Write until the end, or until that fails."""
+        try:
+            self.write()
+        except Exception as error:  # whatever a server or a disk may do
+            _LOG.warning("tracker_stopped tracker=%s", self.text, exc_info=error)
+            self.failure = error
+
+    def write(self) -> None:
+        """Write until the end."""
+
+
+class _WritingRuns(_Writing):
+    """Writes runs to a tracker, one after the other."""
 
     def __init__(
         self, text: str, make: Callable[[], Tracker], earlier: Callable[[], list[Tracked]]
     ) -> None:
-        super().__init__(daemon=True, name=f"track {text}")
-        self.text, self._make, self._earlier = text, make, earlier
+        super().__init__(text)
+        self._make, self._earlier = make, earlier
         self._waiting: queue.Queue[Tracked | None] = queue.Queue()
-        self.failure: Exception | None = None
 
     def add(self, run: Tracked | None) -> None:
         """Write a run later; None ends the thread."""
         if self.failure is None:
             self._waiting.put(run)
 
-    def run(self) -> None:
+    def write(self) -> None:
         """Write what was missed before, then what is added."""
-        try:
-            tracker = self._make()
-            known = tracker.known()
-            for run in self._earlier():
-                if run.key not in known:
-                    tracker.write(run)
-                    known.add(run.key)
-            while (added := self._waiting.get()) is not None:
-                if added.key not in known:
-                    tracker.write(added)
-        except Exception as error:  # whatever a server or a disk may do
-            _LOG.warning("tracker_stopped tracker=%s", self.text, exc_info=error)
-            self.failure = error
+        tracker = self._make()
+        known = tracker.known()
+        for run in self._earlier():
+            if run.key not in known:
+                tracker.write(run)
+                known.add(run.key)
+        while (added := self._waiting.get()) is not None:
+            if added.key not in known:
+                tracker.write(added)
+
+
+class _Exporting(_Writing):
+    """Copies the journal to a database of Optuna."""
+
+    def __init__(self, text: str, spec: StudySpec, folder: Path) -> None:
+        super().__init__(text)
+        self._spec, self._folder, self._over = spec, folder, Event()
+
+    def add(self, run: Tracked | None) -> None:
+        """Do nothing for a run: the journal has it; None ends the thread."""
+        if run is None:
+            self._over.set()
+
+    def write(self) -> None:
+        """Follow the journal."""
+        from nas_evidence.proposing.export import Export
+
+        export = Export(self._spec, self._folder, self.text.partition(":")[2])
+        with closing(export):
+            while not self._over.wait(_EVERY):
+                export.update()
+            export.update()
 
 
 class _Telling:
@@ -278,7 +353,9 @@ class _Warn:
     def __call__(self, one: _Writing) -> None:
         if one.failure is not None and one.text not in self._said:
             self._said.add(one.text)
-            why = (str(one.failure).strip().splitlines() or [type(one.failure).__name__])[0]
+            why = (masked(str(one.failure)).strip().splitlines() or [type(one.failure).__name__])[
+                0
+            ]
             self._say(f"warning: --track {one.text} has stopped, the search goes on: {why}")
 
 
@@ -303,10 +380,10 @@ def tracked(
         yield watcher
         return
     writing = [
-        _Writing(
-            text,
-            partial(tracker_of, text, spec, folder),
-            partial(earlier_trials, folder),
+        _Exporting(text, spec, folder)
+        if text.partition(":")[0] == "optuna"
+        else _WritingRuns(
+            text, partial(tracker_of, text, spec, folder), partial(earlier_trials, folder)
         )
         for text in wanted
     ]

@@ -75,7 +75,9 @@ Top = Annotated[
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option("--track", metavar="NAME[:PLACE]", help="Write to mlflow or tensorboard too."),
+    typer.Option(
+        "--track", metavar="NAME[:PLACE]", help="Write to mlflow, tensorboard or optuna too."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Dashboard = Annotated[
@@ -185,6 +187,14 @@ def as_arguments(
     return words + ["--allow-code"] * allow_code
 
 
+#: Places of trackers that all nodes see, as examples.
+_SEEN_BY_ALL = {
+    "mlflow": "mlflow:http://HOST:5000",
+    "tensorboard": "tensorboard:/nfs/DIR",
+    "optuna": "optuna:postgresql://USER@HOST/NAME",
+}
+
+
 def check_track_there(track: Sequence[str] | None, store: str) -> None:
     """Check trackers of a study that runs on a cluster; their packages have to be there, not here.
 
@@ -197,7 +207,7 @@ def check_track_there(track: Sequence[str] | None, store: str) -> None:
     check_track(track or (), installed=False)
     for name in track or ():
         if "://" in store and ":" not in name:
-            example = "mlflow:http://HOST:5000" if name == "mlflow" else "tensorboard:/nfs/DIR"
+            example = _SEEN_BY_ALL[name]
             raise ValueError(
                 f"--track {name} would write on the cluster beside a copy of {store}, which "
                 f"nobody sees; name a place that all see, such as --track {example}."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.live import Live
 
-from nas_evidence.api.running import Audience, Run, begun, run_trials, tell_what_is_stored
+from nas_evidence.api.running import Audience, Run, begun, finish_off, run_trials
 from nas_evidence.api.trackers import check_track
 from nas_evidence.cli.cluster import resubmit
 from nas_evidence.cli.interrupting import interruptible
@@ -258,8 +258,7 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
                 )
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
-            if any((folder / "checkpoints").iterdir()):  # killed before the last trial was told
-                tell_what_is_stored(spec, folder, Progress(spec, spec.n_trials))
+            finish_off(spec, store, run, _audience())
         _conclude(spec, store, run)
 
 

@@ -1,6 +1,6 @@
 """The main loop of a study: ask the proposer, run trials, write results, tell the proposer.
 
-One process, the only writer of the study's database and results. The order of writes is
+One process, the only writer of the study's journal and results. The order of writes is
 ask -> assignment -> checkpoint -> model -> Parquet -> tell, so that killing the process at any
 point loses nothing: the next driver reads from disk what is left to do. `faults.py` names the
 arrows.
@@ -13,7 +13,7 @@ import shutil
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from nas_evidence.driver.plan import (
     batch_of,
@@ -24,13 +24,13 @@ from nas_evidence.driver.plan import (
     trials_of_batch,
 )
 from nas_evidence.driver.race import chosen_so_far, next_round
-from nas_evidence.driver.reconcile import reconciled
+from nas_evidence.driver.reconcile import complete, log_ask, restored
 from nas_evidence.driver.results import KeptModels, told_of
 from nas_evidence.driver.retries import Retries
 from nas_evidence.driver.rungs import Rungs
 from nas_evidence.files import write_whole
 from nas_evidence.maths.pareto import Point
-from nas_evidence.proposing.proposer import Proposer
+from nas_evidence.proposing.proposer import Proposer, Told
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus, is_race
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.budget import Ledger
@@ -47,6 +47,8 @@ _LOG = logging.getLogger(__name__)
 #: A slice counts as hung when it takes this many times as long as the longest one so far, over
 #: all trials.
 HUNG_FACTOR = 5.0
+#: The keys of a result in the journal.
+_RESULT = ("values", "pruned", "constraints")
 _ATTEMPT = re.compile(r"attempt-\d+")
 _CANCELLED = Verdict(TrialStatus.CANCELLED, "on request")
 
@@ -86,9 +88,10 @@ class Driver:
         set_aside_torn(folder, finds)
         self._done, self._redo = finds.done, finds.redo
         # What was mended at the start, to be shown to the user.
-        self._proposer, self.notices = reconciled(study, folder, self._done, Proposer)
+        self._proposer, self.notices = restored(study, folder, self._done, Proposer)
         self.notices += finds.notes
         self._told = self._proposer.told()
+        self._logged: dict[int, dict[str, Any]] = {}  # results by number, as in the journal
         self._n_asked = 0
         self._seen: dict[str, int] = {}  # replicates of each architecture
         self._models = KeptModels(folder, study, self._done)
@@ -181,31 +184,40 @@ class Driver:
         self._chosen = dict(chosen_so_far(read_journal(self._folder), self._done))
 
     def _replay_journal(self) -> None:
-        """Restore rungs and retries from the journal; add lines that a crash left unwritten."""
-        logged: dict[str, set[int]] = {"ask": set(), "end": set(), "tell": set()}
+        """Restore rungs and retries from the journal; add lines that it lacks."""
+        ended: set[int] = set()
         again = dict(self._redo)
         for event in read_journal(self._folder):
             if event["event"] == "retry" and again.get(event["trial_id"]) == event.get("attempt"):
                 again.pop(event["trial_id"], None)
             self._rungs.replay(event)
             self._retries.replay(event)
-            if (word := event["event"]) in logged:
-                logged[word].add(event["trial_id" if word == "end" else "number"])
+            if event["event"] == "end":
+                ended.add(event["trial_id"])
+            elif event["event"] == "tell":
+                self._logged[event["number"]] = {key: event.get(key) for key in _RESULT}
         for trial_id, attempt in again.items():
             self._retries.forget(trial_id)
             self._journal.write("retry", trial_id=trial_id, attempt=attempt)
-        for number, architecture in enumerate(self._proposer.proposals()):
-            if number not in logged["ask"]:
-                self._log_ask(number, architecture, recovered=True)
-        for trial_id in sorted(self._done.keys() - logged["end"]):
+        complete(self._journal, self._folder, dict(enumerate(self._proposer.proposals())))
+        for trial_id in sorted(self._done.keys() - ended):
             self._log_end(self._done[trial_id], recovered=True)
-        for number in sorted(self._told - logged["tell"]):
-            self._journal.write("tell", number=number, recovered=True)
+        for number in sorted(self._told):
+            self._log_tell(number, self._result(number), recovered=True)
 
-    def _log_ask(self, number: int, architecture: ArchitectureSpec, **facts: bool) -> None:
-        point = architecture.model_dump(mode="json")
-        text = str(architecture)
-        self._journal.write("ask", number=number, architecture=text, point=point, **facts)
+    def _log_tell(self, number: int, told: Told, **facts: bool) -> None:
+        """Log a result, unless it is the one that the journal has."""
+        values = None if told.values is None else list(told.values)
+        constraints = dict(told.constraints)
+        result: dict[str, Any] = dict(
+            zip(_RESULT, (values, told.pruned, constraints), strict=True)
+        )
+        if self._logged.get(number) != result:
+            self._logged[number] = result
+            self._journal.write("tell", number=number, **result, **facts)
+
+    def _result(self, number: int) -> Told:
+        return told_of([self._done[i] for i in trials_of(number, self._study)], self._study)
 
     def _log_end(self, row: TrialRow, **facts: bool) -> None:
         status = str(row.status)
@@ -235,9 +247,9 @@ class Driver:
     def _ask(self) -> None:
         for _ in range(self._to_ask()):
             number, architecture = self._n_asked, self._proposer.ask()
-            arrow("asked")
             self._n_asked += 1
-            self._log_ask(number, architecture)
+            log_ask(self._journal, number, architecture)
+            arrow("asked")
             self._queue.extend(
                 plan_trials(
                     [architecture], self._done, self._study, self._seen, first_number=number
@@ -421,11 +433,11 @@ class Driver:
         for n in batch_of(number, self._study):
             if n in self._told:
                 continue
-            told = told_of([self._done[i] for i in trials_of(n, self._study)], self._study)
+            told = self._result(n)
             self._proposer.tell(n, told)
             self._told.add(n)
+            self._log_tell(n, told)
             arrow("told")
-            self._journal.write("tell", number=n, values=told.values, pruned=told.pruned)
 
     def _check_lease(self) -> None:
         if self._leased:

@@ -4,8 +4,8 @@ The driver always works in a local folder; `Mirror` copies its changes to the UR
 driver can pull and continue after the machine is lost. A push writes in the order of `driver.py`,
 so any prefix of its writes is a state in which that driver could have been killed:
 
-    data/, study.toml, models/, evidence/ terms/ curves/, trials/ (the commit marker), study.db (a
-    snapshot), assignment.json, logs/, then removals
+    data/, study.toml, warm_start.json, models/, evidence/ terms/ curves/, trials/ (the commit
+    marker), the journal (the record of proposals), assignment.json, logs/, then removals
 
 Everything is pushed before each launch, so that every running trial is known to the store; the
 journal, which holds the scores at the rungs, before each slice. Between pushes the store lags
@@ -21,11 +21,10 @@ import contextlib
 import os
 import re
 import shutil
-import sqlite3
 import tempfile
 import time
 import weakref
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -39,24 +38,24 @@ from nas_evidence.workers.process import MakeWorker
 from nas_evidence.workers.protocol import Executor
 from nas_evidence.workers.stored import StoredWorker
 
-#: Seconds between two pushes of the logs, which change all the time.
+#: Seconds between two pushes of the logs and of study.db, which change all the time.
 LOGS_EVERY = 30.0
 #: Size of one part of the journal, bytes.
 PART_BYTES = 64 * 1024
-_DATABASE = "study.db"
 #: The order of a push, by name prefix; other names come last.
 _ORDER = (
     "data/",
     "study.toml",
-    "database.json",
+    "warm_start.json",
     "models/",
     "evidence/",
     "terms/",
     "curves/",
     "trials/",
-    _DATABASE,
     "checkpoints/",
 )
+#: The place in that order before which the journal is stored.
+_AFTER_JOURNAL = _ORDER.index("checkpoints/")
 _CHECKPOINT = re.compile(r"checkpoints/\d+/attempt-\d+/epoch-\d+\.pt")
 _ASSIGNMENT = re.compile(r"checkpoints/\d+/attempt-\d+/assignment\.json")
 _WEIGHTS = re.compile(r"checkpoints/\d+/attempt-\d+/model\.safetensors")
@@ -64,7 +63,7 @@ _PART = re.compile(r"logs/events/\d+\.jsonl")
 #: Uploaded by its writer, or never.
 _NOT_OURS = re.compile(r"lock$|study\.db-|logs/worker-|logs/events|(.*/)?\.")
 _NEVER_CHANGES = re.compile(r"(evidence|terms|curves|trials)/")
-_SLOW_LOGS = re.compile(r"logs/.*\.log$")
+_SLOW_LOGS = re.compile(r"logs/.*\.log$|study\.db$")
 
 Stamp = tuple[int, int]  # size, modification time in ns
 
@@ -248,10 +247,11 @@ class Mirror:
             for name, stamp in now.items()
             if self._sent.get(name) != stamp and (logs or not _SLOW_LOGS.fullmatch(name))
         ]
-        for name in sorted(changed, key=lambda n: (_rank(n), n)):
-            self._upload(name)
-            self._sent[name] = now[name]
+        changed.sort(key=lambda n: (_rank(n), n))
+        n_before = sum(_rank(name) < _AFTER_JOURNAL for name in changed)
+        self._upload(changed[:n_before], now)
         self.push_journal()
+        self._upload(changed[n_before:], now)
         gone = [name for name in self._sent if name not in now]
         self.remote.remove(n for n in gone if not n.startswith("checkpoints/"))
         homes = {path.name for path in (self.folder / "checkpoints").glob("[0-9]*")}
@@ -308,17 +308,10 @@ class Mirror:
         if (self.folder / attempt).is_dir() and name in self.remote.names(attempt):
             self.remote.download({name: self.folder / name})
 
-    def _upload(self, name: str) -> None:
-        if name != _DATABASE:
+    def _upload(self, names: Iterable[str], now: Mapping[str, Stamp]) -> None:
+        for name in names:
             self.remote.upload(self.folder / name, name)
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / _DATABASE
-            source = sqlite3.connect(self.folder / _DATABASE)
-            target = sqlite3.connect(copy)
-            with contextlib.closing(source), contextlib.closing(target):
-                source.backup(target)
-            self.remote.upload(copy, name)
+            self._sent[name] = now[name]
 
     def _stamps(self, below: str = "") -> dict[str, Stamp]:
         """Return the files of the folder that this process stores, with size and time."""

@@ -1,102 +1,88 @@
-"""The database of a study compared with all else that is stored, and rebuilt if they differ.
+"""The proposals of a study, from all that is stored; the last that knows a number decides.
 
-Three other sources know what was proposed, the first of them that knows a number decides:
+    logs/events.jsonl                every proposal, in its `ask` line: the record
+    checkpoints/*/assignment.json    the architecture of every trial under way
+    trials/                          that of every finished trial
 
-    trials/                          the architecture of every finished trial
-    checkpoints/*/assignment.json    that of every trial under way
-    logs/events.jsonl                that of every proposal, in its `ask` line
-
-What the sampler was told is a function of the finished trials (`results.told_of`). So a database
-that was lost, damaged, restored from a copy, or of another study is set aside and written again.
-A proposal that no source knows has no result either: it is asked again, after all earlier batches
-were told. With `scheduling = "batch"` that gives the lost proposal exactly.
+What the sampler was told is a function of the finished trials (`results.told_of`). A proposal that
+no source knows has no result either: it is asked again, after all earlier batches were told. With
+`scheduling = "batch"` that gives the lost proposal exactly.
 """
 
 import contextlib
-import json
-import logging
-import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from nas_evidence.driver.plan import batch_of, n_proposals, trials_of
 from nas_evidence.driver.results import told_of
+from nas_evidence.proposing.proposer import Told
+from nas_evidence.proposing.warm_start import Found, kept_warm_start
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
-from nas_evidence.storage.database import (
-    Database,
-    database_of,
-    is_silent,
-    set_aside,
-    sqlite_damage,
-)
-from nas_evidence.storage.faults import StudyStoppedError, is_disk_full
-from nas_evidence.storage.journal import read_journal
+from nas_evidence.storage.journal import Journal, read_journal
 from nas_evidence.store import TrialRow
 
-_LOG = logging.getLogger(__name__)
-Known = Mapping[int, ArchitectureSpec]
+
+class Proposing(Protocol):
+    """What proposes: `Proposer`, or a stand-in."""
+
+    def ask(self) -> ArchitectureSpec:
+        """Propose the next architecture."""
+
+    def adopt(self, architecture: ArchitectureSpec) -> None:
+        """Take up the next proposal, given."""
+
+    def tell(self, number: int, result: Told) -> None:
+        """Report the result of a proposal."""
+
+    def told(self) -> set[int]:
+        """Return the numbers of the proposals that have been told."""
+
+    def proposals(self) -> list[ArchitectureSpec]:
+        """Return the architectures proposed so far, by number."""
 
 
-def reconciled(
-    study: StudySpec,
-    folder: Path,
-    done: Mapping[int, TrialRow],
-    open_proposer: Callable[[StudySpec, Path | Database], Any],
-) -> tuple[Any, list[str]]:
-    """Return a proposer whose database agrees with what is stored, and what was done for it.
+class Make(Protocol):
+    """Makes what proposes."""
+
+    def __call__(self, study: StudySpec, warm: Sequence[Found]) -> Proposing:
+        """Return it without proposals."""
+
+
+def restored(
+    study: StudySpec, folder: Path, done: Mapping[int, TrialRow], make: Make
+) -> tuple[Proposing, list[str]]:
+    """Return what proposes as an earlier process left it, and a line about what was lost.
 
     Args:
         study: The study.
         folder: Its folder.
         done: Its finished trials.
-        open_proposer: `Proposer`, or a stand-in.
+        make: `Proposer`, or a stand-in.
 
     Raises:
-        ValueError: a newer version wrote the database, or `first` or `warm_start` is wrong.
-        StudyStoppedError: the database does not answer.
+        ValueError: `first` or `warm_start` is wrong, or the stored warm start is damaged.
     """
     known = known_proposals(study, folder, done)
-    database = database_of(folder, study)
-    there = not isinstance(database, Path) or database.exists()
-    why = sqlite_damage(database) if isinstance(database, Path) and there else ""
-    proposer = None
-    if not why:
-        try:
-            proposer = open_proposer(study, database)
-            why = "" if there or not known else "it was missing"
-            why = why or difference(proposer, known, done, study)
-        except Exception as error:
-            if not _is_damage(error):
-                raise
-            why = f"it cannot be read ({str(error).splitlines()[0] or type(error).__name__})"
-    if why:
-        if there:
-            aside = set_aside(folder, study)
-            why += f", and is kept as {aside}"
-        proposer = open_proposer(study, database_of(folder, study))
-    assert proposer is not None
-    n_asked = _add_missing(proposer, known, done, study)
-    if not why:
-        return proposer, []
-    line = (
-        f"the database of the study was rebuilt from its results and its journal: {why}. "
-        f"It has {len(proposer.proposals())} proposals again"
-        + (f", {n_asked} of them new: nothing was stored of them." if n_asked else ".")
-    )
-    _LOG.warning("database_rebuilt reason=%s", why)
-    return proposer, [line]
+    proposer = make(study, kept_warm_start(study, folder))
+    n_asked, end = 0, 1 + max(known, default=-1)
+    for number in range(end):
+        if number in known:
+            proposer.adopt(known[number])
+        else:
+            _tell(proposer, number, done, study)
+            proposer.ask()
+            n_asked += 1
+    _tell(proposer, end, done, study)
+    again = f"{n_asked} proposals were asked again: nothing was stored of them."
+    return proposer, [again] if n_asked else []
 
 
 def known_proposals(
     study: StudySpec, folder: Path, done: Mapping[int, TrialRow]
 ) -> dict[int, ArchitectureSpec]:
     """Return the proposals that results, assignments and journal know, by number."""
-    found: dict[int, ArchitectureSpec] = {}
-    for event in read_journal(folder):
-        if event["event"] == "ask" and isinstance(event.get("point"), Mapping):
-            with contextlib.suppress(ValueError):
-                found[event["number"]] = ArchitectureSpec.model_validate(event["point"])
+    found = proposals_in_journal(folder)
     for path in folder.glob("checkpoints/[0-9]*/attempt-*/assignment.json"):
         with contextlib.suppress(OSError, ValueError):  # torn: the trial is assigned again
             assignment = Assignment.model_validate_json(path.read_text(encoding="utf-8"))
@@ -106,44 +92,31 @@ def known_proposals(
     return {number: a for number, a in found.items() if 0 <= number < n_proposals(study)}
 
 
-def difference(proposer: Any, known: Known, done: Mapping[int, TrialRow], study: StudySpec) -> str:
-    """Return how the database contradicts what is known, or "".
-
-    A database that merely ends earlier is not wrong: a store may lag behind its journal.
-    """
-    proposals = proposer.proposals()
-    for number, architecture in sorted(known.items()):
-        if number < len(proposals) and proposals[number].key != architecture.key:
-            return f"proposal {number} is {proposals[number]} there, but ran as {architecture}"
-    for number, result in proposer.results().items():
-        rows = [done[i] for i in trials_of(number, study) if i in done]
-        if len(rows) == len(trials_of(number, study)):
-            right = told_of(rows, study)
-            if result.values is not None and result.values != right.values:
-                return f"proposal {number} has {result.values} there, but scored {right.values}"
-    return ""
+def proposals_in_journal(folder: Path) -> dict[int, ArchitectureSpec]:
+    """Return the proposals that the journal knows, by number."""
+    found: dict[int, ArchitectureSpec] = {}
+    for event in read_journal(folder):
+        if event["event"] == "ask" and isinstance(event.get("point"), Mapping):
+            with contextlib.suppress(ValueError):
+                found[event["number"]] = ArchitectureSpec.model_validate(event["point"])
+    return found
 
 
-def _add_missing(
-    proposer: Any, known: Known, done: Mapping[int, TrialRow], study: StudySpec
-) -> int:
-    """Add the proposals that the database lacks, and results; return how many were asked anew."""
-    n_asked, first = 0, len(proposer.proposals())
-    if first > max(known, default=-1):
-        return 0
-    for number in range(first, 1 + max(known)):
-        if number not in known or number == batch_of(number, study).start:
-            _tell(proposer, number, done, study)
-        if number in known:
-            proposer.adopt(known[number])
-        else:
-            proposer.ask()
-            n_asked += 1
-    _tell(proposer, 1 + max(known), done, study)
-    return n_asked
+def complete(journal: Journal, folder: Path, proposals: Mapping[int, ArchitectureSpec]) -> None:
+    """Write the proposals that the journal of a folder lacks, or has otherwise."""
+    there = proposals_in_journal(folder)
+    for number, architecture in sorted(proposals.items()):
+        if number not in there or there[number].key != architecture.key:
+            log_ask(journal, number, architecture, recovered=True)
 
 
-def _tell(proposer: Any, until: int, done: Mapping[int, TrialRow], study: StudySpec) -> None:
+def log_ask(journal: Journal, number: int, architecture: ArchitectureSpec, **facts: bool) -> None:
+    """Write a proposal; it survives a power failure."""
+    point, text = architecture.model_dump(mode="json"), str(architecture)
+    journal.write("ask", durable=True, number=number, architecture=text, point=point, **facts)
+
+
+def _tell(proposer: Proposing, until: int, done: Mapping[int, TrialRow], study: StudySpec) -> None:
     """Tell the finished proposals below a number whose whole batch is there and finished."""
     told = proposer.told()
     for number in range(until):
@@ -152,13 +125,3 @@ def _tell(proposer: Any, until: int, done: Mapping[int, TrialRow], study: StudyS
         if number not in told and batch.stop <= until and all(i in done for i in ids):
             rows = [done[i] for i in trials_of(number, study)]
             proposer.tell(number, told_of(rows, study))
-
-
-def _is_damage(error: Exception) -> bool:
-    """Return whether an error of opening a database means that its content is damaged."""
-    if is_disk_full(error) or isinstance(error, StudyStoppedError) or is_silent(error):
-        return False
-    if isinstance(error, (OSError, sqlite3.OperationalError, ImportError, NotImplementedError)):
-        return False
-    # A plain ValueError is a message for the user; its subclasses come from reading the content.
-    return type(error) is not ValueError or isinstance(error, json.JSONDecodeError)

@@ -5,6 +5,7 @@ from its seed, to the epoch and status at which it ended; one whose row is lost 
 `resume`.
 """
 
+import contextlib
 import re
 import shutil
 from pathlib import Path
@@ -14,20 +15,20 @@ import torch
 from nas_evidence.codec import StudyError, dump_study, load_study
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.driver.reconcile import reconciled
+from nas_evidence.driver.reconcile import complete, known_proposals
 from nas_evidence.driver.verifying import Load, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.files import write_whole
-from nas_evidence.proposing.proposer import Proposer
+from nas_evidence.proposing.warm_start import WARM_START
 from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.storage.conditions import check_conditions, current_hash, study_of_trials
-from nas_evidence.storage.journal import journal_path, usable_lines
+from nas_evidence.storage.journal import Journal, journal_path, usable_lines
 from nas_evidence.storage.redo import find_done, set_aside_torn
 from nas_evidence.store import TrialRow, read_table, take_stock, write_record
 from nas_evidence.trial import Trial, device_for
 
-_FREE = ("n_trials", "budget", "resources", "retries", "database")
+_FREE = ("n_trials", "budget", "resources", "retries")
 
 
 def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[str]:
@@ -49,14 +50,20 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
     done += [f"{path.parent.name}/{path.name}: moved to damaged/" for path in finds.torn]
     if "logs/events.jsonl" in broken:
         whole = usable_lines(folder)
-        _aside(folder, "logs/events.jsonl", done, "its broken lines were removed")
+        if journal_path(folder).exists():
+            then = "its broken lines were removed, and proposals restored from the results"
+            _aside(folder, "logs/events.jsonl", done, then)
+        else:
+            done.append("logs/events.jsonl: proposals restored from the results")
         write_whole(journal_path(folder), b"".join(whole))
     for trial_id, attempt in sorted(take_stock(folder).short.items()):
         _retrain(folder, study, data(study), trial_id, attempt)
         done.append(f"trial {trial_id}: trained again as attempt {attempt + 1}")
     rows = take_stock(folder).rows
-    _, notices = reconciled(study, folder, rows, Proposer)
-    done += notices
+    with contextlib.closing(Journal(folder)) as journal:
+        complete(journal, folder, known_proposals(study, folder, rows))
+    if WARM_START in broken:
+        _aside(folder, WARM_START, done, "`nas-evidence resume` reads the older study again")
     for place in sorted(broken):
         if re.fullmatch(r"checkpoints/.+", place) and (folder / place).exists():
             _aside(folder, place, done, "an earlier checkpoint, or the start, is used")

@@ -1,9 +1,6 @@
 """Check all that a study folder holds, without changing any of it."""
 
-import contextlib
 import re
-import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +9,13 @@ from nas_evidence.codec import StudyError
 from nas_evidence.data import ArrayData
 from nas_evidence.data.content import ChangedDataError
 from nas_evidence.data.digest import data_digest
-from nas_evidence.domains import masked
-from nas_evidence.driver.reconcile import difference, known_proposals
+from nas_evidence.driver.reconcile import proposals_in_journal
 from nas_evidence.exporting.sums import wrong_sums
-from nas_evidence.proposing.proposer import Proposer
+from nas_evidence.proposing.warm_start import WARM_START, read_warm_start
+from nas_evidence.record import is_race
 from nas_evidence.sealing import DamagedError, read_tensors
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.conditions import check_conditions, data_of_trials
-from nas_evidence.storage.database import database_of, sqlite_damage
 from nas_evidence.storage.journal import broken_lines
 from nas_evidence.storage.study_folder import read_study
 from nas_evidence.store import Stock, take_stock
@@ -52,10 +48,8 @@ def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Finding]:
     study = _study(folder, found)
     stock = take_stock(folder)
     found += _tables(folder, stock)
-    if study is not None:
-        found += _database(folder, study, stock)
-    if n := broken_lines(folder):
-        found.append(Finding("logs/events.jsonl", f"{n} lines cannot be used"))
+    found += _journal(folder, stock, study)
+    found += _warm_start(folder)
     found += _models(folder)
     found += _checkpoints(folder) if with_checkpoints else ()
     found += [
@@ -105,10 +99,6 @@ def not_checked(folder: Path, *, with_checkpoints: bool = True, data: str = "") 
     left = [f"the data set ({data})"] if data else []
     if not with_checkpoints:
         left.append("the checkpoints in the store (a trial checks its own when it resumes)")
-    with contextlib.suppress(ValueError):  # a torn study file is a finding
-        database = database_of(folder, read_study(folder))
-        if not isinstance(database, Path):
-            left.append(f"the database on its server, {masked(database.url)} (resume compares it)")
     return left
 
 
@@ -143,32 +133,31 @@ def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
         yield Finding("trials", f"the trials ran under {len(hashes)} different conditions")
 
 
-def _database(folder: Path, study: StudySpec, stock: Stock) -> Iterator[Finding]:
-    database = database_of(folder, study)
-    if not isinstance(database, Path):
-        return  # see `not_checked`
-    if not database.exists():
-        if stock.rows:
-            yield Finding(database.name, "missing, although there are results")
+def _journal(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Finding]:
+    place = "logs/events.jsonl"
+    if n := broken_lines(folder):
+        yield Finding(place, f"{n} lines cannot be used")
+    if study is None:
         return
-    if damage := sqlite_damage(database):
-        yield Finding(database.name, damage)
-        return
-    with tempfile.TemporaryDirectory() as place:  # opening it writes
-        copy = Path(place) / database.name
-        with (
-            contextlib.closing(sqlite3.connect(database)) as source,
-            contextlib.closing(sqlite3.connect(copy)) as target,
-        ):
-            source.backup(target)
-        known = known_proposals(study, folder, stock.rows)
-        # What a trial that lacks rows scored is not known, so it contradicts nothing.
-        whole = {i: row for i, row in stock.rows.items() if i not in stock.short}
-        try:
-            if why := difference(Proposer(study, copy), known, whole, study):
-                yield Finding(database.name, why)
-        except Exception as error:  # whatever a damaged content leads to
-            yield Finding(database.name, f"cannot be read: {str(error).splitlines()[0]}")
+    known = proposals_in_journal(folder)
+    ran = {
+        trial_id // study.replicates: row.architecture
+        for trial_id, row in sorted(stock.rows.items())
+        if not is_race(trial_id)
+    }
+    if lacking := sorted(ran.keys() - known.keys()):
+        yield Finding(place, f"it lacks {len(lacking)} proposals that ran, first {lacking[0]}")
+    for number in sorted(ran.keys() & known.keys()):
+        if known[number].key != ran[number].key:
+            wrong = f"proposal {number} is {known[number]} there, but ran as {ran[number]}"
+            yield Finding(place, wrong)
+
+
+def _warm_start(folder: Path) -> Iterator[Finding]:
+    try:
+        read_warm_start(folder)
+    except ValueError as error:
+        yield Finding(WARM_START, _short(error, folder / WARM_START).partition(";")[0])
 
 
 def _models(folder: Path) -> Iterator[Finding]:

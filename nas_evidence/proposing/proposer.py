@@ -1,9 +1,10 @@
 """The proposer of architectures: a sampler used by one process, seeded by counter.
 
 `order.py` decides what comes first and what is redrawn. A draw is a pure function of the study, a
-seed and the results told so far: each uses a fresh sampler on an in-memory storage that holds up
-to `MAX_LEARNT` finished trials and the running ones. The database only records proposals and
-results; nothing is sampled on it, and a proposal is written atomically.
+seed and the results told so far: each uses a fresh `TPESampler` on a fresh study in memory that
+holds up to `MAX_LEARNT` finished trials and the running ones. Nothing is stored here: the driver
+writes proposals and results to the journal, and restores a proposer from it
+(docs/decisions/0015-the-journal-is-the-record.md).
 
 The tree-structured Parzen estimator (TPE, Bergstra et al. 2011) sees ordered parameters as
 quantiles of their domains. A name such as `width` is one parameter shared by all families, so that
@@ -13,34 +14,31 @@ Only finite values of complete trials are told. A pruned trial has no value and 
 has its constraints: the estimator ranks both behind every complete, feasible trial. It never sees
 failures.
 
-Only this module imports optuna. Proposal `n` holds the trials `n * replicates + r`.
+Proposal `n` holds the trials `n * replicates + r`.
 """
 
 import bisect
 import math
-from collections.abc import Container, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nas_evidence.domains import Choice, Domain, FloatRange, ParameterValue
+from nas_evidence.fixed_keys import N_EI_CANDIDATES
 from nas_evidence.maths.pareto import is_matched
 from nas_evidence.proposing.order import Search
-from nas_evidence.proposing.parzen import Fits, sampler_of
-from nas_evidence.proposing.rows import Rows
 from nas_evidence.proposing.startup import filled, is_ordered, quantile, random_point, searched
-from nas_evidence.proposing.warm_start import Found, warm_trials
+from nas_evidence.proposing.warm_start import Found
 from nas_evidence.spec import ArchitectureSpec, StudySpec, derive_seed
-from nas_evidence.storage.database import Database, RetryingStorage, connected, sqlite, study_in
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-#: Version of what we store beside Optuna's own tables; raised when old readers would misread it.
-SCHEMA_VERSION = 2
 #: Finished trials that TPE learns from, which bounds the cost of a proposal; those among them that
 #: are kept whatever their number. TPE models the best 25 of 250 trials or more as good.
 MAX_LEARNT, MAX_BEST = 256, 25
@@ -68,128 +66,47 @@ class Told:
 
 
 class Proposer:
-    """Proposes architectures and records them in the study's database; its only writer.
+    """Proposes architectures, given what was proposed and told so far.
 
     Args:
-        database: an SQLite file, its URL, or a study in a database.
+        study: what is searched.
+        warm: architectures with their values, for the sampler to learn from.
 
     Raises:
-        ValueError: if a newer version wrote the database, it belongs to another study, a point of
-            `study.first` is not in the space, or `study.warm_start` is not comparable.
+        ValueError: if a point of `study.first` is not in the space.
     """
 
-    def __init__(self, study: StudySpec, database: Path | str | Database) -> None:
-        if not isinstance(database, Database):
-            database = sqlite(database, study.name)
-        self.spec = study
+    def __init__(self, study: StudySpec, warm: Sequence[Found] = ()) -> None:
         self._proposals: list[ArchitectureSpec] = []  # by number
-        self._trial_ids: dict[int, int] = {}  # ids in the database of proposals not yet told
         self._told: set[int] = set()
-        self._results: dict[int, Told] = {}  # as the database had them at the start
-        self._storage = _storage(database)
-        self._study_id = study_in(self._storage, database, _directions(study), SCHEMA_VERSION)
-        stored = self._storage.get_all_trials(self._study_id, deepcopy=False)
-        warm = self._warm(stored)
         self._search = Search(study, [architecture for architecture, _ in warm])
         self._learner = Learner(study, warm)
-        for frozen in stored:
-            if "architecture" in frozen.user_attrs:
-                self._take_up(frozen)
 
     def ask(self) -> ArchitectureSpec:
-        """Propose the next architecture; it is now pending in the database.
-
-        Its number is the number of earlier proposals.
-        """
-        number = len(self._proposals)
-        architecture = self._search.next(number, self._learner.draw)
+        """Propose the next architecture; its number is the number of earlier proposals."""
+        architecture = self._search.next(len(self._proposals), self._learner.draw)
         self.adopt(architecture)
         return architecture
 
     def adopt(self, architecture: ArchitectureSpec) -> None:
-        """Record the next proposal, given: one that an earlier process made."""
-        number = len(self._proposals)
-        self._trial_ids[number] = self._write("architecture", architecture, number=number)
-        self._add(architecture)
+        """Take up the next proposal, given: one that an earlier process made."""
+        self._learner.show(len(self._proposals), architecture, None)
+        self._proposals.append(architecture)
+        self._search.add(architecture)
 
     def tell(self, number: int, result: Told) -> None:
         """Report the result of a proposal; a second report is ignored."""
-        if number in self._told:
-            return
-        assert result.values is None or len(result.values) == 1 + len(self.spec.minimise)
-        # It may already be told, if the server wrote it but its answer was lost.
-        self._storage.finish_trial(self._trial_ids[number], _trial({}, **_facts(result)))
-        self._told.add(number)
-        self._learner.show(number, self._proposals[number], result)
+        if number not in self._told:
+            self._told.add(number)
+            self._learner.show(number, self._proposals[number], result)
 
     def told(self) -> set[int]:
         """Return the numbers of the proposals that have been told."""
         return set(self._told)
 
-    def results(self) -> dict[int, Told]:
-        """Return the results that the database had when it was opened, by number."""
-        return dict(self._results)
-
     def proposals(self) -> list[ArchitectureSpec]:
         """Return the architectures proposed so far, by number."""
         return list(self._proposals)
-
-    def _take_up(self, frozen: FrozenTrial) -> None:
-        """Restore a proposal that an earlier process wrote to the database."""
-        written = ArchitectureSpec.model_validate(frozen.user_attrs["architecture"])
-        number = frozen.user_attrs.get("number", len(self._proposals))
-        if number >= len(self._proposals):  # else a duplicate, written again after a lost answer
-            number = self._add(written)
-        if not frozen.state.is_finished():  # its id is needed only until it is told
-            found = self._storage.get_trial_id_from_study_id_trial_number
-            self._trial_ids[number] = found(self._study_id, frozen.number)
-        else:
-            self._told.add(number)
-            values = tuple(frozen.values) if frozen.state == TrialState.COMPLETE else None
-            result = Told(values, frozen.constraints, frozen.state == TrialState.PRUNED)
-            self._results[number] = result
-            self._learner.show(number, written, result)
-
-    def _add(self, architecture: ArchitectureSpec) -> int:
-        number = len(self._proposals)
-        self._proposals.append(architecture)
-        self._search.add(architecture)
-        self._learner.show(number, architecture, None)
-        return number
-
-    def _warm(self, stored: list[FrozenTrial]) -> list[Found]:
-        """Return the warm start, stored at the first start: the old folder may be deleted."""
-        written = [
-            (ArchitectureSpec.model_validate(t.user_attrs["warm_start"]), tuple(t.values))
-            for t in stored
-            if "warm_start" in t.user_attrs
-        ]
-        attributes = self._storage.get_study_user_attrs(self._study_id)
-        if self.spec.warm_start is None or "warm_start" in attributes:
-            return written
-        known = {architecture.key for architecture, _ in written}
-        for architecture, values in warm_trials(self.spec):
-            if architecture.key not in known:  # else written before this process was killed
-                self._write("warm_start", architecture, values)
-                written.append((architecture, values))
-        self._storage.set_study_user_attr(self._study_id, "warm_start", len(written))
-        return written
-
-    def _write(
-        self,
-        role: str,
-        architecture: ArchitectureSpec,
-        values: tuple[float, ...] | None = None,
-        **facts: int,
-    ) -> int:
-        """Write a trial, running if it has no values; return its id in the database."""
-        trial = _trial(
-            _readable(self.spec, architecture),
-            state=TrialState.RUNNING if values is None else TrialState.COMPLETE,
-            values=values,
-            user_attrs={role: architecture.model_dump(mode="json"), **facts},
-        )
-        return self._storage.create_new_trial(self._study_id, trial)
 
 
 class Learner:
@@ -225,13 +142,13 @@ class _Space:
     def point(self, architecture: ArchitectureSpec) -> Point:
         """Return an architecture's parameters; empty if its family is not searched."""
         family = architecture.family
-        point = _family_point(family, self.families)
+        point = family_point(family, self.families)
         for key, domain in self._domains.get(family, {}).items():
             value = architecture.values[key]
             if is_ordered(domain):
                 point[self._name(family, key)] = (quantile(domain, value), _QUANTILES)
             else:
-                point[self._name(family, key)] = (value, _distribution(domain))
+                point[self._name(family, key)] = (value, distribution_of(domain))
         return point
 
     def suggest_family(self, trial: Trial) -> str:
@@ -269,14 +186,12 @@ class _Past:
         self._finished: list[FrozenTrial] = []  # by number
         self._best: list[FrozenTrial] = []  # best first, or the Pareto front
         self._running: dict[int, FrozenTrial] = {}
-        self._fits: Fits = {}
 
     def put(self, number: int, point: Point, result: Told | None) -> None:
         """Add a running trial (no result) or its result; a failed one is removed."""
-        self._fits = {}
         self._running.pop(number, None)
-        trial = _trial(point, **_facts(result))
-        trial.number = number + 1  # 0 is the trial being drawn
+        trial = trial_of(point, **facts_of(result))
+        trial.number = number
         if trial.state == TrialState.RUNNING:
             self._running[number] = trial
         elif trial.state != TrialState.FAIL:
@@ -288,11 +203,12 @@ class _Past:
 
     def ask(self, seed: int) -> Trial:
         """Return a trial of a fresh study over these trials, to draw parameters from."""
-        return optuna.create_study(
-            storage=_Window([*self._seen(), *self._running.values()]),
-            sampler=sampler_of(seed % 2**32, self._fits),
-            directions=_directions(self._study),
-        ).ask()
+        study = optuna.create_study(
+            sampler=_sampler(seed % 2**32), directions=directions_of(self._study)
+        )
+        past = [*self._seen(), *self._running.values()]
+        study.add_trials(sorted(past, key=lambda trial: trial.number))
+        return study.ask()
 
     def _seen(self) -> list[FrozenTrial]:
         """Return the finished trials that the sampler sees, by number."""
@@ -324,25 +240,22 @@ def _upwards(trial: FrozenTrial) -> tuple[float, ...]:
     return (trial.values[0], *(-cost for cost in trial.values[1:]))
 
 
-class _Window(optuna.storages.InMemoryStorage):
-    """A storage for one proposal: past trials are read in place, not copied."""
-
-    def __init__(self, past: list[FrozenTrial]) -> None:
-        super().__init__()
-        self._past = past
-
-    def get_all_trials(
-        self,
-        study_id: int,
-        deepcopy: bool = True,
-        states: Container[TrialState] | None = None,
-    ) -> list[FrozenTrial]:
-        """Return the past trials, then the trial being drawn, whose number is not used."""
-        new = super().get_all_trials(study_id, deepcopy=deepcopy, states=states)
-        return [trial for trial in self._past if states is None or trial.state in states] + new
+def _sampler(seed: int) -> TPESampler:
+    with warnings.catch_warnings():
+        # group is marked experimental; the constraint file pins optuna.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return TPESampler(
+            n_startup_trials=1,
+            n_ei_candidates=N_EI_CANDIDATES,
+            multivariate=True,
+            group=True,
+            constant_liar=True,
+            seed=seed,
+        )
 
 
-def _trial(point: Point, **facts: Any) -> FrozenTrial:
+def trial_of(point: Point, **facts: Any) -> FrozenTrial:
+    """Return a trial of Optuna with these parameters."""
     return create_trial(
         params={name: value for name, (value, _) in point.items()},
         distributions={name: distribution for name, (_, distribution) in point.items()},
@@ -350,7 +263,7 @@ def _trial(point: Point, **facts: Any) -> FrozenTrial:
     )
 
 
-def _facts(result: Told | None) -> dict[str, Any]:
+def facts_of(result: Told | None) -> dict[str, Any]:
     """Return state, values and constraints in Optuna's form; no result means running."""
     if result is None:
         return {"state": TrialState.RUNNING}
@@ -371,11 +284,13 @@ def _learnt(values: list[float] | None) -> list[float] | None:
     return values and [values[0], *(math.log(max(v, _SMALLEST_COST)) for v in values[1:])]
 
 
-def _directions(study: StudySpec) -> list[StudyDirection]:
+def directions_of(study: StudySpec) -> list[StudyDirection]:
+    """Return the direction of the objective, then those of the costs."""
     return [StudyDirection.MAXIMIZE] + [StudyDirection.MINIMIZE] * len(study.minimise)
 
 
-def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
+def distribution_of(domain: Domain) -> optuna.distributions.BaseDistribution:
+    """Return a domain in Optuna's form."""
     if isinstance(domain, Choice):
         return CategoricalDistribution(domain.options)
     if isinstance(domain, FloatRange):
@@ -385,23 +300,8 @@ def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
     return IntDistribution(domain.low, last, log=domain.log, step=domain.step)
 
 
-def _family_point(family: str, families: list[str]) -> Point:
+def family_point(family: str, families: list[str]) -> Point:
+    """Return the parameter `family`, if there is a choice and this family is searched."""
     if len(families) == 1 or family not in families:
         return {}
     return {"family": (family, CategoricalDistribution(families))}
-
-
-def _readable(study: StudySpec, architecture: ArchitectureSpec) -> Point:
-    """Return the searched parameters as named in the database: `<family>.<parameter>`."""
-    family = architecture.family
-    point = _family_point(family, searched(study))
-    for key, domain in study.family[family].items():
-        point[f"{family}.{key}"] = (architecture.values[key], _distribution(domain))
-    return point
-
-
-def _storage(database: Database) -> RetryingStorage:
-    def connect() -> Rows:
-        return Rows(database.url, engine_kwargs=database.engine_options)
-
-    return connected(connect, database)

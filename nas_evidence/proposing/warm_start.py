@@ -2,11 +2,17 @@
 
 Scores of two studies are comparable only with the same data, objective and likelihood.
 Architectures outside the new space, and those without a valid score, are left out.
+
+`warm_start.json` in the folder of the new study keeps them, with a checksum, from its first start
+on: the older study may then go on or be deleted.
 """
 
+import hashlib
+import json
 import math
 from pathlib import Path
 
+from nas_evidence.files import write_whole
 from nas_evidence.proposing.startup import misfit
 from nas_evidence.record import TrialStatus
 from nas_evidence.spec import ArchitectureSpec, StudySpec
@@ -14,6 +20,56 @@ from nas_evidence.storage.study_folder import read_study
 from nas_evidence.store import TrialRow, finished
 
 Found = tuple[ArchitectureSpec, tuple[float, ...]]
+#: The file in the folder of the new study.
+WARM_START = "warm_start.json"
+
+
+def kept_warm_start(study: StudySpec, folder: Path) -> list[Found]:
+    """Return the warm start of a study; read it from the older one at the first start.
+
+    Raises:
+        ValueError: the older study is not comparable, or the stored file is damaged.
+    """
+    if study.warm_start is None:
+        return []
+    path = folder / WARM_START
+    if not path.exists():
+        trials = [
+            {"architecture": architecture.model_dump(mode="json"), "values": values}
+            for architecture, values in warm_trials(study)
+        ]
+        content = {"blake2b": _checksum(trials), "trials": trials}
+        write_whole(path, json.dumps(content, indent=1) + "\n")
+    return read_warm_start(folder)
+
+
+def read_warm_start(folder: Path) -> list[Found]:
+    """Return the warm start that a folder keeps; empty if it keeps none.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = folder / WARM_START
+    if not path.exists():
+        return []
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        trials = content["trials"]
+        if content["blake2b"] != _checksum(trials):
+            raise ValueError("its checksum is wrong")
+        return [
+            (ArchitectureSpec.model_validate(one["architecture"]), tuple(one["values"]))
+            for one in trials
+        ]
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({str(error).splitlines()[0]}); `nas-evidence repair {folder}` "
+            "moves it to damaged/, and `resume` reads the older study again."
+        ) from None
+
+
+def _checksum(trials: object) -> str:
+    return hashlib.blake2b(json.dumps(trials).encode(), digest_size=16).hexdigest()
 
 
 def warm_trials(study: StudySpec) -> list[Found]:

@@ -26,8 +26,8 @@ def content_hash(study: StudySpec, data: str) -> str:
     """Return 16 hexadecimal digits of a hash of what decides the results of trials.
 
     Args:
-        study: The study; number of trials, budget, resources, name and the place of data and
-            database do not count.
+        study: The study; number of trials, budget, resources, name and the place of data do
+            not count.
         data: Hash of the data as loaded, "" if not known.
     """
     return hashlib.blake2b((_text(study) + data).encode(), digest_size=8).hexdigest()
@@ -121,7 +121,6 @@ def _text(study: StudySpec) -> str:
         "budget",
         "resources",
         "retries",
-        "database",
         "finalists",
         "race",
     ):

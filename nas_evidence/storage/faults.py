@@ -13,7 +13,7 @@ from pathlib import Path
 
 #: The steps of a trial, in order, each named after what has just happened.
 ARROWS = (
-    "asked",  # the proposal is in the database
+    "asked",  # the proposal is in the journal
     "assigned",  # assignment.json is written
     "launched",  # the executor has it
     "reported",  # a slice has ended, its checkpoint is written
@@ -21,7 +21,7 @@ ARROWS = (
     "ended",  # the record has arrived, nothing is written
     "model",  # the weights are in models/
     "written",  # the Parquet files are written
-    "told",  # the database knows the result
+    "told",  # the journal knows the result
     "removed",  # the attempt folders are removed
 )
 _PASSED: Counter[str] = Counter()

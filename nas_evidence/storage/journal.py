@@ -82,6 +82,18 @@ def read_journal(folder: Path) -> Iterator[dict[str, Any]]:
             yield from _events(file)
 
 
+def events_since(folder: Path, start: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the events that were written from a byte of the journal on, and where they end."""
+    path = journal_path(folder)
+    if not path.exists():
+        return [], start
+    with path.open("rb") as file:
+        file.seek(start)
+        content = file.read()
+    whole = content[: content.rfind(b"\n") + 1]
+    return list(_events(whole.splitlines())), start + len(whole)
+
+
 def _events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:

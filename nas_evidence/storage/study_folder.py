@@ -82,7 +82,7 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
 
     Raises:
         ValueError: if the folder holds something else, a study that differs in more than that, or
-            a running one; or its database does not answer.
+            a running one.
     """
     path = folder / "study.toml"
     if not path.is_file() and _is_foreign(folder):
@@ -108,20 +108,11 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
                 )
             check_conditions(folder, old)
             study = study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
-        write_whole(path, dump_study(study), private=study.database.url is not None)
+        write_whole(path, dump_study(study))
         withdraw(folder)  # an old request to stop
     for name in _SUBFOLDERS:
         (folder / name).mkdir(exist_ok=True)
-    _check_database(folder, study)
     return study
-
-
-def _check_database(folder: Path, study: StudySpec) -> None:
-    from nas_evidence.storage.database import check_database, database_of  # imports sqlalchemy
-
-    database = database_of(folder, study)
-    if not isinstance(database, Path):
-        check_database(database)
 
 
 def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from fakes import FakeExecutor, FileProposer, Silent, score_at
+from fakes import FakeExecutor, FakeProposer, Silent, asked_in, score_at, told_in
 
 import nas_evidence.driver.driver as driver_module
 from nas_evidence.driver.driver import Driver
@@ -25,7 +25,7 @@ PRUNING = {"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials"
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
-    monkeypatch.setattr(driver_module, "Proposer", FileProposer)
+    monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
 
 
 def study(**changes: object) -> StudySpec:
@@ -54,7 +54,7 @@ def table(folder: Path) -> list[tuple[object, ...]]:
     """Return proposals and results, without what may differ: attempts."""
     trials = read_table(folder, "trials")
     columns = ["trial_id", "replicate", "architecture_key", "status", "cause", "epochs", "seed"]
-    proposals = FileProposer(study(), folder / "study.db").state
+    proposals = [str(architecture) for architecture in asked_in(folder)], told_in(folder)
     return [*trials[columns].itertuples(index=False, name=None), proposals]
 
 
@@ -66,7 +66,7 @@ def fail(assignment: Assignment) -> TrialStatus | None:
 def calm(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[object, ...]]:
     folder = tmp_path_factory.mktemp("calm")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver_module, "Proposer", FileProposer)
+        patch.setattr(driver_module, "Proposer", FakeProposer)
         run(study(), folder, FakeExecutor(workers=1, misbehave=fail))
     found = table(folder)
     assert {row[3] for row in found[:-1]} == {"complete", "pruned", "diverged"}
@@ -144,8 +144,8 @@ def test_a_batch_is_judged_when_all_of_it_has_reached_the_rung(
     assert rows[at_two[3]].cause.endswith(" is 4th of 4")
     assert [epoch for _, epoch in executor.parked].count(2) == 3, "all wait but the last to come"
     assert not [e for e in read_journal(tmp_path) if e["event"] == "lost"]
-    told = FileProposer(spec, tmp_path / "study.db").state["told"]
-    assert {number for number, *_, pruned in told if pruned} == set(at_two[1:])
+    told = told_in(tmp_path)
+    assert {number for number, result in told.items() if result.pruned} == set(at_two[1:])
 
 
 def test_without_the_journal_of_an_earlier_run_a_batch_still_ends(tmp_path: Path) -> None:

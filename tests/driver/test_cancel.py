@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import assert_same, found, run, start, write_study
-from fakes import FakeExecutor, FileProposer, Silent
+from fakes import FakeExecutor, FakeProposer, Silent
 
 import nas_evidence.driver.driver as driver_module
 from nas_evidence.domains import IntRange
@@ -23,7 +23,7 @@ from nas_evidence.store import finished
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "Proposer", FileProposer)
+    monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
 
 
 def study(**changes: object) -> StudySpec:

@@ -1,6 +1,6 @@
 """Killed (SIGKILL) at every write-ahead arrow of a real study, it ends as if nothing had happened.
 
-Real training, the real database and the inline executor, in processes forked from this one, which
+Real training, the real sampler and the inline executor, in processes forked from this one, which
 has imported everything. `test_batch.py` does the same with stand-ins and three workers.
 """
 
@@ -12,16 +12,16 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import optuna
 import pandas as pd
 import pytest
 from commands import SCRIPT, assert_same, environment, found, hashes, run, write_study
-from fakes import Silent
+from fakes import Silent, asked_in, told_in
 
 from nas_evidence.codec import load_study
 from nas_evidence.data import load
 from nas_evidence.data.digest import data_digest
 from nas_evidence.driver.driver import Driver
+from nas_evidence.proposing.proposer import Told
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.faults import ARROWS
 from nas_evidence.storage.journal import read_journal
@@ -101,12 +101,10 @@ def results(folder: Path) -> dict[str, pd.DataFrame]:
     return found(folder, without=["attempt", "content_hash"])
 
 
-def told(folder: Path) -> list[tuple[str, list[float] | None, dict[str, object]]]:
-    """Return state, values and parameters of every proposal as the database has them."""
-    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / 'study.db'}")
-    trials = storage.get_all_trials(storage.get_study_id_from_name("crashed"))
-    storage.engine.dispose()
-    return [(t.state.name, t.values, t.params) for t in trials]
+def told(folder: Path) -> list[tuple[str, Told | None]]:
+    """Return every proposal and its result as the journal has them."""
+    results = told_in(folder)
+    return [(str(point), results.get(n)) for n, point in enumerate(asked_in(folder))]
 
 
 def assert_ended_as_undisturbed(folder: Path, calm: Path) -> None:

@@ -5,9 +5,16 @@ import hashlib
 import os
 from pathlib import Path
 
-import optuna
 import pytest
-from fakes import FakeExecutor, FileProposer, Silent, record_of, value_of
+from fakes import (
+    FakeExecutor,
+    FakeProposer,
+    Silent,
+    asked_in,
+    record_of,
+    told_in,
+    value_of,
+)
 
 import nas_evidence.driver.driver as driver_module
 import nas_evidence.driver.results as results_module
@@ -15,7 +22,7 @@ from nas_evidence.best import Standings
 from nas_evidence.domains import IntRange
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import plan_trials
-from nas_evidence.proposing.proposer import Proposer
+from nas_evidence.proposing.proposer import Told
 from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.retry_spec import RetrySpec
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
@@ -27,15 +34,15 @@ from nas_evidence.workers.protocol import Event, Lost
 
 
 @pytest.fixture
-def database() -> None:
-    """The real database, for tests of what is in it; the others have a small file."""
+def sampler() -> None:
+    """The real proposer; the other tests have a stand-in."""
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
-    if "database" not in request.fixturenames:
-        monkeypatch.setattr(driver_module, "Proposer", FileProposer)
+    if "sampler" not in request.fixturenames:
+        monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
 
 
 def study(**changes: object) -> StudySpec:
@@ -64,19 +71,7 @@ def hashes(folder: Path) -> dict[str, str]:
     }
 
 
-def told_states(folder: Path) -> list[tuple[str, list[float] | None]]:
-    """Return state and values of every proposal, in order, as they stand in the database."""
-    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / 'study.db'}")
-    (summary,) = optuna.get_all_study_names(storage)
-    trials = optuna.load_study(study_name=summary, storage=storage).trials
-    return [(t.state.name, t.values) for t in trials]
-
-
 MAX_CRASHES = int(RetrySpec().crashes)
-
-
-def proposer(folder: Path) -> FileProposer:
-    return FileProposer(study(), folder / "study.db")
 
 
 def facts(folder: Path) -> list[tuple[object, ...]]:
@@ -85,7 +80,7 @@ def facts(folder: Path) -> list[tuple[object, ...]]:
     return list(trials[columns].itertuples(index=False, name=None))
 
 
-def test_every_trial_is_run_stored_and_told_once(tmp_path: Path, database: None) -> None:
+def test_every_trial_is_run_stored_and_told_once(tmp_path: Path, sampler: None) -> None:
     watcher = run(study(), tmp_path)
     assert sorted(r.trial_id for r in watcher.ends) == list(range(10))
     assert sorted(finished(tmp_path)) == list(range(10))
@@ -106,7 +101,7 @@ def test_a_finished_study_runs_nothing_and_more_trials_only_the_rest(tmp_path: P
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_assignments_do_not_depend_on_the_number_of_workers(
-    tmp_path: Path, workers: int, database: None
+    tmp_path: Path, workers: int, sampler: None
 ) -> None:
     # Start-up points and a random sampler: proposals do not depend on what was told.
     run(study(), tmp_path / "two")
@@ -152,7 +147,7 @@ def test_a_trial_lost_again_and_again_is_given_up_with_its_cause(tmp_path: Path)
     row = read_table(tmp_path, "trials").set_index("trial_id").loc[2]
     assert row["status"] == "failed"
     assert row["cause"] == f"{MAX_CRASHES} attempts lost: worker died"
-    told = {number: values for number, values, *_ in proposer(tmp_path).state["told"]}
+    told = {number: result.values for number, result in told_in(tmp_path).items()}
     assert [number for number, values in told.items() if values is None] == [2]
 
 
@@ -227,16 +222,13 @@ def test_a_slice_may_take_five_times_the_longest_and_at_least_the_limit(tmp_path
 
 @pytest.mark.parametrize("status", [TrialStatus.DIVERGED, TrialStatus.FAILED])
 def test_a_failure_is_a_row_and_never_told_as_a_value(
-    tmp_path: Path, status: TrialStatus, database: None
+    tmp_path: Path, status: TrialStatus, sampler: None
 ) -> None:
     executor = FakeExecutor(misbehave=lambda a: status if a.trial_id == 3 else None)
     run(study(), tmp_path, executor)
     assert finished(tmp_path)[3].status is status
-    expected = [
-        ("FAIL", None) if number == 3 else ("COMPLETE", [value_of(a)])
-        for number, a in enumerate(Proposer(study(), tmp_path / "study.db").proposals())
-    ]
-    assert told_states(tmp_path) == expected
+    expected = {n: Told((value_of(a),)) for n, a in enumerate(asked_in(tmp_path))}
+    assert told_in(tmp_path) == {**expected, 3: Told(None)}
 
 
 def test_an_infeasible_trial_tells_by_how_much_it_is_above_the_limit(tmp_path: Path) -> None:
@@ -249,24 +241,22 @@ def test_an_infeasible_trial_tells_by_how_much_it_is_above_the_limit(tmp_path: P
         return TrialStatus.INFEASIBLE if wide else None
 
     run(spec, tmp_path, FakeExecutor(misbehave=misbehave))
-    told = {n: rest for n, *rest in proposer(tmp_path).state["told"]}
+    told = told_in(tmp_path)
     assert len(told) == 10
     for number, row in finished(tmp_path).items():
         width = int(row.architecture.values.get("width", 1))
-        values, constraints, pruned = told[number]
-        assert constraints == [["n_parameters", pytest.approx(width / 20 - 1)]]
-        assert (values is None) == (width > 20)
-        assert not pruned
+        assert told[number].constraints == {"n_parameters": pytest.approx(width / 20 - 1)}
+        assert (told[number].values is None) == (width > 20)
+        assert not told[number].pruned
 
 
-def test_several_objectives_are_told_together(tmp_path: Path, database: None) -> None:
+def test_several_objectives_are_told_together(tmp_path: Path, sampler: None) -> None:
     spec = study(minimise=("n_parameters",))
     run(spec, tmp_path)
-    expected = [
-        ("COMPLETE", [value_of(a), 10.0 * int(a.values.get("width", 1))])
-        for a in Proposer(spec, tmp_path / "study.db").proposals()
-    ]
-    assert told_states(tmp_path) == expected
+    assert told_in(tmp_path) == {
+        n: Told((value_of(a), 10.0 * int(a.values.get("width", 1))))
+        for n, a in enumerate(asked_in(tmp_path))
+    }
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])

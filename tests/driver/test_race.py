@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import FakeExecutor, FileProposer, Silent
+from fakes import FakeExecutor, FakeProposer, Silent
 from fakes import record_of as plain_record
 
 import nas_evidence.driver.driver as driver_module
@@ -24,7 +24,7 @@ from nas_evidence.store import TrialRow, finished, read_table
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(driver_module, "Proposer", FileProposer)
+    monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
 
 
 def study(**changes: object) -> StudySpec:

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from faulty import call
 
+from nas_evidence.api.trackers import check_track
 from nas_evidence.codec import StudyError, load_study
 from nas_evidence.domains import masked
 from nas_evidence.reporting.table import rank_table_report
-from nas_evidence.spec import DatabaseSpec, StudySpec
-from nas_evidence.storage.database import URL_VARIABLE, database_of
 from nas_evidence.workers.reachable import check_reachable
 
 HEAD = 'name = "x"\n{head}\n[dataset]\nname = "digits"\n[family.linear]\n{tail}'
@@ -79,36 +78,25 @@ PASSWORDS = (
 
 
 @pytest.mark.parametrize("url", PASSWORDS)
-def test_no_password_is_accepted_in_a_study_file_or_repeated(tmp_path: Path, url: str) -> None:
-    said = mistakes(tmp_path, tail=f'[database]\nurl = "{url}"\n')
-    assert "password" in said
-    assert "sec" not in said.replace("secret", "sec") or "secret" not in said
+def test_no_password_is_accepted_in_the_url_of_a_tracker_or_repeated(url: str) -> None:
+    with pytest.raises(ValueError, match="PGPASSWORD") as error:
+        check_track([f"optuna:{url}"])
+    assert "secret" not in str(error.value)
+    assert "sec ret" not in str(error.value)
     assert "secret" not in masked(f"error at {url}")
 
 
-@pytest.mark.parametrize("url", ["postgresql://u%3Asecret@h/d", "host=h password=secret"])
-def test_no_password_from_the_environment_is_written(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+def test_a_study_in_a_database_is_refused_with_what_to_do_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(URL_VARIABLE, url)
-    with pytest.raises(ValueError, match="database URL") as error:
-        database_of(tmp_path, study_at(None))
+    said = mistakes(tmp_path, tail='[database]\nurl = "postgresql://u:secret@h/d"\n')
+    assert "--track optuna:URL" in said
+    assert "secret" not in said
+    assert mistakes(tmp_path, tail='[database]\nurl = "x"\n').count("\n") == 0
+    monkeypatch.setenv("NAS_EVIDENCE_DATABASE", "postgresql://u:secret@h/d")
+    with pytest.raises(ValueError, match=r"NAS_EVIDENCE_DATABASE .* unset it") as error:
+        check_track([])
     assert "secret" not in str(error.value)
-    assert not list(tmp_path.iterdir())
-
-
-def study_at(url: str | None) -> StudySpec:
-    return StudySpec(
-        name="s",
-        dataset={"name": "digits"},  # type: ignore[arg-type]
-        family={"linear": {}},
-        database=DatabaseSpec(url=url),
-    )
-
-
-def test_the_record_of_a_database_is_private(tmp_path: Path) -> None:
-    database_of(tmp_path, study_at("postgresql://me@host/d"))
-    assert (tmp_path / "database.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_table_grouped_by_a_column_of_many_values_is_refused_at_once(tmp_path: Path) -> None:

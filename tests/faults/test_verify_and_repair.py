@@ -1,15 +1,15 @@
 """`verify` finds what was damaged, and `repair` restores it without touching what is sound."""
 
-import contextlib
+import json
 import re
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import safetensors.numpy
 from commands import TINY, found, hashes, write_study
+from fakes import asked_in
 from faulty import Damage, call, flipped
 
 from nas_evidence.driver.verifying import not_checked, verify
@@ -57,7 +57,6 @@ def without_a_key(folder: Path) -> None:
 DAMAGES: dict[str, Damage] = {
     "evidence/000001-a1.parquet": torn("evidence/000001-a1.parquet"),
     "curves/000002-a1.parquet": lambda folder: flipped(folder / "curves/000002-a1.parquet", 300),
-    "study.db": torn("study.db"),
     "study.toml": edited,
     "models/1.safetensors": torn("models/1.safetensors"),
     "export/model.safetensors": torn("export/model.safetensors"),
@@ -80,7 +79,7 @@ def test_what_is_damaged_is_found_and_restored_and_the_rest_untouched(
     assert "repair" in said
     code, text, said = call(capsys, "repair", folder)
     assert (code, said) == (0, "")
-    assert place.split("/")[0] in text or "database" in text
+    assert place.split("/")[0] in text
     code, text, said = call(capsys, "verify", folder)
     assert (code, text) == (0, ""), text
     now = found(folder, without=["attempt"])
@@ -121,28 +120,41 @@ def test_a_missing_table_is_one_finding(folder: Path) -> None:
     assert finding.problem == "trial 1 lacks rows of evidence, terms or curves"
 
 
-def test_a_database_that_contradicts_a_sound_trial_is_found_beside_a_torn_table(
-    folder: Path,
+def test_a_journal_that_contradicts_a_sound_trial_is_found_beside_a_torn_table_and_mended(
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with contextlib.closing(sqlite3.connect(folder / "study.db")) as database, database:
-        database.execute("update trial_values set value = value + 1")
+    path = folder / "logs/events.jsonl"
+    asked = asked_in(folder)
+    with path.open("a") as file:
+        line = {"t": 1.0, "event": "ask", "number": 1, "point": asked[0].model_dump(mode="json")}
+        file.write(json.dumps(line) + "\n")
     torn("evidence/000000-a1.parquet")(folder)
-    table, database_too = verify(folder)
+    table, journal = verify(folder)
     assert table.place == "evidence/000000-a1.parquet"
-    assert database_too.place == "study.db"
-    assert "proposal 1 has" in database_too.problem
+    assert journal.place == "logs/events.jsonl"
+    assert "proposal 1 is" in journal.problem
+    assert call(capsys, "repair", folder)[0] == 0
+    assert asked_in(folder) == asked
+    assert verify(folder) == []
+
+
+def test_a_lost_journal_is_found_and_its_proposals_are_restored(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = asked_in(folder)
+    (folder / "logs/events.jsonl").unlink()
+    (finding,) = verify(folder)
+    assert finding.problem == f"it lacks {len(asked)} proposals that ran, first 0"
+    assert call(capsys, "repair", folder)[0] == 0
+    assert asked_in(folder) == asked
+    assert verify(folder) == []
 
 
 def test_what_is_outside_the_folder_is_said_to_be_unchecked(folder: Path) -> None:
     assert not_checked(folder) == []
-    (folder / "database.json").write_text(
-        '{"url": "postgresql+psycopg://u@db.example/nas", "study_name": "tiny-1"}'
-    )
-    (folder / "study.db").unlink()
     left = " ".join(not_checked(folder, with_checkpoints=False, data="gone"))
     assert "the data set (gone)" in left
     assert "the checkpoints in the store" in left
-    assert "the database on its server, postgresql+psycopg://u@db.example/nas" in left
 
 
 def test_verify_compares_the_data_where_they_are_and_says_when_they_are_not(

@@ -2,22 +2,27 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
-import optuna
 import pytest
 
 from nas_evidence.codec import dump_study
 from nas_evidence.domains import Choice, Domain, FloatRange, IntRange, ParameterValue
-from nas_evidence.proposing.proposer import SCHEMA_VERSION, Learner, Proposer, Told
+from nas_evidence.proposing.proposer import Learner, Proposer, Told
 from nas_evidence.proposing.startup import (
     grid_points,
     is_ordered,
     quantile,
     quasi_random_points,
     startup_points,
+)
+from nas_evidence.proposing.warm_start import (
+    WARM_START,
+    Found,
+    kept_warm_start,
+    warm_trials,
 )
 from nas_evidence.record import Evaluation, EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, DatasetSpec, StudySpec
@@ -36,7 +41,6 @@ SPACE = {
     "linear": {},
 }
 SMALL = {"cnn": {"depth": IntRange(low=1, high=3), "width": Choice(options=(4, 8))}}
-IN_MEMORY = "sqlite://"  # a database for each proposer
 WIDE = {
     "mlp": {"depth": IntRange(low=1, high=5), "width": IntRange(low=4, high=1024, log=True)},
     "cnn": {"depth": IntRange(low=1, high=5), "width": IntRange(low=1, high=256, log=True)},
@@ -64,21 +68,20 @@ def whole(architecture: ArchitectureSpec) -> Told:
 
 def ask_all(
     spec: StudySpec,
-    database: Path | str,
     count: int,
     told: Callable[[ArchitectureSpec], Told] = whole,
+    *,
+    before: Sequence[ArchitectureSpec] = (),
+    warm: Sequence[Found] = (),
 ) -> list[ArchitectureSpec]:
-    proposer = Proposer(spec, database)
-    asked = []
-    for _ in range(count):
-        number, architecture = len(proposer.proposals()), proposer.ask()
+    """Ask and tell in turns, after the proposals of an earlier process."""
+    proposer = Proposer(spec, warm)
+    for number, architecture in enumerate(before):
+        proposer.adopt(architecture)
         proposer.tell(number, told(architecture))
-        asked.append(architecture)
-    return asked
-
-
-def rows(database: Path, spec: StudySpec) -> list[optuna.trial.FrozenTrial]:
-    return optuna.load_study(study_name=spec.name, storage=f"sqlite:///{database}").trials
+    for number in range(len(before), len(before) + count):
+        proposer.tell(number, told(proposer.ask()))
+    return proposer.proposals()[len(before) :]
 
 
 # --- the start --------------------------------------------------------------------------------
@@ -127,11 +130,11 @@ def test_fixed_points_come_first_with_the_family_values_for_what_is_not_searched
     ],
 )
 def test_a_fixed_point_outside_the_space_is_refused(
-    tmp_path: Path, point: dict[str, object], message: str
+    point: dict[str, object], message: str
 ) -> None:
     spec = study(first=({"family": "linear"}, point))
     with pytest.raises(ValueError, match="see entry 2 of `first`") as caught:
-        Proposer(spec, tmp_path / "s.db")
+        Proposer(spec)
     assert message in str(caught.value)
 
 
@@ -139,12 +142,12 @@ def test_the_grid_holds_every_architecture_once_then_replicates_in_order() -> No
     spec = study(sampler={"name": "grid"}, family=SMALL)
     points = startup_points(spec)
     assert len(points) == len({p.key for p in points}) == 6
-    assert ask_all(spec, IN_MEMORY, 13) == [*points, *points, points[0]]
+    assert ask_all(spec, 13) == [*points, *points, points[0]]
 
 
 def test_qmc_goes_through_the_families_in_turns_without_repetition() -> None:
     spec = study(sampler={"name": "qmc"}, family=WIDE)
-    asked = ask_all(spec, IN_MEMORY, 31)
+    asked = ask_all(spec, 31)
     assert Counter(a.family for a in asked) == {"linear": 1, "mlp": 15, "cnn": 15}
     assert len({a.key for a in asked}) == 31
     assert asked[:13] == startup_points(spec)
@@ -197,20 +200,20 @@ def test_options_that_do_not_grow_have_no_order(options: tuple[ParameterValue, .
 def test_the_same_seed_and_results_give_the_same_proposals() -> None:
     shaped = SPACE["mlp"] | {"shape": Choice(options=("constant", "taper"))}
     changes = {"family": SPACE | {"mlp": shaped}}
-    one = ask_all(study(**changes), IN_MEMORY, 23)
-    two = ask_all(study(**changes), IN_MEMORY, 23)
-    other = ask_all(study(seed=1, **changes), IN_MEMORY, 23)
+    one = ask_all(study(**changes), 23)
+    two = ask_all(study(**changes), 23)
+    other = ask_all(study(seed=1, **changes), 23)
     assert one == two
     assert one != other
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tpe", "random", "qmc"])
-def test_a_new_process_goes_on_as_the_old_one_would_have(tmp_path: Path, name: str) -> None:
+def test_a_new_process_goes_on_as_the_old_one_would_have(name: str) -> None:
     spec = study(sampler={"name": name})
-    whole = ask_all(spec, IN_MEMORY, 24)
-    parts = [ask_all(spec, tmp_path / "2.db", 12) for _ in range(2)]
-    assert [a for part in parts for a in part] == whole
+    whole = ask_all(spec, 24)
+    first = ask_all(spec, 12)
+    assert [*first, *ask_all(spec, 12, before=first)] == whole
 
 
 def test_the_order_of_telling_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +221,7 @@ def test_the_order_of_telling_does_not_matter(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_BEST", 4)
 
     def after(order: Callable[[list[int]], list[int]]) -> list[str]:
-        proposer = Proposer(study(), IN_MEMORY)
+        proposer = Proposer(study())
         for _ in range(3):
             first = len(proposer.proposals())
             for _ in range(8):
@@ -230,27 +233,10 @@ def test_the_order_of_telling_does_not_matter(monkeypatch: pytest.MonkeyPatch) -
     assert after(lambda numbers: numbers) == after(lambda numbers: numbers[::-1])
 
 
-@pytest.mark.slow
-def test_a_process_that_dies_before_the_proposal_is_written_leaves_nothing(tmp_path: Path) -> None:
-    calm = ask_all(study(), IN_MEMORY, 21)
-    ask_all(study(), tmp_path / "2.db", 20)
-    dying = Proposer(study(), tmp_path / "2.db")
-    dying._write = None  # type: ignore[assignment,method-assign]
-    with pytest.raises(TypeError):
-        dying.ask()
-    assert len(Proposer(study(), tmp_path / "2.db").proposals()) == 20
-    assert ask_all(study(), tmp_path / "2.db", 1) == calm[20:]
-
-
-def test_a_known_architecture_is_drawn_again_until_the_space_is_used_up(tmp_path: Path) -> None:
+def test_a_known_architecture_is_drawn_again_until_the_space_is_used_up() -> None:
     spec = study(family=SMALL, sampler={"startup_per_family": 2})
-    asked = ask_all(spec, tmp_path / "s.db", 9)
-    keys = [a.key for a in asked]
+    keys = [a.key for a in ask_all(spec, 9)]
     assert len(set(keys[:6])) == len(set(keys)) == 6
-    again = Proposer(spec, tmp_path / "s.db")
-    assert again.proposals() == asked
-    assert len(asked) == 9
-    assert again.told() == set(range(9))
 
 
 def draws(learner: Learner, count: int = 40) -> Counter[str]:
@@ -329,81 +315,6 @@ def test_with_a_cost_to_minimise_draws_are_cheaper() -> None:
     assert means[0] < means[1] - 1
 
 
-# --- the database -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("result", "state", "values"),
-    [
-        (Told((1.5,)), "COMPLETE", [1.5]),
-        (Told(None), "FAIL", None),
-        (Told((float("nan"),)), "FAIL", None),
-        (Told((float("inf"),)), "FAIL", None),
-        (Told((float("-inf"),)), "FAIL", None),
-        (Told((1.5,), pruned=True), "PRUNED", None),
-        (Told((float("nan"),), pruned=True), "PRUNED", None),
-        (Told(None, {"flops": 0.25}), "PRUNED", None),
-        (Told(None, {"flops": float("inf")}), "FAIL", None),
-        (Told(None, {"flops": -0.25}), "FAIL", None),
-        (Told((1.5,), {"flops": -0.25}), "COMPLETE", [1.5]),
-    ],
-)
-def test_what_is_told_is_in_the_database_once(
-    tmp_path: Path, result: Told, state: str, values: list[float] | None
-) -> None:
-    proposer = Proposer(study(), tmp_path / "s.db")
-    proposer.ask()
-    proposer.tell(0, result)
-    proposer.tell(0, Told((7.0,)))
-    row = rows(tmp_path / "s.db", study())[0]
-    assert proposer.told() == {0} == Proposer(study(), tmp_path / "s.db").told()
-    assert (row.state.name, row.values) == (state, values)
-    finite = all(map(math.isfinite, result.constraints.values()))
-    assert row.constraints == (result.constraints if finite else {})
-
-
-def test_several_objectives_have_their_directions_in_the_database(tmp_path: Path) -> None:
-    spec = study(minimise=("n_parameters", "flops"))
-    ask_all(spec, tmp_path / "s.db", 2, lambda a: Told((score(a), 10.0, 20.0)))
-    opened = optuna.load_study(study_name="s", storage=f"sqlite:///{tmp_path / 's.db'}")
-    assert [d.name for d in opened.directions] == ["MAXIMIZE", "MINIMIZE", "MINIMIZE"]
-    assert opened.trials[0].values[1:] == [10.0, 20.0]
-    assert opened.trials[1].params.keys() == {"family", "mlp.depth", "mlp.width"}
-
-
-def test_a_database_may_be_named_by_its_url(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 's.db'}"
-    asked = Proposer(study(), url).ask()
-    assert Proposer(study(), tmp_path / "s.db").proposals() == [asked]
-
-
-def test_the_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    Proposer(study(), tmp_path / "s.db")
-    opened = optuna.load_study(study_name="s", storage=f"sqlite:///{tmp_path / 's.db'}")
-    opened.set_user_attr("schema_version", SCHEMA_VERSION + 1)
-    with pytest.raises(ValueError, match="a newer nas-evidence wrote it"):
-        Proposer(study(), tmp_path / "s.db")
-
-
-def test_rows_of_the_first_version_are_read(tmp_path: Path) -> None:
-    """It kept repetitions as failed rows, and could die between a row and its architecture."""
-    point = startup_points(study())[0].model_dump(mode="json")
-    old = optuna.create_study(storage=f"sqlite:///{tmp_path / 's.db'}", study_name="s")
-    for state, values, attributes in (
-        ("FAIL", None, {"repeats": "abc"}),
-        ("COMPLETE", [1.0], {"architecture": point}),
-        ("RUNNING", None, {}),
-    ):
-        state = optuna.trial.TrialState[state]
-        trial = optuna.trial.create_trial(state=state, values=values, user_attrs=attributes)
-        old.add_trial(trial)
-    proposer = Proposer(study(), tmp_path / "s.db")
-    assert [str(architecture) for architecture in proposer.proposals()] == ["linear()"]
-    assert proposer.told() == {0}
-    proposer.ask()
-    assert len(proposer.proposals()) == 2
-
-
 # --- warm start ---------------------------------------------------------------------------------
 
 
@@ -436,11 +347,10 @@ def test_a_warm_start_is_history_and_not_a_proposal(tmp_path: Path) -> None:
     outside = ArchitectureSpec(family="mlp", values={"depth": 4, "width": 300})
     folder = old_study(tmp_path / "old", [*points, outside])
     spec = study(warm_start=str(folder))
-    proposer = Proposer(spec, tmp_path / "s.db")
-    assert proposer.proposals() == []
-    stored = rows(tmp_path / "s.db", spec)
-    assert [row.value for row in stored] == pytest.approx([score(p) for p in points])
-    asked = ask_all(spec, tmp_path / "s.db", 3)
+    warm = kept_warm_start(spec, tmp_path)
+    assert [values for _, values in warm] == [pytest.approx((score(p),)) for p in points]
+    assert Proposer(spec, warm).proposals() == []
+    asked = ask_all(spec, 3, warm=warm)
     assert not {a.key for a in asked} & {p.key for p in points}
     assert all(a.family != "linear" for a in asked)
 
@@ -454,10 +364,21 @@ def test_a_warm_start_outlives_its_folder_and_leads_to_the_same_draws(tmp_path: 
     def told(architecture: ArchitectureSpec) -> Told:
         return Told((score(architecture), 100.0))
 
-    calm = ask_all(spec, IN_MEMORY, 4, told)
-    first = ask_all(spec, tmp_path / "2.db", 2, told)
+    calm = ask_all(spec, 4, told, warm=warm_trials(spec))
+    assert kept_warm_start(spec, tmp_path) == warm_trials(spec)
     folder.rename(tmp_path / "moved")
-    assert first + ask_all(spec, tmp_path / "2.db", 2, told) == calm
+    warm = kept_warm_start(spec, tmp_path)
+    first = ask_all(spec, 2, told, warm=warm)
+    assert first + ask_all(spec, 2, told, before=first, warm=warm) == calm
+
+
+def test_a_damaged_warm_start_is_one_sentence(tmp_path: Path) -> None:
+    spec = study(warm_start=str(old_study(tmp_path / "old", startup_points(study())[:3])))
+    kept_warm_start(spec, tmp_path)
+    path = tmp_path / WARM_START
+    path.write_text(path.read_text().replace("-1.", "-2.", 1))
+    with pytest.raises(ValueError, match=r"is damaged \(its checksum is wrong\); `nas"):
+        kept_warm_start(spec, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -476,18 +397,19 @@ def test_a_warm_start_that_does_not_compare_is_refused(
 ) -> None:
     folder = old_study(tmp_path / "old", startup_points(study())[:2])
     with pytest.raises(ValueError, match=message):
-        Proposer(study(warm_start=str(folder), **changes), tmp_path / "s.db")
+        kept_warm_start(study(warm_start=str(folder), **changes), tmp_path)
+    assert not (tmp_path / WARM_START).exists()
 
 
 # --- search -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_sampler_beats_random_on_a_synthetic_objective(tmp_path: Path) -> None:
+def test_the_sampler_beats_random_on_a_synthetic_objective() -> None:
     def run(name: str, seed: int) -> tuple[float, float]:
         """Return the best value found, and the mean of the last 25 of 45."""
         spec = study(family=WIDE, sampler={"name": name}, seed=seed)
-        values = [score(a) for a in ask_all(spec, tmp_path / f"{name}{seed}.db", 45)]
+        values = [score(a) for a in ask_all(spec, 45)]
         return max(values), sum(values[20:]) / 25
 
     runs = [(run("tpe", seed), run("random", seed)) for seed in (1, 2, 3, 4)]

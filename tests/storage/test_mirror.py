@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Silent, record_of, score_at
+from fakes import Silent, asked_in, record_of, score_at, told_in
 
 import nas_evidence.driver.mirror as mirror_module
 import nas_evidence.storage.remote as remote_module
 import nas_evidence.storage.remote_lease as lease_module
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import FolderStore, Mirror, open_store
-from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.record import SliceReport, TrialRecord
 from nas_evidence.spec import ResourceSpec, StudySpec
 from nas_evidence.storage.faults import StudyStoppedError
@@ -55,7 +54,7 @@ STUDY = StudySpec.model_validate(
     }
 )
 #: Files that a finished study has at its store, beside the tables.
-LEFT = {"study.toml", "study.db", "logs/budget.json", "logs/events/000000.jsonl"}
+LEFT = {"study.toml", "logs/budget.json", "logs/events/000000.jsonl"}
 
 
 class Toy:
@@ -135,10 +134,9 @@ def table(folder: Path) -> list[tuple[object, ...]]:
     trials = read_table(folder, "trials")
     columns = ["trial_id", "replicate", "architecture_key", "status", "cause", "epochs", "seed"]
     weights = sorted((path.name, path.read_text()) for path in (folder / "models").iterdir())
-    proposer = Proposer(STUDY, folder / "study.db")
-    proposals = [str(p) for p in proposer.proposals()]
+    proposals = [str(architecture) for architecture in asked_in(folder)]
     rows = trials[columns].itertuples(index=False, name=None)
-    return [*rows, tuple(weights), tuple(proposals), tuple(sorted(proposer.told()))]
+    return [*rows, tuple(weights), tuple(proposals), tuple(sorted(told_in(folder)))]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import FakeExecutor, FileProposer, Silent
+from fakes import FakeExecutor, FakeProposer, Silent
 
 import nas_evidence.driver.driver as driver_module
 import nas_evidence.storage.study_folder as study_folder
@@ -133,7 +133,7 @@ class Thief(FakeExecutor):
 def test_a_driver_whose_lease_was_stolen_stops_and_writes_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_module, "Proposer", FileProposer)
+    monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
     thief = Thief(tmp_path)
     with (
         locked(tmp_path),
@@ -151,7 +151,7 @@ def test_a_driver_whose_lease_was_stolen_stops_and_writes_nothing_more(
 def test_a_study_says_that_its_budget_is_spent_until_it_has_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_module, "Proposer", FileProposer)
+    monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
     spec = open_study(tmp_path, study(budget={"wall_seconds": 3.0}))
     Driver(spec, tmp_path, FakeExecutor(), Silent()).run()
     assert study_status(tmp_path).state == "budget spent"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes import FileProposer, Silent
+from fakes import FakeProposer, Silent
 
 from nas_evidence.data import load
 from nas_evidence.driver.driver import Driver
@@ -247,7 +247,7 @@ def test_quarters_of_a_gpu_fill_it_and_a_node_without_gpus_gets_none(
 def test_a_study_tries_what_ran_out_of_memory_again_with_twice_the_share(
     cluster: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nas_evidence.driver.driver.Proposer", FileProposer)
+    monkeypatch.setattr("nas_evidence.driver.driver.Proposer", FakeProposer)
     spec = StudySpec.model_validate(
         {
             "name": "tight",

@@ -1,0 +1,240 @@
+"""`study.db` is what Optuna would have stored, whatever was there before."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import optuna
+import pytest
+
+from nas_evidence.proposing.export import STUDY_DB, Export
+from nas_evidence.proposing.proposer import Told
+from nas_evidence.proposing.startup import startup_points
+from nas_evidence.proposing.warm_start import WARM_START, _checksum
+from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.storage.journal import Journal, journal_path
+
+WIDTH = {"low": 4, "high": 1024, "log": True}
+FAMILIES = {
+    "mlp": {"depth": {"low": 1, "high": 5}, "width": WIDTH},
+    "cnn": {"width": {"low": 1, "high": 9, "step": 3}, "depth": {"options": [1, 2]}},
+    "linear": {},
+}
+
+
+def study(**changes: object) -> StudySpec:
+    given = {"name": "s", "dataset": {"name": "digits"}, "family": FAMILIES}
+    return StudySpec.model_validate({**given, **changes})
+
+
+RESULTS = [
+    (Told((1.5,)), "COMPLETE", [1.5]),
+    (Told(None), "FAIL", None),
+    (Told((float("inf"),)), "FAIL", None),
+    (Told((1.5,), pruned=True), "PRUNED", None),
+    (Told(None, {"flops": 0.25}), "PRUNED", None),
+    (Told(None, {"flops": -0.25}), "FAIL", None),
+    (Told((2.5,), {"flops": -0.25, "n_parameters": 0.5}), "COMPLETE", [2.5]),
+]
+POINTS = startup_points(study())[: len(RESULTS)]
+
+
+def ask(folder: Path, number: int, point: ArchitectureSpec) -> None:
+    with closing(Journal(folder)) as journal:
+        journal.write("ask", number=number, point=point.model_dump(mode="json"))
+
+
+def tell(folder: Path, number: int, told: Told) -> None:
+    with closing(Journal(folder)) as journal:
+        facts = {"pruned": told.pruned, "constraints": dict(told.constraints)}
+        journal.write("tell", number=number, values=told.values, **facts)
+
+
+@contextmanager
+def export(folder: Path, url: str = "", **changes: object) -> Iterator[Export]:
+    with closing(Export(study(**changes), folder, url)) as found:
+        found.update()
+        yield found
+
+
+def there(url: str, name: str = "s") -> list[optuna.trial.FrozenTrial]:
+    storage = optuna.storages.RDBStorage(url)
+    try:
+        return optuna.load_study(study_name=name, storage=storage).trials
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def in_folder(folder: Path) -> list[optuna.trial.FrozenTrial]:
+    return there(f"sqlite:///{folder / STUDY_DB}")
+
+
+def agrees(folder: Path, results: list[Told | None]) -> None:
+    """Every proposal is there with its parameters, state, values and constraints."""
+    trials = in_folder(folder)
+    assert len(trials) == len(results)
+    for number, (trial, told) in enumerate(zip(trials, results, strict=True)):
+        point = POINTS[number]
+        facts = {"architecture": point.model_dump(mode="json"), "number": number}
+        assert trial.user_attrs == facts
+        searched = {f"{point.family}.{key}": value for key, value in point.values.items()}
+        own = {name: value for name, value in trial.params.items() if name != "family"}
+        assert own.items() <= searched.items()
+        assert len(own) == len(FAMILIES[point.family])  # type: ignore[arg-type]
+        if told is None:
+            assert trial.state.name == "RUNNING"
+            continue
+        _, state, values = next(row for row in RESULTS if row[0] is told)
+        assert (trial.state.name, trial.values) == (state, values)
+        assert trial.constraints == (told.constraints if state != "FAIL" or told.values is None
+                                     else {})  # fmt: skip
+
+
+def told_so_far(n: int) -> list[Told | None]:
+    return [told for told, *_ in RESULTS[:n]]
+
+
+def test_what_is_told_while_it_follows_is_what_it_finds_told_later(tmp_path: Path) -> None:
+    with closing(Export(study(), tmp_path)) as following:
+        following.update()  # no journal yet
+        for number, point in enumerate(POINTS):
+            ask(tmp_path, number, point)
+            following.update()
+        agrees(tmp_path, [None] * len(POINTS))
+        for number, told in enumerate(told_so_far(len(POINTS))):
+            assert told is not None
+            tell(tmp_path, number, told)
+            following.update()
+    agrees(tmp_path, told_so_far(len(POINTS)))
+    followed = in_folder(tmp_path)
+    (tmp_path / STUDY_DB).unlink()
+    with export(tmp_path):
+        agrees(tmp_path, told_so_far(len(POINTS)))
+    for one, other in zip(followed, in_folder(tmp_path), strict=True):
+        assert (one.params, one.distributions) == (other.params, other.distributions)
+
+
+@pytest.mark.parametrize("n_told", [0, 4, 5])
+def test_another_process_goes_on_with_what_is_running(tmp_path: Path, n_told: int) -> None:
+    """A result with constraints has to be written anew: only its own process can add them."""
+    with closing(Export(study(), tmp_path)) as first:
+        for number in range(6):
+            ask(tmp_path, number, POINTS[number])
+        first.update()
+    for number in range(n_told):
+        tell(tmp_path, number, RESULTS[number][0])
+    with export(tmp_path):
+        agrees(tmp_path, [*told_so_far(n_told), *[None] * (6 - n_told)])
+        tell(tmp_path, n_told, RESULTS[n_told][0])
+    with export(tmp_path):
+        agrees(tmp_path, [*told_so_far(n_told + 1), *[None] * (5 - n_told)])
+
+
+def emptied(table: str) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f"DELETE FROM {table}")
+
+    return damage
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "deleted": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "no database": lambda path: path.write_bytes(b"x" * 5000),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:20000]),
+    **{table: emptied(table) for table in ("trials", "trial_values", "trial_params", "studies",
+       "trial_user_attributes", "study_directions", "version_info", "alembic_version")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_copy_is_written_again(tmp_path: Path, damage: str) -> None:
+    for number in range(4):
+        ask(tmp_path, number, POINTS[number])
+        tell(tmp_path, number, RESULTS[number][0])
+    with export(tmp_path):
+        pass
+    DAMAGES[damage](tmp_path / STUDY_DB)
+    with export(tmp_path):
+        agrees(tmp_path, told_so_far(4))
+
+
+def test_the_copy_of_another_study_and_a_changed_journal_are_written_again(
+    tmp_path: Path,
+) -> None:
+    for number in range(3):
+        ask(tmp_path, number, POINTS[number + 1])
+        tell(tmp_path, number, RESULTS[0][0])
+    with export(tmp_path) as following:
+        for number in range(3):
+            ask(tmp_path, number, POINTS[number])  # as a driver mends its journal
+            tell(tmp_path, number, RESULTS[number][0])
+        following.update()
+        agrees(tmp_path, told_so_far(3))
+
+
+def test_a_held_file_is_an_error_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nas_evidence.proposing.export._LOCKED", 0.1)
+    ask(tmp_path, 0, POINTS[0])
+    with export(tmp_path):
+        pass
+    ask(tmp_path, 1, POINTS[1])
+    holding = sqlite3.connect(tmp_path / STUDY_DB, isolation_level=None)
+    with closing(holding):
+        holding.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(Exception, match=r"locked|storage"), export(tmp_path):
+            pass
+        holding.execute("ROLLBACK")
+    agrees(tmp_path, [None])
+    with export(tmp_path):
+        agrees(tmp_path, [None, None])
+
+
+def test_the_warm_start_comes_first_and_costs_have_their_directions(tmp_path: Path) -> None:
+    warm = [{"architecture": p.model_dump(mode="json"), "values": [1.0, 2.0]} for p in POINTS[:2]]
+    content = json.dumps({"blake2b": _checksum(warm), "trials": warm})
+    (tmp_path / WARM_START).write_text(content)
+    ask(tmp_path, 0, POINTS[2])
+    for _ in range(2):
+        with export(tmp_path, minimise=["n_parameters"]):
+            first, second, third = in_folder(tmp_path)
+    assert first.user_attrs == {"warm_start": POINTS[0].model_dump(mode="json")}
+    assert second.values == [1.0, 2.0]
+    assert third.state.name == "RUNNING"
+
+
+def test_times_are_those_of_the_journal(tmp_path: Path) -> None:
+    journal_path(tmp_path).parent.mkdir()
+    lines = [
+        {"t": 1e9, "event": "ask", "number": 0, "point": POINTS[0].model_dump(mode="json")},
+        {"t": 1e9 + 60, "event": "tell", "number": 0, "values": [1.5]},
+    ]
+    journal_path(tmp_path).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with export(tmp_path):
+        (trial,) = in_folder(tmp_path)
+    assert trial.datetime_start == datetime.fromtimestamp(1e9)
+    assert trial.duration is not None
+    assert trial.duration.total_seconds() == 60
+
+
+def test_two_studies_of_one_name_share_a_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'all.db'}"
+    for place, n in (("a", 2), ("b", 3), ("a", 2)):
+        for number in range(n):
+            ask(tmp_path / place, number, POINTS[number])
+        with export(tmp_path / place, url):
+            pass
+    storage = optuna.storages.RDBStorage(url)
+    names = optuna.get_all_study_names(storage)
+    storage.remove_session()
+    storage.engine.dispose()
+    assert sorted(len(there(url, name)) for name in names) == [2, 3]
+    assert all(name.startswith("s-") for name in names)
+    assert not (tmp_path / "a" / STUDY_DB).exists()
