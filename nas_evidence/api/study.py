@@ -224,11 +224,22 @@ class Study:
         Raises:
             ValueError: if `data` does not hold the target, or no fold predicted the training data.
         """
-        from nas_evidence.api.calibrating import calibration_of
+        from nas_evidence.api.calibrating import calibration_on, calibration_on_folds
+        from nas_evidence.exporting.winner import load_winner
         from nas_evidence.reporting.plots import plot_reliability
 
+        if data is not None:
+            found = calibration_on(self.predictor(trial_id), data)
+        else:
+            chosen = self.best.trial_id if trial_id is None else trial_id
+            rows = self.trials[self.trials["trial_id"] == chosen]
+            if rows.empty:
+                raise ValueError(f"{self.folder} has no finished trial {chosen}")
+            arrays = self.arrays()
+            winner = load_winner(self.folder, self.spec, arrays, rows.iloc[0])
+            found = calibration_on_folds(winner, arrays)
         labels = self.spec.plan.likelihood == "categorical"
-        return plot_reliability(calibration_of(self, data, trial_id), labels=labels)
+        return plot_reliability(found, labels=labels)
 
     def _tables(self) -> Any:
         from nas_evidence.reporting.tables import load_study_tables

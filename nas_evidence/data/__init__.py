@@ -11,7 +11,6 @@ import numpy as np
 
 from nas_evidence.data import diabetes, digits, images, npz, tables, vision
 from nas_evidence.data.arrays import (
-    Array,
     ArrayData,
     Inputs,
     RawArrays,
@@ -20,7 +19,7 @@ from nas_evidence.data.arrays import (
     random_rows,
     stratified_rows,
 )
-from nas_evidence.data.mapped import MappedRows
+from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.spec import DatasetSpec, derive_seed
 
 __all__ = ["DATASETS", "ArrayData", "assembled", "load", "located"]

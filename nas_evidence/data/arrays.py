@@ -6,17 +6,16 @@ stratify the rows that `max_test` selects.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nas_evidence.data.mapped import MappedRows
+from nas_evidence.data.mapped import Array, MappedRows
 
 if TYPE_CHECKING:
     from nas_evidence.data.preparation import Preparation
 
-Array = NDArray[Any]
 #: Inputs: in memory, or rows of a file that are read when indexed.
 Inputs = Array | MappedRows
 Task = Literal["labels", "real"]

@@ -23,9 +23,9 @@ from typing import Literal
 
 import numpy as np
 
-from nas_evidence.data.arrays import Array, Inputs, Meaning, RawArrays, slices
+from nas_evidence.data.arrays import Inputs, Meaning, RawArrays, slices
 from nas_evidence.data.content import check_content, fingerprint
-from nas_evidence.data.mapped import MappedRows, arranged
+from nas_evidence.data.mapped import Array, MappedRows, arranged
 from nas_evidence.data.tables import CSV, PARQUET, test_rows, test_sentence
 from nas_evidence.data.targets import Targets, said_classes, targets_of
 from nas_evidence.spec import DatasetSpec

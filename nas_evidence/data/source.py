@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data import ArrayData, assembled, images, located, npz, tables
-from nas_evidence.data.arrays import Array
 from nas_evidence.data.content import content_of, fingerprint, fingerprint_of
+from nas_evidence.data.mapped import Array
 from nas_evidence.dataset_spec import OWN_DATA, DatasetSpec
 from nas_evidence.files import write_whole
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data.arrays import Array, Meaning, RawArrays, random_rows, stratified_rows
+from nas_evidence.data.arrays import Meaning, RawArrays, random_rows, stratified_rows
 from nas_evidence.data.content import check_content, content_of
+from nas_evidence.data.mapped import Array
 from nas_evidence.data.preparation import prepare
 from nas_evidence.data.targets import Targets, targets_of
 from nas_evidence.spec import DatasetSpec, derive_seed

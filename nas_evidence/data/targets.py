@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from nas_evidence.data.arrays import Array
+from nas_evidence.data.mapped import Array
 
 #: Most different whole numbers that are taken for classes.
 MOST_CLASSES = 20

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nas_evidence.best import Standings
 from nas_evidence.codec import load_study
@@ -38,7 +38,7 @@ from nas_evidence.exporting.model_card import ensemble_card
 from nas_evidence.exporting.onnx_program import FILE as ONNX
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
 from nas_evidence.exporting.predictor import ENSEMBLE
-from nas_evidence.exporting.program import Exported, write_program
+from nas_evidence.exporting.program import Mixed, write_program
 from nas_evidence.exporting.sums import write_sums
 from nas_evidence.exporting.unseen import log_densities, stored_unseen
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
@@ -151,28 +151,6 @@ def best_trials(objective: str, trials: Sequence[Any], top: int) -> list[int]:
             f"complete trial and a valid {objective}, but got {top}."
         )
     return [standing.trial_id for standing in standings[:top]]
-
-
-class Mixed(nn.Module):
-    """All members as one module: raw inputs in; log Σ_k w_k p_k out, or Σ_k w_k f_k."""
-
-    weights: Tensor
-    scale: Tensor | None
-    shift: Tensor | None
-
-    def __init__(self, members: Sequence[Exported], weights: Floats) -> None:
-        super().__init__()
-        self.members = nn.ModuleList(members)
-        self.register_buffer("weights", torch.from_numpy(np.array(weights)).float())
-        self.scale, self.shift = members[0].scale, members[0].shift
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return log probabilities or predictions [n, C] of raw inputs [n, ...]."""
-        outputs = torch.stack([member(inputs) for member in self.members])
-        if self.shift is not None:
-            return torch.einsum("k,knc->nc", self.weights, outputs)
-        logs: Tensor = outputs.log_softmax(-1) + self.weights.log()[:, None, None]
-        return logs.logsumexp(0)
 
 
 def _unseen(winner: Winner, data: TensorData) -> tuple[Tensor, bool]:
