@@ -8,6 +8,7 @@ from sklearn.metrics import balanced_accuracy_score, r2_score, roc_auc_score
 
 from nas_evidence.api.judging import kept_judgement
 from nas_evidence.data import ArrayData, load
+from nas_evidence.data.source import stored_source
 from nas_evidence.exporting import on_halves
 from nas_evidence.exporting.on_halves import by_datum, judged_on_halves
 from nas_evidence.exporting.winner import Winner, load_winner
@@ -15,7 +16,7 @@ from nas_evidence.judgement import METRICS, read_judgement
 from nas_evidence.maths.predictions import paired_difference
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD
 from nas_evidence.spec import DatasetSpec
-from nas_evidence.store import read_table
+from nas_evidence.store import read_study_tables, read_table
 from nas_evidence.yardsticks import halves_of, predict_halves
 
 
@@ -38,7 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired(
     folder: Path,
 ) -> None:
-    found = kept_judgement(folder)
+    tables = read_study_tables(folder)
+    data = stored_source(tables.spec.dataset, base=folder.resolve())
+    found = kept_judgement(tables, data)
     assert found is not None
     assert found == read_judgement(folder)
     [trial] = read_table(folder, "trials").to_dict("records")
@@ -51,7 +54,7 @@ def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired
         gap = one.metrics["log_loss"] - found.metrics["log_loss"]
         assert one.behind == pytest.approx(gap)
         assert one.error is not None
-    assert kept_judgement(folder) == found
+    assert kept_judgement(tables, data) == found
 
 
 @pytest.fixture(scope="module", params=["labels", "real"])
@@ -76,12 +79,8 @@ def without_test(
 
 
 def trial_of(place: tuple[Path, ArrayData], trial_id: int) -> Winner:
-    from nas_evidence.codec import load_study
-
     folder, arrays = place
-    trials = read_table(folder, "trials")
-    row = trials[trials["trial_id"] == trial_id].iloc[0]
-    return load_winner(folder, load_study(folder / "study.toml"), arrays, row)
+    return load_winner(read_study_tables(folder), arrays, trial_id)
 
 
 @pytest.mark.slow
