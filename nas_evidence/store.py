@@ -20,6 +20,7 @@ import re
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nas_evidence.best import Standings
+from nas_evidence.codec import load_study
 from nas_evidence.domains import ParameterValue
 from nas_evidence.files import write_whole
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
@@ -68,6 +71,8 @@ _SCHEMAS: Mapping[TableName, pa.Schema] = {
     )
     for table, columns in COLUMNS.items()
 }
+#: Each parameter of an architecture is a column of `trials` with this prefix.
+ARCHITECTURE = "arch_"
 #: Commit order, with the marker last.
 TABLES: tuple[TableName, ...] = ("evidence", "terms", "curves", "trials")
 _FILE_NAME = re.compile(r"(\d{6,})-a(\d+)\.parquet")
@@ -254,6 +259,82 @@ def rows_of(trials: pd.DataFrame, evidence: pd.DataFrame) -> list[TrialRow]:
     return [_row(cells, values) for cells in trials.to_dict("records")]
 
 
+def architecture_values(row: Mapping[Any, Any]) -> dict[str, ParameterValue]:
+    """Return the parameters of the architecture of a row of `trials`, by name.
+
+    >>> architecture_values({"family": "mlp", "arch_depth": 2, "arch_shape": None})
+    {'depth': 2}
+    """
+    return {
+        str(name).removeprefix(ARCHITECTURE): value.item() if hasattr(value, "item") else value
+        for name, value in row.items()
+        if str(name).startswith(ARCHITECTURE) and not pd.isna(value)
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class StudyTables:
+    """A study as it is stored, read once: report, baselines, export and Python share it.
+
+    folder      of the study
+    trials      one row per finished trial; `evidence`, `terms` and `curves` those of its last
+                attempt
+    unreadable  the files that were skipped
+    """
+
+    folder: Path
+    spec: StudySpec
+    trials: pd.DataFrame
+    evidence: pd.DataFrame
+    terms: pd.DataFrame
+    curves: pd.DataFrame
+    unreadable: tuple[UnreadableFile, ...]
+
+    @cached_property
+    def rows(self) -> list[TrialRow]:
+        """The finished trials, in order of trial id."""
+        return rows_of(self.trials, self.evidence)
+
+    def row(self, trial_id: int) -> pd.Series:
+        """Return the row of a finished trial in `trials`."""
+        return self.trials[self.trials["trial_id"] == trial_id].iloc[0]
+
+    @cached_property
+    def standings(self) -> Standings:
+        """The architectures in the order of their objective."""
+        return Standings(self.spec.objective, self.rows)
+
+
+def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTables:
+    """Read a study folder.
+
+    Args:
+        folder: of the study.
+        spec: the study, if its file was read already.
+
+    Raises:
+        ValueError: the folder holds no study file, or one with mistakes.
+    """
+    if spec is None:
+        file = folder / "study.toml"
+        if not file.is_file():
+            raise ValueError(
+                f"a study folder holds study.toml, but {folder} does not; "
+                "name the folder that `search` wrote (its --out, by default runs/<name>)."
+            )
+        spec = load_study(file)
+    tables, unreadable = read_tables(folder)
+    return StudyTables(
+        folder,
+        spec,
+        tables["trials"],
+        tables["evidence"],
+        tables["terms"],
+        tables["curves"],
+        unreadable,
+    )
+
+
 def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
     """Merge the files of finished attempts, table by table, once there are `at_least` of them.
 
@@ -283,13 +364,12 @@ def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
 
 def _row(cells: Mapping[Hashable, Any], values: Mapping[int, Mapping[str, float]]) -> TrialRow:
     known = {str(name): cell for name, cell in cells.items() if not pd.isna(cell)}
-    arch = {n.removeprefix("arch_"): cell for n, cell in known.items() if n.startswith("arch_")}
     return TrialRow(
         trial_id=int(known["trial_id"]),
         attempt=int(known["attempt"]),
         replicate=int(known["replicate"]),
         status=TrialStatus(known["status"]),
-        architecture=ArchitectureSpec(family=known["family"], values=arch),
+        architecture=ArchitectureSpec(family=known["family"], values=architecture_values(known)),
         values=values.get(known["trial_id"], {}),
         costs={name: float(known[name]) for name in ALL_COSTS if name in known},
         cause=known.get("cause", ""),
@@ -301,7 +381,7 @@ def _row(cells: Mapping[Hashable, Any], values: Mapping[int, Mapping[str, float]
 
 def _tables(record: TrialRecord, spec: StudySpec) -> dict[TableName, pa.Table]:
     key: Row = {"trial_id": record.trial_id, "attempt": record.attempt}
-    arch = {f"arch_{name}": value for name, value in record.architecture.values.items()}
+    values = record.architecture.values
     trial: Row = {
         "architecture_key": record.architecture.key,
         "family": record.architecture.family,
@@ -311,7 +391,7 @@ def _tables(record: TrialRecord, spec: StudySpec) -> dict[TableName, pa.Table]:
             if name in TrialRecord.model_fields
         },
         "status": record.status.value,
-        **arch,
+        **{ARCHITECTURE + name: value for name, value in values.items()},
     }
     rows: Mapping[TableName, list[Row]] = {
         "trials": [trial],

@@ -92,6 +92,57 @@ def test_imports_go_down(path: Path) -> None:
         assert allowed, f"{mine} (layer {LAYERS[mine]}) imports {name} (layer {LAYERS[other]})"
 
 
+def module(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def imported_files(path: Path) -> set[str]:
+    """The files of the package that a file imports: at its top, for types, and in functions."""
+    found: set[str] = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None, f"{path}: relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
+    return found & MODULES.keys()
+
+
+def circles(imports: dict[str, set[str]]) -> list[str]:
+    """The files in circles of imports, or between two circles.
+
+    A file that imports no file that is left, or that none imports, is in no circle.
+    """
+    left = dict(imports)
+    while True:
+        needed = {name for names in left.values() for name in names}
+        kept = {
+            name: names & left.keys()
+            for name, names in left.items()
+            if name in needed and names & left.keys()
+        }
+        if kept == left:
+            return sorted(left)
+        left = kept
+
+
+def test_a_circle_is_found_through_any_number_of_files() -> None:
+    chain = {"a": {"b"}, "b": {"c"}, "c": set[str](), "d": {"a"}}
+    assert circles(chain) == []
+    assert circles(chain | {"c": {"a"}}) == ["a", "b", "c"]
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    """No exceptions: neither for types nor for imports inside functions."""
+    graph = {name: imported_files(path) - {name} for name, path in MODULES.items()}
+    assert circles(graph) == []
+
+
 @pytest.mark.parametrize("library", sorted(SOLE_IMPORTERS))
 def test_each_heavy_library_has_its_importer(library: str) -> None:
     importers = [

@@ -187,13 +187,13 @@ def of_source(
     """Return the study that fits data of one's own."""
     from nas_evidence.data.proposed import name_of, proposed_text
 
-    arrays = source.preview(seed=0)
+    arrays = source.arrays(seed=0)
     text = proposed_text(source.spec, arrays, name=name or name_of(Path(source.given)))
     spec = parse_study(text, source.given, overrides)
-    if (spec.dataset, spec.seed) != (source.spec, 0):  # overridden: read it again as asked
-        source = source.with_spec(spec.dataset)
-        arrays = source.preview(seed=spec.seed)
-    return Asked(settled(spec, arrays), source, arrays, proposed=True)
+    source = source.with_spec(spec.dataset)
+    arrays = source.arrays(seed=spec.seed)
+    spec = settled(spec, arrays)
+    return Asked(spec, source.with_spec(spec.dataset), arrays, proposed=True)
 
 
 def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:
@@ -229,9 +229,8 @@ def settled(spec: StudySpec, arrays: "ArrayData") -> StudySpec:
     """Return a study whose task, if it was left to the data, is what the data say."""
     if spec.dataset.task is not None:
         return spec
-    task = "classification" if arrays.task == "labels" else "regression"
     given = spec.model_dump(exclude_unset=True)
-    given["dataset"] = {**given["dataset"], "task": task}
+    given["dataset"] = {**given["dataset"], "task": arrays.task_name}
     try:
         return StudySpec.model_validate(with_task(given))
     except ValueError as error:
@@ -243,9 +242,9 @@ def _with_source(spec: StudySpec, *, base: Path, data_root: str | None) -> Asked
 
     source = source_of(spec.dataset, base=base, data_root=data_root)
     assert source is not None
-    arrays = source.preview(seed=spec.seed)
-    kept = spec.model_copy(update={"dataset": source.spec})
-    return Asked(settled(kept, arrays), source, arrays)
+    arrays = source.arrays(seed=spec.seed)
+    spec = settled(spec.model_copy(update={"dataset": source.spec}), arrays)
+    return Asked(spec, source.with_spec(spec.dataset), arrays)
 
 
 def _toml(value: Any) -> str:

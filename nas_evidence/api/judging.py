@@ -1,30 +1,26 @@
 """The winner of a study beside simple models, from the study folder or computed and kept there."""
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from nas_evidence.best import Standings
-from nas_evidence.codec import load_study
 from nas_evidence.judgement import Judgement, read_judgement, write_judgement
-from nas_evidence.store import read_tables, rows_of
+from nas_evidence.store import StudyTables
+
+if TYPE_CHECKING:  # imports the data readers
+    from nas_evidence.data.source import Source
 
 
-def kept_judgement(folder: Path, data_root: Path | None = None) -> Judgement | None:
-    """Return the winner of a study beside its yardsticks; torch is needed only if it is new.
+def kept_judgement(tables: StudyTables, data: "Source") -> Judgement | None:
+    """Return the winner of a study beside its yardsticks; data and torch only if it is new.
 
     Raises:
         ValueError: if the data are missing or do not fit.
     """
-    study, stored = load_study(folder / "study.toml"), read_judgement(folder)
-    tables, _ = read_tables(folder, ["trials", "evidence"])
-    best = Standings(study.objective, rows_of(tables["trials"], tables["evidence"])).best
+    stored, best = read_judgement(tables.folder), tables.standings.best
     if best is None or (stored is not None and stored.trial_id == best.trial_id):
         return stored
-    from nas_evidence.data import load
     from nas_evidence.exporting.judging import judge
 
-    root = None if data_root is None else str(data_root)
-    arrays = load(study.dataset, seed=study.seed, data_root=root, base=folder.resolve())
-    found = judge(folder, arrays)
+    found = judge(tables, data.arrays(seed=tables.spec.seed))
     if found is not None:
-        write_judgement(folder, found)
+        write_judgement(tables.folder, found)
     return found

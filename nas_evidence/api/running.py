@@ -1,7 +1,7 @@
 """Run the trials of a study in its store; used by the command line and by Python alike."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data.source import Source
     from nas_evidence.driver.driver import Watcher
     from nas_evidence.driver.mirror import Store
+    from nas_evidence.storage.redo import Finds
+    from nas_evidence.store import TrialRow
     from nas_evidence.workers.protocol import Executor
 
 _LOG = logging.getLogger(__name__)
@@ -93,55 +95,76 @@ def begun(
     steal: bool = False,
     data_root: Path | None = None,
     download: bool = False,
-) -> StudySpec:
-    """Create the folder of a study with its data, or continue it; return it as stored there.
+) -> "tuple[StudySpec, Source]":
+    """Create the folder of a study with its data, or continue it; return both as stored there.
 
-    `epochs = "auto"` becomes a number here: the stored one, or one that fits the data.
+    `epochs = "auto"` becomes a number here: the stored one, or one that fits the data. The data
+    of a study that goes on are read from its folder, and checked; those of a new one are at hand.
 
     Raises:
         ValueError: if the folder holds another study, or one of other data.
     """
-    from nas_evidence.data import load
     from nas_evidence.data.proposed import epochs_for
+    from nas_evidence.data.source import stored_source
     from nas_evidence.storage.study_folder import open_study, read_study
 
-    if source is not None and (folder / "study.toml").is_file():
-        source.check_unchanged(read_study(folder).dataset, folder)
+    old = read_study(folder) if (folder / "study.toml").is_file() else None
+    if source is not None and old is not None:
+        source.check_unchanged(old.dataset, folder)
+    data = source
+    if data is None or old is not None:
+        base = folder.resolve()
+        data = stored_source(spec.dataset, base=base, data_root=data_root, download=download)
     if spec.plan.automatic:
-        if (folder / "study.toml").is_file():
-            epochs = read_study(folder).plan.epochs
+        if old is None:
+            n_rows = data.arrays(seed=spec.seed).n_train
+            epochs = epochs_for(n_rows, spec.plan.batch_size)
         else:
-            root = None if data_root is None else str(data_root)
-            arrays = (
-                source.preview(seed=spec.seed)
-                if source is not None
-                else load(spec.dataset, seed=spec.seed, data_root=root, download=download)
-            )
-            epochs = epochs_for(arrays.n_train, spec.plan.batch_size)
+            epochs = old.plan.epochs
         spec = spec.model_copy(update={"plan": spec.plan.model_copy(update={"epochs": epochs})})
     stored = open_study(folder, spec, steal=steal)
     if source is not None:
         source.write(folder)
-    return stored
+    return stored, data
 
 
-def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) -> None:
-    """Load the data, announce the run, and run the rest of the study.
+def unfinished(spec: StudySpec, folder: Path, done: Mapping[int, "TrialRow"]) -> bool:
+    """Return whether trials of the search or of the race of the finalists are left."""
+    from nas_evidence.driver.race import race_left
+
+    return n_searched(done) < spec.n_trials or race_left(spec, folder, done) > 0
+
+
+def run_trials(
+    spec: StudySpec,
+    store: "Store",
+    run: Run,
+    audience: Audience,
+    *,
+    data: "Source",
+    finds: "Finds",
+) -> None:
+    """Announce the run, prepare the data, and run the rest of the study.
+
+    Args:
+        spec: the study as stored.
+        store: its place.
+        run: how to run it.
+        audience: who is told.
+        data: of the study.
+        finds: which trials are done.
 
     Raises:
         KeyboardInterrupt: also if another terminal cancels the study.
         ValueError: if the data are missing or do not fit the study.
     """
     check_track(run.track)
-    from nas_evidence.data import load
     from nas_evidence.data.digest import data_digest
     from nas_evidence.data.task import check_task
     from nas_evidence.driver.race import race_left
     from nas_evidence.storage.conditions import note_conditions
-    from nas_evidence.storage.redo import find_done
-    from nas_evidence.store import finished
 
-    done = find_done(store.folder).done
+    done = finds.done
     n_done = n_searched(done)
     left, race = spec.n_trials - n_done, race_left(spec, store.folder, done)
     workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
@@ -150,15 +173,9 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
         trials += f" and up to {race} in the race of the finalists"
     # Before anything slow: reading data takes a second, Ray and torch take several.
     audience.say(f"{spec.name}: {trials}, {_counted(workers, 'worker')} -> {store.place}")
-    arrays = load(
-        spec.dataset,
-        seed=spec.seed,
-        data_root=None if run.data_root is None else str(run.data_root),
-        download=run.download,
-        base=store.folder.resolve(),
-    )
+    arrays = data.arrays(seed=spec.seed)
     check_task(spec.plan, arrays)
-    note_conditions(store.folder, spec, data_digest(arrays))
+    content_hash = note_conditions(store.folder, spec, data_digest(arrays))
     code = keep_code(store.folder, spec)
     inline = run.executor == "inline"
     with _forecast_told(spec, arrays, audience, left=left + race, inline=inline):
@@ -172,16 +189,21 @@ def run_trials(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
                     trackers_of(run, store), spec, store.folder, shown, audience.say
                 ) as watcher,
             ):
-                driver = Driver(spec, store.folder.resolve(), store.around(pool), watcher)
+                driver = Driver(
+                    spec,
+                    store.folder.resolve(),
+                    store.around(pool),
+                    watcher,
+                    finds=finds,
+                    content_hash=content_hash,
+                )
                 for notice in driver.notices:
                     audience.say(f"note: {notice}")
                 driver.run()
             audience.say(f"workers were idle {pool.idle_share():.0%} of the time")
         finally:
             pool.close()
-    done = finished(store.folder)
-    unfinished = n_searched(done) < spec.n_trials or race_left(spec, store.folder, done)
-    if driver.requests.study and unfinished:
+    if driver.requests.study and unfinished(spec, store.folder, driver.done):
         raise KeyboardInterrupt
 
 

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nas_evidence.api.asking import Asked, DataOptions, asked_for, of_source, with_families
 from nas_evidence.api.progress import audience_for
-from nas_evidence.api.running import Audience, Run, begun, finish_off, run_trials
-from nas_evidence.record import TrialStatus, is_race, n_searched
+from nas_evidence.api.running import Audience, Run, begun, finish_off, run_trials, unfinished
+from nas_evidence.record import TrialStatus, is_race
 from nas_evidence.spec import StudySpec
 
 if TYPE_CHECKING:  # these import pandas and torch
     import pandas as pd
 
     from nas_evidence.data import ArrayData
+    from nas_evidence.data.source import Source
     from nas_evidence.exporting.predictor import Prediction, Predictor
     from nas_evidence.reporting.tables import RankedArchitecture
+    from nas_evidence.reporting.tables import Study as StudyAsShown
+    from nas_evidence.reporting.watching import Stamp
+    from nas_evidence.store import StudyTables
 
 __all__ = ["Study", "load", "resume", "search"]
 
@@ -31,21 +35,23 @@ class Study:
         data_root: str | Path | None = None,
         *,
         allow_code: bool = False,
+        spec: StudySpec | None = None,  # if it was read already
     ) -> None:
         from nas_evidence.storage.outside_code import admitted
         from nas_evidence.storage.study_folder import read_study
 
         self.folder = Path(folder)
         self.data_root = None if data_root is None else Path(data_root)
-        self.spec: StudySpec = read_study(self.folder)
+        self.spec: StudySpec = spec or read_study(self.folder)
         if allow_code:
             admitted(self.spec, [self.folder.resolve() / "code"], allowed=True)
         self._predictors: dict[int | None, Predictor] = {}
+        self._data: Source | None = None
+        self._read: tuple[Stamp, StudyTables] | None = None
+        self._shown: StudyAsShown | None = None
 
     def __repr__(self) -> str:
-        from nas_evidence.store import finished
-
-        raced = [is_race(trial_id) for trial_id in finished(self.folder)]
+        raced = [is_race(trial_id) for trial_id in self._tables().trials["trial_id"]]
         race = f" and {sum(raced)} in the race" if any(raced) else ""
         done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
         return f"Study({str(self.folder)!r}: {done}, ranked by {self.spec.objective})"
@@ -69,7 +75,7 @@ class Study:
                 "test_nll_per_datum": one.test_nll,
                 "test_rmse": one.test_rmse,
             }
-            for one in self._tables().ranking
+            for one in self._ranked().ranking
         ]
         return pd.DataFrame(rows).dropna(axis=1, how="all")
 
@@ -80,15 +86,15 @@ class Study:
         Raises:
             ValueError: while no trial is complete.
         """
-        winner = self._tables().winner
+        winner = self._ranked().winner
         if winner is None:
             raise ValueError(f"no trial of {self.folder} is complete; continue it with resume")
-        return winner  # type: ignore[no-any-return]
+        return winner
 
     @property
     def trials(self) -> "pd.DataFrame":
         """The table `trials`: one row per finished trial, whatever its status."""
-        return self._tables().trials
+        return self._tables().trials.copy()
 
     def predict(
         self,
@@ -133,9 +139,10 @@ class Study:
         from nas_evidence.api.judging import kept_judgement
         from nas_evidence.reporting.study import build_report
 
+        tables = self._tables()
         with suppress(ValueError, OSError):  # without the data the report does without
-            kept_judgement(self.folder, self.data_root)
-        html: Path = build_report(self.folder, None if to is None else Path(to)).html
+            kept_judgement(tables, self._source())
+        html: Path = build_report(tables, None if to is None else Path(to)).html
         return html
 
     def export(
@@ -162,17 +169,16 @@ class Study:
             raise ValueError(f"give trial_id={trial_id} or top={top}, not both")
         folder = Path(to or self.folder / ("export" if top is None else f"export-top-{top}"))
         if top is None:
-            export_winner(self.folder, folder, self.arrays(), trial_id=trial_id, onnx=onnx)
+            export_winner(self._tables(), folder, self.arrays(), trial_id=trial_id, onnx=onnx)
         else:
-            export_ensemble(self.folder, folder, self.arrays(), top=top, onnx=onnx)
+            export_ensemble(self._tables(), folder, self.arrays(), top=top, onnx=onnx)
         return folder
 
     def _ensemble(self, trial_id: int | None, top: int) -> Path:
         """Return the folder of an ensemble of the best networks as they are now."""
         from nas_evidence.exporting.ensemble import best_trials, is_ensemble_of
-        from nas_evidence.store import finished
 
-        now = best_trials(self.spec.objective, list(finished(self.folder).values()), top)
+        now = best_trials(self._tables(), top)
         folder = self.folder / f"export-top-{top}"
         if trial_id is None and is_ensemble_of(folder, now):
             return folder
@@ -180,26 +186,19 @@ class Study:
 
     def arrays(self) -> "ArrayData":
         """Return the data of the study as they are loaded for a search."""
-        from nas_evidence.data import load as load_data
-
-        return load_data(
-            self.spec.dataset,
-            seed=self.spec.seed,
-            data_root=None if self.data_root is None else str(self.data_root),
-            base=self.folder.resolve(),
-        )
+        return self._source().arrays(seed=self.spec.seed)
 
     def plot_ranking(self) -> Any:
         """Return a matplotlib figure of the objective of every architecture."""
         from nas_evidence.reporting.plots import plot_ranking
 
-        return plot_ranking(self._tables())
+        return plot_ranking(self._ranked())
 
     def plot_curves(self) -> Any:
         """Return a matplotlib figure of the training loss of every complete trial by epoch."""
         from nas_evidence.reporting.plots import plot_curves
 
-        return plot_curves(self._tables())
+        return plot_curves(self._ranked())
 
     plot_training = plot_curves  # its name in version 0.1
 
@@ -211,7 +210,7 @@ class Study:
         """
         from nas_evidence.reporting.plots import plot_importance
 
-        return plot_importance(self._tables())
+        return plot_importance(self._ranked())
 
     def plot_calibration(self, data: Any = None, *, trial_id: int | None = None) -> Any:
         """Return a matplotlib figure of stated probabilities against what is true.
@@ -224,16 +223,49 @@ class Study:
         Raises:
             ValueError: if `data` does not hold the target, or no fold predicted the training data.
         """
-        from nas_evidence.api.calibrating import calibration_of
+        from nas_evidence.api.calibrating import calibration_on, calibration_on_folds
+        from nas_evidence.exporting.winner import load_winner
         from nas_evidence.reporting.plots import plot_reliability
 
+        if data is not None:
+            found = calibration_on(self.predictor(trial_id), data)
+        else:
+            chosen = self.best.trial_id if trial_id is None else trial_id
+            if chosen not in set(self._tables().trials["trial_id"]):
+                raise ValueError(f"{self.folder} has no finished trial {chosen}")
+            arrays = self.arrays()
+            winner = load_winner(self._tables(), arrays, chosen)
+            found = calibration_on_folds(winner, arrays)
         labels = self.spec.plan.likelihood == "categorical"
-        return plot_reliability(calibration_of(self, data, trial_id), labels=labels)
+        return plot_reliability(found, labels=labels)
 
-    def _tables(self) -> Any:
-        from nas_evidence.reporting.tables import load_study_tables
+    def _source(self) -> "Source":
+        """Return the data, read when they are first asked for."""
+        from nas_evidence.data.source import stored_source
 
-        return load_study_tables(self.folder)
+        if self._data is None:
+            base = self.folder.resolve()
+            self._data = stored_source(self.spec.dataset, base=base, data_root=self.data_root)
+        return self._data
+
+    def _tables(self, spec: StudySpec | None = None) -> "StudyTables":
+        """Return what the folder holds, read again only if its files have changed."""
+        from nas_evidence.reporting.watching import stamp
+        from nas_evidence.store import read_study_tables
+
+        now = stamp(self.folder)
+        if self._read is None or self._read[0] != now:
+            self._read, self._shown = (now, read_study_tables(self.folder, spec)), None
+        return self._read[1]
+
+    def _ranked(self) -> "StudyAsShown":
+        """Return the same with its ranking."""
+        from nas_evidence.reporting.tables import ranked_study
+
+        tables = self._tables()
+        if self._shown is None:
+            self._shown = ranked_study(tables)
+        return self._shown
 
 
 def search(
@@ -318,7 +350,8 @@ def search(
     audience = audience_for(progress)
     for sentence in asked.decided:
         audience.say(sentence)
-    return _run(begun(folder, spec, asked.source), folder, run, audience)
+    spec, source = begun(folder, spec, asked.source, data_root=root)
+    return _run(spec, folder, run, audience, source)
 
 
 def resume(
@@ -333,6 +366,7 @@ def resume(
     track: Sequence[str] = (),
 ) -> Study:
     """Continue a study after a stop or a crash, or with more trials or another budget."""
+    from nas_evidence.data.source import stored_source
     from nas_evidence.storage.outside_code import admitted
     from nas_evidence.storage.study_folder import open_study, read_study
 
@@ -344,7 +378,9 @@ def resume(
     spec = admitted(spec.model_copy(update=changes), [folder / "code"], allowed=allow_code)
     root = None if data_root is None else Path(data_root)
     run = _run_with(workers, root, allow_code=allow_code, track=track)
-    return _run(open_study(folder, spec), folder, run, audience_for(progress))
+    spec = open_study(folder, spec)
+    source = stored_source(spec.dataset, base=folder.resolve(), data_root=root)
+    return _run(spec, folder, run, audience_for(progress), source)
 
 
 def load(
@@ -369,21 +405,23 @@ def _run_with(
     return Run(executor, data_root=data_root, allow_code=allow_code, track=wanted)
 
 
-def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience) -> Study:
+def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience, data: "Source") -> Study:
     from nas_evidence.driver.mirror import open_store
-    from nas_evidence.driver.race import race_left
+    from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
-    from nas_evidence.store import finished
 
     with locked(folder):
-        done = finished(folder)
-        left = n_searched(done) < spec.n_trials or race_left(spec, folder, done)
-        do = run_trials if left else finish_off
-        do(spec, open_store(str(folder)), run, audience)
-    rows = finished(folder).values()
-    if rows and not any(row.status is TrialStatus.COMPLETE for row in rows):
+        finds = find_done(folder)
+        if unfinished(spec, folder, finds.done):
+            run_trials(spec, open_store(str(folder)), run, audience, data=data, finds=finds)
+        else:
+            finish_off(spec, open_store(str(folder)), run, audience)
+    study = Study(folder, run.data_root, spec=spec)
+    study._data = data
+    statuses = set(study._tables(spec).trials["status"])
+    if statuses and TrialStatus.COMPLETE.value not in statuses:
         raise RuntimeError(f"no trial of {folder} is complete; see its trials and {folder}/logs")
-    return Study(folder, run.data_root)
+    return study
 
 
 def _folder_of(asked: Asked, *, named: bool) -> Path:

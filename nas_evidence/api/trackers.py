@@ -419,6 +419,8 @@ def earlier_trials(folder: Path) -> list[Tracked]:
 
 
 def _of_tables(row: Mapping[Any, Any], scores: Any, curve: Any) -> Tracked:
+    from nas_evidence.store import architecture_values
+
     series: dict[str, list[tuple[int, float]]] = {}
     for point in () if curve is None else curve.to_dict("records"):
         for name in _CURVE:
@@ -427,11 +429,7 @@ def _of_tables(row: Mapping[Any, Any], scores: Any, curve: Any) -> Tracked:
         if one["valid"]:
             value = one["value"] if _absent(one["per_datum"]) else one["per_datum"]
             _add(series, f"score/{one['estimator']}", one["epoch"], value)
-    values = {
-        name.removeprefix("arch_"): str(_plain(value))
-        for name, value in row.items()
-        if name.startswith("arch_") and not _absent(value)
-    }
+    values = {name: str(_plain(value)) for name, value in architecture_values(row).items()}
     return Tracked(
         (int(row["trial_id"]), int(row["attempt"])),
         {

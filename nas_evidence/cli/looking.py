@@ -61,7 +61,7 @@ def init(
     dataset = dataset_of(path, options)
     source = source_of(dataset)
     assert source is not None
-    arrays = source.preview(seed=0)
+    arrays = source.arrays(seed=0)
     beside = _relative(path, file.parent)
     text = proposed_text(dataset.model_copy(update={"path": beside}), arrays, name=file.stem)
     file.write_text(text, encoding="utf-8")

@@ -28,10 +28,11 @@ from nas_evidence.cli.terminal import (
     statistic_text,
 )
 from nas_evidence.judgement import check_metric
-from nas_evidence.spec import StudySpec
 
-if TYPE_CHECKING:  # imports pydantic models that only reports need
+if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
+    from nas_evidence.data.source import Source
     from nas_evidence.judgement import Judgement
+    from nas_evidence.store import StudyTables
 
 
 def report(
@@ -71,12 +72,13 @@ def report(
         _report_table(table, score, target, group, baseline or (), to)
         return
     from nas_evidence.reporting.study import build_report
-    from nas_evidence.storage.study_folder import read_study
+    from nas_evidence.store import read_study_tables
 
     store = opened(place or _latest_study())
-    check_metric(metric, read_study(store.folder).plan.likelihood)
-    judged(store.folder, data_root)
-    paths = build_report(store.folder, to, metric=metric)
+    tables = read_study_tables(store.folder)
+    check_metric(metric, tables.spec.plan.likelihood)
+    judged(tables, _data_of(tables, data_root))
+    paths = build_report(tables, to, metric=metric)
     if to is None:
         store.push()
     out.print(f"report: {paths.html if to else shown(paths.html, store)}")
@@ -158,24 +160,32 @@ def export(
     Example: nas-evidence export runs/digits --to five --top 5
     """
     check_one(trial_id, top)
-    from nas_evidence.storage.study_folder import read_study
+    from nas_evidence.store import read_study_tables
 
     store = opened(place)
-    spec = read_study(store.folder)
+    tables = read_study_tables(store.folder)
     if allow_code:
         from nas_evidence.storage.outside_code import admitted
 
-        spec = admitted(spec, [store.folder.resolve() / "code"], allowed=True)
+        admitted(tables.spec, [store.folder.resolve() / "code"], allowed=True)
+    data = _data_of(tables, data_root)
     if top is None:
-        write_export(spec, store.folder, to, trial_id, data_root, onnx=onnx)
+        write_export(tables, to, trial_id, data, onnx=onnx)
     else:
-        _write_ensemble(spec, store.folder, to, top, data_root, onnx=onnx)
+        _write_ensemble(tables, to, top, data, onnx=onnx)
 
 
 # ---------------------------------------------------------------------------------------------
 
 
-def judged(folder: Path, data_root: Path | None) -> "Judgement | None":
+def _data_of(tables: "StudyTables", data_root: Path | None) -> "Source":
+    """Return the data of a study, read when they are first asked for."""
+    from nas_evidence.data.source import stored_source
+
+    return stored_source(tables.spec.dataset, base=tables.folder.resolve(), data_root=data_root)
+
+
+def judged(tables: "StudyTables", data: "Source") -> "Judgement | None":
     """Return the winner of a study beside simple models, computed and stored if it is new.
 
     Where the data or the weights cannot be read the report does without, and the reason is said.
@@ -183,48 +193,37 @@ def judged(folder: Path, data_root: Path | None) -> "Judgement | None":
     from nas_evidence.api.judging import kept_judgement
 
     try:
-        return kept_judgement(folder, data_root)
+        return kept_judgement(tables, data)
     except (ValueError, OSError, RuntimeError) as error:
         err.print(f"the winner is not compared with simple models: {error}")
         return None
 
 
 def write_export(
-    spec: StudySpec,
-    folder: Path,
+    tables: "StudyTables",
     to: Path,
     trial_id: int | None,
-    data_root: Path | None,
+    data: "Source",
     *,
     onnx: bool = False,
 ) -> None:
     """Export a trial of a study, by default the best, and print where it is."""
-    from nas_evidence.data import load
     from nas_evidence.exporting.folder import export_winner
 
-    root = None if data_root is None else str(data_root)
-    arrays = load(spec.dataset, seed=spec.seed, data_root=root, base=folder.resolve())
-    done = export_winner(folder, to, arrays, trial_id=trial_id, onnx=onnx)
+    arrays = data.arrays(seed=tables.spec.seed)
+    done = export_winner(tables, to, arrays, trial_id=trial_id, onnx=onnx)
     again = "" if done.rescored_value is None else ", evidence computed again and equal"
     out.print(f"export: {done.folder} (trial {done.trial_id}, {done.architecture}{again})")
 
 
 def _write_ensemble(
-    spec: StudySpec,
-    folder: Path,
-    to: Path,
-    top: int,
-    data_root: Path | None,
-    *,
-    onnx: bool,
+    tables: "StudyTables", to: Path, top: int, data: "Source", *, onnx: bool
 ) -> None:
     """Export an ensemble of the best networks of a study, and print what it gains."""
-    from nas_evidence.data import load
     from nas_evidence.exporting.ensemble import export_ensemble
 
-    root = None if data_root is None else str(data_root)
-    arrays = load(spec.dataset, seed=spec.seed, data_root=root, base=folder.resolve())
-    done = export_ensemble(folder, to, arrays, top=top, onnx=onnx)
+    arrays = data.arrays(seed=tables.spec.seed)
+    done = export_ensemble(tables, to, arrays, top=top, onnx=onnx)
     members = ", ".join(
         f"trial {i} {weight:.2f}" for i, weight in zip(done.trial_ids, done.weights, strict=True)
     )

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.live import Live
 
-from nas_evidence.api.running import Audience, Run, begun, finish_off, run_trials
+from nas_evidence.api.running import (
+    Audience,
+    Run,
+    begun,
+    finish_off,
+    run_trials,
+    unfinished,
+)
 from nas_evidence.api.trackers import check_track
 from nas_evidence.cli.cluster import resubmit
 from nas_evidence.cli.interrupting import interruptible
@@ -61,8 +69,10 @@ from nas_evidence.storage.outside_code import admitted
 from nas_evidence.workers.own_cluster import end_what_starts, is_starting
 
 if TYPE_CHECKING:  # these import data readers and stores
+    from nas_evidence.data.source import Source
     from nas_evidence.driver.mirror import Store
     from nas_evidence.reporting.report import Report
+    from nas_evidence.store import StudyTables
 
 StoreOption = Annotated[
     str | None,
@@ -130,10 +140,10 @@ def search(
         out.print(sentence)
     store = open_store(place or str(default_folder(spec)))
     with store.held(steal=steal):
-        spec = begun(
+        spec, data = begun(
             store.folder, spec, asked.source, steal=steal, data_root=data_root, download=download
         )
-        _run(spec, store, run)
+        _run(spec, store, run, data)
 
 
 def resume(
@@ -181,6 +191,7 @@ def resume(
         return
     if place is None or name is not None:
         raise ValueError("resume needs a study folder, or --address URL and --name NAME.")
+    from nas_evidence.data.source import stored_source
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
@@ -199,7 +210,9 @@ def resume(
         if retry_failed is not None:
             again = ask_to_retry(store.folder, trial_ids(retry_failed))
             out.print(f"retry: {counted(len(again), 'failed trial')}")
-        _run(spec, store, run)
+        base = store.folder.resolve()
+        data = stored_source(spec.dataset, base=base, data_root=data_root, download=download)
+        _run(spec, store, run, data)
 
 
 def _check_address(run: Run) -> None:
@@ -214,17 +227,17 @@ def _check_address(run: Run) -> None:
         )
 
 
-def _run(spec: StudySpec, store: "Store", run: Run) -> None:
-    from nas_evidence.driver.race import race_left
+def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
     from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
-    from nas_evidence.store import finished
+    from nas_evidence.store import finished, read_study_tables
 
     folder, again = store.folder, f"{program()} resume {store.place}{_options(run)}"
     _log_to(folder / "logs" / "driver.log")
     with locked(folder, steal=run.steal):
-        done = find_done(folder).done
-        if n_searched(done) < spec.n_trials or race_left(spec, folder, done):
+        finds = find_done(folder)
+        left = unfinished(spec, folder, finds.done)
+        if left:
 
             def stopped(say: Callable[[str], None]) -> int:
                 n_stored = n_searched(finished(folder))
@@ -245,21 +258,22 @@ def _run(spec: StudySpec, store: "Store", run: Run) -> None:
 
             try:
                 with interruptible(late):
-                    run_trials(spec, store, run, _audience())
+                    run_trials(spec, store, run, _audience(), data=data, finds=finds)
             except KeyboardInterrupt:
                 if stopped(err.print):
-                    _rank_and_report(spec, store, run)
+                    _rank_and_report(store, run, data, read_study_tables(folder, spec))
                 raise SystemExit(130) from None
-            n_stored = n_searched(finished(folder))
-            if n_stored < spec.n_trials:
-                out.print(
-                    f"budget: spent after {n_stored} of {spec.n_trials} trials; resume with "
-                    f"{again} --set budget.KEY=SECONDS"
-                )
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
             finish_off(spec, store, run, _audience())
-        _conclude(spec, store, run)
+        tables = read_study_tables(folder, spec)
+        n_stored = n_searched(tables.trials["trial_id"])
+        if left and n_stored < spec.n_trials:
+            out.print(
+                f"budget: spent after {n_stored} of {spec.n_trials} trials; resume with "
+                f"{again} --set budget.KEY=SECONDS"
+            )
+        _conclude(store, run, data, tables)
 
 
 def _cluster_lost(place: str, run: Run) -> None:
@@ -288,23 +302,20 @@ def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
         yield Progress(spec, n_done, say=lambda line: out.print(line))
 
 
-def _rank_and_report(spec: StudySpec, store: "Store", run: Run) -> "Report":
+def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> "Report":
     """Print the ranking of what is stored, write the report, and return it."""
     from nas_evidence.reporting.report import report_on
     from nas_evidence.reporting.study import write_report
-    from nas_evidence.reporting.tables import load_study_tables
+    from nas_evidence.reporting.tables import ranked_study
 
-    folder = store.folder
-    judgement = judged(folder, run.data_root)
-    report = report_on(
-        load_study_tables(folder), judgement, place=Path(store.place), metric=run.metric
-    )
-    tables = report.study
-    header, rows = ranking_rows(tables.ranking, spec)
+    spec, study = tables.spec, ranked_study(tables)
+    judgement = judged(tables, data)
+    report = report_on(study, judgement, place=Path(store.place), metric=run.metric)
+    header, rows = ranking_rows(study.ranking, spec)
     print_rows(
-        f"Ranking of {spec.name} by {spec.objective} ({tables.objective_unit})", header, rows
+        f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
     )
-    paths = write_report(report, folder / "report")
+    paths = write_report(report, store.folder / "report")
     said, pruned = report.headline, report.pruning.sentences
     if said.answer:
         out.print(f"answer: {said.answer}")
@@ -317,23 +328,19 @@ def _rank_and_report(spec: StudySpec, store: "Store", run: Run) -> "Report":
     return report
 
 
-def _conclude(spec: StudySpec, store: "Store", run: Run) -> None:
+def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> None:
     """Print the ranking, write report and export, and print how to continue."""
-    from nas_evidence.storage.study_folder import study_status
-
-    folder = store.folder
-    now = study_status(folder)
-    winner = _rank_and_report(spec, store, run).study.winner
+    folder, n_trials = store.folder, tables.spec.n_trials
+    winner = _rank_and_report(store, run, data, tables).study.winner
     if winner is not None and not _is_exported(folder / "export", winner.trial_id):
-        write_export(spec, folder, folder / "export", winner.trial_id, run.data_root)
+        write_export(tables, folder / "export", winner.trial_id, data)
     elif winner is not None:
         out.print(f"export: {shown(folder / 'export', store)}")
-    counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
+    by_status = Counter(tables.trials["status"])
+    counts = ", ".join(f"{n} {word}" for word, n in sorted(by_status.items()))
     out.print(f"trials: {counts}")
-    out.print(
-        f"more:   {program()} resume {store.place} --trials {2 * spec.n_trials}{_options(run)}"
-    )
-    if not now.by_status.get(TrialStatus.COMPLETE.value):
+    out.print(f"more:   {program()} resume {store.place} --trials {2 * n_trials}{_options(run)}")
+    if not by_status[TrialStatus.COMPLETE.value]:
         err.print(f"error: no trial is complete; causes: nas-evidence report, or {folder}/logs")
         raise typer.Exit(1)
 

@@ -28,12 +28,12 @@ def show(
 
     Example: nas-evidence show runs/digits 7
     """
-    from nas_evidence.store import TABLES, read_table
+    from nas_evidence.store import TABLES, read_study_tables
 
-    store = opened(place)
+    stored = read_study_tables(opened(place).folder)
     tables: dict[str, list[dict[str, Any]]] = {}
     for name in TABLES:
-        frame = read_table(store.folder, name)
+        frame = getattr(stored, name)
         tables[name] = json.loads(
             frame[frame["trial_id"] == trial_id].to_json(orient="records", double_precision=15)
         )
@@ -42,9 +42,9 @@ def show(
     if as_json:
         print_json({"trial": tables.pop("trials")[0]} | tables)
         return
-    from nas_evidence.reporting.tables import load_study_tables
+    from nas_evidence.reporting.tables import ranked_study
 
-    study = load_study_tables(store.folder)
+    study = ranked_study(stored)
     rank = next((one.rank for one in study.ranking if trial_id in one.trial_ids), None)
     n_ranked = sum(one.rank is not None for one in study.ranking)
     print_line("trial", trial_sentence(tables, str(study.spec.objective), rank, n_ranked))

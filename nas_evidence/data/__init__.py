@@ -11,7 +11,6 @@ import numpy as np
 
 from nas_evidence.data import diabetes, digits, images, npz, tables, vision
 from nas_evidence.data.arrays import (
-    Array,
     ArrayData,
     Inputs,
     RawArrays,
@@ -20,10 +19,10 @@ from nas_evidence.data.arrays import (
     random_rows,
     stratified_rows,
 )
-from nas_evidence.data.mapped import MappedRows
+from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.spec import DatasetSpec, derive_seed
 
-__all__ = ["DATASETS", "ArrayData", "assembled", "load", "located"]
+__all__ = ["DATASETS", "ArrayData", "assembled", "load", "located", "read"]
 
 #: Name -> reader, called as `read(spec, seed=, data_root=, download=)`.
 DATASETS: dict[str, Callable[..., RawArrays]] = {
@@ -59,9 +58,21 @@ def load(
     Raises:
         ValueError: If files are missing or damaged, or there are fewer examples than requested.
     """
-    spec = located(spec, base, data_root)
-    raw = DATASETS[spec.name](spec, seed=seed, data_root=data_root, download=download)
+    raw = read(spec, seed=seed, data_root=data_root, download=download, base=base)
     return assembled(raw, spec, seed=seed)
+
+
+def read(
+    spec: DatasetSpec,
+    *,
+    seed: int,
+    data_root: str | None = None,
+    download: bool = False,
+    base: Path | None = None,
+) -> RawArrays:
+    """Return all rows of a data set, see `load`."""
+    spec = located(spec, base, data_root)
+    return DATASETS[spec.name](spec, seed=seed, data_root=data_root, download=download)
 
 
 def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:

@@ -5,18 +5,17 @@ stratify the rows that `max_test` selects.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nas_evidence.data.mapped import MappedRows
+from nas_evidence.data.mapped import Array, MappedRows
 
 if TYPE_CHECKING:
     from nas_evidence.data.preparation import Preparation
 
-Array = NDArray[Any]
 #: Inputs: in memory, or rows of a file that are read when indexed.
 Inputs = Array | MappedRows
 Task = Literal["labels", "real"]
@@ -34,12 +33,19 @@ class Meaning:
     targets      names of the columns of the targets
     preparation  how the columns of a table became features; None for arrays and images
     said         sentences for the user: the task, the features, the rows
+    change       the end of the first sentence if the task was inferred: how to change it
     """
 
     classes: tuple[str | int | bool, ...] = ()
     targets: tuple[str, ...] = ()
     preparation: "Preparation | None" = None
     said: tuple[str, ...] = ()
+    change: str = ""
+
+    def settled(self) -> "Meaning":
+        """Return the same with the task as one that was given, no longer to be changed."""
+        said = tuple(sentence.removesuffix(self.change) for sentence in self.said[:1])
+        return replace(self, said=said + self.said[1:], change="")
 
 
 class RawArrays(NamedTuple):
@@ -86,6 +92,11 @@ class ArrayData:
     def n_train(self) -> int:
         """Number of training examples."""
         return len(self.x_train)
+
+    @property
+    def task_name(self) -> Literal["classification", "regression"]:
+        """The task by the name that [dataset] gives it."""
+        return "classification" if self.task == "labels" else "regression"
 
     @property
     def n_classes(self) -> int:

@@ -4,7 +4,8 @@ import hashlib
 
 import numpy as np
 
-from nas_evidence.data.arrays import Array, ArrayData, Inputs, slices
+from nas_evidence.data.arrays import ArrayData, Inputs, slices
+from nas_evidence.data.mapped import Array
 
 
 def data_digest(arrays: ArrayData) -> str:

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data import images, npz, tables
-from nas_evidence.data.arrays import Array
-from nas_evidence.data.mapped import arranged
+from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.spec import DatasetSpec
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nas_evidence.data.arrays import Array, Meaning, RawArrays
+from nas_evidence.data.arrays import Meaning, RawArrays
+from nas_evidence.data.mapped import Array
 from nas_evidence.data.tables import test_rows, test_sentence
 from nas_evidence.data.targets import targets_of
 from nas_evidence.spec import DatasetSpec

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Array = NDArray[Any]
 
-def arranged(x: NDArray[Any]) -> NDArray[Any]:
+
+def arranged(x: Array) -> Array:
     """Return inputs as [n, d] or [n, C, H, W], uint8 or float32; copied only if necessary.
 
     With four axes, the last holds the channels if its length is 1 or 3, otherwise the second.
@@ -41,7 +43,7 @@ class MappedRows:
     def __len__(self) -> int:
         return self._n
 
-    def __getitem__(self, index: slice | NDArray[np.int64]) -> NDArray[Any]:
+    def __getitem__(self, index: slice | NDArray[np.int64]) -> Array:
         rows = index if self.rows is None else self.rows[index]
         return arranged(np.array(self._stored[rows]))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data.arrays import Array
+from nas_evidence.data.mapped import Array
 from nas_evidence.data.source import KEPT, Source, array_source, table_source
 from nas_evidence.data.tables import read_frame
 from nas_evidence.dataset_spec import DatasetSpec

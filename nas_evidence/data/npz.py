@@ -23,11 +23,11 @@ from typing import Literal
 
 import numpy as np
 
-from nas_evidence.data.arrays import Array, Inputs, Meaning, RawArrays, slices
+from nas_evidence.data.arrays import Inputs, Meaning, RawArrays, slices
 from nas_evidence.data.content import check_content, fingerprint
-from nas_evidence.data.mapped import MappedRows, arranged
+from nas_evidence.data.mapped import Array, MappedRows, arranged
 from nas_evidence.data.tables import CSV, PARQUET, test_rows, test_sentence
-from nas_evidence.data.targets import Targets, said_classes, targets_of
+from nas_evidence.data.targets import ClassName, Targets, said_classes, targets_of
 from nas_evidence.spec import DatasetSpec
 
 #: What numpy raises for damaged files; a file that is no archive has no `with`.
@@ -68,7 +68,7 @@ def arrays_of(
     *,
     seed: int,
     path: Path,
-    classes: tuple[str, ...] = (),
+    classes: tuple[ClassName, ...] = (),
 ) -> RawArrays:
     """Return a data set from the arrays x_train, y_train, and x_test, y_test if there are any.
 
@@ -109,7 +109,6 @@ def arrays_of(
         integers_are_labels=True,
     )
     found = _named(found, classes, path)
-    said = found.sentence
     x_rest = x_test if x_test is not None else _rows(x, np.zeros(len(x), dtype=bool))
     train, test = found.train, found.test
     if spec.test_fraction is not None:
@@ -121,7 +120,8 @@ def arrays_of(
         in_test = test_rows(found.train, spec.test_fraction, seed)
         x, x_rest = _rows(x, ~in_test), _rows(x, in_test)
         train, test = found.train[~in_test], found.train[in_test]
-    meaning = Meaning(found.classes, said=(said, test_sentence(len(train), len(test))))
+    said = (found.sentence, test_sentence(len(train), len(test)))
+    meaning = Meaning(found.classes, said=said, change=found.change)
     return RawArrays(x, train, x_rest, test, meaning)
 
 
@@ -143,7 +143,7 @@ def _rows(x: Inputs, chosen: Array) -> Inputs:
     return x.subset(np.flatnonzero(chosen)) if isinstance(x, MappedRows) else x[chosen]
 
 
-def _named(found: Targets, classes: tuple[str, ...], path: Path) -> Targets:
+def _named(found: Targets, classes: tuple[ClassName, ...], path: Path) -> Targets:
     if not classes or not found.classes:
         return found
     if found.classes != tuple(range(len(classes))):

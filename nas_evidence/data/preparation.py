@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data.arrays import Array
+from nas_evidence.data.mapped import Array
 
 #: Most categories of a column with a feature of their own.
 MOST_CATEGORIES = 50

@@ -99,8 +99,7 @@ def name_of(path: Path) -> str:
 
 
 def _dataset_lines(dataset: DatasetSpec, arrays: ArrayData) -> list[str]:
-    task = "classification" if arrays.task == "labels" else "regression"
-    asked = dataset.model_dump(mode="json", exclude_defaults=True) | {"task": task}
+    asked = dataset.model_dump(mode="json", exclude_defaults=True) | {"task": arrays.task_name}
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in asked.items()]
     if not any(line.startswith("test") for line in lines) and not len(arrays.x_test):
         lines.append("# test_fraction = 0.2            # rows for the report's test")

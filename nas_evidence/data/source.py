@@ -8,17 +8,19 @@ under a study are refused.
 
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data import ArrayData, assembled, images, located, npz, tables
-from nas_evidence.data.arrays import Array
+from nas_evidence.data import ArrayData, assembled, images, located, npz, read, tables
+from nas_evidence.data.arrays import RawArrays
 from nas_evidence.data.content import content_of, fingerprint, fingerprint_of
+from nas_evidence.data.mapped import Array
 from nas_evidence.dataset_spec import OWN_DATA, DatasetSpec
 from nas_evidence.files import write_whole
 
@@ -28,51 +30,53 @@ KEPT = "data"
 
 @dataclass(frozen=True)
 class Source:
-    """Data of one's own, read, and the data set of the study that keeps them.
+    """The data of a study: read once, and everything else follows from what was read.
+
+        file -> frame -> targets -> split -> preparation -> arrays
+
+    The preview, the proposed study, the hash of the content, the stored copy and the trials of
+    this process are of the same value.
 
     spec   as the study stores it; `path` is below the study folder unless the data stay in place
     files  what to write below the study folder, by name; nothing if the data stay in place
     given  the name under which the user gave the data, for messages
+    raw    returns all rows as arrays, called as `raw(spec, seed=)`
     """
 
     spec: DatasetSpec
     files: Mapping[str, bytes]
     given: str
+    raw: Callable[..., RawArrays] = field(compare=False, repr=False)
+    _taken: dict[int, ArrayData] = field(default_factory=dict, compare=False, repr=False)
 
-    def preview(self, *, seed: int) -> ArrayData:
-        """Return the data set before anything is written.
+    def arrays(self, *, seed: int) -> ArrayData:
+        """Return the data set for a seed of the study, prepared when it is first asked for.
 
         Raises:
             ValueError: as `nas_evidence.data.load`.
         """
-        if self.spec.name == "table":
-            frames = [
-                pd.read_parquet(io.BytesIO(self.files[name]))
-                for name in (self.spec.path, self.spec.test_path)
-                if name is not None
-            ]
-            frame, test = frames[0], frames[1] if len(frames) > 1 else None
-            raw = tables.arrays_of(frame, test, self.spec, seed=seed, where=self.given)
-            return assembled(raw, self.spec, seed=seed)
-        if not self.files:
-            raw = npz.read(self.spec, seed=seed)
-            return assembled(raw, self.spec, seed=seed)
-        stored = {Path(name): content for name, content in self.files.items()}
-        arrays = {
-            path.stem: np.load(io.BytesIO(content), allow_pickle=False)
-            for path, content in stored.items()
-            if path.suffix == ".npy"
-        }
-        names = json.loads(self.files.get(f"{KEPT}/{npz.CLASSES}", b"[]"))
-        raw = npz.arrays_of(
-            arrays, self.spec, seed=seed, path=Path(self.given), classes=tuple(names)
-        )
-        return assembled(raw, self.spec, seed=seed)
+        if seed not in self._taken:
+            self._taken.clear()  # of another seed: one copy in memory
+            self._taken[seed] = assembled(self.raw(self.spec, seed=seed), self.spec, seed=seed)
+        return self._taken[seed]
 
     def with_spec(self, spec: DatasetSpec) -> "Source":
-        """Return the same data for another data set: other columns, another task or split."""
+        """Return the same data for another data set: other columns, another task or split.
+
+        The arrays stay if it only says which task the data have.
+        """
         kept = {"name": self.spec.name, "path": self.spec.path, "content": self.spec.content}
-        return replace(self, spec=spec.model_copy(update=kept))
+        asked = spec.model_copy(update=kept)
+        taken: dict[int, ArrayData] = {}
+        if asked == self.spec:
+            taken = self._taken
+        elif asked == self.spec.model_copy(update={"task": asked.task}):
+            taken = {
+                seed: replace(arrays, meaning=arrays.meaning.settled())
+                for seed, arrays in self._taken.items()
+                if arrays.task_name == asked.task
+            }
+        return replace(self, spec=asked, _taken=taken)
 
     def write(self, folder: Path) -> None:
         """Write the data below the study folder, unless they are there."""
@@ -125,7 +129,32 @@ def source_of(
             arrays |= {"x_test": raw.x_test, "y_test": raw.y_test}
         return array_source(arrays, spec, given=path.name, classes=raw.meaning.classes)
     update = {"path": str(path), "content": fingerprint(path, npz.FILES)}
-    return Source(spec.model_copy(update=update), {}, str(path))
+    return Source(spec.model_copy(update=update), {}, str(path), _in_place)
+
+
+def stored_source(
+    spec: DatasetSpec,
+    *,
+    base: Path | None = None,
+    data_root: str | Path | None = None,
+    download: bool = False,
+) -> Source:
+    """Return a named data set, or data that a study keeps; read when they are first asked for.
+
+    Args:
+        spec: the data set of the study.
+        base: folder of the study.
+        data_root: folder of the named data sets.
+        download: whether missing files may be downloaded into `data_root`.
+    """
+    root = None if data_root is None else str(data_root)
+    raw = partial(read, data_root=root, download=download, base=base)
+    return Source(spec, {}, spec.path or spec.name, raw)
+
+
+def _in_place(spec: DatasetSpec, *, seed: int) -> RawArrays:
+    """Read a file whose content was hashed just now."""
+    return npz.read(spec.model_copy(update={"content": None}), seed=seed)
 
 
 def table_source(
@@ -138,10 +167,16 @@ def table_source(
     files = {f"{KEPT}/train.parquet": _parquet(frame)}
     if test is not None:
         files[f"{KEPT}/test.parquet"] = _parquet(test)
-    content = content_of([pd.read_parquet(io.BytesIO(file)) for file in files.values()])
+    # The rows as every later reader of the stored copy finds them.
+    frames = [pd.read_parquet(io.BytesIO(file)) for file in files.values()]
     names = [*files, None]
-    update = {"path": names[0], "test_path": names[1], "content": content}
-    return Source(spec.model_copy(update=update), files, given)
+    update = {"path": names[0], "test_path": names[1], "content": content_of(frames)}
+    kept, kept_test = (*frames, None)[:2]
+
+    def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:
+        return tables.arrays_of(kept, kept_test, spec, seed=seed, where=given)
+
+    return Source(spec.model_copy(update=update), files, given, raw)
 
 
 def array_source(
@@ -153,12 +188,13 @@ def array_source(
 ) -> Source:
     """Return arrays in memory as the source of a study."""
     files: dict[str, bytes] = {}
+    plain: dict[str, Array] = {}
     for name, array in arrays.items():
-        array = np.ascontiguousarray(array)
-        if array.dtype == object:
-            array = _without_objects(array, name, given)
+        plain[name] = np.array(array, order="C")  # a copy: the user's own array may change
+        if plain[name].dtype == object:
+            plain[name] = _without_objects(plain[name], name, given)
         buffer = io.BytesIO()
-        np.save(buffer, array, allow_pickle=False)
+        np.save(buffer, plain[name], allow_pickle=False)
         files[f"{name}.npy"] = buffer.getvalue()
     files[npz.CLASSES] = json.dumps(list(classes)).encode()
     update = {
@@ -169,7 +205,11 @@ def array_source(
         "content": fingerprint_of(files, npz.FILES),
     }
     kept = {f"{KEPT}/{name}": content for name, content in files.items()}
-    return Source(spec.model_copy(update=update), kept, given)
+
+    def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:
+        return npz.arrays_of(plain, spec, seed=seed, path=Path(given), classes=classes)
+
+    return Source(spec.model_copy(update=update), kept, given, raw)
 
 
 def _without_objects(array: Array, name: str, given: str) -> Array:

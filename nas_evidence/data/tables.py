@@ -6,13 +6,15 @@ are none, and the study ranks without a test.
 
 import csv
 import difflib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data.arrays import Array, Meaning, RawArrays, random_rows, stratified_rows
+from nas_evidence.data.arrays import Meaning, RawArrays, random_rows, stratified_rows
 from nas_evidence.data.content import check_content, content_of
+from nas_evidence.data.mapped import Array
 from nas_evidence.data.preparation import prepare
 from nas_evidence.data.targets import Targets, targets_of
 from nas_evidence.spec import DatasetSpec, derive_seed
@@ -77,6 +79,7 @@ def arrays_of(
         targets=(str(spec.target),),
         preparation=preparation,
         said=(found.sentence, *said, test_sentence(len(x), len(x_test))),
+        change=found.change,
     )
     return RawArrays(x, found.train, x_test, found.test, meaning)
 
@@ -93,7 +96,7 @@ def _split(
     frame: pd.DataFrame, found: Targets, fraction: float, seed: int
 ) -> tuple[pd.DataFrame, pd.DataFrame, Targets]:
     in_test = test_rows(found.train, fraction, seed)
-    parts = Targets(found.train[~in_test], found.train[in_test], found.classes, found.sentence)
+    parts = replace(found, train=found.train[~in_test], test=found.train[in_test])
     return frame[~in_test], frame[in_test], parts
 
 

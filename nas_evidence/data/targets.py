@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from nas_evidence.data.arrays import Array
+from nas_evidence.data.mapped import Array
 
 #: Most different whole numbers that are taken for classes.
 MOST_CLASSES = 20
@@ -29,13 +29,20 @@ class Targets:
 
     train, test  labels int64 [n], or real targets float64 [n, C]; test may be empty
     classes      the values that labels 0..C-1 stand for; empty for real targets
-    sentence     what the task is, and how to change it
+    said         what the task is
+    change       how to change it if it was inferred, else empty
     """
 
     train: Array
     test: Array
     classes: tuple[ClassName, ...]
-    sentence: str
+    said: str
+    change: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Return what the task is, and how to change it."""
+        return self.said + self.change
 
 
 def targets_of(
@@ -79,7 +86,8 @@ def targets_of(
         real = (_real(part, where) for part in (y, y_test))
         train_real, test_real = real
         _check_varies(train_real, where)
-        return Targets(train_real, test_real, (), _said_real(asked, train_real))
+        change = "" if asked else "; --task classification to change"
+        return Targets(train_real, test_real, (), _said_real(train_real), change)
     if y.ndim == 2:
         raise ValueError(
             f"{where}: a classification needs one label per row, but the shape is "
@@ -89,8 +97,8 @@ def targets_of(
     numbers = all(isinstance(name, int) and not isinstance(name, bool) for name in names)
     if one_hot and len(columns) == len(names):
         names = tuple(columns)
-    said = said_classes(names, inferred=asked is None and numbers)
-    return Targets(labels, test_labels, names, said)
+    change = "; --task regression to change" if asked is None and numbers else ""
+    return Targets(labels, test_labels, names, said_classes(names), change)
 
 
 def _flat(y: Array, where: str) -> tuple[Array, bool]:
@@ -230,15 +238,13 @@ def _names(y: Array, where: str) -> list[ClassName]:
     return [str(v) for v in y]
 
 
-def said_classes(names: Sequence[ClassName], *, inferred: bool = False) -> str:
-    """Return in words which classes there are, and how to change that if it was inferred."""
+def said_classes(names: Sequence[ClassName]) -> str:
+    """Return in words which classes there are."""
     listed = ", ".join(map(str, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
-    change = "; --task regression to change" if inferred else ""
-    return f"classification, {len(names)} classes: {listed}{change}"
+    return f"classification, {len(names)} classes: {listed}"
 
 
-def _said_real(asked: TaskName | None, y: Array) -> str:
+def _said_real(y: Array) -> str:
     low, high = y.min(), y.max()
     columns = f"{y.shape[1]} targets" if y.shape[1] > 1 else "target"
-    change = "" if asked else "; --task classification to change"
-    return f"regression, {columns} from {low:.4g} to {high:.4g}{change}"
+    return f"regression, {columns} from {low:.4g} to {high:.4g}"

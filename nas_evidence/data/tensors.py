@@ -7,8 +7,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from nas_evidence.data.arrays import Array, ArrayData, Inputs, Task
-from nas_evidence.data.mapped import MappedRows
+from nas_evidence.data.arrays import ArrayData, Inputs, Task
+from nas_evidence.data.mapped import Array, MappedRows
 
 
 @dataclass(frozen=True)

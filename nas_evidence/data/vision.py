@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from nas_evidence.data.arrays import Array, RawArrays
+from nas_evidence.data.arrays import RawArrays
+from nas_evidence.data.mapped import Array
 from nas_evidence.spec import DatasetSpec
 
 FOLDERS = {

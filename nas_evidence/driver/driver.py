@@ -37,7 +37,7 @@ from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.conditions import current_hash
 from nas_evidence.storage.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
 from nas_evidence.storage.journal import Journal, read_journal
-from nas_evidence.storage.redo import find_done, set_aside_torn
+from nas_evidence.storage.redo import Finds, find_done, set_aside_torn
 from nas_evidence.storage.requests import Requests
 from nas_evidence.storage.study_folder import check_lease, holds_lease
 from nas_evidence.store import COMPACT_AT, TABLES, TrialRow, compact, write_record
@@ -76,15 +76,32 @@ class Driver:
     """Runs a study in its folder until every trial has a final status or the budget is spent."""
 
     def __init__(
-        self, study: StudySpec, folder: Path, executor: Executor, watcher: Watcher
+        self,
+        study: StudySpec,
+        folder: Path,
+        executor: Executor,
+        watcher: Watcher,
+        *,
+        finds: Finds | None = None,
+        content_hash: str | None = None,
     ) -> None:
+        """Take up a study.
+
+        Args:
+            study: as its folder has it.
+            folder: of the study.
+            executor: runs trials.
+            watcher: is told what happens.
+            finds: which trials are done, if the folder was read already.
+            content_hash: of the conditions of the trials, if it was noted already.
+        """
         self._study, self._folder = study, folder
         self._executor, self._watcher = executor, watcher
         folder.mkdir(parents=True, exist_ok=True)
         self._leased = holds_lease(folder)
-        self._content_hash = current_hash(folder, study)
+        self._content_hash = content_hash or current_hash(folder, study)
         self.requests = Requests(folder)  # from other terminals
-        finds = find_done(folder)
+        finds = finds or find_done(folder)
         set_aside_torn(folder, finds)
         self._done, self._redo = finds.done, finds.redo
         # What was mended at the start, to be shown to the user.
@@ -122,6 +139,11 @@ class Driver:
             raise
         finally:
             self._stop()
+
+    @property
+    def done(self) -> Mapping[int, TrialRow]:
+        """The finished trials, by trial id."""
+        return self._done
 
     def _loop(self) -> None:
         while True:

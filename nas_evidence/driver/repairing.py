@@ -25,7 +25,7 @@ from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.storage.conditions import check_conditions, current_hash, study_of_trials
 from nas_evidence.storage.journal import Journal, journal_path, usable_lines
 from nas_evidence.storage.redo import find_done, set_aside_torn
-from nas_evidence.store import TrialRow, read_table, take_stock, write_record
+from nas_evidence.store import TrialRow, read_study_tables, read_table, take_stock, write_record
 from nas_evidence.trial import Trial, device_for
 
 _FREE = ("n_trials", "budget", "resources", "retries")
@@ -130,9 +130,7 @@ def _restore_model(
     name = f"models/{row.trial_id}.safetensors"
     if (folder / name).exists():
         _aside(folder, name, done, "its trial is trained again")
-    cells = read_table(folder, "trials")
-    cells = cells[cells["trial_id"] == row.trial_id].iloc[0]
-    made = train_again(folder, study, data(study), cells)
+    made = train_again(read_study_tables(folder, study), data(study), row.trial_id)
     write_whole(folder / name, made.read_bytes())
     shutil.rmtree(made.parent)
     done.append(f"{name}: trained again from its seed")

@@ -27,10 +27,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nas_evidence.best import Standings
-from nas_evidence.codec import load_study
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.exporting.folder import export_winner
@@ -38,13 +36,13 @@ from nas_evidence.exporting.model_card import ensemble_card
 from nas_evidence.exporting.onnx_program import FILE as ONNX
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
 from nas_evidence.exporting.predictor import ENSEMBLE
-from nas_evidence.exporting.program import Exported, write_program
+from nas_evidence.exporting.program import Mixed, write_program
 from nas_evidence.exporting.sums import write_sums
 from nas_evidence.exporting.unseen import log_densities, stored_unseen
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.maths.stacking import Floats, Stacked, stacked
 from nas_evidence.scores.folds import SCALES, unseen_of
-from nas_evidence.store import read_tables, rows_of
+from nas_evidence.store import StudyTables
 
 #: Members with less weight are left out.
 LEAST_WEIGHT = 0.005
@@ -73,7 +71,7 @@ class EnsembleReport:
 
 
 def export_ensemble(
-    study_folder: Path, to: Path, arrays: ArrayData, *, top: int, onnx: bool = False
+    tables: StudyTables, to: Path, arrays: ArrayData, *, top: int, onnx: bool = False
 ) -> EnsembleReport:
     """Write the ensemble of the best `top` architectures of a study into the folder `to`.
 
@@ -86,13 +84,11 @@ def export_ensemble(
     _check_place(to)
     if onnx:
         check_installed()
-    study = load_study(study_folder / "study.toml")
-    tables, _ = read_tables(study_folder, ["trials", "evidence"])
-    trials = tables["trials"].set_index("trial_id", drop=False)
-    chosen = best_trials(study.objective, rows_of(tables["trials"], tables["evidence"]), top)
+    study = tables.spec
+    chosen = best_trials(tables, top)
     data = to_tensors(arrays, torch.device("cpu"))
     torch.set_num_threads(study.resources.cpus)
-    winners = [load_winner(study_folder, study, arrays, trials.loc[i]) for i in chosen]
+    winners = [load_winner(tables, arrays, i) for i in chosen]
     unseen = [_unseen(winner, data) for winner in winners]
     found = stacked(_densities([table for table, _ in unseen], data, winners))
     kept = [k for k in range(top) if found.weights[k] >= LEAST_WEIGHT]
@@ -104,7 +100,7 @@ def export_ensemble(
     members = []
     for weight, k in zip(weights, kept, strict=True):
         name = f"members/{k + 1}"
-        export_winner(study_folder, to / name, arrays, trial_id=chosen[k])
+        export_winner(tables, to / name, arrays, trial_id=chosen[k])
         members.append(
             {
                 "folder": name,
@@ -138,41 +134,19 @@ def export_ensemble(
     )
 
 
-def best_trials(objective: str, trials: Sequence[Any], top: int) -> list[int]:
+def best_trials(tables: StudyTables, top: int) -> list[int]:
     """Return the trials that represent the best `top` architectures, best first.
 
     Raises:
         ValueError: if fewer are complete.
     """
-    standings = Standings(objective, trials).first()
+    standings = tables.standings.first()
     if not 1 <= top <= len(standings):
         raise ValueError(
             f"top must be from 1 to {len(standings)}, the number of architectures with a "
-            f"complete trial and a valid {objective}, but got {top}."
+            f"complete trial and a valid {tables.spec.objective}, but got {top}."
         )
     return [standing.trial_id for standing in standings[:top]]
-
-
-class Mixed(nn.Module):
-    """All members as one module: raw inputs in; log Σ_k w_k p_k out, or Σ_k w_k f_k."""
-
-    weights: Tensor
-    scale: Tensor | None
-    shift: Tensor | None
-
-    def __init__(self, members: Sequence[Exported], weights: Floats) -> None:
-        super().__init__()
-        self.members = nn.ModuleList(members)
-        self.register_buffer("weights", torch.from_numpy(np.array(weights)).float())
-        self.scale, self.shift = members[0].scale, members[0].shift
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return log probabilities or predictions [n, C] of raw inputs [n, ...]."""
-        outputs = torch.stack([member(inputs) for member in self.members])
-        if self.shift is not None:
-            return torch.einsum("k,knc->nc", self.weights, outputs)
-        logs: Tensor = outputs.log_softmax(-1) + self.weights.log()[:, None, None]
-        return logs.logsumexp(0)
 
 
 def _unseen(winner: Winner, data: TensorData) -> tuple[Tensor, bool]:

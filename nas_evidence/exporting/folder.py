@@ -17,7 +17,6 @@ its outputs are compared.
 
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,6 @@ import tomli_w
 import torch
 from torch import Tensor
 
-from nas_evidence.best import Standings
-from nas_evidence.codec import load_study
 from nas_evidence.data import ArrayData
 from nas_evidence.data.augmenting import data_of_evidence
 from nas_evidence.data.tensors import to_tensors
@@ -53,8 +50,8 @@ from nas_evidence.exporting.winner import (
 from nas_evidence.files import write_whole
 from nas_evidence.record import TrialStatus
 from nas_evidence.sealing import PRECISION_PREFIX, sealed_tensors
-from nas_evidence.spec import ArchitectureSpec, StudySpec
-from nas_evidence.store import TrialRow, read_tables, rows_of
+from nas_evidence.spec import ArchitectureSpec
+from nas_evidence.store import StudyTables
 from nas_evidence.training.loop import likelihood_of
 
 
@@ -77,7 +74,7 @@ class ExportReport:
 
 
 def export_winner(
-    study_folder: Path,
+    tables: StudyTables,
     to: Path,
     arrays: ArrayData,
     *,
@@ -94,12 +91,10 @@ def export_winner(
     """
     if onnx:
         check_installed()
-    study = load_study(study_folder / "study.toml")
-    tables, _ = read_tables(study_folder, ["trials", "evidence", "terms"])
-    trials, evidence = tables["trials"], tables["evidence"]
-    chosen = trial_to_export(study, rows_of(trials, evidence), trial_id)
-    row = trials[trials["trial_id"] == chosen].iloc[0]
-    winner = load_winner(study_folder, study, arrays, row)
+    study, evidence = tables.spec, tables.evidence
+    chosen = trial_to_export(tables, trial_id)
+    row = tables.row(chosen)
+    winner = load_winner(tables, arrays, chosen)
     architecture = winner.assignment.architecture
     exported = with_preprocessing(winner, arrays)
 
@@ -139,15 +134,15 @@ def export_winner(
         "are terms_of_sum and standard_error_of_sum; larger is better",
         **likelihood_fields(winner, arrays),
         "prior_precision": {n: _geometric_mean(p) for n, p in winner.precisions().items()},
-        "scores": _scores(tables["terms"], chosen, final),
+        "scores": _scores(tables.terms, chosen, final),
         "unseen": unseen_measures(winner, to_tensors(arrays, torch.device("cpu"))),
         "rescored_estimator": kind,
         "rescored_sum": rescored,
         "rescored_per_datum": None if rescored is None else rescored / len(arrays.x_train),
     }
     (to / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
-    if (study_folder / "code").is_dir():  # families from outside the package need it
-        shutil.copytree(study_folder / "code", to / "code", dirs_exist_ok=True)
+    if (tables.folder / "code").is_dir():  # families from outside the package need it
+        shutil.copytree(tables.folder / "code", to / "code", dirs_exist_ok=True)
     meaning = _meaning(winner, arrays, summary)
     (to / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
     _posterior(winner, arrays).save(to / POSTERIOR)
@@ -162,21 +157,19 @@ def export_winner(
     return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)
 
 
-def trial_to_export(
-    study: StudySpec, trials: Sequence[TrialRow], trial_id: int | None = None
-) -> int:
+def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:
     """Return the trial that represents the best architecture, or `trial_id` if it is complete.
 
     Raises:
         ValueError: if there is no such complete trial.
     """
     if trial_id is not None:
-        complete = {trial.trial_id for trial in trials if trial.status is TrialStatus.COMPLETE}
+        complete = {one.trial_id for one in tables.rows if one.status is TrialStatus.COMPLETE}
         if trial_id not in complete:
             known = ", ".join(str(i) for i in sorted(complete)) or "none"
             raise ValueError(f"trial {trial_id} is not complete; complete trials: {known}.")
         return trial_id
-    best = Standings(study.objective, trials).best
+    study, best = tables.spec, tables.standings.best
     if best is None:
         raise ValueError(
             f"no complete trial of study '{study.name}' has a valid {study.objective}; "

@@ -4,52 +4,35 @@ The winner's predictions of the test rows are computed from its stored weights. 
 split see `on_halves`.
 """
 
-from pathlib import Path
-
 import numpy as np
 import torch
 
-from nas_evidence.codec import load_study
 from nas_evidence.data import ArrayData
-from nas_evidence.exporting.folder import trial_to_export
 from nas_evidence.exporting.measuring import beside, drawn, measured
 from nas_evidence.exporting.on_halves import judged_on_halves
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
-from nas_evidence.judgement import Judgement, read_judgement
-from nas_evidence.store import read_tables, rows_of
+from nas_evidence.judgement import Judgement
+from nas_evidence.store import StudyTables
 from nas_evidence.yardsticks import Predicted, predict_test
 
 #: Rows predicted at once.
 _BATCH = 1024
 
 
-def judge(folder: Path, arrays: ArrayData) -> Judgement | None:
-    """Return the winner of a study beside its yardsticks; None without a winner.
-
-    What is stored already is returned if it is of the same trial.
-    """
-    study = load_study(folder / "study.toml")
-    tables, _ = read_tables(folder, ["trials", "evidence"])
-    trials, evidence = tables["trials"], tables["evidence"]
-    try:
-        chosen = trial_to_export(study, rows_of(trials, evidence))
-    except ValueError:
+def judge(tables: StudyTables, arrays: ArrayData) -> Judgement | None:
+    """Return the winner of a study beside its yardsticks; None without a winner."""
+    best = tables.standings.best
+    if best is None:
         return None
-    stored = read_judgement(folder)
-    if stored is not None and stored.trial_id == chosen:
-        return stored
-
-    def trial(trial_id: int) -> Winner:
-        row = trials[trials["trial_id"] == trial_id].iloc[0]
-        return load_winner(folder, study, arrays, row)
+    chosen = best.trial_id
 
     def stored_trial(trial_id: int) -> Winner | None:
-        kept = (folder / "models" / f"{trial_id}.safetensors").is_file()
-        return trial(trial_id) if kept or trial_id == chosen else None
+        kept = (tables.folder / "models" / f"{trial_id}.safetensors").is_file()
+        return load_winner(tables, arrays, trial_id) if kept or trial_id == chosen else None
 
     if len(arrays.x_test):
-        return _on_test(chosen, _predicted(trial(chosen), arrays), arrays)
-    return judged_on_halves(chosen, arrays, trials, evidence, stored_trial)
+        return _on_test(chosen, _predicted(load_winner(tables, arrays, chosen), arrays), arrays)
+    return judged_on_halves(chosen, arrays, tables.trials, tables.evidence, stored_trial)
 
 
 def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:

@@ -10,6 +10,7 @@ import torch
 from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
 from nas_evidence.spec import StudySpec
+from nas_evidence.store import architecture_values
 from nas_evidence.trial import versions
 
 #: Most features of a table that the card lists.
@@ -41,11 +42,7 @@ def model_card(
     found = versions(torch.device("cpu"))
     used = "\n".join(f"- {name} {version}" for name, version in found.items())
     low, high = value_range(arrays.x_train)
-    values = ", ".join(
-        f"{name.removeprefix('arch_')} = {row[name]}"
-        for name in row.index
-        if name.startswith("arch_") and not pd.isna(row[name])
-    )
+    values = ", ".join(f"{name} = {value}" for name, value in architecture_values(row).items())
     rescored = summary["rescored_per_datum"]
     check = (
         f"Recomputed from these files, `{summary['rescored_estimator']}` is "

@@ -15,17 +15,12 @@ import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from nas_evidence.data import ArrayData
-from nas_evidence.exporting.program import OUTPUT_TOLERANCE, unit_of
-
-if TYPE_CHECKING:
-    from nas_evidence.exporting.ensemble import Mixed
-    from nas_evidence.exporting.program import Exported
+from nas_evidence.exporting.program import OUTPUT_TOLERANCE, Exported, Mixed, unit_of
 
 FILE = "model.onnx"
 _NEEDED = ("onnx", "onnxruntime", "onnxscript")
@@ -47,7 +42,7 @@ def check_installed() -> None:
         )
 
 
-def write_onnx(exported: "Exported | Mixed", path: Path, arrays: ArrayData) -> float:
+def write_onnx(exported: Exported | Mixed, path: Path, arrays: ArrayData) -> float:
     """Write a network as ONNX, run it with onnxruntime and return the largest difference.
 
     Args:

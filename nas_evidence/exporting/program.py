@@ -3,21 +3,21 @@
 import copy
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.sums import wrong_sums
+from nas_evidence.maths.ranking import Floats
 from nas_evidence.models import build
 from nas_evidence.registry import import_outside, is_outside
 from nas_evidence.sealing import KEPT_PREFIX, PRECISION_PREFIX, DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec
-
-if TYPE_CHECKING:
-    from nas_evidence.exporting.ensemble import Mixed
 
 #: Largest absolute difference between the outputs of the model and of the exported program, in
 #: logits or in standard deviations of the targets.
@@ -58,6 +58,28 @@ class Exported(nn.Module):
         if self.scale is not None:
             outputs = outputs * self.scale
         return outputs if self.shift is None else outputs + self.shift
+
+
+class Mixed(nn.Module):
+    """All members as one module: raw inputs in; log Σ_k w_k p_k out, or Σ_k w_k f_k."""
+
+    weights: Tensor
+    scale: Tensor | None
+    shift: Tensor | None
+
+    def __init__(self, members: Sequence[Exported], weights: Floats) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.register_buffer("weights", torch.from_numpy(np.array(weights)).float())
+        self.scale, self.shift = members[0].scale, members[0].shift
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return log probabilities or predictions [n, C] of raw inputs [n, ...]."""
+        outputs = torch.stack([member(inputs) for member in self.members])
+        if self.shift is not None:
+            return torch.einsum("k,knc->nc", self.weights, outputs)
+        logs: Tensor = outputs.log_softmax(-1) + self.weights.log()[:, None, None]
+        return logs.logsumexp(0)
 
 
 def load_exported(folder: str | Path) -> Exported:
@@ -128,14 +150,14 @@ def import_family_of(folder: Path) -> None:
         import_outside([described["family"]])
 
 
-def unit_of(exported: "Exported | Mixed") -> Tensor:
+def unit_of(exported: Exported | Mixed) -> Tensor:
     """Return the unit of outputs [C] or []: 1 for classes, else one of the targets."""
     if exported.shift is None or exported.scale is None:
         return torch.ones(())
     return exported.scale
 
 
-def write_program(exported: "Exported | Mixed", path: Path, arrays: ArrayData) -> float:
+def write_program(exported: Exported | Mixed, path: Path, arrays: ArrayData) -> float:
     """Write the program, load it back and return the largest difference of its outputs.
 
     Args:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +23,7 @@ from nas_evidence.record import TrialStatus
 from nas_evidence.registry import CURVATURES
 from nas_evidence.sealing import KEPT_PREFIX, PRECISION_PREFIX, DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.store import StudyTables, architecture_values
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.trial import Trial
 
@@ -60,15 +60,15 @@ class Winner:
         return dict(zip(named, parts, strict=True))
 
 
-def load_winner(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd.Series) -> Winner:
+def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
     """Return a complete trial, retrained from its seed if its weights were not kept."""
-    path = study_folder / "models" / f"{int(row['trial_id'])}.safetensors"
+    path = tables.folder / "models" / f"{trial_id}.safetensors"
     try:
         tensors, header = read_tensors(path)
     except (OSError, DamagedError) as error:
         if path.is_file():
             _LOG.warning("weights_unreadable path=%s error=%s; training again", path, error)
-        tensors, header = read_tensors(train_again(study_folder, study, arrays, row))
+        tensors, header = read_tensors(train_again(tables, arrays, trial_id))
     assignment = Assignment.model_validate_json(header["assignment"])
     model = build(
         assignment.architecture,
@@ -120,24 +120,20 @@ def likelihood_fields(winner: Winner, arrays: ArrayData) -> dict[str, Any]:
     }
 
 
-def train_again(study_folder: Path, study: StudySpec, arrays: ArrayData, row: pd.Series) -> Path:
+def train_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Path:
     """Train a complete trial again from its seed; return the file of its weights."""
-    columns = {n: row[n] for n in row.index if n.startswith("arch_") and not pd.isna(row[n])}
-    values = {
-        name.removeprefix("arch_"): v.item() if hasattr(v, "item") else v
-        for name, v in columns.items()
-    }
+    study, row = tables.spec, tables.row(trial_id)
     assignment = Assignment(
-        trial_id=int(row["trial_id"]),
+        trial_id=trial_id,
         attempt=int(row["attempt"]),
         replicate=int(row["replicate"]),
-        architecture=ArchitectureSpec(family=str(row["family"]), values=values),
+        architecture=ArchitectureSpec(family=str(row["family"]), values=architecture_values(row)),
         dataset=study.dataset,
         plan=study.plan,
         estimators=(),  # the weights do not depend on them
         seed=int(row["seed"]),
     )
-    folder = study_folder / "checkpoints" / "retrained" / f"{assignment.trial_id:06d}"
+    folder = tables.folder / "checkpoints" / "retrained" / f"{assignment.trial_id:06d}"
     torch.set_num_threads(study.resources.cpus)
     trial = Trial.start(assignment, to_tensors(arrays, torch.device("cpu")), folder)
     while trial.status is TrialStatus.RUNNING:

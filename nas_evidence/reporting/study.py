@@ -31,8 +31,9 @@ from nas_evidence.reporting.figure_data import (
 from nas_evidence.reporting.importance import BY_CHANCE
 from nas_evidence.reporting.pages import write_markdown, write_page
 from nas_evidence.reporting.report import Report, report_on
-from nas_evidence.reporting.tables import Study, load_study_tables
+from nas_evidence.reporting.tables import Study, ranked_study
 from nas_evidence.reporting.terms import layer_rows, page_data, term_rows
+from nas_evidence.store import ARCHITECTURE, StudyTables, read_study_tables
 
 CAPTIONS: Mapping[str, str] = {
     "scatter": (
@@ -99,23 +100,25 @@ class ReportPaths:
 
 
 def build_report(
-    folder: Path,
+    study: Path | StudyTables,
     to: Path | None = None,
     *,
     reload_seconds: int | None = None,
     metric: str | None = None,
 ) -> ReportPaths:
-    """Write the report of the study in `folder` to `to`, by default its folder `report`.
+    """Write the report of a study to `to`, by default the folder `report` of its own.
 
-    Reads only the Parquet tables and study.toml; works for any number of trials. An open page
-    reloads itself every `reload_seconds`, if given. A `metric` is shown after the log loss.
+    Needs only the Parquet tables and study.toml of its folder, or both as they were read; works
+    for any number of trials. An open page reloads itself every `reload_seconds`, if given. A
+    `metric` is shown after the log loss.
 
     Raises:
         ValueError: the folder holds no study file, or its studies have no such metric.
     """
-    study = load_study_tables(folder)
-    check_metric(metric, study.spec.plan.likelihood)
-    report = report_on(study, read_judgement(folder), place=folder, metric=metric)
+    tables = read_study_tables(study) if isinstance(study, Path) else study
+    folder = tables.folder
+    check_metric(metric, tables.spec.plan.likelihood)
+    report = report_on(ranked_study(tables), read_judgement(folder), place=folder, metric=metric)
     return write_report(report, to or folder / "report", reload_seconds=reload_seconds)
 
 
@@ -288,7 +291,7 @@ def _flat(row: Mapping[str, object]) -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
-            prefix = {"values": "arch_", "interval": "rho_"}.get(name, "")
+            prefix = {"values": ARCHITECTURE, "interval": "rho_"}.get(name, "")
             flat |= {f"{prefix}{key}": inner for key, inner in value.items()}
         elif name == "rank_seeds":
             low, high = value if isinstance(value, tuple) else (None, None)

@@ -15,13 +15,19 @@ from typing import Any
 import pandas as pd
 
 from nas_evidence.best import Standings
-from nas_evidence.codec import load_study
 from nas_evidence.domains import ParameterValue
 from nas_evidence.maths.pareto import on_front
 from nas_evidence.record import TrialStatus
 from nas_evidence.registry import FREE_SCORES
 from nas_evidence.spec import ALL_COSTS, StudySpec
-from nas_evidence.store import UnreadableFile, read_tables, rows_of
+from nas_evidence.store import (
+    StudyTables,
+    UnreadableFile,
+    architecture_values,
+    read_study_tables,
+    read_tables,
+    rows_of,
+)
 
 #: The targets that scores are compared with, by likelihood; the first one is the main target.
 TARGETS: Mapping[str, tuple[str, ...]] = {
@@ -128,18 +134,14 @@ def load_study_tables(folder: Path) -> Study:
     Raises:
         ValueError: the folder holds no study file, or one with mistakes.
     """
-    study_file = folder / "study.toml"
-    if not study_file.is_file():
-        raise ValueError(
-            f"a study folder holds study.toml, but {folder} does not; "
-            "name the folder that `search` wrote (its --out, by default runs/<name>)."
-        )
-    spec = load_study(study_file)
-    tables, unreadable = read_tables(folder)
-    trials, evidence, curves = tables["trials"], tables["evidence"], tables["curves"]
-    evidence["shown"] = evidence["per_datum"].where(
-        evidence["per_datum"].notna(), evidence["value"]
-    )
+    return ranked_study(read_study_tables(folder))
+
+
+def ranked_study(tables: StudyTables) -> Study:
+    """Return a study with its ranking, from tables that were read."""
+    spec, trials, curves = tables.spec, tables.trials, tables.curves
+    own = tables.evidence["per_datum"]
+    evidence = tables.evidence.assign(shown=own.where(own.notna(), tables.evidence["value"]))
     objective = str(spec.objective)
     complete = trials[trials["status"] == TrialStatus.COMPLETE.value].set_index("trial_id")
     scores = _final_scores(complete, evidence, curves, objective)
@@ -154,7 +156,7 @@ def load_study_tables(folder: Path) -> Study:
     keys = complete["architecture_key"]
     architectures = scores.groupby(keys, sort=False).mean()
     architectures.insert(0, "family", complete.groupby("architecture_key")["family"].first())
-    ranking = _ranking(complete, Standings(objective, rows_of(trials, evidence)), spec)
+    ranking = _ranking(complete, tables.standings, spec)
     return Study(
         spec=spec,
         objective_unit=_unit(evidence[evidence["estimator"] == objective]),
@@ -165,11 +167,11 @@ def load_study_tables(folder: Path) -> Study:
         scores=names,
         ranking=ranking,
         evidence=evidence,
-        terms=_last_terms(tables["terms"], evidence),
+        terms=_last_terms(tables.terms, evidence),
         curves=curves,
         by_epoch=_by_epoch(evidence, curves, names, epochs),
         epochs=epochs,
-        unreadable=unreadable,
+        unreadable=tables.unreadable,
     )
 
 
@@ -368,15 +370,6 @@ def _front(
         return {}
     gains = [(objective[key], *(-costs[key][name] for name in minimise)) for key in keys]
     return dict(zip(keys, on_front(gains), strict=True))
-
-
-def architecture_values(row: Row) -> dict[str, ParameterValue]:
-    """Return the architecture parameters of one row of `trials`."""
-    return {
-        name.removeprefix("arch_"): value
-        for name, value in row.items()
-        if name.startswith("arch_") and not pd.isna(value)
-    }
 
 
 def architecture_text(family: str, values: Mapping[str, ParameterValue]) -> str:

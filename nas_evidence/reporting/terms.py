@@ -21,9 +21,9 @@ from nas_evidence.registry import declared
 from nas_evidence.reporting.tables import (
     Study,
     architecture_text,
-    architecture_values,
     last_evaluations,
 )
+from nas_evidence.store import architecture_values
 
 #: Most layer values on a page; further trials come without their layers.
 MAX_LAYER_CELLS = 120_000

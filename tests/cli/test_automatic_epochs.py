@@ -34,7 +34,7 @@ def test_what_a_study_does_not_say_is_chosen_from_the_data_and_stored(
     spec = load_study(written(tmp_path / "s.toml", line))
     assert spec.plan.automatic
     assert 'epochs = "auto"' in dump_study(spec)
-    stored = begun(tmp_path / "run", spec, None)
+    stored, _ = begun(tmp_path / "run", spec, None)
     assert stored.plan.epochs == epochs_for(1297, 128) == 247
     assert "epochs = 247\n" in (tmp_path / "run" / "study.toml").read_text()
     assert not read_study(tmp_path / "run").plan.automatic
@@ -42,13 +42,11 @@ def test_what_a_study_does_not_say_is_chosen_from_the_data_and_stored(
 
 def test_a_study_goes_on_with_the_stored_number_and_a_given_one_stays(tmp_path: Path) -> None:
     given = load_study(written(tmp_path / "s.toml", "epochs = 7"))
-    assert begun(tmp_path / "run", given, None).plan.epochs == 7
+    assert begun(tmp_path / "run", given, None)[0].plan.epochs == 7
     silent = load_study(written(tmp_path / "t.toml", ""))
-    assert begun(tmp_path / "run", silent, None).plan.epochs == 7
-    assert (
-        begun(tmp_path / "new", load_study(written(tmp_path / "u.toml", "", 16)), None).plan.epochs
-        == 31
-    )
+    assert begun(tmp_path / "run", silent, None)[0].plan.epochs == 7
+    other = load_study(written(tmp_path / "u.toml", "", 16))
+    assert begun(tmp_path / "new", other, None)[0].plan.epochs == 31
 
 
 def test_another_word_is_refused(tmp_path: Path) -> None:

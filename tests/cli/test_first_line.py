@@ -9,6 +9,7 @@ from nas_evidence.api import running
 from nas_evidence.api.running import Audience, Run, begun, run_trials
 from nas_evidence.driver.mirror import open_store
 from nas_evidence.spec import StudySpec
+from nas_evidence.storage.redo import find_done
 
 SLOW = ("torch", "ray", "optuna", "sklearn.datasets")
 
@@ -24,7 +25,8 @@ def test_the_first_line_comes_before_the_slow_libraries(
         {"name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}}, "n_trials": 5}
     )
     store = open_store(str(tmp_path / "s"))
-    begun(store.folder, spec, None)
+    spec, data = begun(store.folder, spec, None)
+    finds = find_done(store.folder)
     for name in [n for n in sys.modules if n.partition(".")[0] in ("torch", "ray", "optuna")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
@@ -35,7 +37,7 @@ def test_the_first_line_comes_before_the_slow_libraries(
         raise Stopped
 
     with pytest.raises(Stopped):
-        run_trials(spec, store, Run("ray"), Audience(say=say))
+        run_trials(spec, store, Run("ray"), Audience(say=say), data=data, finds=finds)
     assert said == [f"s: 5 trials, 2 workers -> {tmp_path / 's'}"]
     assert not [name for name in SLOW if name in sys.modules]
 

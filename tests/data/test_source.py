@@ -54,7 +54,7 @@ def test_what_a_study_keeps_loads_as_the_preview_was(tmp_path: Path) -> None:
     for i, source in enumerate(sources(tmp_path)):
         study = tmp_path / f"study{i}"
         source.write(study)
-        preview = source.preview(seed=1)
+        preview = source.arrays(seed=1)
         assert len(preview.x_test)
         assert_equal(load(source.spec, seed=1, base=study), preview)
         moved = study.rename(tmp_path / f"elsewhere{i}") if study.exists() else study
@@ -118,7 +118,7 @@ def test_arrays_of_python_objects_are_text_numbers_or_one_sentence() -> None:
     x = np.random.rand(10, 2)
     spec = DatasetSpec(name="npz", path="data")
     y = np.array(["a", "b"] * 5, dtype=object)
-    assert array_source({"x_train": x, "y_train": y}, spec, given="X").preview(
+    assert array_source({"x_train": x, "y_train": y}, spec, given="X").arrays(
         seed=0
     ).meaning.classes == ("a", "b")
     with pytest.raises(ValueError, match="x_train of X is an array of Python objects"):

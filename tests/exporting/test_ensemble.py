@@ -23,7 +23,7 @@ from nas_evidence.scores.folds import SCALES, unseen_of
 from nas_evidence.sealing import read_tensors, sealed_tensors
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.study_folder import open_study
-from nas_evidence.store import read_table
+from nas_evidence.store import read_study_tables, read_table
 from nas_evidence.training.parts import order_of_data
 from nas_evidence.workers.inline import InlineExecutor
 
@@ -69,9 +69,9 @@ def diabetes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ArrayData]
 def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayData]) -> None:
     """The fold's log predictive density is the mean over scales of the kept ones; hits agree."""
     folder, arrays = digits
-    study, data = nas_evidence.load(folder).spec, to_tensors(arrays, torch.device("cpu"))
+    data = to_tensors(arrays, torch.device("cpu"))
     row = read_table(folder, "trials").iloc[0]
-    winner = load_winner(folder, study, arrays, row)
+    winner = load_winner(read_study_tables(folder), arrays, int(row["trial_id"]))
     kept = stored_unseen(winner, arrays.n_train)
     assert kept is not None
     logs = log_densities(kept[:, :-1], kept[:, -1], data.y_train, "categorical")
@@ -89,7 +89,9 @@ def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayDat
     assert measured is not None
     assert measured["accuracy"] == pytest.approx(float(accuracy))
     assert measured["n_data"] == 160
-    export_winner(folder, folder.parent / "one", arrays, trial_id=int(row["trial_id"]))
+    export_winner(
+        read_study_tables(folder), folder.parent / "one", arrays, trial_id=int(row["trial_id"])
+    )
     card = (folder.parent / "one" / "MODEL_CARD.md").read_text()
     assert f"expected calibration error {measured['ece']:.4f} (15 bins)" in card
 
@@ -98,8 +100,8 @@ def test_predictions_that_were_not_stored_are_made_again_and_equal(
     digits: tuple[Path, ArrayData],
 ) -> None:
     folder, arrays = digits
-    study, data = nas_evidence.load(folder).spec, to_tensors(arrays, torch.device("cpu"))
-    winner = load_winner(folder, study, arrays, read_table(folder, "trials").iloc[1])
+    data = to_tensors(arrays, torch.device("cpu"))
+    winner = load_winner(read_study_tables(folder), arrays, 1)
     torch.testing.assert_close(
         unseen_of(winner.assignment, data), stored_unseen(winner, 160), rtol=1e-5, atol=1e-5
     )
@@ -109,7 +111,7 @@ def test_an_ensemble_predicts_the_weighted_sum_of_its_members(
     digits: tuple[Path, ArrayData], tmp_path: Path
 ) -> None:
     folder, arrays = digits
-    done = export_ensemble(folder, tmp_path / "e", arrays, top=3)
+    done = export_ensemble(read_study_tables(folder), tmp_path / "e", arrays, top=3)
     assert sum(done.weights) == pytest.approx(1)
     assert done.refitted == 0
     predictor = Predictor.load(tmp_path / "e")
@@ -143,13 +145,12 @@ def test_weights_are_those_of_stacking_and_the_gain_is_smaller_than_in_sample(
     digits: tuple[Path, ArrayData], tmp_path: Path
 ) -> None:
     folder, arrays = digits
-    study, data = nas_evidence.load(folder).spec, to_tensors(arrays, torch.device("cpu"))
-    done = export_ensemble(folder, tmp_path / "e", arrays, top=2)
-    rows = read_table(folder, "trials").set_index("trial_id", drop=False)
+    data, tables = to_tensors(arrays, torch.device("cpu")), read_study_tables(folder)
+    done = export_ensemble(tables, tmp_path / "e", arrays, top=2)
     ranking = nas_evidence.load(folder).ranking["trial_id"].tolist()[:2]
     columns = []
     for trial_id in ranking:
-        kept = stored_unseen(load_winner(folder, study, arrays, rows.loc[trial_id]), 160)
+        kept = stored_unseen(load_winner(tables, arrays, trial_id), 160)
         assert kept is not None
         logs = log_densities(kept[:, :-1], kept[:, -1], data.y_train, "categorical")
         columns.append(logs[logs.mean(1).argmax()])
@@ -166,7 +167,7 @@ def test_an_ensemble_of_real_targets_is_a_mixture_of_normals_in_their_unit(
     diabetes: tuple[Path, ArrayData], tmp_path: Path
 ) -> None:
     folder, arrays = diabetes
-    done = export_ensemble(folder, tmp_path / "e", arrays, top=3)
+    done = export_ensemble(read_study_tables(folder), tmp_path / "e", arrays, top=3)
     found = Predictor.load(tmp_path / "e").predict(arrays.x_test)
     assert found.mean is not None
     assert found.std_model is not None
@@ -200,8 +201,8 @@ def test_without_stored_predictions_the_halves_are_trained_again(
         del header["blake2b"]
         bare = {name: t for name, t in tensors.items() if not name.startswith("kept/")}
         path.write_bytes(sealed_tensors(bare, header))
-    again = export_ensemble(tmp_path / "s", tmp_path / "again", arrays, top=2)
-    once = export_ensemble(folder, tmp_path / "once", arrays, top=2)
+    again = export_ensemble(read_study_tables(tmp_path / "s"), tmp_path / "again", arrays, top=2)
+    once = export_ensemble(read_study_tables(folder), tmp_path / "once", arrays, top=2)
     assert (again.refitted, once.refitted) == (2, 0)
     assert again.gain == pytest.approx(once.gain, abs=1e-6)
     assert again.weights == pytest.approx(once.weights, abs=1e-3)
@@ -212,13 +213,13 @@ def test_more_networks_than_there_are_and_a_folder_in_use_are_refused(
 ) -> None:
     folder, arrays = digits
     with pytest.raises(ValueError, match=r"top must be from 1 to 3, .* but got 4"):
-        export_ensemble(folder, tmp_path / "e", arrays, top=4)
-    export_winner(folder, tmp_path / "one", arrays)
+        export_ensemble(read_study_tables(folder), tmp_path / "e", arrays, top=4)
+    export_winner(read_study_tables(folder), tmp_path / "one", arrays)
     with pytest.raises(ValueError, match="holds the export of one network"):
-        export_ensemble(folder, tmp_path / "one", arrays, top=2)
-    export_ensemble(folder, tmp_path / "two", arrays, top=2)
+        export_ensemble(read_study_tables(folder), tmp_path / "one", arrays, top=2)
+    export_ensemble(read_study_tables(folder), tmp_path / "two", arrays, top=2)
     with pytest.raises(ValueError, match="holds an ensemble"):
-        export_winner(folder, tmp_path / "two", arrays)
+        export_winner(read_study_tables(folder), tmp_path / "two", arrays)
 
 
 def test_a_study_predicts_with_an_ensemble_in_python(digits: tuple[Path, ArrayData]) -> None:

@@ -21,7 +21,7 @@ from nas_evidence.exporting.program import load_exported
 from nas_evidence.sealing import read_tensors, sealed_tensors
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage.study_folder import open_study
-from nas_evidence.store import read_table
+from nas_evidence.store import read_study_tables, read_table
 from nas_evidence.workers.inline import InlineExecutor
 
 STUDY = StudySpec.model_validate(
@@ -63,7 +63,7 @@ def stored(folder: Path, trial_id: int, estimator: str) -> float:
 def test_the_best_trial_is_exported_with_all_its_files(
     folder: Path, arrays: ArrayData, tmp_path: Path
 ) -> None:
-    report = export_winner(folder, tmp_path / "e", arrays)
+    report = export_winner(read_study_tables(folder), tmp_path / "e", arrays)
     values = {i: stored(folder, i, "kfac_ggn") for i in range(4)}
     assert report.trial_id == max(values, key=lambda i: values[i])
     names = {path.name for path in (tmp_path / "e").iterdir()}
@@ -94,7 +94,7 @@ def test_the_program_gives_the_same_logits_with_torch_and_numpy_alone(
     folder: Path, arrays: ArrayData, tmp_path: Path, trial_id: int
 ) -> None:
     to = tmp_path / "e"
-    export_winner(folder, to, arrays, trial_id=trial_id)
+    export_winner(read_study_tables(folder), to, arrays, trial_id=trial_id)
     np.save(tmp_path / "x.npy", arrays.x_test[:9])
     code = f"""
         import sys
@@ -120,7 +120,7 @@ def test_the_program_gives_the_same_logits_with_torch_and_numpy_alone(
 def test_the_exported_model_has_the_accuracy_of_its_row(
     folder: Path, arrays: ArrayData, tmp_path: Path
 ) -> None:
-    report = export_winner(folder, tmp_path / "e", arrays)
+    report = export_winner(read_study_tables(folder), tmp_path / "e", arrays)
     with torch.no_grad():
         logits = load_exported(tmp_path / "e")(torch.from_numpy(arrays.x_test))
     accuracy = float((logits.argmax(-1).numpy() == arrays.y_test).mean())
@@ -133,7 +133,7 @@ def test_the_exported_model_has_the_accuracy_of_its_row(
 def test_scoring_the_exported_winner_anew_gives_the_stored_evidence(
     folder: Path, arrays: ArrayData, tmp_path: Path, estimator: str
 ) -> None:
-    report = export_winner(folder, tmp_path / "e", arrays)
+    report = export_winner(read_study_tables(folder), tmp_path / "e", arrays)
     written = json.loads((tmp_path / "e" / "evidence.json").read_text())
     model = load_exported(tmp_path / "e")
     estimate = nas_evidence.estimate_evidence(
@@ -162,7 +162,7 @@ def test_weights_that_were_not_kept_are_trained_again_from_their_seed(
     weights = kept.read_bytes()
     kept.unlink()
     try:
-        report = export_winner(folder, tmp_path / "e", arrays, trial_id=1)
+        report = export_winner(read_study_tables(folder), tmp_path / "e", arrays, trial_id=1)
     finally:
         kept.write_bytes(weights)
     assert report.rescored_value == pytest.approx(stored(folder, 1, "kfac_ggn"), rel=1e-12)
@@ -179,7 +179,7 @@ def test_weights_of_another_model_are_refused(
     kept.write_bytes(sealed_tensors(tensors, header))
     try:
         with pytest.raises(ArithmeticError, match="not the same model"):
-            export_winner(folder, tmp_path / "e", arrays, trial_id=1)
+            export_winner(read_study_tables(folder), tmp_path / "e", arrays, trial_id=1)
     finally:
         kept.write_bytes(weights)
     assert not (tmp_path / "e").exists()
@@ -189,7 +189,7 @@ def test_an_unknown_trial_is_refused_with_the_known_ones(
     folder: Path, arrays: ArrayData, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="trial 77 is not complete; complete trials: 0, 1, 2, 3"):
-        export_winner(folder, tmp_path / "e", arrays, trial_id=77)
+        export_winner(read_study_tables(folder), tmp_path / "e", arrays, trial_id=77)
 
 
 def test_a_folder_without_an_export_is_refused(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_the_program_predicts_real_targets_in_their_own_unit(
     regression: tuple[Path, ArrayData], tmp_path: Path
 ) -> None:
     folder, data = regression
-    export_winner(folder, tmp_path / "e", data)
+    export_winner(read_study_tables(folder), tmp_path / "e", data)
     row = read_table(folder, "trials").iloc[0]
     program = torch.export.load(tmp_path / "e" / "model.pt2").module()
     for model in (program, load_exported(tmp_path / "e")):
@@ -263,7 +263,7 @@ def test_the_evidence_of_real_targets_is_scored_anew_at_the_learned_noise(
     regression: tuple[Path, ArrayData], tmp_path: Path
 ) -> None:
     folder, data = regression
-    report = export_winner(folder, tmp_path / "e", data)
+    report = export_winner(read_study_tables(folder), tmp_path / "e", data)
     assert report.rescored_value == pytest.approx(stored(folder, 0, "kfac_ggn_mc"), rel=1e-12)
     written = json.loads((tmp_path / "e" / "evidence.json").read_text())
     assert written["likelihood"] == "gaussian"
@@ -297,7 +297,7 @@ def test_temperature_power_and_a_prior_of_each_parameter_are_exported(tmp_path: 
         "estimators": ["diag_ggn_mc", "diag_ggn"],
     }
     folder, data = run_study(tmp_path, changed)
-    report = export_winner(folder, tmp_path / "e", data)
+    report = export_winner(read_study_tables(folder), tmp_path / "e", data)
     assert report.rescored_value == pytest.approx(stored(folder, 0, "diag_ggn_mc"), rel=1e-9)
     model = load_exported(tmp_path / "e")
     with torch.no_grad():

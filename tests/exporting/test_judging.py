@@ -10,6 +10,7 @@ from test_yardsticks import assignment
 
 from nas_evidence.api.judging import kept_judgement
 from nas_evidence.data import ArrayData, load
+from nas_evidence.data.source import stored_source
 from nas_evidence.exporting import on_halves
 from nas_evidence.exporting.measuring import beside, measured
 from nas_evidence.exporting.on_halves import judged_on_halves, predicted_of
@@ -18,7 +19,7 @@ from nas_evidence.judgement import METRICS, read_judgement
 from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD
 from nas_evidence.spec import DatasetSpec
-from nas_evidence.store import read_table
+from nas_evidence.store import read_study_tables, read_table
 from nas_evidence.yardsticks import OnHalves, Predicted, halves_of, predict_halves
 
 
@@ -41,7 +42,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired(
     folder: Path,
 ) -> None:
-    found = kept_judgement(folder)
+    tables = read_study_tables(folder)
+    data = stored_source(tables.spec.dataset, base=folder.resolve())
+    found = kept_judgement(tables, data)
     assert found is not None
     assert found == read_judgement(folder)
     [trial] = read_table(folder, "trials").to_dict("records")
@@ -55,7 +58,7 @@ def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired
         assert one.behind == pytest.approx(gap)
         assert one.interval is not None
         assert one.interval[0] < one.behind < one.interval[1]
-    assert kept_judgement(folder) == found
+    assert kept_judgement(tables, data) == found
 
 
 @pytest.fixture(scope="module", params=["labels", "real"])
@@ -80,12 +83,8 @@ def without_test(
 
 
 def trial_of(place: tuple[Path, ArrayData], trial_id: int) -> Winner:
-    from nas_evidence.codec import load_study
-
     folder, arrays = place
-    trials = read_table(folder, "trials")
-    row = trials[trials["trial_id"] == trial_id].iloc[0]
-    return load_winner(folder, load_study(folder / "study.toml"), arrays, row)
+    return load_winner(read_study_tables(folder), arrays, trial_id)
 
 
 @pytest.mark.slow

@@ -8,9 +8,8 @@ import torch
 
 from nas_evidence.data import ArrayData, load
 from nas_evidence.exporting import onnx_program
-from nas_evidence.exporting.ensemble import Mixed
 from nas_evidence.exporting.onnx_program import write_onnx
-from nas_evidence.exporting.program import Exported
+from nas_evidence.exporting.program import Exported, Mixed
 from nas_evidence.models import build
 from nas_evidence.spec import ArchitectureSpec, DatasetSpec
 

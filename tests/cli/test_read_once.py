@@ -1,0 +1,131 @@
+"""Data are read once and tables are read once: one value goes from the first step to the last."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import nas_evidence
+from nas_evidence import codec, store
+from nas_evidence.cli.results import export, report
+from nas_evidence.cli.run import search
+from nas_evidence.data import digest, source, tables
+from nas_evidence.store import TABLES
+
+#: From the file to the arrays: what is done to a table of the user's own.
+STEPS = {
+    "read_frame": tables.read_frame,
+    "content_of": source.content_of,
+    "targets_of": tables.targets_of,
+    "_split": tables._split,
+    "prepare": tables.prepare,
+    "assembled": source.assembled,
+    "data_digest": digest.data_digest,
+    "parse_study": codec.parse_study,
+}
+QUICK = ["plan.epochs=2", 'estimators=["diag_ef"]', "objective=diag_ef"]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each step was taken, wherever it was imported to."""
+    counted: Counter[str] = Counter()
+
+    def counting(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **options: Any) -> Any:
+            counted[name] += 1
+            return step(*given, **options)
+
+        return call
+
+    for name, step in STEPS.items():
+        replaced = counting(name, step)
+        for module in [m for n, m in sys.modules.items() if n.startswith("nas_evidence")]:
+            if vars(module).get(name) is step:
+                monkeypatch.setattr(module, name, replaced)
+    load = store._load
+    monkeypatch.setattr(
+        store, "_load", lambda path: counted.update([path.parent.name]) or load(path)
+    )
+    return counted
+
+
+@pytest.fixture
+def wave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(60, 2))
+    table = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": np.sin(x[:, 0])})
+    table.to_csv(tmp_path / "wave.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    return "wave.csv"
+
+
+def test_a_search_takes_each_step_from_the_file_to_the_arrays_once(
+    wave: str, calls: Counter[str]
+) -> None:
+    search(wave, target="y", test_fraction=0.2, trials=1, executor="inline", overrides=QUICK)
+    assert {name: calls[name] for name in STEPS} == dict.fromkeys(STEPS, 1)
+    assert {name: calls[name] for name in TABLES} == dict.fromkeys(TABLES, 1)
+    assert Path("runs/wave/export/MODEL_CARD.md").is_file()
+
+
+def test_a_search_in_python_does_too_and_its_study_reads_nothing_again(
+    wave: str, calls: Counter[str]
+) -> None:
+    settings = {"plan.epochs": 2, "estimators": ["diag_ef"], "objective": "diag_ef"}
+    study = nas_evidence.search(
+        wave, target="y", test_fraction=0.2, n_trials=1, settings=settings, progress=False
+    )
+    assert study.best.trial_id == study.ranking["trial_id"][0] == study.trials["trial_id"][0]
+    study.report()
+    study.export()
+    assert {name: calls[name] for name in STEPS} == dict.fromkeys(STEPS, 1)
+    assert {name: calls[name] for name in TABLES} == dict.fromkeys(TABLES, 1)
+
+
+def test_report_and_export_read_each_table_and_the_data_once(
+    wave: str, calls: Counter[str]
+) -> None:
+    search(wave, target="y", test_fraction=0.2, trials=2, executor="inline", overrides=QUICK)
+    Path("runs/wave/report/judgement.json").unlink()
+    calls.clear()
+    report("runs/wave")
+    assert calls["read_frame"] == calls["prepare"] == 1
+    assert {name: calls[name] for name in TABLES} == dict.fromkeys(TABLES, 2)  # a file per trial
+    calls.clear()
+    export("runs/wave", to=Path("e"))
+    assert calls["read_frame"] == calls["prepare"] == 1
+    assert {name: calls[name] for name in TABLES} == dict.fromkeys(TABLES, 2)
+
+
+def test_a_study_in_python_sees_trials_that_come_later(wave: str) -> None:
+    settings = {"plan.epochs": 2, "estimators": ["diag_ef"], "objective": "diag_ef"}
+    study = nas_evidence.search(wave, target="y", n_trials=1, settings=settings, progress=False)
+    assert len(study.trials) == 1
+    nas_evidence.resume(study.folder, n_trials=2, progress=False)
+    assert len(study.trials) == len(study.ranking) == 2
+
+
+def test_data_of_a_study_that_goes_on_are_those_of_its_folder_and_checked(wave: str) -> None:
+    options = {"target": "y", "executor": "inline", "overrides": QUICK}
+    search(wave, trials=1, **options)
+    kept = Path("runs/wave/data/train.parquet")
+    pd.read_parquet(kept).assign(a=0.0).to_parquet(kept)
+    with pytest.raises(ValueError, match="is not the data that this study began with"):
+        search(wave, trials=2, **options)
+
+
+def test_arrays_that_the_caller_changes_later_do_not_change_the_study(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    held = x.copy()
+    study = nas_evidence.search(
+        x, (x[:, 0] > 0).astype(int), n_trials=1, out=tmp_path / "s", progress=False,
+        settings={"plan.epochs": 2, "estimators": ["diag_ef"], "objective": "diag_ef"},
+    )  # fmt: skip
+    x *= 2
+    np.testing.assert_array_equal(study.arrays().x_train, held)
