@@ -24,6 +24,7 @@ from nas_evidence.registry import is_outside
 from nas_evidence.retry_spec import RetrySpec
 from nas_evidence.spec import (
     FAMILY_PARAMETERS,
+    FREE_KEYS,
     BudgetSpec,
     DatabaseSpec,
     DatasetSpec,
@@ -169,12 +170,11 @@ def dump_study(study: StudySpec) -> str:
 
 
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
-    """Return one line per difference, except `n_trials` and keys that may change between runs."""
+    """Return one line per difference, except of the `FREE_KEYS`."""
     left, right = (
         _flatten(dict(with_task(_without_none(s.model_dump(mode="json"))))) for s in (old, new)
     )
-    free = ("n_trials", "budget", "resources", "retries", "database", "finalists", "race")
-    names = [n for n in {**left, **right} if n.partition(".")[0] not in free]
+    names = [n for n in {**left, **right} if n.partition(".")[0] not in FREE_KEYS]
     return [
         f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"
         for name in names

@@ -379,6 +379,10 @@ class ResourceSpec(Frozen):
         return value
 
 
+#: Keys of a study that may change between its runs: none decides the result of a trial.
+FREE_KEYS = ("n_trials", "budget", "resources", "retries", "database", "finalists", "race")
+
+
 def _preferred(data: Mapping[str, Any]) -> str:
     asked = [name for name in PREFERRED if name in data.get("estimators", ())]
     others = [str(name) for name in data.get("estimators", ())]
