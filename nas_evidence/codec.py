@@ -118,8 +118,15 @@ def shipped_studies() -> dict[str, Path]:
     return {}
 
 
-def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
+def load_study(
+    path: str | Path, overrides: Iterable[str] = (), *, to_run: bool = False
+) -> StudySpec:
     """Read a study file, apply `table.key=value` overrides, and check the result.
+
+    Args:
+        path: of the file.
+        overrides: replace its keys.
+        to_run: whether the study is to begin: then all that its plan asks for must come to pass.
 
     Raises:
         StudyError: with one message for each mistake in the file or the overrides.
@@ -129,10 +136,12 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError([f"{path}: cannot be read: {error}"]) from error
-    return parse_study(text, str(path), overrides)
+    return parse_study(text, str(path), overrides, to_run=to_run)
 
 
-def parse_study(text: str, path: str, overrides: Iterable[str] = ()) -> StudySpec:
+def parse_study(
+    text: str, path: str, overrides: Iterable[str] = (), *, to_run: bool = False
+) -> StudySpec:
     """Return the study in a text, as `load_study`; `path` is its place in messages."""
     try:
         raw = tomllib.loads(text)
@@ -148,6 +157,9 @@ def parse_study(text: str, path: str, overrides: Iterable[str] = ()) -> StudySpe
     raw, refused = without_fixed(raw)
     messages += [f"{places.of(name)}: {mistake}" for name, mistake in refused.items()]
     study = _check(raw, places, messages)
+    if to_run and study is not None and not study.plan.automatic:
+        unreached = study.plan.never_reached().items()
+        messages += [f"{places.of(f'plan.{name}')}: {mistake}" for name, mistake in unreached]
     if messages or study is None:
         raise StudyError(sorted(messages, key=_line_number))
     return study

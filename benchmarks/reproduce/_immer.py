@@ -139,11 +139,11 @@ def fit(
     )
     state = begin(model, whole)
     fitted = Fitted(state, data, assignment, [], [])
-    kind, every = whole.online.curvature, whole.online.every
+    kind = whole.online.curvature
     for epoch in range(1, whole.epochs + 1):
         train_epoch(state, data, assignment)
         state.epoch = epoch
-        if epoch % every == 0 and epoch > whole.online.burn_in:
+        if whole.updates_after(epoch):
             passes = update_and_follow(state, data, assignment)
             value = passes.estimate(kind, passes.of(kind)[0]).value
             fitted.path.append((epoch, float(state.prior_precision[0]), value))

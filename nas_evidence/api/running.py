@@ -96,29 +96,32 @@ def begun(
 ) -> StudySpec:
     """Create the folder of a study with its data, or continue it; return it as stored there.
 
-    `epochs = "auto"` becomes a number here: the stored one, or one that fits the data.
+    `epochs` and `every` of "auto" become numbers here: the stored ones, or those for the data.
 
     Raises:
-        ValueError: if the folder holds another study, or one of other data.
+        ValueError: if the folder holds another study, or one of other data, or if a new study
+            asks for what its epochs never reach.
     """
     from nas_evidence.data import load
-    from nas_evidence.data.proposed import epochs_for
+    from nas_evidence.data.proposed import with_numbers
     from nas_evidence.storage.study_folder import open_study, read_study
 
-    if source is not None and (folder / "study.toml").is_file():
-        source.check_unchanged(read_study(folder).dataset, folder)
-    if spec.plan.automatic:
-        if (folder / "study.toml").is_file():
-            epochs = read_study(folder).plan.epochs
-        else:
-            root = None if data_root is None else str(data_root)
-            arrays = (
-                source.preview(seed=spec.seed)
-                if source is not None
-                else load(spec.dataset, seed=spec.seed, data_root=root, download=download)
-            )
-            epochs = epochs_for(arrays.n_train, spec.plan.batch_size)
-        spec = spec.model_copy(update={"plan": spec.plan.model_copy(update={"epochs": epochs})})
+    old = read_study(folder) if (folder / "study.toml").is_file() else None
+    if source is not None and old is not None:
+        source.check_unchanged(old.dataset, folder)
+    n_rows = 0
+    if old is None and spec.plan.automatic:
+        root = None if data_root is None else str(data_root)
+        arrays = (
+            source.preview(seed=spec.seed)
+            if source is not None
+            else load(spec.dataset, seed=spec.seed, data_root=root, download=download)
+        )
+        n_rows = arrays.n_train
+    plan = with_numbers(spec.plan, n_rows, None if old is None else old.plan)
+    if old is None and (unreached := plan.never_reached()):
+        raise ValueError("; ".join(unreached.values()))
+    spec = spec.model_copy(update={"plan": plan})
     stored = open_study(folder, spec, steal=steal)
     if source is not None:
         source.write(folder)
