@@ -31,7 +31,7 @@ from nas_evidence.storage.journal import read_journal
 from nas_evidence.store import read_table
 
 PLAIN = {
-    "estimators": "[]", "objective": '"sotl"', "plan.online.every": "1000", "plan.settle": "0",
+    "estimators": "[]", "objective": '"sotl"', "plan.online.every": "never", "plan.settle": "0",
 }  # fmt: skip
 VARIANTS: dict[str, dict[str, str]] = {
     "plain": PLAIN,

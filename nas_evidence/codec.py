@@ -24,6 +24,7 @@ from nas_evidence.registry import is_outside
 from nas_evidence.retry_spec import RetrySpec
 from nas_evidence.spec import (
     FAMILY_PARAMETERS,
+    FREE_KEYS,
     BudgetSpec,
     DatasetSpec,
     LimitSpec,
@@ -120,8 +121,15 @@ def shipped_studies() -> dict[str, Path]:
     return {}
 
 
-def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
+def load_study(
+    path: str | Path, overrides: Iterable[str] = (), *, to_run: bool = False
+) -> StudySpec:
     """Read a study file, apply `table.key=value` overrides, and check the result.
+
+    Args:
+        path: of the file.
+        overrides: replace its keys.
+        to_run: whether the study is to begin: then all that its plan asks for must come to pass.
 
     Raises:
         StudyError: with one message for each mistake in the file or the overrides.
@@ -131,10 +139,12 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError([f"{path}: cannot be read: {error}"]) from error
-    return parse_study(text, str(path), overrides)
+    return parse_study(text, str(path), overrides, to_run=to_run)
 
 
-def parse_study(text: str, path: str, overrides: Iterable[str] = ()) -> StudySpec:
+def parse_study(
+    text: str, path: str, overrides: Iterable[str] = (), *, to_run: bool = False
+) -> StudySpec:
     """Return the study in a text, as `load_study`; `path` is its place in messages."""
     try:
         raw = tomllib.loads(text)
@@ -155,6 +165,9 @@ def parse_study(text: str, path: str, overrides: Iterable[str] = ()) -> StudySpe
         del raw["database"]
         messages.append(f"{places.of('database.url')}: {DATABASE_GONE}")
     study = _check(raw, places, messages)
+    if to_run and study is not None and not study.plan.automatic:
+        unreached = study.plan.never_reached().items()
+        messages += [f"{places.of(f'plan.{name}')}: {mistake}" for name, mistake in unreached]
     if messages or study is None:
         raise StudyError(sorted(messages, key=_line_number))
     return study
@@ -177,12 +190,11 @@ def dump_study(study: StudySpec) -> str:
 
 
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
-    """Return one line per difference, except `n_trials` and keys that may change between runs."""
+    """Return one line per difference, except of the `FREE_KEYS`."""
     left, right = (
         _flatten(dict(with_task(_without_none(s.model_dump(mode="json"))))) for s in (old, new)
     )
-    free = ("n_trials", "budget", "resources", "retries", "finalists", "race")
-    names = [n for n in {**left, **right} if n.partition(".")[0] not in free]
+    names = [n for n in {**left, **right} if n.partition(".")[0] not in FREE_KEYS]
     return [
         f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"
         for name in names

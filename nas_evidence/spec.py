@@ -23,6 +23,7 @@ from nas_evidence.dataset_spec import DATASET_NAMES as DATASET_NAMES
 from nas_evidence.dataset_spec import LIKELIHOODS
 from nas_evidence.dataset_spec import DatasetSpec as DatasetSpec
 from nas_evidence.domains import (
+    LARGEST,
     Choice,
     Count,
     Domain,
@@ -133,11 +134,37 @@ class ArchitectureSpec(Frozen):
         return f"{self.family}({inside})"
 
 
+def _interval(value: object) -> object:
+    count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST
+    if not count and value not in ("auto", "never"):
+        raise ValueError(f'must be an integer >= 1, "auto" or "never", but got {value!r}')
+    return value
+
+
+def _milestones(value: object) -> object:
+    """Check epochs, or fractions of the epochs; in order."""
+    if not isinstance(value, list | tuple):
+        return value
+    epochs = [isinstance(m, int) and not isinstance(m, bool) and m >= 1 for m in value]
+    fractions = [isinstance(m, float) and 0 < m < 1 for m in value]
+    if not (all(epochs) or all(fractions)):
+        raise ValueError(
+            f"must be epochs >= 1, or all of them fractions of the epochs between 0 and 1, but "
+            f"got {list(value)}"
+        )
+    if list(value) != sorted(set(value)):
+        raise ValueError(f"must increase, but got {list(value)}")
+    return tuple(value)
+
+
 class OnlinePlan(Frozen):
     """Online Laplace updates of the prior precisions (Immer et al. 2021, Algorithm 1)."""
 
-    every: Epochs = 5
-    """Epochs between updates and stored evaluations (F); the last epoch always has one."""
+    every: Annotated[Epochs | Literal["auto", "never"], BeforeValidator(_interval)] = "auto"
+    """Epochs between updates and stored evaluations (F); the last epoch always has an evaluation.
+    "auto": an eighth of the epochs after `burn_in`, at least 5 but at most a sixth, so that the
+    network trains on after each of five updates; stored as a number when the study begins.
+    "never": hyperparameters keep their first values."""
     burn_in: Annotated[int, Field(ge=0), Unit("epochs")] = 0
     """First epochs, without updates and stored evaluations (B)."""
     curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
@@ -209,8 +236,11 @@ class TrainingPlan(Frozen):
     """Largest gradient norm of a step; 0 for no limit."""
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
     """Learning rate: constant, falling along a half cosine to 0, or falling at `milestones`."""
-    milestones: tuple[Epochs, ...] = ()
-    """Epochs after which the learning rate falls, in order; used with `schedule = "steps"`."""
+    milestones: Annotated[
+        tuple[int | float, ...], BeforeValidator(_milestones), Unit("epochs")
+    ] = ()
+    """Epochs after which the learning rate falls, or fractions of `epochs`, such as 0.5; in order;
+    used with `schedule = "steps"`."""
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Factor on the learning rate at each milestone."""
     settle: Annotated[NotNegative, Unit("scheduled trainings")] = Field(default_factory=_settle)
@@ -248,17 +278,60 @@ class TrainingPlan(Frozen):
         return "epochs" not in self.model_fields_set
 
     @model_validator(mode="after")
-    def _milestones(self) -> "TrainingPlan":
+    def _falling(self) -> "TrainingPlan":
         if self.schedule == "steps" and not self.milestones:
             raise ValueError('`milestones` must name at least one epoch with schedule = "steps"')
-        if list(self.milestones) != sorted(set(self.milestones)):
-            raise ValueError(f"`milestones` must increase, but got {list(self.milestones)}")
         return self
+
+    @property
+    def milestone_epochs(self) -> tuple[int, ...]:
+        """Return the epochs after which the learning rate falls."""
+        return tuple(m if isinstance(m, int) else round(m * self.epochs) for m in self.milestones)
+
+    @property
+    def interval(self) -> int:
+        """Return the epochs between evaluations (F), "auto" as a number; of "never" the same."""
+        if isinstance(self.online.every, int):
+            return self.online.every
+        epochs = self.epochs - self.online.burn_in
+        return max(1, min(max(5, epochs // 8), epochs // 6))
+
+    def updates_after(self, epoch: int) -> bool:
+        """Return whether the hyperparameters are updated after the 1-based `epoch`."""
+        online = self.online
+        if online.every == "never" or epoch <= online.burn_in:
+            return False
+        return epoch % self.interval == 0
+
+    @property
+    def learns(self) -> bool:
+        """Return whether the hyperparameters are updated at all."""
+        return any(map(self.updates_after, range(1, self.epochs + 1)))
 
     def evaluation_epochs(self) -> tuple[int, ...]:
         """Return the 1-based epochs at which evidence is stored: every F after B, and the last."""
-        regular = range(self.online.every, self.epochs + 1, self.online.every)
+        regular = range(self.interval, self.epochs + 1, self.interval)
         return tuple(sorted({e for e in regular if e > self.online.burn_in} | {self.epochs}))
+
+    def never_reached(self) -> dict[str, str]:
+        """Return the keys whose epochs a plan never reaches, each with what to change."""
+        found, online = {}, self.online
+        trained_on = range(1, max(2, self.epochs))  # one epoch has no better place for an update
+        if online.every != "never" and not any(map(self.updates_after, trained_on)):
+            late = "burn_in" if online.burn_in >= self.epochs - 1 > 0 else "every"
+            found[f"online.{late}"] = (
+                f"[plan.online]: `{late}` must leave epochs to train on after an update, but got "
+                f"{getattr(online, late)} with epochs = {self.epochs}: prior and noise would "
+                'never be learned; give burn_in = 0 and every = "auto", or every = "never" to '
+                "keep their first values"
+            )
+        late_ones = [m for m in self.milestones if isinstance(m, int) and m >= self.epochs]
+        if self.schedule == "steps" and late_ones:
+            found["milestones"] = (
+                f"[plan]: `milestones` must be below epochs = {self.epochs}, but got "
+                f"{list(self.milestones)}; give fractions of the epochs, such as [0.5, 0.75]"
+            )
+        return found
 
 
 class SamplerSpec(Frozen):
@@ -351,6 +424,10 @@ class ResourceSpec(Frozen):
         if value != "auto" and not (number and 0 <= value <= 1):  # type: ignore[operator]
             raise ValueError(f'`gpus` must be "auto" or a share from 0 to 1, but got {value!r}')
         return value
+
+
+#: Keys of a study that may change between its runs: none decides the result of a trial.
+FREE_KEYS = ("n_trials", "budget", "resources", "retries", "finalists", "race")
 
 
 def _preferred(data: Mapping[str, Any]) -> str:

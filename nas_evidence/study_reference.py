@@ -136,7 +136,7 @@ learning_rate = 0.05
 momentum = 0.9
 gradient_clip = 0                 # no limit
 schedule = "steps"
-milestones = [45, 68, 83]
+milestones = [0.5, 0.75]          # after 45 and 68 of them
 decay = 0.1
 precision = "bf16"                # training steps in bfloat16
 compile = true                    # and as CUDA graphs
@@ -379,12 +379,16 @@ def _named(kind: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str:
     if origin in (Union, UnionType):
         return " or ".join(_named(part) for part in arguments if part is not type(None))
     if origin is tuple:
-        one, *bounds = _named(arguments[0]).split(" ", 1)
-        return " ".join(["list of", one if one.startswith("`") else f"{one}s", *bounds])
+        return "list of " + " or ".join(map(_plural, _named(arguments[0]).split(" or ")))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "table"
     words = {int: "integer", float: "number", bool: "true or false", str: "text"}
     return f"{words[kind]} {' and '.join(_bounds(metadata))}".strip()
+
+
+def _plural(kind: str) -> str:
+    one, *bounds = kind.split(" ", 1)
+    return " ".join([one if one.startswith("`") else f"{one}s", *bounds])
 
 
 def _bounds(metadata: list[Any] | tuple[Any, ...]) -> Iterator[str]:

@@ -82,7 +82,7 @@ def train(model, x, y, *, epochs=epochs, **plan):
     for epoch in range(1, epochs + 1):
         train_epoch(state, tensors, assignment)
         state.epoch = epoch
-        if epoch % plan.online.every == 0:
+        if plan.updates_after(epoch):
             passes = update_and_follow(state, tensors, assignment)
             evidence = passes.estimate(curvature, passes.of(curvature)[0]).value
             path.append((float(state.prior_precision[0]), evidence))

@@ -112,6 +112,17 @@ gpus = "all"
         ("[family.mlp]\n[plan]\nepochs = 1.5", "epochs in [plan] must be an integer, but got 1.5"),
         ("[family.mlp]\n[plan]\nonline = 3", "online in [plan] must be a table, but got 3"),
         ("[family.mlp]\n[plan]\nmilestones = 3", "milestones in [plan] must be a list, but got"),
+        (
+            "[family.mlp]\n[plan]\nmilestones = [3, 0.5]",
+            "milestones in [plan] must be epochs >= 1, or all of them fractions",
+        ),
+        ("[family.mlp]\n[plan]\nmilestones = [3, 3]", "must increase, but got [3, 3]"),
+        ("[family.mlp]\n[plan]\nmilestones = ['x']", "fractions of the epochs"),
+        (
+            "[family.mlp]\n[plan.online]\nevery = 'often'",
+            'every in [plan.online] must be an integer >= 1, "auto" or "never", but got \'often\'',
+        ),
+        ("[family.mlp]\n[plan.online]\nevery = true", "but got True"),
         ("[family.mlp]\n[plann]", "unknown key 'plann'; did you mean 'plan'?"),
         ("[family.mlp]\n[dataset.x]", "unknown key 'x' in [dataset]"),
         ("[family.mlp]\n[sampler]\nname = 'random'\nsede = 1", "unknown key 'sede' in [sampler]"),
@@ -197,6 +208,41 @@ def test_overrides_reach_every_table(tmp_path: Path) -> None:
     assert study.sampler.name == "random"
     assert study.family["mlp"]["depth"].contains(2)
     assert study.seed == 9
+
+
+@pytest.mark.parametrize(
+    ("overrides", "place", "value"),
+    [
+        (["plan.epochs=3"], "study.toml:{every}", "`every` must leave .* got 5 with epochs = 3"),
+        (["plan.online.every=9"], "--set plan.online.every=9", "got 9 with epochs = 7"),
+        (["plan.online.burn_in=7"], "--set plan.online.burn_in=7", "`burn_in` .* got 7 with"),
+        (
+            ["plan.schedule=steps", "plan.milestones=[3, 90]"],
+            "--set plan.milestones=",
+            r"must be below epochs = 7, but got \[3, 90\]; give fractions",
+        ),
+    ],
+)
+def test_what_a_shortened_plan_never_reaches_is_refused_where_it_is_said(
+    tmp_path: Path, overrides: list[str], place: str, value: str
+) -> None:
+    text = GOOD + "\n[plan.online]\nevery = 5\n"
+    path = write(tmp_path, text)
+    with pytest.raises(StudyError, match=value) as refused:
+        load_study(path, overrides, to_run=True)
+    (message,) = refused.value.messages
+    line = text.splitlines().index("every = 5") + 1
+    assert place.format(every=line) in message
+    load_study(path, overrides)  # a folder of an older version is still read
+
+
+@pytest.mark.parametrize("name", sorted(shipped_studies()))
+@pytest.mark.parametrize("epochs", [6, 10, 20, 50])
+def test_a_shipped_study_with_fewer_epochs_still_learns(name: str, epochs: int) -> None:
+    study = load_study(find_study(name), [f"plan.epochs={epochs}"], to_run=True)
+    fewest = 5 if study.plan.online.every == "auto" else 1
+    assert sum(map(study.plan.updates_after, range(1, epochs))) >= fewest
+    assert all(m <= epochs for m in study.plan.milestone_epochs)
 
 
 def test_an_unknown_study_names_the_nearest_shipped_one() -> None:
@@ -316,6 +362,8 @@ depth = {low = 1, high = 4}
 [plan]
 epochs = 2
 settle = 0
+[plan.online]
+every = 5
 """
 
 

@@ -144,11 +144,11 @@ def fit(
     )
     state = begin(model, whole)
     fitted = Fitted(state, data, assignment, [], [])
-    kind, every = whole.online.curvature, whole.online.every
+    kind = whole.online.curvature
     for epoch in range(1, whole.epochs + 1):
         train_epoch(state, data, assignment)
         state.epoch = epoch
-        if epoch % every == 0 and epoch > whole.online.burn_in:
+        if whole.updates_after(epoch):
             before = state.prior_precision
             passes = update_and_follow(state, data, assignment)
             if fitted.moved_at is None and not torch.allclose(state.prior_precision, before):

@@ -104,7 +104,7 @@ def asked_for(
         return of_data_file(Path(study).expanduser(), overrides, options)
     changes = [f"dataset.{key}={_toml(value)}" for key, value in options.keys().items()]
     path = find_study(study)
-    spec = load_study(path, [*changes, *overrides])
+    spec = load_study(path, [*changes, *overrides], to_run=True)
     if outside_names(spec):
         spec = admitted(spec, (Path.cwd(), path.resolve().parent), allowed=allow_code)
     if spec.first:
@@ -132,7 +132,8 @@ def to_submit(
         return asked_for(study, overrides, options)
     path = find_study(study)
     asked = (options or DataOptions()).keys()
-    spec = load_study(path, [*(f"dataset.{k}={_toml(v)}" for k, v in asked.items()), *overrides])
+    changes = [f"dataset.{key}={_toml(value)}" for key, value in asked.items()]
+    spec = load_study(path, [*changes, *overrides], to_run=True)
     base = path.resolve().parent
     own = spec.dataset.name in ("table", "images")
     if own and (base / str(spec.dataset.path)).exists():
@@ -187,11 +188,19 @@ def of_source(
     """Return the study that fits data of one's own."""
     from nas_evidence.data.proposed import name_of, proposed_text
 
+    name = name or name_of(Path(source.given))
+
+    def proposed() -> StudySpec:
+        text = proposed_text(source.spec, arrays, name=name)
+        return parse_study(text, source.given, overrides, to_run=True)
+
     arrays = source.arrays(seed=0)
-    text = proposed_text(source.spec, arrays, name=name or name_of(Path(source.given)))
-    spec = parse_study(text, source.given, overrides)
-    source = source.with_spec(spec.dataset)
-    arrays = source.arrays(seed=spec.seed)
+    spec = proposed()
+    rows = spec.dataset.model_copy(update={"task": source.spec.task})
+    if (rows, spec.seed, spec.dataset.task) != (source.spec, 0, arrays.task_name):
+        source = source.with_spec(spec.dataset)  # overridden: propose again for what is left
+        arrays = source.arrays(seed=spec.seed)
+        spec = proposed()
     spec = settled(spec, arrays)
     return Asked(spec, source.with_spec(spec.dataset), arrays, proposed=True)
 

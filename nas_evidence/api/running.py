@@ -98,13 +98,15 @@ def begun(
 ) -> "tuple[StudySpec, Source]":
     """Create the folder of a study with its data, or continue it; return both as stored there.
 
-    `epochs = "auto"` becomes a number here: the stored one, or one that fits the data. The data
-    of a study that goes on are read from its folder, and checked; those of a new one are at hand.
+    `epochs` and `every` of "auto" become numbers here: the stored ones, or those for the data. The
+    data of a study that goes on are read from its folder, and checked; those of a new one are at
+    hand.
 
     Raises:
-        ValueError: if the folder holds another study, or one of other data.
+        ValueError: if the folder holds another study, or one of other data, or if a new study
+            asks for what its epochs never reach.
     """
-    from nas_evidence.data.proposed import epochs_for
+    from nas_evidence.data.proposed import with_numbers
     from nas_evidence.data.source import stored_source
     from nas_evidence.storage.study_folder import open_study, read_study
 
@@ -115,13 +117,12 @@ def begun(
     if data is None or old is not None:
         base = folder.resolve()
         data = stored_source(spec.dataset, base=base, data_root=data_root, download=download)
-    if spec.plan.automatic:
-        if old is None:
-            n_rows = data.arrays(seed=spec.seed).n_train
-            epochs = epochs_for(n_rows, spec.plan.batch_size)
-        else:
-            epochs = old.plan.epochs
-        spec = spec.model_copy(update={"plan": spec.plan.model_copy(update={"epochs": epochs})})
+    counted = old is None and spec.plan.automatic
+    n_rows = data.arrays(seed=spec.seed).n_train if counted else 0
+    plan = with_numbers(spec.plan, n_rows, None if old is None else old.plan)
+    if old is None and (unreached := plan.never_reached()):
+        raise ValueError("; ".join(unreached.values()))
+    spec = spec.model_copy(update={"plan": plan})
     stored = open_study(folder, spec, steal=steal)
     if source is not None:
         source.write(folder)

@@ -70,7 +70,7 @@ def check_family(
     if not covering:
         err.print(
             "no curvature kind covers this family: rank by two_fold, with estimators = "
-            '["two_fold"], and give plan.online.every more than plan.epochs.'
+            '["two_fold"], plan.online.every = "never" and plan.settle = 0.'
         )
         raise typer.Exit(1)
     out.print(f"estimators that cover it: {', '.join(sorted(covering))}")

@@ -116,6 +116,7 @@ def validate(
 
 def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
     """Print what the data are and what the study would take."""
+    from nas_evidence.data.proposed import with_numbers
     from nas_evidence.data.task import check_task
     from nas_evidence.driver.race import budget_of
     from nas_evidence.driver.runtime import forecast_seconds
@@ -135,7 +136,8 @@ def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
     race = budget_of(spec) if spec.n_finalists else 0
     more = f" and up to {race} in the race of the finalists" if race else ""
     workers = spec.resources.workers
-    time = rough_duration(forecast_seconds(spec, arrays))
+    plan = with_numbers(spec.plan, arrays.n_train)
+    time = rough_duration(forecast_seconds(spec.model_copy(update={"plan": plan}), arrays))
     at_once = f"{workers} worker{'s' * (workers > 1)}"
     out.print(f"time: {time} for {spec.n_trials} trials{more}, {at_once}")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.dataset_spec import DatasetSpec
+from nas_evidence.spec import TrainingPlan
 
 #: Steps of the optimiser that a training aims at, and the bounds of its epochs; measured by
 #: benchmarks/epochs_rule.py, see docs/explanation/epochs.md.
@@ -57,13 +58,13 @@ def proposed_text(
         "[plan]",
         f'likelihood = "{"categorical" if labels else "gaussian"}"'
         + ("" if labels else "          # the noise is learned"),
-        f"epochs = {epochs}                      # about {STEPS} steps of the optimiser",
+        f'epochs = "auto"                  # about {STEPS} steps of the optimiser; here {epochs}',
         f"batch_size = {batch}",
         'optimiser = "adam"',
         "learning_rate = 0.005            # at its start; cosine schedule",
         "",
         "[plan.online]",
-        f"every = {max(5, epochs // 8)}                        # epochs between prior updates",
+        'every = "auto"                   # epochs between prior updates',
         'curvature = "kfac_ggn_mc"',
         "",
         "[resources]",
@@ -91,6 +92,28 @@ def epochs_for(n_rows: int, batch: int) -> int:
     (300, 64, 20)
     """
     return max(FEWEST_EPOCHS, min(MOST_EPOCHS, round(STEPS * batch / n_rows)))
+
+
+def with_numbers(
+    plan: TrainingPlan, n_rows: int, stored: TrainingPlan | None = None
+) -> TrainingPlan:
+    """Return a plan with numbers for `epochs` and `every` of "auto".
+
+    Args:
+        plan: of a study.
+        n_rows: training rows, which decide its epochs.
+        stored: the plan with which the study began before, whose numbers stay.
+    """
+    if plan.automatic:
+        epochs = epochs_for(n_rows, plan.batch_size) if stored is None else stored.epochs
+        plan = plan.model_copy(update={"epochs": epochs})
+    if plan.online.every == "auto":
+        every = plan.interval if stored is None else stored.online.every
+        online = plan.online.model_copy(update={"every": every})
+        plan = plan.model_copy(update={"online": online})
+    if stored is not None and stored.milestones == plan.milestone_epochs:
+        plan = plan.model_copy(update={"milestones": stored.milestones})
+    return plan
 
 
 def name_of(path: Path) -> str:

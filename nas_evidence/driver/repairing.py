@@ -21,14 +21,12 @@ from nas_evidence.exporting.winner import train_again
 from nas_evidence.files import write_whole
 from nas_evidence.proposing.warm_start import WARM_START
 from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.spec import FREE_KEYS, Assignment, StudySpec
 from nas_evidence.storage.conditions import check_conditions, current_hash, study_of_trials
 from nas_evidence.storage.journal import Journal, journal_path, usable_lines
 from nas_evidence.storage.redo import find_done, set_aside_torn
 from nas_evidence.store import TrialRow, read_study_tables, read_table, take_stock, write_record
 from nas_evidence.trial import Trial, device_for
-
-_FREE = ("n_trials", "budget", "resources", "retries")
 
 
 def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[str]:
@@ -43,7 +41,7 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
         ValueError: the study file cannot be restored, or the data cannot be loaded.
     """
     done: list[str] = []
-    study = _study(folder, done)
+    study = restored_study(folder, done)
     broken = {finding.place for finding in verify(folder, with_checkpoints=with_checkpoints)}
     finds = find_done(folder)
     set_aside_torn(folder, finds)
@@ -136,8 +134,13 @@ def _restore_model(
     done.append(f"{name}: trained again from its seed")
 
 
-def _study(folder: Path, done: list[str]) -> StudySpec:
-    """Return the study; restore its file if it is damaged or was changed after trials had run."""
+def restored_study(folder: Path, done: list[str]) -> StudySpec:
+    """Return the study; restore its file if it is damaged or was changed after trials had run.
+
+    Args:
+        folder: A study folder.
+        done: One line for each thing done is added to it.
+    """
     known = study_of_trials(folder)
     try:
         study = load_study(folder / "study.toml")
@@ -149,7 +152,7 @@ def _study(folder: Path, done: list[str]) -> StudySpec:
         study = known
     except ValueError:
         assert known is not None
-        study = known.model_copy(update={key: getattr(study, key) for key in _FREE})
+        study = known.model_copy(update={key: getattr(study, key) for key in FREE_KEYS})
     if (folder / "study.toml").exists():
         _aside(folder, "study.toml", done, "the study that its trials ran was restored")
     write_whole(folder / "study.toml", dump_study(study))

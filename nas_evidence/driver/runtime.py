@@ -120,8 +120,7 @@ def study_seconds(
 def trial_seconds(pieces: Pieces, plan: TrainingPlan, estimators: Collection[str]) -> float:
     """Return the seconds of a trial that has these pieces; see the top of this file."""
     evaluations = plan.evaluation_epochs()
-    online = plan.online
-    updates = sum(e % online.every == 0 and e > online.burn_in for e in evaluations)
+    updates = sum(map(plan.updates_after, evaluations))
     # Scores with one implementation share its training runs; so do the kinds of one score.
     shared = {(s.implementation, s.trainings) for s in map(declared, estimators)}
     parts = sum(data for _, data in shared)

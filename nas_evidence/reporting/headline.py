@@ -94,6 +94,11 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
     if sure.unsettled:
         names = " and ".join(f"{one.architecture} (rank {one.rank})" for one in sure.unsettled)
         have = "has" if len(sure.unsettled) == 1 else "have"
+        if not study.spec.plan.learns:
+            return (
+                f"How sure is not stated: {names} {have} prior and noise that were never learned. "
+                'Give every = "auto" in [plan.online], and search into another folder.'
+            )
         return (
             f"How sure is not stated: {names} {have} not reached a mode, and settling longer may "
             f"change the order. Raise `settle` in [plan] from {study.spec.plan.settle:g}."

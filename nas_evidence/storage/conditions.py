@@ -15,7 +15,7 @@ import tomli_w
 
 from nas_evidence.codec import StudyError, differences, dump_study, load_study
 from nas_evidence.files import write_whole
-from nas_evidence.spec import StudySpec
+from nas_evidence.spec import FREE_KEYS, StudySpec
 
 _LOG = logging.getLogger(__name__)
 #: The comment that holds the hash of the data in a file of conditions.
@@ -26,8 +26,7 @@ def content_hash(study: StudySpec, data: str) -> str:
     """Return 16 hexadecimal digits of a hash of what decides the results of trials.
 
     Args:
-        study: The study; number of trials, budget, resources, name and the place of data do
-            not count.
+        study: The study; its `FREE_KEYS`, its name and the place of its data do not count.
         data: Hash of the data as loaded, "" if not known.
     """
     return hashlib.blake2b((_text(study) + data).encode(), digest_size=8).hexdigest()
@@ -115,15 +114,7 @@ def _read(path: Path) -> tuple[StudySpec, str] | None:
 
 def _text(study: StudySpec) -> str:
     facts: dict[str, Any] = study.model_dump(mode="json", exclude_none=True)
-    for free in (
-        "name",
-        "n_trials",
-        "budget",
-        "resources",
-        "retries",
-        "finalists",
-        "race",
-    ):
+    for free in ("name", *FREE_KEYS):
         facts.pop(free, None)
     facts["dataset"].pop("path", None)
     return tomli_w.dumps(_sorted(facts))

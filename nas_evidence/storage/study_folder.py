@@ -77,8 +77,8 @@ def default_folder(study: StudySpec) -> Path:
 def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudySpec:
     """Create the folder of `study`, or continue it; return the study as stored there.
 
-    The number of trials, the budget and the resources may change between runs; `n_trials` is never
-    reduced below the number already proposed. `steal` as in `locked`.
+    The `FREE_KEYS` of the study may change between runs; `n_trials` is never reduced below the
+    number already proposed. `steal` as in `locked`.
 
     Raises:
         ValueError: if the folder holds something else, a study that differs in more than that, or

@@ -108,7 +108,7 @@ def learning_rate(plan: TrainingPlan, epoch: int) -> float:
     if plan.schedule == "cosine":
         return plan.learning_rate * 0.5 * (1 + math.cos(math.pi * (epoch - 1) / plan.epochs))
     if plan.schedule == "steps":
-        return plan.learning_rate * plan.decay ** sum(epoch > m for m in plan.milestones)
+        return plan.learning_rate * plan.decay ** sum(epoch > m for m in plan.milestone_epochs)
     return plan.learning_rate
 
 

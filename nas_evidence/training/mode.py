@@ -54,6 +54,7 @@ def newton_decrement(
     data: TensorData,
     assignment: Assignment,
     *,
+    theta: Tensor | None = None,
     max_products: int = MOST_PRODUCTS,
     enough: float = math.inf,
 ) -> tuple[float, int]:
@@ -61,6 +62,7 @@ def newton_decrement(
 
     Args:
         training: the current training.
+        theta: its parameters before they were rounded to its dtype [P], float64, if known.
         data: its training data.
         assignment: its plan and seeds.
         max_products: most products with the exact Gauss-Newton matrix.
@@ -70,7 +72,8 @@ def newton_decrement(
         A lower bound of the decrement, to about 1 % if `max_products` allows, and the number
         of products.
     """
-    theta, inverse = parameters_of(training), preconditioner(training, data, assignment)
+    theta = parameters_of(training) if theta is None else theta
+    inverse = preconditioner(training, data, assignment)
     small = len(theta) * len(data.x_train) <= FULL_BATCH
     # The gradient is a sum that cancels at a mode; products do not cancel, so float32 is enough.
     joint = log_joint(training, data, assignment.plan, double=small)

@@ -63,7 +63,7 @@ def update_and_follow(
     started = time.perf_counter()
     plan, online = assignment.plan, assignment.plan.online
     passes = passes_of(state, data, assignment)
-    updated = state.epoch % online.every == 0 and state.epoch > online.burn_in
+    updated = plan.updates_after(state.epoch)
     if updated:
         passes = update_hyperparameters(state, passes)
     if updated or follow:

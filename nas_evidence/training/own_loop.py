@@ -102,12 +102,10 @@ class OnlineLaplace:
             DivergedError: if the log likelihood or the curvature is not finite.
         """
         self._state.epoch += 1
-        online = self._planned.plan.online
-        due = self._state.epoch % online.every == 0 and self._state.epoch > online.burn_in
-        if not due:
+        if not self._planned.plan.updates_after(self._state.epoch):
             return None
         passes = update_and_follow(self._state, self._data, self._planned)
-        self.estimate = passes.estimate(online.curvature, passes.of(online.curvature)[0])
+        self.estimate = passes.estimate(self._kind, passes.of(self._kind)[0])
         self.history.append((self._state.epoch, self.estimate.value))
         return self.estimate.value
 
@@ -229,6 +227,8 @@ def online_laplace(
             over other parameters, data that do not fit, or a model that the curvature does not
             support; before any training.
     """
+    if not isinstance(every, int) or every < 1:  # the number of epochs is not known here
+        raise ValueError(f"`every` must be an integer >= 1, but got {every!r}")
     online = {
         "every": every,
         "burn_in": burn_in,

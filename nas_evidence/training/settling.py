@@ -270,7 +270,7 @@ def _round(
         limit = _tolerance(assignment) * n_data
         products = min(_TEST_PRODUCTS, _affordable(settling, cost))
         decrement, n_products = newton_decrement(
-            working, data, assignment, max_products=products, enough=limit
+            working, data, assignment, theta=settling.theta, max_products=products, enough=limit
         )
         settling.work += PRODUCT_COST * n_products * cost
         if stuck or decrement < limit:  # nothing more to be had
@@ -283,7 +283,7 @@ def _update(settling: Settling, data: TensorData, assignment: Assignment) -> Cur
     working, plan = settling.working, assignment.plan
     kind = plan.online.curvature
     passes = passes_of(working, data, assignment)
-    if not _learns(plan):
+    if not plan.learns:
         return passes.of(kind)[0]
     held = working.prior_precision
     pass_ = update_hyperparameters(working, passes).of(kind)[0]
@@ -302,7 +302,7 @@ def _descend(
     """
     working, plan = settling.working, assignment.plan
     n_data, n_parameters = len(data.x_train), len(settling.theta)
-    left = min(plan.online.every, settling.budget - settling.work)
+    left = min(plan.interval, settling.budget - settling.work)
     inverse = preconditioner(working, data, assignment)
     settling.work += pass_cost(plan, data) * cost
     if n_data * n_parameters > FULL_BATCH:
@@ -357,9 +357,12 @@ def _finish(
         decrement = _decrement(settling, training, data, assignment)
     if math.isfinite(decrement):
         settling.decrement_per_datum = decrement / len(data.x_train)
-        at_mode = settling.decrement_per_datum < _tolerance(assignment)
-        at_rest = settling.moved < MOVE_TOLERANCE
-        settling.converged = settling.kept == "settled" and at_rest and at_mode
+        at_rest = assignment.plan.learns and settling.moved < MOVE_TOLERANCE
+        settling.converged = (
+            settling.kept == "settled"
+            and at_rest
+            and _is_mode(decrement, settling, training, data, assignment)
+        )
 
 
 @dataclass(frozen=True)
@@ -401,6 +404,27 @@ def _candidates(settling: Settling, training: Training, *, any_mode: bool) -> li
     return sorted(found, key=lambda candidate: -candidate.evidence)
 
 
+def _is_mode(
+    decrement: float,
+    settling: Settling,
+    training: Training,
+    data: TensorData,
+    assignment: Assignment,
+) -> bool:
+    """Tell whether the state that is kept is at a mode, before it was rounded if that is convex.
+
+    With a noise of 3e-7 the rounding of the weights to float32 costs 0.005 to 0.013 nats per datum
+    in the decrement, whatever the optimiser does.
+    """
+    limit = _tolerance(assignment) * len(data.x_train)
+    if decrement < limit or not _is_convex(assignment):
+        return decrement < limit
+    return (
+        _decrement(settling, training, data, assignment, theta=settling.theta, enough=limit)
+        < limit
+    )
+
+
 def _is_near_mode(
     settling: Settling,
     candidate: Training,
@@ -421,11 +445,14 @@ def _decrement(
     data: TensorData,
     assignment: Assignment,
     *,
+    theta: Tensor | None = None,
     enough: float = math.inf,
 ) -> float:
     cost = gradient_cost(training, data, assignment.plan)
     products = min(MOST_PRODUCTS, max(_FEWEST_PRODUCTS, _affordable(settling, cost)))
-    return newton_decrement(training, data, assignment, max_products=products, enough=enough)[0]
+    return newton_decrement(
+        training, data, assignment, theta=theta, max_products=products, enough=enough
+    )[0]
 
 
 def _evidence(training: Training, data: TensorData, assignment: Assignment) -> float | None:
@@ -444,12 +471,6 @@ def _laplace_value(pass_: CurvaturePass, training: Training, plan: TrainingPlan)
         likelihood_power=plan.likelihood_power,
     ).value
     return value if math.isfinite(value) else None
-
-
-def _learns(plan: TrainingPlan) -> bool:
-    """Tell whether the training updates its hyperparameters at all."""
-    every, burn_in = plan.online.every, plan.online.burn_in
-    return any(e > burn_in for e in range(every, plan.epochs + 1, every))
 
 
 def _tolerance(assignment: Assignment) -> float:

@@ -49,6 +49,31 @@ def test_a_study_goes_on_with_the_stored_number_and_a_given_one_stays(tmp_path: 
     assert begun(tmp_path / "new", other, None)[0].plan.epochs == 31
 
 
+def test_the_interval_of_updates_becomes_a_number_and_the_stored_one_stays(tmp_path: Path) -> None:
+    given = load_study(written(tmp_path / "s.toml", "epochs = 64"))
+    assert given.plan.online.every == "auto"
+    assert 'every = "auto"' in dump_study(given)
+    assert begun(tmp_path / "run", given, None).plan.online.every == 8
+    assert "every = 8\n" in (tmp_path / "run" / "study.toml").read_text()
+    told = load_study(tmp_path / "s.toml", ["plan.online.every=9"])
+    assert begun(tmp_path / "old", told, None).plan.online.every == 9
+    assert begun(tmp_path / "old", given, None).plan.online.every == 9
+
+
+def test_a_plan_whose_chosen_epochs_never_reach_an_update_is_refused(tmp_path: Path) -> None:
+    spec = load_study(written(tmp_path / "s.toml", ""), ["plan.online.every=247"], to_run=True)
+    with pytest.raises(ValueError, match=r"`every` .* got 247 with epochs = 247"):
+        begun(tmp_path / "run", spec, None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_milestones_as_fractions_go_on_with_those_of_the_folder(tmp_path: Path) -> None:
+    path, steps = written(tmp_path / "s.toml", "epochs = 40"), "plan.schedule=steps"
+    begun(tmp_path / "run", load_study(path, [steps, "plan.milestones=[20, 30]"]), None)
+    again = begun(tmp_path / "run", load_study(path, [steps, "plan.milestones=[0.5, 0.75]"]), None)
+    assert again.plan.milestones == (20, 30)
+
+
 def test_another_word_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         StudyError, match="epochs in \\[plan\\] must be an integer, but got 'many'"

@@ -12,7 +12,13 @@ from commands import TINY, found, hashes, write_study
 from fakes import asked_in
 from faulty import Damage, call, flipped
 
+from nas_evidence.codec import differences, dump_study
+from nas_evidence.driver.repairing import restored_study
 from nas_evidence.driver.verifying import not_checked, verify
+from nas_evidence.retry_spec import RetrySpec
+from nas_evidence.spec import FREE_KEYS, BudgetSpec, DatabaseSpec, RaceSpec, ResourceSpec
+from nas_evidence.storage.conditions import content_hash
+from nas_evidence.storage.study_folder import read_study
 from nas_evidence.store import compact
 
 pytestmark = pytest.mark.slow
@@ -227,6 +233,35 @@ def test_a_study_file_edited_by_hand_is_refused_by_name(
     assert code == 2
     assert "plan.epochs: 4 then, 6 now" in said
     assert "repair" in said
+
+
+#: Another value of each key that may change between runs.
+CHANGED: dict[str, object] = {
+    "n_trials": 9,
+    "budget": BudgetSpec(wall_seconds=60.0),
+    "resources": ResourceSpec(workers=3),
+    "retries": RetrySpec(crashes=7),
+    "database": DatabaseSpec(url="postgresql://me@host/db"),
+    "finalists": 2,
+    "race": RaceSpec(trials=4),
+}
+
+
+@pytest.mark.parametrize("key", FREE_KEYS)
+def test_repair_keeps_every_key_that_may_change_and_restores_the_others(
+    folder: Path, key: str
+) -> None:
+    study = read_study(folder)
+    changed = study.model_copy(
+        update={key: CHANGED[key], "plan": study.plan.model_copy(update={"epochs": 6})}
+    )
+    assert getattr(changed, key) != getattr(study, key)
+    (folder / "study.toml").write_text(dump_study(changed))
+    restored = restored_study(folder, [])
+    assert restored.plan.epochs == 4
+    assert getattr(restored, key) == CHANGED[key]
+    assert content_hash(restored, "") == content_hash(study, "")
+    assert not differences(restored, study)
 
 
 def test_other_data_under_the_same_name_are_refused(

@@ -1,6 +1,7 @@
 """Claims about the first screen: no probability without three seeds, none while unsettled, one
 sentence on simple models, advice only with a remedy, and one score in every place."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,10 @@ def test_certainty_is_withheld_while_a_leader_is_unsettled(tmp_path: Path) -> No
     said = certainty_sentence(study, sure)
     assert "not stated: mlp, width 5 (rank 1) has not reached a mode" in said
     assert "Raise `settle`" in said
+    never = study.spec.plan.online.model_copy(update={"every": "never"})
+    plan = study.spec.plan.model_copy(update={"online": never})
+    fixed = replace(study, spec=study.spec.model_copy(update={"plan": plan}))
+    assert 'Give every = "auto" in [plan.online]' in certainty_sentence(fixed, sure)
     kept = {"converged": False, "kept": "scheduled"}  # it was better before settling
     scheduled = [one.model_copy(update=kept) if one.trial_id == 10 else one for one in records]
     fine = certainty_of(load(tmp_path / "b", scheduled))

@@ -49,7 +49,7 @@ def trained(data: TensorData, given: Assignment) -> Training:
     state = begin(network(), given.plan)
     for epoch in range(1, given.plan.epochs + 1):
         train_epoch(state, data, given)
-        if epoch % given.plan.online.every == 0:
+        if given.plan.updates_after(epoch):
             evaluated(state, data, given)
     return state
 

@@ -209,11 +209,45 @@ def test_a_linear_network_settles_at_ridge_regression() -> None:
     assert dense_decrement(training, data, assignment.plan) < 80e-6
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_linear_network_settles_without_noise(seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(120, 5, generator=random)
+    y = x @ torch.randn(5, 1, generator=random) + 0.3
+    y = (y - y.mean()) / y.std()
+    zero, one = torch.zeros(1).double(), torch.ones(1).double()
+    data = TensorData(x[:100], y[:100], x[100:], y[100:], "real", 1, (5,), zero, one)
+    training, assignment = scheduled(data, "linear")
+    settling = settled(training, data, assignment)
+    assert training.noise_std < 1e-6
+    assert settling.converged
+    assert settling.work < 0.2 * settling.budget
+    assert newton_decrement(training, data, assignment, theta=settling.theta)[0] < 100e-6
+    # The network that is kept holds these parameters as exactly as float32 can.
+    assert torch.equal(flat(training.model), settling.theta.float().double())
+
+
+@pytest.mark.parametrize("every", ["never", EPOCHS + 1])
+@pytest.mark.parametrize("task", ["real", "labels"])
+def test_nothing_is_settled_at_hyperparameters_that_never_moved(
+    every: str | int, task: str
+) -> None:
+    data = real() if task == "real" else labels()
+    training, assignment = scheduled(data, "linear", online={"every": every})
+    settling = settled(training, data, assignment)
+    assert settling.decrement_per_datum is not None
+    assert settling.decrement_per_datum < 1e-6
+    assert torch.equal(training.prior_precision, torch.ones(2).double())
+    assert training.noise_std == 1.0
+    assert not settling.converged
+
+
 def test_a_linear_network_settles_at_logistic_regression() -> None:
     data = labels()
     training, assignment = scheduled(data, "linear", online={"every": 2, "burn_in": EPOCHS})
     settling = settled(training, data, assignment, 0.5)  # epochs: too few but for convexity
-    assert settling.converged
+    assert settling.kept == "settled"
+    assert not settling.converged  # the hyperparameters never moved
     assert torch.equal(training.prior_precision, torch.ones(2).double())
     # sklearn leaves the intercept free: take it for a feature of its own.
     x = np.hstack([data.x_train.numpy(), np.ones((100, 1), np.float32)])
@@ -369,7 +403,7 @@ def test_the_work_stays_within_the_budget_but_for_one_round() -> None:
     assert 0 < cost <= 1
     settling = settled(training, data, assignment, 3.0)
     # A round may end a line search and test a decrement beyond it.
-    assert settling.work < 3.0 + assignment.plan.online.every + 100 * cost
+    assert settling.work < 3.0 + assignment.plan.interval + 100 * cost
 
 
 def test_the_ratios_of_precisions_come_to_rest_where_free_ones_drift() -> None:
