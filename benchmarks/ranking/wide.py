@@ -44,7 +44,7 @@ SCORES = {
     "replay": ("prequential_replay",),
     "folds": ("five_fold",),
     "tangents": ("tangent", "ntk_init"),
-    "plain": (),  # the network alone, for the noise ceiling
+    "plain": (),  # the network alone, for the noise between seeds
     "race": ("two_fold",),  # for benchmarks/race_regret.py
     "search": ("two_fold", "heldout_10", "last_layer_conditional"),  # for search_replay.py
 }

@@ -49,14 +49,31 @@ def sampled_mean(
 
     Args:
         means: of the logits [n, C], float64.
-        covariances: of the logits [n, C, C].
+        covariances: of the logits [n, C, C]; or variances of independent ones [n, C].
         temperature: T > 0.
         n_draws: draws per row.
-        generator: of the draws.
+        generator: of the draws, on the CPU.
     """
-    values, vectors = torch.linalg.eigh(covariances)
-    root = vectors * values.clamp(min=0).sqrt()[:, None, :]
-    noise = torch.randn(n_draws, *means.shape, generator=generator, dtype=means.dtype)
-    drawn = means + (root @ noise[..., None])[..., 0]
-    found: Tensor = (drawn / temperature).softmax(-1).mean(0)
+    drawn = (means, covariances, temperature)
+    return log_sampled_mean(*drawn, n_draws=n_draws, generator=generator).exp()
+
+
+def log_sampled_mean(
+    means: Tensor,
+    covariances: Tensor,
+    temperature: float = 1.0,
+    *,
+    n_draws: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return the logarithms of `sampled_mean` [n, C], finite however small the probabilities."""
+    noise = torch.randn(n_draws, *means.shape, generator=generator, dtype=means.dtype).to(means)
+    if covariances.ndim == 2:
+        moved = covariances.sqrt() * noise
+    else:
+        values, vectors = torch.linalg.eigh(covariances)
+        root = vectors * values.clamp(min=0).sqrt()[:, None, :]
+        moved = (root @ noise[..., None])[..., 0]
+    logs = ((means + moved) / temperature).log_softmax(-1)
+    found: Tensor = logs.logsumexp(0) - math.log(n_draws)
     return found
