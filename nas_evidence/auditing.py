@@ -6,6 +6,7 @@
     softmax-15   one mode                   evidence by a long temperature ladder
     tanh-22      a network, many modes      the same
     linear-noise regression, noise 0.01     as linear-*, where quadrature over temperatures fails
+    *-power      the likelihood to the 0.3  as linear-*, and logistic-2
     trial        a short trial on digits    scores of the training curve from the curve itself
     trial-linear linear regression          predictive scores and the training of prior and noise
                                             against closed forms
@@ -66,6 +67,9 @@ from nas_evidence.spec import derive_seed
 
 _ROUNDING = 1e-8  # relative
 _N_DRAWS = 8
+_IN_A_BOX = ("linear-3", "linear-noise")  # one output
+#: κ of the problems whose name ends with "power".
+_POWER = 0.3
 
 
 def run_audit(
@@ -130,7 +134,9 @@ def estimators_in(problem: str) -> set[str]:
     if problem.startswith("linear"):
         found |= {name for name, score in SCORES.items() if _is_difference(score)}
         found |= set(ON_HALVES)
-    if problem in ("linear-3", "linear-noise"):  # one output
+    if problem.endswith("power"):
+        found -= set(SAMPLED)
+    if problem in _IN_A_BOX:
         found.add("thermodynamic_box")
     if problem == "linear-noise":  # few draws from the prior predict too badly
         found.discard("sto_lk")
@@ -142,6 +148,8 @@ def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
     rows = {k: measured(problem, k, partial(_laplace, problem, k, seed)) for k in CURVATURES}
     found = [judged(row, _laplace_claim(problem, rows, kind)) for kind, row in rows.items()]
     found += tangent_rows(problem, seed)
+    if problem.power != 1:
+        return found
     return found + sampled_rows(problem, rows["full_ggn"].value, seed)
 
 
@@ -166,11 +174,13 @@ def tangent_rows(problem: Problem, seed: int) -> list[AuditRow]:
     return [*rows, judged(row, claim)]
 
 
-def _tangent(problem: Problem, name: str) -> EvidenceEstimate:
+def _tangent(problem: Problem, name: str, dual: bool | None = None) -> EvidenceEstimate:
     theta = torch.cat([p.detach().flatten() for p in problem.model.parameters()])
     at = theta if name == "tangent" else None
     tangent = tangent_of(jacobian(problem.model, problem.x), problem.y, at)
-    fit = log_evidence(tangent, problem.likelihood, problem.precision)
+    fit = log_evidence(
+        tangent, problem.likelihood, problem.precision, power=problem.power, dual=dual
+    )
     return EvidenceEstimate(estimator=name, value=fit.value)
 
 
@@ -178,7 +188,8 @@ def _by_products(problem: Problem, generator: torch.Generator) -> EvidenceEstima
     model = copy.deepcopy(problem.model)
     sizes = [p.numel() for p in model.parameters()]
     each = Precisions(problem.precision, sizes).of_each_parameter()
-    joint = LogJoint(model, problem.x, problem.y, problem.likelihood, each, 1.0, len(problem.x))
+    rows, power = len(problem.x) // 2, problem.power
+    joint = LogJoint(model, problem.x, problem.y, problem.likelihood, each, power, rows)
     theta = torch.cat([p.detach().double().flatten() for p in model.parameters()])
     return evidence_by_products(joint, theta, generator)
 
@@ -201,7 +212,7 @@ def half_rows(problem: Problem) -> list[AuditRow]:
 def _late_given_early(problem: Problem, half: Problem, name: str) -> EvidenceEstimate:
     value = late_given_early(
         name, half.model, problem.x, problem.y, n_early=len(half.x),
-        likelihood=problem.likelihood, prior_precision=problem.precision,
+        likelihood=problem.likelihood, prior_precision=problem.precision, power=problem.power,
     )  # fmt: skip
     return EvidenceEstimate(estimator=name, value=value)
 
@@ -270,19 +281,28 @@ def _laplace(problem: Problem, kind: str, seed: int) -> EvidenceEstimate:
         curvature=kind,
         prior_precision=problem.precision,
         noise_std=noise_of(problem) if gaussian else None,
+        likelihood_power=problem.power,
         seed=derive_seed(seed, problem.name, kind),
         n_draws=_N_DRAWS,
     )
 
 
 def _linear(
-    name: str, n_data: int, n_features: int, n_outputs: int, seed: int, noise: float = NOISE_STD
+    name: str,
+    n_data: int,
+    n_features: int,
+    n_outputs: int,
+    seed: int,
+    *,
+    noise: float = NOISE_STD,
+    power: float = 1.0,
 ) -> list[AuditRow]:
     problem = linear_problem(
-        name, seed, n_data=n_data, n_features=n_features, n_outputs=n_outputs, noise_std=noise
-    )
+        name, seed, n_data=n_data, n_features=n_features, n_outputs=n_outputs, noise_std=noise,
+        power=power,
+    )  # fmt: skip
     rows = rows_of(problem, seed) + conditional_rows(problem, seed) + half_rows(problem)
-    return rows + (box_rows(problem, seed) if n_outputs == 1 else [])
+    return rows + (box_rows(problem, seed) if name in _IN_A_BOX else [])
 
 
 def _softmax(seed: int) -> list[AuditRow]:
@@ -303,7 +323,9 @@ PROBLEMS: dict[str, Callable[[int], list[AuditRow]]] = {
     "linear-12": partial(_linear, "linear-12", 40, 5, 2),
     "linear-63": partial(_linear, "linear-63", 60, 20, 3),
     "linear-noise": partial(_linear, "linear-noise", 12, 2, 1, noise=0.01),
+    "linear-power": partial(_linear, "linear-power", 40, 5, 2, power=_POWER),
     "logistic-2": lambda seed: rows_of(logistic_problem("logistic-2", seed), seed),
+    "logistic-power": lambda seed: rows_of(logistic_problem("logistic-power", seed, _POWER), seed),
     "softmax-15": _softmax,
     "tanh-22": _tanh,
     "trial": partial(trial_rows, sampled=SAMPLED),

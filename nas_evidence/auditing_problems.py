@@ -31,7 +31,10 @@ _TRUTH = LadderPlan(n_ladders=8, n_nodes=20, n_burn_in=150, n_samples=200)
 
 @dataclass(frozen=True)
 class Problem:
-    """A model at its mode, with data, likelihood, precision of each tensor, and the truth."""
+    """A model at its mode, with data, likelihood, precision of each tensor, and the truth.
+
+    power  κ, on the likelihood; with another than 1 the truth is log ∫ p(y|θ)^κ p(θ) dθ
+    """
 
     name: str
     model: nn.Module
@@ -42,6 +45,7 @@ class Problem:
     truth: float
     truth_error: float = 0.0
     symmetries: int = 1  # copies of each mode
+    power: float = 1.0
 
     @property
     def n_parameters(self) -> int:
@@ -57,6 +61,7 @@ def linear_problem(
     n_features: int,
     n_outputs: int,
     noise_std: float = NOISE_STD,
+    power: float = 1.0,
 ) -> Problem:
     """Return linear regression at its mode with the exact evidence."""
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
@@ -66,13 +71,15 @@ def linear_problem(
     shape = (n_features + 1, n_outputs)
     w = torch.randn(shape, dtype=torch.float64, generator=generator) / spread.sqrt()[:, None]
     noise = torch.randn(n_data, n_outputs, dtype=torch.float64, generator=generator)
-    return _regression(name, x, phi @ w + noise_std * noise, noise_std)
+    return _regression(name, x, phi @ w + noise_std * noise, noise_std, power)
 
 
 def early_half(problem: Problem) -> Problem:
     """Return the linear regression on the first half of the data, at its own mode."""
     n = len(problem.x) // 2
-    return _regression(problem.name, problem.x[:n], problem.y[:n], _noise_of(problem))
+    return _regression(
+        problem.name, problem.x[:n], problem.y[:n], _noise_of(problem), problem.power
+    )
 
 
 def _noise_of(problem: Problem) -> float:
@@ -80,17 +87,31 @@ def _noise_of(problem: Problem) -> float:
     return problem.likelihood.noise_std
 
 
-def _regression(name: str, x: Tensor, y: Tensor, noise_std: float) -> Problem:
+def _regression(name: str, x: Tensor, y: Tensor, noise_std: float, power: float) -> Problem:
     precision = torch.tensor([1.0, 4.0], dtype=torch.float64)  # of weight and bias
     phi = torch.cat([x, torch.ones_like(x[:, :1])], 1)
     each = precision[[0] * x.shape[1] + [1]]
-    mode = mode_of_linear(phi, y, prior_precision=each, noise_std=noise_std)
+    mode = mode_of_linear(phi, y, prior_precision=each, noise_std=noise_std / power**0.5)
     model = nn.Linear(x.shape[1], y.shape[1]).double()
     with torch.no_grad():
         model.weight.copy_(mode[:-1].T)
         model.bias.copy_(mode[-1])
-    truth = log_evidence_of_linear(phi, y, prior_precision=each, noise_std=noise_std)
-    return Problem(name, model, x, y, Gaussian(noise_std), precision, truth)
+    truth = tempered_evidence(phi, y, prior_precision=each, noise_std=noise_std, power=power)
+    return Problem(name, model, x, y, Gaussian(noise_std), precision, truth, power=power)
+
+
+def tempered_evidence(
+    phi: Tensor, y: Tensor, *, prior_precision: Tensor, noise_std: float, power: float
+) -> float:
+    """Return log ∫ p(y|θ)^κ p(θ) dθ of linear regression in nats.
+
+    p(y|θ)^κ is a Gaussian of variance s² / κ, times (2π s²)^(-κ/2) (2π s² / κ)^(1/2) per target.
+    """
+    plain = log_evidence_of_linear(
+        phi, y, prior_precision=prior_precision, noise_std=noise_std / power**0.5
+    )
+    each = 0.5 * ((1 - power) * math.log(2 * math.pi * noise_std**2) - math.log(power))
+    return plain + y.numel() * each
 
 
 def exact_ensembles(
@@ -163,9 +184,10 @@ def definition(problem: Problem, kind: str) -> float | None:
             matrix[weight, weight] = _kronecker(kind, b, moment, matrix[weight, weight])
             start = units.stop
     delta = problem.precision[tensor]
+    matrix = problem.power * matrix
     theta = torch.cat([p.detach().flatten() for p in model.parameters()])
     ratio = torch.linalg.slogdet(torch.eye(len(delta)).double() + matrix / delta)[1]
-    log_likelihood = problem.likelihood.log_likelihood(outputs, y)
+    log_likelihood = problem.power * problem.likelihood.log_likelihood(outputs, y)
     return float(log_likelihood - 0.5 * ((delta * theta.square()).sum() + ratio))
 
 
@@ -271,7 +293,7 @@ def _kronecker(kind: str, outer: Tensor, inner: Tensor, block: Tensor) -> Tensor
     return (basis * (basis.mT @ block @ basis).diagonal()) @ basis.mT
 
 
-def logistic_problem(name: str, seed: int) -> Problem:
+def logistic_problem(name: str, seed: int, power: float = 1.0) -> Problem:
     """Return a classifier with two parameters, whose evidence is integrated on a grid."""
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
     x = torch.randn(12, 1, dtype=torch.float64, generator=generator)
@@ -284,8 +306,8 @@ def logistic_problem(name: str, seed: int) -> Problem:
     grid = torch.cartesian_prod(axis, axis)
     log_prior = (precision / (2 * math.pi)).log() - 0.5 * precision * grid.square().sum(1)
     cell = 2 * math.log(float(axis[1] - axis[0]))
-    truth = float((density(grid)[0] + log_prior).logsumexp(0)) + cell
-    problem = Problem(name, model, x, y, Categorical(), precision, truth)
+    truth = float((power * density(grid)[0] + log_prior).logsumexp(0)) + cell
+    problem = Problem(name, model, x, y, Categorical(), precision, truth, power=power)
     put_at_mode(problem)
     return problem
 
@@ -323,7 +345,8 @@ def put_at_mode(problem: Problem) -> None:
         optimiser.zero_grad()
         pairs = zip(problem.precision, parameters, strict=True)
         penalty = torch.stack([0.5 * d * p.square().sum() for d, p in pairs]).sum()
-        value = penalty - problem.likelihood.log_likelihood(problem.model(problem.x), problem.y)
+        fit = problem.likelihood.log_likelihood(problem.model(problem.x), problem.y)
+        value = penalty - problem.power * fit
         value.backward()  # type: ignore[no-untyped-call]
         return value
 

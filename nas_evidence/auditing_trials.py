@@ -1,6 +1,7 @@
 """The scores that need training, in two short trials of the audit.
 
-    trial          digits, a small network: scores of the training curve, from the curve itself
+    trial          labels drawn by a coin: no score that predicts them can beat even odds; and
+                   scores of the training curve, from the curve itself
     trial-linear   linear regression: predictive scores and evidences, against closed forms
 
 In the second one every truth follows from the maximum over prior precisions and noise of the
@@ -21,47 +22,96 @@ from torch import Tensor
 
 from nas_evidence.auditing_rows import AuditRow, Claim, around, judged
 from nas_evidence.data import load
-from nas_evidence.data.tensors import to_tensors
+from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.linear import log_evidence_of_linear
 from nas_evidence.fixed_keys import SOTL_EPOCHS, SOTL_GAMMA
+from nas_evidence.models import build
 from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.registry import CURVATURES, SCORES
 from nas_evidence.scores.folds import fold_tasks
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, OnlinePlan, TrainingPlan
+from nas_evidence.spec import (
+    ArchitectureSpec,
+    Assignment,
+    DatasetSpec,
+    OnlinePlan,
+    TrainingPlan,
+    derive_seed,
+)
+from nas_evidence.training.loop import begin, train_epoch
 from nas_evidence.training.parts import order_of_data
 from nas_evidence.trial import Trial
 
 _ROUNDING = 1e-8  # relative
 _N_DATA, _N_FEATURES, _NOISE = 160, 3, 0.4
 _FOLDS = ("two_fold", "five_fold", "heldout_10")
+_N_COINS, _N_COIN_FEATURES = 160, 40
+#: Nats above those of even odds that coins give with a probability of e^-8.
+_LUCK = 8.0
 
 
 def trial_rows(seed: int, sampled: Sequence[str]) -> list[AuditRow]:
-    """Return the rows of a short trial on digits; the estimators in `sampled` are left out."""
+    """Return the rows of a short trial on labels drawn by a coin; those of `sampled` are left out.
+
+    Nobody can predict a coin. For a density Q of n labels, given anything but these labels, the
+    mean of Q 2ⁿ is at most 1, so that log Q exceeds −n log 2 by b nats with probability e^-b at
+    most (Markov); the same holds for the geometric mean of several such Q. A network that has
+    seen the labels it predicts exceeds it by far. The number that are predicted correctly is
+    binomial.
+    """
     names = trial_names(sampled)
-    assignment = Assignment(
-        trial_id=0,
-        attempt=1,
-        replicate=0,
-        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 4}),
-        dataset=DatasetSpec(name="digits", max_train=60, max_test=20),
-        plan=TrainingPlan(epochs=3, online=OnlinePlan(every=3, curvature="diag_ef")),
-        estimators=tuple(names),
-        seed=seed,
+    random = np.random.default_rng(derive_seed(seed, "coins"))
+    n = _N_COINS
+    x = random.normal(size=(n + 10, _N_COIN_FEATURES)).astype(np.float32)
+    y = random.integers(0, 2, size=len(x))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "coins.npz"
+        np.savez(path, x_train=x[:n], y_train=y[:n], x_test=x[n:], y_test=y[n:])
+        assignment = Assignment(
+            trial_id=0,
+            attempt=1,
+            replicate=0,
+            architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 16}),
+            dataset=DatasetSpec(name="npz", path=str(path)),
+            plan=TrainingPlan(
+                epochs=20, optimiser="adam", learning_rate=0.03, batch_size=16,
+                prior_precision=0.1, online=OnlinePlan(every=10, curvature="diag_ggn"),
+            ),
+            estimators=tuple(names),
+            seed=seed,
+        )  # fmt: skip
+        record, seconds = _trained(assignment)
+    n_parameters = (_N_COIN_FEATURES + 1) * 16 + 17 * 2
+    expected = {**_from_the_curve(record, n), "n_parameters": float(n_parameters)}
+    luck = _LUCK - n * math.log(2)
+    code = expected.pop("prequential_epoch1")
+    claims = coin_claims(n) | {
+        name: around(exact, _ROUNDING * abs(exact), "from the training curve")
+        for name, exact in expected.items()
+    }
+    claims["prequential_epoch1"] = Claim(
+        "from the training curve; no luck with coins", code - 1e-6, min(code + 1e-6, luck)
     )
-    record, seconds = _trained(assignment)
-    n_parameters = 64 * 4 + 4 + 4 * 10 + 10
-    expected = {**_from_the_curve(record, 60), "n_parameters": float(n_parameters)}
-    claims: dict[str, Claim] = {}
-    for name in names:
-        if name in expected:
-            exact = expected[name]
-            claims[name] = around(exact, _ROUNDING * abs(exact), "from the training curve")
-        elif SCORES[name].unit == "fraction":
-            claims[name] = Claim("a fraction", 0.0, 1.0)
-        else:
-            claims[name] = Claim("a log probability of labels", high=0.0)
-    return _rows("trial", record, claims, (n_parameters, 60), seconds)
+    asked = {name: claims[name] for name in names}
+    return _rows("trial", record, asked, (n_parameters, n), seconds)
+
+
+def coin_claims(n: int) -> dict[str, Claim]:
+    """Return the limits of the scores that predict labels drawn by a coin, of `n` in all."""
+    predicted = {
+        "two_fold": n // 2, "five_fold": n // 5, "heldout_10": n - int(0.9 * n),
+        "prequential_replay": n - n // 4,
+    }  # fmt: skip
+    claims = {
+        f"{name}_accuracy": around(0.5, 2 / math.sqrt(predicted[name]), "4 errors of a coin")
+        for name in _FOLDS
+    }
+    for name, size in predicted.items():
+        fair = -size * math.log(2)
+        claims[name] = Claim("no luck with coins; little worse than even", fair - 10, fair + _LUCK)
+    for name, size in {"tangent_conditional": n // 2, "last_layer_conditional": n // 2,
+                       "prequential_epoch1_laplace": n}.items():  # fmt: skip
+        claims[name] = Claim("no luck with coins", high=_LUCK - size * math.log(2))
+    return claims
 
 
 def linear_trial_rows(seed: int, sampled: Sequence[str]) -> list[AuditRow]:
@@ -83,6 +133,7 @@ def linear_trial_rows(seed: int, sampled: Sequence[str]) -> list[AuditRow]:
             dataset=DatasetSpec(name="npz", path=str(path)),
             plan=TrainingPlan(
                 likelihood="gaussian", epochs=30, learning_rate=0.05, batch_size=64,
+                noise_std=0.8, prior_precision=0.5,
                 online=OnlinePlan(every=10, curvature="block_ggn"),
             ),
             estimators=tuple(names),
@@ -93,20 +144,44 @@ def linear_trial_rows(seed: int, sampled: Sequence[str]) -> list[AuditRow]:
     given, targets = tensors.x_train[:].double(), tensors.y_train.double()
     claims = linear_claims(given, targets, assignment)
     expected = {**_from_the_curve(record, _N_DATA), "n_parameters": _N_FEATURES + 1.0}
-    exact = expected["prequential_epoch1"]
-    claims["prequential_epoch1_laplace"] = Claim(
-        "between 1.5 times the code with a point and the maximised evidence",
-        1.5 * exact, claims["full_ggn"].high,
-    )  # fmt: skip
+    exact = first_epoch_code(assignment, tensors)
+    claims["prequential_epoch1_laplace"] = around(exact, 1e-4 * abs(exact), "by dense algebra")
     for name, exact in expected.items():
         claims[name] = around(exact, _ROUNDING * abs(exact), "from the training curve")
     asked = {name: claims.get(name, Claim()) for name in names}
     return _rows("trial-linear", record, asked, (_N_FEATURES + 1, _N_DATA), seconds)
 
 
+def first_epoch_code(assignment: Assignment, data: TensorData) -> float:
+    """Return `prequential_epoch1_laplace` of a linear network in nats, by dense algebra.
+
+    The steps are those of the trial; variances are Σ x² / (δ + Σ_seen x² / s²) with x_0 = 1.
+    """
+    generator = torch.Generator().manual_seed(assignment.derived_seed("init"))
+    model = build(assignment.architecture, data.input_shape, data.n_outputs, generator)
+    state, noise = begin(model, assignment.plan), assignment.plan.noise_std
+    seen = torch.full((_N_FEATURES + 1,), assignment.plan.prior_precision, dtype=torch.float64)
+    total = 0.0
+
+    def predict(x: Tensor, y: Tensor) -> float:
+        nonlocal total, seen
+        squares = torch.cat([x, torch.ones_like(x[:, :1])], 1).double().square()
+        spread = noise**2 + (squares / seen).sum(1)
+        away = (y.double() - model(x).detach().double())[:, 0].square()
+        total -= 0.5 * float((away / spread + (2 * math.pi * spread).log()).sum())
+        seen = seen + squares.sum(0) / noise**2
+        return 0.0
+
+    train_epoch(state, data, assignment, predict)
+    return total
+
+
 def trial_names(sampled: Sequence[str]) -> list[str]:
-    """Return the estimators of the trial on digits."""
-    return [name for name in SCORES if name not in (*CURVATURES, *sampled)]
+    """Return the estimators of the trial on coins: those that predict labels, and free ones."""
+    free = [name for name, score in SCORES.items() if not score.on_request]
+    accuracies = [name for name, score in SCORES.items() if score.labels_only]
+    names = [*coin_claims(_N_COINS), *free, *accuracies]
+    return [name for name in SCORES if name in names and name not in sampled]
 
 
 def linear_trial_names(sampled: Sequence[str]) -> list[str]:
