@@ -307,7 +307,7 @@ _ALL = [
 SCORES: Mapping[str, Score] = {score.name: score for score in _ALL}
 #: Those that cost nothing and are computed for every trial.
 FREE_SCORES = tuple(name for name, score in SCORES.items() if not score.on_request)
-#: Earlier names, for old study files and tables.
+#: Other names of scores, which study files and Python may use.
 ALIASES: Mapping[str, str] = {
     "prequential": "two_fold",
     "prequential_accuracy": "two_fold_accuracy",

@@ -38,7 +38,6 @@ from nas_evidence.domains import (
     masked,
 )
 from nas_evidence.families import domains_of
-from nas_evidence.fixed_keys import without_fixed
 from nas_evidence.registry import (
     ALIASES,
     DIAGONAL_CURVATURES,
@@ -556,16 +555,6 @@ class Assignment(Frozen):
     #: Whether trials are compared after the first fold, which is then not trained beside others.
     first_fold_alone: bool = False
     seed: int
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_an_older_version(cls, data: object) -> object:
-        if not isinstance(data, Mapping):
-            return data
-        kept, mistakes = without_fixed(data)
-        if mistakes:
-            raise ValueError("; ".join(mistakes.values()))
-        return kept
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream; it does not depend on the attempt."""

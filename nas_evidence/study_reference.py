@@ -28,7 +28,6 @@ from nas_evidence.domains import (
     Unit,
     described,
 )
-from nas_evidence.fixed_keys import FIXED_KEYS
 from nas_evidence.spec import FAMILY_DEFAULTS, FAMILY_PARAMETERS, TrainingPlan
 
 #: Keys that a study file leaves to the data: their value in `spec.py` is for plans made in Python.
@@ -264,13 +263,6 @@ The families to search, at least one; an omitted parameter keeps its default. `d
 parameter, `width = [8, 16]` lists its options, a table gives a range or options as below.
 """
 
-_TAIL = """\
-## Keys that became constants
-
-Older files set these keys. A file or a `--set` with the value below still loads; any other value
-is refused.
-"""
-
 
 def page() -> str:
     """Return the page, as Markdown."""
@@ -314,12 +306,6 @@ def _sections() -> Iterator[str]:
         yield from _pieces(name)
         if name == "dataset":
             yield from _families()
-    yield _TAIL
-    yield "| table | key | value |\n|---|---|---|"
-    for name, value in FIXED_KEYS.items():
-        table, _, key = name.rpartition(".")
-        yield f"| [{table}] | `{key}` | `{_toml(value)}` |"
-    yield ""
 
 
 def _table(kind: type[Frozen]) -> Iterator[str]:

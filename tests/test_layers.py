@@ -8,7 +8,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
 LAYERS = {
-    "registry": 0, "domains": 0, "estimates": 0, "fixed_keys": 0, "dataset_spec": 0, "spec": 0,
+    "registry": 0, "domains": 0, "estimates": 0, "dataset_spec": 0, "spec": 0,
     "record": 0, "retry_spec": 0, "sampling_plan": 0, "families": 0,
     "durations": 0, "files": 0, "retrying": 0,
     "codec": 1, "maths": 1, "best": 1,
@@ -30,7 +30,7 @@ LAYERS = {
 #: Between rooms of one layer, these only.
 SIDEWAYS = {
     ("curvature", "likelihood"), ("record", "spec"), ("record", "domains"), ("spec", "domains"),
-    ("spec", "registry"), ("spec", "fixed_keys"), ("spec", "dataset_spec"),
+    ("spec", "registry"), ("spec", "dataset_spec"),
     ("dataset_spec", "domains"), ("estimates", "domains"), ("families", "domains"),
     ("registry", "families"), ("spec", "families"),
     ("spec", "retry_spec"), ("retry_spec", "domains"),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.data import ArrayData
+from nas_evidence.exporting.sums import NAME as SUMS
 from nas_evidence.exporting.sums import wrong_sums
 from nas_evidence.models import build
 from nas_evidence.registry import import_outside, is_outside
@@ -68,7 +69,7 @@ def load_exported(folder: str | Path) -> Exported:
     """
     folder = Path(folder)
     names = ("architecture.toml", "model.safetensors")
-    for name in names:
+    for name in (*names, SUMS):
         if not (folder / name).is_file():
             raise ValueError(f"{folder} is not an export folder: it has no {name}.")
     if wrong := wrong_sums(folder, names):

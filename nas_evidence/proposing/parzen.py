@@ -15,8 +15,8 @@ from optuna.samplers import TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from nas_evidence.fixed_keys import N_EI_CANDIDATES
-
+#: Draws from the density of good trials, the best of which is proposed.
+N_EI_CANDIDATES = 24
 #: What was fitted to one set of trials: search spaces, and densities by names of parameters.
 Fits = dict[Any, Any]
 

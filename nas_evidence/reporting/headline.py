@@ -20,7 +20,7 @@ from nas_evidence.reporting.tables import LOSSES, RankedArchitecture, Study
 #: A difference counts as clear from this many of its standard errors on.
 CLEAR = 2.0
 #: Standard deviation, over data, of the difference of the losses of two good models, nats; where
-#: only means are stored (studies of earlier versions, without a test split, or of many data).
+#: only means are stored (studies without a test split, or of many data).
 #: benchmarks/first_screen.py finds 0.36 to 0.74.
 SPREAD = 0.5
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
