@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from nas_evidence.evidence.finite_temperature import Tempered
 from nas_evidence.reproducing import Reproduction, Row
 from nas_evidence.sampling_plan import HeatPlan
 from nas_evidence_reproduce._baldock import UNIFORM, digits, heated, network
+from nas_evidence_reproduce._finite_temperature import Tempered
 
 PAPER = "P002"
 FIGURE = "Fig. 4"

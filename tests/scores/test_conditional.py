@@ -12,7 +12,6 @@ from torch import nn
 from nas_evidence import estimate_evidence
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.evidence.incremental import predictions
 from nas_evidence.evidence.linear import mode_of_linear
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.registry import SCORES
@@ -77,25 +76,6 @@ def test_on_linear_models_it_is_the_density_of_the_late_data_given_the_early_one
     assert found.relation == SCORES[found.estimator].relation == "EXACT_ON_LINEAR"
     assert found.value == pytest.approx(float(truth), rel=1e-8)
     assert found.per_datum == pytest.approx(float(truth) / (30 - n_early), rel=1e-8)
-
-
-def test_it_is_the_sum_of_predictions_of_one_late_datum_after_another() -> None:
-    x, y = regression(12, seed=0)
-    known = predictions(
-        with_bias(x), y[:, 0],
-        prior_precision=PRECISION[torch.tensor([0, 0, 0, 1])], noise_std=NOISE_STD,
-    )  # fmt: skip
-    late = replace(
-        known, targets=known.targets[5:], mean=known.mean[5:], variance=known.variance[5:]
-    )
-    found = conditional_estimate(
-        at_mode(x[:5], y[:5]),
-        at_mode(x, y),
-        n_early=5,
-        n_data=12,
-        labels=False,
-    )
-    assert found.value == pytest.approx(late.log_evidence(), rel=1e-8)
 
 
 def estimate(value: float, **fields: object) -> EvidenceEstimate:
