@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import pytest
+import study_reference
 
-from nas_evidence import study_reference
 from nas_evidence.codec import (
     TABLES,
     StudyError,
@@ -258,7 +258,7 @@ def loaded_example(folder: Path, text: str) -> StudySpec:
 
 def test_the_committed_page_is_what_the_types_say() -> None:
     assert PAGE.read_text(encoding="utf-8") == study_reference.page(), (
-        "run python -m nas_evidence.study_reference > docs/reference/study-file.md"
+        "run python docs/study_reference.py > docs/reference/study-file.md"
     )
 
 

@@ -221,11 +221,9 @@ def _forecast_told(
 def tell_what_is_stored(spec: StudySpec, folder: Path, watcher: "Watcher") -> None:
     """Tell the proposer of trials that were stored before a crash; nothing runs."""
     from nas_evidence.driver.driver import Driver
-    from nas_evidence.workers.learning_curves import synthetic
-    from nas_evidence.workers.simulated import SimulatedExecutor
+    from nas_evidence.workers.nobody import Nobody
 
-    no_workers = SimulatedExecutor(synthetic, workers=0, seed=0)
-    Driver(spec, folder.resolve(), no_workers, watcher).run()
+    Driver(spec, folder.resolve(), Nobody(), watcher).run()
 
 
 def _executor(

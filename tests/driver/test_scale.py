@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from fakes import Silent
+from learning_curves import synthetic
+from simulated import SimulatedExecutor
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
@@ -23,8 +25,6 @@ from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage import budget
 from nas_evidence.store import COMPACT_AT, finished, read_tables
-from nas_evidence.workers.learning_curves import synthetic
-from nas_evidence.workers.simulated import SimulatedExecutor
 
 pytestmark = pytest.mark.slow
 
