@@ -49,8 +49,10 @@ from nas_evidence.spec import StudySpec
 from nas_evidence.storage.faults import ARROWS
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.store import TABLES, read_tables
-from nas_evidence.workers.learning_curves import synthetic
-from nas_evidence.workers.simulated import SimulatedExecutor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from learning_curves import synthetic
+from simulated import SimulatedExecutor
 
 KINDS = ("plain", "pruned", "replicated", "raced", "stored")
 #: Most simulated kills of one study, so that each ends.

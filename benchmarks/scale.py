@@ -21,6 +21,7 @@ import json
 import math
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -35,9 +36,11 @@ from nas_evidence.codec import find_study, load_study
 from nas_evidence.driver.driver import Driver
 from nas_evidence.registry import declared
 from nas_evidence.spec import Assignment, StudySpec
-from nas_evidence.workers.learning_curves import SimulatedTrial, synthetic
 from nas_evidence.workers.protocol import Event
-from nas_evidence.workers.simulated import SimulatedExecutor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from learning_curves import SimulatedTrial, synthetic
+from simulated import SimulatedExecutor
 
 HERE = Path(__file__).parent
 OUT = HERE / "results" / "scale.json"

@@ -42,9 +42,11 @@ from no_op import Stamps, Stop, clocks, ray_workers, spread, study, tune_space
 
 from nas_evidence.driver.driver import Driver
 from nas_evidence.storage.journal import read_journal
-from nas_evidence.workers.learning_curves import synthetic
 from nas_evidence.workers.protocol import Executor, Launch
-from nas_evidence.workers.simulated import SimulatedExecutor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from learning_curves import synthetic
+from simulated import SimulatedExecutor
 
 BLOCK = 100
 

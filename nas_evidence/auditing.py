@@ -58,8 +58,9 @@ from nas_evidence.evidence.tangent import log_evidence, tangent_of
 from nas_evidence.likelihood import Gaussian
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.record import EvidenceEstimate
-from nas_evidence.registry import ALIASES, CURVATURES, SCORES, Score
-from nas_evidence.scores.conditional import conditional_estimate
+from nas_evidence.registry import ALIASES, CURVATURES, SCORES
+from nas_evidence.scores.conditional import KIND, conditional_estimate
+from nas_evidence.scores.conditional import NAME as CONDITIONAL
 from nas_evidence.scores.full_ggn_slq import evidence_by_products
 from nas_evidence.scores.on_halves import NAMES as ON_HALVES
 from nas_evidence.scores.on_halves import late_given_early
@@ -132,8 +133,7 @@ def estimators_in(problem: str) -> set[str]:
     if problem != "tanh-22":  # one linear layer
         found.add("ntk_init")
     if problem.startswith("linear"):
-        found |= {name for name, score in SCORES.items() if _is_difference(score)}
-        found |= set(ON_HALVES)
+        found |= {CONDITIONAL, *ON_HALVES}
     if problem.endswith("power"):
         found -= set(SAMPLED)
     if problem in _IN_A_BOX:
@@ -217,44 +217,22 @@ def _late_given_early(problem: Problem, half: Problem, name: str) -> EvidenceEst
     return EvidenceEstimate(estimator=name, value=value)
 
 
-def conditional_rows(problem: Problem, seed: int) -> list[AuditRow]:
-    """Return the rows of conditional evidences on linear regression, late half given early half.
+def conditional_row(problem: Problem, seed: int) -> AuditRow:
+    """Return the row of the conditional evidence on linear regression, late half given early half.
 
     The truth is the log density of the late half given the early one.
     """
     half = early_half(problem)
     late = replace(problem, truth=problem.truth - half.truth)
-    rows: list[AuditRow] = []
-    for name, score in SCORES.items():
-        if not _is_difference(score):
-            continue
-        kind = score.curvature
-        assert kind is not None
-        row = measured(late, name, partial(_difference, problem, half, name, seed))
-        whole, early = definition(problem, kind), definition(half, kind)
-        claim = Claim()
-        if score.approximates is not None:
-            exact = next(r for r in rows if r.estimator == score.approximates)
-            slack = STANDARD_ERRORS * (row.spread or 0.0)
-            slack += problem.n_parameters / len(half.x)
-            claim = around(exact.value, slack, f"{STANDARD_ERRORS:g} errors and P / n of exact")
-        elif whole is not None and early is not None:
-            slack = _ROUNDING * (abs(whole) + abs(early))
-            claim = around(whole - early, slack, "closed form of its definition")
-        rows.append(judged(row, claim))
-    return rows
+    row = measured(late, CONDITIONAL, partial(_difference, problem, half, seed))
+    slack = _ROUNDING * (abs(problem.truth) + abs(half.truth))
+    return judged(row, around(late.truth, slack, "closed form of its definition"))
 
 
-def _is_difference(score: Score) -> bool:
-    return score.taken == "before" and score.curvature is not None
-
-
-def _difference(problem: Problem, half: Problem, name: str, seed: int) -> EvidenceEstimate:
-    kind = SCORES[name].curvature
-    assert kind is not None
-    early, whole = (_laplace(one, kind, seed) for one in (half, problem))
+def _difference(problem: Problem, half: Problem, seed: int) -> EvidenceEstimate:
+    early, whole = (_laplace(one, KIND, seed) for one in (half, problem))
     return conditional_estimate(
-        early, whole, name=name, n_early=len(half.x), n_data=len(problem.x), labels=False
+        early, whole, n_early=len(half.x), n_data=len(problem.x), labels=False
     )
 
 
@@ -301,7 +279,7 @@ def _linear(
         name, seed, n_data=n_data, n_features=n_features, n_outputs=n_outputs, noise_std=noise,
         power=power,
     )  # fmt: skip
-    rows = rows_of(problem, seed) + conditional_rows(problem, seed) + half_rows(problem)
+    rows = [*rows_of(problem, seed), conditional_row(problem, seed), *half_rows(problem)]
     return rows + (box_rows(problem, seed) if name in _IN_A_BOX else [])
 
 

@@ -24,11 +24,11 @@ from nas_evidence.auditing_rows import AuditRow, Claim, around, judged
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.linear import log_evidence_of_linear
-from nas_evidence.fixed_keys import SOTL_EPOCHS, SOTL_GAMMA
 from nas_evidence.models import build
 from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.registry import CURVATURES, SCORES
 from nas_evidence.scores.folds import fold_tasks
+from nas_evidence.scores.sotl import SOTL_EPOCHS, SOTL_GAMMA
 from nas_evidence.spec import (
     ArchitectureSpec,
     Assignment,

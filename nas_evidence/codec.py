@@ -19,7 +19,6 @@ from pydantic_core import ErrorDetails
 
 from nas_evidence.dataset_spec import with_task
 from nas_evidence.domains import Choice, Domain, FloatRange, Frozen, IntRange, described, masked
-from nas_evidence.fixed_keys import is_of_version_0_1, without_fixed
 from nas_evidence.registry import is_outside
 from nas_evidence.retry_spec import RetrySpec
 from nas_evidence.spec import (
@@ -58,6 +57,9 @@ DATABASE_GONE = (
     "[database] is not read any more, since a study needs no database; remove it, and copy the "
     "study to a server with --track optuna:URL"
 )
+#: Version of what a study folder holds, and the first line of its study file.
+FORMAT = 1
+_FORMAT_LINE = "# nas-evidence study folder, format {}"
 #: Smallest similarity between an unknown name and a suggestion for it.
 _SIMILAR = 0.6
 #: Largest number of options listed next to a suggestion.
@@ -139,7 +141,23 @@ def load_study(
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError([f"{path}: cannot be read: {error}"]) from error
+    _check_format(path, text)
     return parse_study(text, str(path), overrides, to_run=to_run)
+
+
+def _check_format(path: Path, text: str) -> None:
+    """Refuse the file of a study folder that another version wrote."""
+    found = re.match(_FORMAT_LINE.format(r"(\w+)"), text)
+    stored = path.name == "study.toml" and (path.parent / "trials").is_dir()
+    if (found is None and stored) or (found is not None and found[1] != str(FORMAT)):
+        number = "none" if found is None else found[1]
+        raise StudyError(
+            [
+                f"{path}: the format of a study folder must be {FORMAT}, but it is {number}: "
+                "another version of nas-evidence wrote it; continue it with that one, or give "
+                "another folder with --out"
+            ]
+        )
 
 
 def parse_study(
@@ -154,14 +172,8 @@ def parse_study(
     messages: list[str] = []
     for override in overrides:
         _apply_override(raw, override, places, messages)
-    if is_of_version_0_1(raw):
-        raw["plan"]["settle"] = 0
     raw = _without_automatic(raw)
-    raw, refused = without_fixed(raw)
-    messages += [f"{places.of(name)}: {mistake}" for name, mistake in refused.items()]
-    if raw.get("database") == {}:  # as folders of version 0.1 have it
-        del raw["database"]
-    elif "database" in raw:
+    if "database" in raw:
         del raw["database"]
         messages.append(f"{places.of('database.url')}: {DATABASE_GONE}")
     study = _check(raw, places, messages)
@@ -182,11 +194,14 @@ def _without_automatic(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dump_study(study: StudySpec) -> str:
-    """Return the study as TOML with every key explicit; `load_study` reads it back unchanged."""
+    """Return the study as TOML with every key explicit; `load_study` reads it back unchanged.
+
+    The first line says the format of the folder that keeps it.
+    """
     keys = _without_none(study.model_dump(mode="json"))
     if study.plan.automatic:
         keys["plan"]["epochs"] = "auto"
-    return tomli_w.dumps(keys)
+    return f"{_FORMAT_LINE.format(FORMAT)}\n{tomli_w.dumps(keys)}"
 
 
 def differences(old: StudySpec, new: StudySpec) -> list[str]:

@@ -515,15 +515,19 @@ def _listed(figure: str, script: Script, result: Mapping[str, Any] | None) -> Li
 
 def _imported(script: Script) -> types.ModuleType:
     """Import a script as a member of a package of all scripts of its folder."""
-    folder = str(script.path.parent)
+    make_importable(script.path.parent)
+    return importlib.import_module(f"{_ROOM}.{script.name}")
+
+
+def make_importable(folder: Path) -> None:
+    """Make the scripts of a folder a package, the only one of its name."""
     room = sys.modules.get(_ROOM)
-    if room is None or list(room.__path__) != [folder]:
+    if room is None or list(room.__path__) != [str(folder)]:
         for name in [n for n in sys.modules if n.partition(".")[0] == _ROOM]:
             del sys.modules[name]
         room = types.ModuleType(_ROOM)
-        room.__path__ = [folder]
+        room.__path__ = [str(folder)]
         sys.modules[_ROOM] = room
-    return importlib.import_module(f"{_ROOM}.{script.name}")
 
 
 def _hardware() -> str:

@@ -1,11 +1,9 @@
 """Checksums inside the files of tensors: a flipped bit never becomes another result.
 
-    checkpoint     32 bytes of BLAKE2b after the content, with a mark; no file beside another that
-                   a crash could separate from it
-    safetensors    `blake2b` in the header, over names, types, shapes, values and the other
-                   entries of the header, so that any reader of safetensors can read the file
-
-Files of earlier versions have no checksum and are read as they are.
+checkpoint     32 bytes of BLAKE2b after the content, with a mark; no file beside another that
+a crash could separate from it
+safetensors    `blake2b` in the header, over names, types, shapes, values and the other
+entries of the header, so that any reader of safetensors can read the file
 """
 
 import hashlib
@@ -44,9 +42,6 @@ def unsealed(content: bytes, path: Path) -> bytes:
     """
     body, tail = content[: -_SIZE - len(_MARK)], content[-_SIZE - len(_MARK) :]
     if tail[: len(_MARK)] != _MARK:
-        # An archive ends with the record of its end; more behind it is a damaged mark.
-        if content[:2] == b"PK" and content[-22:-18] == b"PK\x05\x06":
-            return content
         raise DamagedError(f"{path} is damaged: it does not end with its checksum.")
     if hashlib.blake2b(body, digest_size=_SIZE).digest() != tail[len(_MARK) :]:
         raise DamagedError(f"{path} is damaged: its content does not match its checksum.")
@@ -77,7 +72,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except (OverflowError, RuntimeError, MemoryError) as error:
         raise DamagedError(f"{path} is damaged: {type(error).__name__}.") from None
     kept = {key: value for key, value in header.items() if key != _KEY}
-    if _KEY in header and header[_KEY] != _checksum(tensors, kept):
+    if header.get(_KEY) != _checksum(tensors, kept):
         raise DamagedError(f"{path} is damaged: its content does not match its checksum.")
     return tensors, header
 

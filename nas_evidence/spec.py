@@ -2,7 +2,7 @@
 
 All defaults of the project are in this file. The types are frozen and refuse unknown keys;
 `codec.py` builds them from a study file, with one message per error. The string below a field
-gives its meaning: `study_reference.py` makes the reference page from these strings.
+gives its meaning: `docs/study_reference.py` makes the reference page from these strings.
 """
 
 import hashlib
@@ -37,7 +37,6 @@ from nas_evidence.domains import (
     Unit,
 )
 from nas_evidence.families import domains_of
-from nas_evidence.fixed_keys import without_fixed
 from nas_evidence.registry import (
     ALIASES,
     DIAGONAL_CURVATURES,
@@ -606,16 +605,6 @@ class Assignment(Frozen):
     #: Whether trials are compared after the first fold, which is then not trained beside others.
     first_fold_alone: bool = False
     seed: int
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_an_older_version(cls, data: object) -> object:
-        if not isinstance(data, Mapping):
-            return data
-        kept, mistakes = without_fixed(data)
-        if mistakes:
-            raise ValueError("; ".join(mistakes.values()))
-        return kept
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream; it does not depend on the attempt."""

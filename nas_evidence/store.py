@@ -33,7 +33,6 @@ from nas_evidence.codec import load_study
 from nas_evidence.domains import ParameterValue
 from nas_evidence.files import write_whole
 from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
-from nas_evidence.registry import ALIASES
 from nas_evidence.spec import ALL_COSTS, ArchitectureSpec, StudySpec
 from nas_evidence.table_checksum import is_sound, sealed
 
@@ -222,8 +221,7 @@ class Stock:
 
     rows        the row of every finished trial, by trial id
     short       those that lack rows in another table, with their last attempt: a file in
-                `evidence`, `terms` or `curves` is torn or missing; not known for tables of
-                earlier versions, which do not say how many rows belong to a trial
+                `evidence`, `terms` or `curves` is torn or missing
     unreadable  the files that were skipped
     """
 
@@ -478,8 +476,6 @@ def _read(folder: Path, table: TableName) -> tuple[pd.DataFrame, list[Unreadable
     single, _, torn_too = _concat(table, [p for p in others if _key_of(p) not in {None, *inside}])
     both = pa.concat_tables([joined, single], promote_options="permissive")
     frame = both.to_pandas(types_mapper=_PANDAS_TYPES.get)
-    if "estimator" in frame:  # tables of earlier versions use earlier names
-        frame["estimator"] = frame["estimator"].replace(ALIASES)
     return frame, unreadable + torn + torn_too
 
 

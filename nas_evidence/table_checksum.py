@@ -20,9 +20,9 @@ def sealed(table: Any) -> Mapping[bytes, bytes]:
 
 
 def is_sound(table: Any) -> bool:
-    """Return whether a table matches its checksum; one of an earlier version has none."""
+    """Return whether a table has the checksum of its content."""
     stored = (table.schema.metadata or {}).get(_KEY)
-    return stored is None or stored == _checksum(table)
+    return bool(stored == _checksum(table))
 
 
 def _checksum(table: Any) -> bytes:

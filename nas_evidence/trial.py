@@ -23,7 +23,6 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.task import check_task
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.files import write_whole
-from nas_evidence.fixed_keys import without_fixed
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build, infeasible
 from nas_evidence.record import Evaluation, SliceReport, TrialRecord, TrialStatus
@@ -347,9 +346,8 @@ class Trial:
         assert training is not None
         if state is None:
             return False
-        if state["version"] != CHECKPOINT_VERSION or not _is_of(
-            state["same_trial"], self.assignment
-        ):
+        same = state["same_trial"] == _identity(self.assignment)
+        if state["version"] != CHECKPOINT_VERSION or not same:
             _LOG.warning("checkpoint_of_another_trial folder=%s", folder)
             return False
         restore(training, state["training"])
@@ -435,12 +433,6 @@ def versions(device: torch.device) -> dict[str, str]:
 def _identity(assignment: Assignment) -> str:
     # What is followed changes no training.
     return assignment.model_dump_json(exclude={"attempt", "followed"})
-
-
-def _is_of(identity: str, assignment: Assignment) -> bool:
-    """Tell whether an identity is of this assignment, allowing keys that are now constants."""
-    kept, mistakes = without_fixed(json.loads(identity))
-    return not mistakes and kept == json.loads(_identity(assignment))
 
 
 def _known(cost: Cost | None) -> dict[str, int]:

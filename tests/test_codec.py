@@ -1,13 +1,12 @@
 """Study files: every mistake once, with place, value, what is allowed and the nearest key."""
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import pytest
+import study_reference
 
-from nas_evidence import study_reference
 from nas_evidence.codec import (
     TABLES,
     StudyError,
@@ -19,7 +18,6 @@ from nas_evidence.codec import (
     shipped_studies,
 )
 from nas_evidence.domains import IntRange
-from nas_evidence.fixed_keys import FIXED_KEYS, RENAMED_KEYS
 from nas_evidence.spec import FAMILY_PARAMETERS, StudySpec
 
 GOOD = """\
@@ -54,6 +52,18 @@ def test_reading_back_a_dumped_study_changes_nothing(tmp_path: Path) -> None:
     study = load_study(write(tmp_path, GOOD))
     assert study.family["mlp"]["width"] == IntRange(low=4, high=256, log=True)
     assert load_study(write(tmp_path, dump_study(study))) == study
+
+
+@pytest.mark.parametrize("found", ["none", "2"])
+def test_a_study_folder_of_another_version_is_refused_in_one_sentence(
+    tmp_path: Path, found: str
+) -> None:
+    (tmp_path / "trials").mkdir()
+    ours = dump_study(load_study(write(tmp_path, dump_study(parse_study(GOOD, "x")))))
+    first, _, rest = ours.partition("\n")
+    theirs = rest if found == "none" else f"{first.replace('1', found)}\n{rest}"
+    says = f"{tmp_path}/study.toml: the format of a study folder must be 1, but it is {found}"
+    assert [m.partition(": another")[0] for m in mistakes(tmp_path, theirs)] == [says]
 
 
 @pytest.mark.parametrize("name", sorted(shipped_studies()))
@@ -260,163 +270,6 @@ def test_only_trials_and_resources_may_differ(tmp_path: Path) -> None:
 
 # --- keys that became constants -----------------------------------------------------------------
 
-#: As version 0.1.0 wrote it, with every key.
-OLD = """\
-name = "small"
-seed = 3
-n_trials = 4
-replicates = 1
-minimise = []
-estimators = [
-    "diag_ef",
-    "kfac_ggn",
-    "prequential",
-]
-objective = "prequential"
-scheduling = "async"
-batch = 8
-first = []
-
-[dataset]
-name = "digits"
-
-[family.mlp.depth]
-low = 1
-high = 4
-log = false
-step = 1
-
-[plan]
-likelihood = "categorical"
-noise_std = 1.0
-temperature = 1.0
-likelihood_power = 1.0
-mc_draws = 4
-epochs = 2
-batch_size = 128
-optimiser = "sgd"
-learning_rate = 0.01
-momentum = 0.9
-gradient_clip = 2.0
-schedule = "cosine"
-milestones = []
-decay = 0.1
-prior_precision = 1.0
-prequential_fractions = [
-    0.5,
-]
-prequential_orders = 2
-sotl_epochs = 1
-sotl_gamma = 0.9
-
-[plan.online]
-every = 5
-burn_in = 0
-curvature = "kfac_ggn_mc"
-hyper_step = "newton"
-hyper_steps = 100
-hyper_learning_rate = 1.0
-prior_groups = "tensor"
-learn_noise = true
-learn_temperature = false
-smoothing = 0.5
-
-[sampler]
-name = "tpe"
-startup_per_family = 6
-families = "shared"
-max_history = 1000
-n_ei_candidates = 24
-multivariate = true
-group = true
-constant_liar = true
-
-[pruning]
-rule = "none"
-first_epoch = 5
-reduction = 3
-startup_trials = 4
-
-[limits]
-
-[budget]
-
-[resources]
-workers = 2
-cpus = 1
-gpus = "auto"
-trials_per_worker = 50
-worker_growth_bytes = 2147483648
-slice_timeout_seconds = 300.0
-
-[database]
-"""
-TODAY = """\
-name = "small"
-seed = 3
-n_trials = 4
-[dataset]
-name = "digits"
-[family.mlp]
-depth = {low = 1, high = 4}
-[plan]
-epochs = 2
-settle = 0
-[plan.online]
-every = 5
-"""
-
-
-def test_a_stored_study_of_the_old_keys_is_the_study_of_today(tmp_path: Path) -> None:
-    old, today = load_study(write(tmp_path, OLD)), load_study(write(tmp_path, TODAY))
-    assert differences(old, today) == differences(today, old) == []
-    assert dump_study(old) == dump_study(today)
-    dumped = _flat(tomllib.loads(dump_study(old)))
-    gone = {*FIXED_KEYS, *RENAMED_KEYS}
-    new = {
-        "curves",
-        "plan.augment",
-        "plan.folds",
-        "plan.settle",
-        "plan.precision",
-        "plan.compile",
-        "resources.min_workers",
-    }
-    new |= {name for name in dumped if name.startswith("retries.")}
-    assert dumped.keys() == _flat(tomllib.loads(OLD)).keys() - gone | new
-
-
-@pytest.mark.parametrize("name", FIXED_KEYS)
-def test_a_fixed_key_may_hold_its_value_and_no_other(tmp_path: Path, name: str) -> None:
-    table, _, key = name.rpartition(".")
-    value = FIXED_KEYS[name]
-    same = load_study(write(tmp_path, TODAY), [f"{name}={json.dumps(value)}"])
-    assert differences(same, load_study(write(tmp_path, TODAY))) == []
-    other = {bool: False, str: "joint", int: 48, float: 0.25, list: [0.25]}[type(value)]
-    says = f"is fixed at {json.dumps(value)}, but got {json.dumps(other)}; remove it"
-    found = mistakes(tmp_path, TODAY, f"{name}={json.dumps(other)}")
-    assert found == [f"--set {name}={json.dumps(other)}: `{key}` in [{table}] {says}"]
-
-
-def test_a_fixed_key_of_another_value_is_named_with_its_line_beside_other_mistakes(
-    tmp_path: Path,
-) -> None:
-    fixed = "multivariate = 1\nn_ei_candidates = 48\nmax_history = 1000\n"
-    rest = "name = 'tp'\n[resources]\nworkers = 0\n"
-    found = mistakes(tmp_path, f"{TODAY}[sampler]\n{fixed}{rest}")
-    assert [m.removeprefix(f"{tmp_path}/study.toml:") for m in found] == [
-        "12: `multivariate` in [sampler] is fixed at true, but got 1; remove it",
-        "13: `n_ei_candidates` in [sampler] is fixed at 24, but got 48; remove it",
-        "15: name in [sampler] must be one of tpe, random, qmc, grid, but got 'tp'; "
-        "did you mean 'tpe'?",
-        "17: workers in [resources] must be >= 1, but got 0",
-    ]
-
-
-def test_no_fixed_key_is_a_key() -> None:
-    assert not FIXED_KEYS.keys() & every_key()
-
-
 # --- the reference page -------------------------------------------------------------------------
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "study-file.md"
@@ -451,7 +304,7 @@ def loaded_example(folder: Path, text: str) -> StudySpec:
 
 def test_the_committed_page_is_what_the_types_say() -> None:
     assert PAGE.read_text(encoding="utf-8") == study_reference.page(), (
-        "run python -m nas_evidence.study_reference > docs/reference/study-file.md"
+        "run python docs/study_reference.py > docs/reference/study-file.md"
     )
 
 

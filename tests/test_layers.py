@@ -8,11 +8,11 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
 LAYERS = {
-    "registry": 0, "domains": 0, "estimates": 0, "fixed_keys": 0, "dataset_spec": 0, "spec": 0,
+    "registry": 0, "domains": 0, "estimates": 0, "dataset_spec": 0, "spec": 0,
     "record": 0, "retry_spec": 0, "sampling_plan": 0, "families": 0,
     "durations": 0, "files": 0, "retrying": 0,
     "codec": 1, "maths": 1, "best": 1,
-    "study_reference": 2, "likelihood": 2, "models": 2, "data": 2, "curvature": 2,
+    "likelihood": 2, "models": 2, "data": 2, "curvature": 2,
     "evidence": 3,
     "training": 4,
     "scores": 5,
@@ -20,7 +20,7 @@ LAYERS = {
     "storage": 7, "reporting": 7, "exporting": 7, "auditing": 7, "auditing_problems": 7,
     "auditing_rows": 6, "auditing_measured": 7, "auditing_sampled": 7, "auditing_trials": 7,
     "reproducing": 7,
-    "workers": 8, "proposing": 8, "table_reference": 8,
+    "workers": 8, "proposing": 8,
     "driver": 9,
     "jobs": 10,
     "api": 11,
@@ -30,7 +30,7 @@ LAYERS = {
 #: Between rooms of one layer, these only.
 SIDEWAYS = {
     ("curvature", "likelihood"), ("record", "spec"), ("record", "domains"), ("spec", "domains"),
-    ("spec", "registry"), ("spec", "fixed_keys"), ("spec", "dataset_spec"),
+    ("spec", "registry"), ("spec", "dataset_spec"),
     ("dataset_spec", "domains"), ("estimates", "domains"), ("families", "domains"),
     ("registry", "families"), ("spec", "families"),
     ("spec", "retry_spec"), ("retry_spec", "domains"),

@@ -6,13 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nas_evidence.domains import Choice, FloatRange, IntRange
-from nas_evidence.spec import (
-    ArchitectureSpec,
-    Assignment,
-    OnlinePlan,
-    TrainingPlan,
-    derive_seed,
-)
+from nas_evidence.spec import ArchitectureSpec, OnlinePlan, TrainingPlan, derive_seed
 
 
 @given(low=st.integers(1, 50), more=st.integers(0, 300), log=st.booleans(), unit=st.floats(0, 1))
@@ -123,34 +117,3 @@ def test_specs_refuse_unknown_keys_and_changes() -> None:
     plan = TrainingPlan()
     with pytest.raises(ValidationError):
         plan.epochs = 3  # type: ignore[misc]
-
-
-#: As version 0.1.0 wrote it into checkpoints/ and the headers of models/.
-OLD_ASSIGNMENT = (
-    '{"trial_id":0,"attempt":1,"replicate":0,"architecture":{"family":"mlp","values":{"depth":2}},'
-    '"dataset":{"name":"digits","test_size":null,"max_train":null,"max_test":null,"path":null},'
-    '"plan":{"likelihood":"categorical","noise_std":1.0,"temperature":1.0,"likelihood_power":1.0,'
-    '"mc_draws":4,"epochs":2,"batch_size":128,"optimiser":"sgd","learning_rate":0.01,'
-    '"momentum":0.9,"gradient_clip":2.0,"schedule":"cosine","milestones":[],"decay":0.1,'
-    '"prior_precision":1.0,"prequential_fractions":[0.5],"prequential_orders":2,"sotl_epochs":1,'
-    '"sotl_gamma":0.9,"online":{"every":5,"burn_in":0,"curvature":"kfac_ggn_mc",'
-    '"hyper_step":"newton","hyper_steps":100,"hyper_learning_rate":1.0,"prior_groups":"tensor",'
-    '"learn_noise":true,"learn_temperature":false,"patience":null,"smoothing":0.5}},'
-    '"estimators":["diag_ef","kfac_ggn","prequential"],"limits":{"n_parameters":null,'
-    '"flops":null,"memory_bytes":null,"latency_seconds":null},"seed":5}'
-)
-
-
-def test_an_old_assignment_is_read_where_its_fixed_keys_have_their_values() -> None:
-    old = Assignment.model_validate_json(OLD_ASSIGNMENT)
-    assert old.plan == TrainingPlan(epochs=2, online=OnlinePlan(every=5))
-    assert Assignment.model_validate_json(old.model_dump_json()) == old
-    other = OLD_ASSIGNMENT.replace('"smoothing":0.5', '"smoothing":0.75')
-    with pytest.raises(ValidationError) as caught:
-        Assignment.model_validate_json(other)
-    assert "`smoothing` in [plan.online] is fixed at 0.5, but got 0.75" in str(caught.value)
-
-
-def test_an_assignment_still_refuses_unknown_keys() -> None:
-    with pytest.raises(ValidationError, match="sotl_epoch"):
-        Assignment.model_validate_json(OLD_ASSIGNMENT.replace("sotl_epochs", "sotl_epoch"))

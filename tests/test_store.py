@@ -224,22 +224,6 @@ def test_foreign_files_are_skipped_and_reported(tmp_path: Path) -> None:
     ]
 
 
-def test_files_of_other_versions_read_together(tmp_path: Path) -> None:
-    write_record(tmp_path, record(0), SPEC)
-    write_record(tmp_path, record(1), SPEC)
-    newer = tmp_path / "trials" / "000001-a1.parquet"
-    table = pq.read_table(newer).drop_columns(["test_nll_per_datum", "cause"])
-    table = table.replace_schema_metadata({b"nas_evidence.schema_version": b"1"})
-    pq.write_table(table.append_column("energy_joules", pa.array([3.5])), newer)
-    trials = read_table(tmp_path, "trials")
-    assert trials["energy_joules"].tolist()[1] == 3.5
-    assert trials[["energy_joules", "cause"]].isna().to_numpy().tolist() == [
-        [True, False],
-        [False, True],
-    ]
-    assert not read_tables(tmp_path)[1]
-
-
 def test_parameters_of_new_families_become_columns(tmp_path: Path) -> None:
     write_record(tmp_path, record(0), SPEC)
     values = {"n_heads": 4, "dropout": 0.5, "gated": True, "norm": "none"}

@@ -2,7 +2,6 @@
 
 import dataclasses
 import errno
-import json
 import os
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from nas_evidence import trial as trial_module
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.task import check_task
 from nas_evidence.data.tensors import TensorData, to_tensors
@@ -162,24 +160,6 @@ def test_a_torn_newest_checkpoint_costs_a_slice_and_not_the_trial(
     assert again.report().epoch == 2
     again.advance(5)
     assert found(again.finish()) == found(run(assignment(), data, tmp_path / "whole"))
-
-
-@pytest.mark.parametrize(("smoothing", "epoch"), [(0.5, 2), (0.75, 0)])
-def test_a_checkpoint_of_an_older_version_is_taken_up_if_its_fixed_keys_have_their_values(
-    data: TensorData,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    smoothing: float,
-    epoch: int,
-) -> None:
-    written = json.loads(assignment("mlp").model_dump_json(exclude={"attempt", "followed"}))
-    written["plan"] |= {"sotl_epochs": 1, "sotl_gamma": 0.9}
-    written["plan"]["online"]["smoothing"] = smoothing
-    with monkeypatch.context() as older:
-        older.setattr(trial_module, "_identity", lambda _: json.dumps(written))
-        Trial.start(assignment("mlp"), data, tmp_path).advance(2)
-    again = Trial.start(assignment("mlp"), data, tmp_path / "2", resume_from=tmp_path)
-    assert again.report().epoch == epoch
 
 
 def test_a_checkpoint_of_another_trial_is_not_taken_up(data: TensorData, tmp_path: Path) -> None:

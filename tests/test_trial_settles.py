@@ -7,11 +7,10 @@ import pytest
 import torch
 from lone_trials import assert_parking_changes_nothing, mlp_assignment, run
 
-from nas_evidence.codec import dump_study, load_study
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec, TrainingPlan
+from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.parts import new_run, part_of, train_slice
 from nas_evidence.trial import Trial
 
@@ -120,34 +119,3 @@ def test_a_network_that_diverges_while_it_settles_keeps_its_schedule(
     assert record.status is TrialStatus.COMPLETE
     assert (record.kept, record.converged) == ("scheduled", False)
     assert math.isfinite(record.test_nll_per_datum or math.nan)
-
-
-def test_a_study_of_version_0_1_goes_on_without_settling(tmp_path: Path) -> None:
-    plan = {"likelihood": "gaussian"}
-    study = StudySpec.model_validate(
-        {"name": "s", "dataset": {"name": "diabetes"}, "family": {"linear": {}}, "plan": plan}
-    )
-    path = tmp_path / "study.toml"
-    path.write_text(dump_study(study))
-    assert load_study(path).plan.settle == 1.0
-    old = """
-        likelihood = "gaussian"
-        sotl_epochs = 1
-        sotl_gamma = 0.9
-        prequential_fractions = [0.5]
-        prequential_orders = 2
-        online = {smoothing = 0.5}
-        [sampler]
-        families = "shared"
-        max_history = 1000
-        n_ei_candidates = 24
-        multivariate = true
-        group = true
-        constant_liar = true
-        [resources]
-        trials_per_worker = 50
-        worker_growth_bytes = 2147483648
-    """
-    head = 'name = "s"\n[dataset]\nname = "diabetes"\n[family.linear]\n[plan]\n'
-    path.write_text(head + old)
-    assert load_study(path).plan.settle == 0

@@ -15,9 +15,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from nas_evidence.evidence.incremental import predictions, sampled_bounds
-from nas_evidence.evidence.sample_then_optimise import bounds_over_orders
 from nas_evidence.reproducing import Cell, Reproduction, Row
+from nas_evidence_reproduce._incremental import predictions, sampled_bounds
+from nas_evidence_reproduce._sample_then_optimise import bounds_over_orders
 
 from ._lyle import INFORMATIVE, NOISE, PRIOR_VARIANCE, N, feature_data
 

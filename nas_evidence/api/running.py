@@ -252,15 +252,13 @@ def trackers_of(run: Run, store: "Store") -> tuple[str, ...]:
 def finish_off(spec: StudySpec, store: "Store", run: Run, audience: Audience) -> None:
     """Log and track what was stored of a finished study before a crash; nothing runs."""
     from nas_evidence.driver.driver import Driver
-    from nas_evidence.workers.learning_curves import synthetic
-    from nas_evidence.workers.simulated import SimulatedExecutor
+    from nas_evidence.workers.nobody import Nobody
 
     check_track(run.track)
     folder, wanted = store.folder.resolve(), trackers_of(run, store)
     with tracked(wanted, spec, folder, Silent(), audience.say) as watcher:
         if any((folder / "checkpoints").glob("*")):  # killed before the last trial was told
-            no_workers = SimulatedExecutor(synthetic, workers=0, seed=0)
-            Driver(spec, folder, no_workers, watcher).run()
+            Driver(spec, folder, Nobody(), watcher).run()
 
 
 def _executor(

@@ -200,8 +200,6 @@ class Study:
 
         return plot_curves(self._ranked())
 
-    plot_training = plot_curves  # its name in version 0.1
-
     def plot_importance(self) -> Any:
         """Return a matplotlib figure of how much each parameter of the space decides.
 

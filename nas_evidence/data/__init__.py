@@ -118,7 +118,7 @@ def located(spec: DatasetSpec, base: Path | None, data_root: str | None = None) 
     """Return the data set with paths that do not depend on the study file.
 
     A relative path is relative to `data_root` if given; else to `base`, the folder of the study
-    file; or, as in earlier versions, to the current folder, if it is there alone.
+    file; or to the current folder, if it is there alone.
     """
     changed = {}
     for key in ("path", "test_path"):

@@ -61,7 +61,6 @@ class Retries:
     def __init__(self, limits: RetrySpec) -> None:
         self.losses: defaultdict[int, Losses] = defaultdict(lambda: Losses(limits))
         self.shares: dict[int, float] = {}
-        self._epochs: dict[int, int] = {}  # of lines of earlier versions, which have no progress
 
     def replay(self, event: Mapping[str, Any]) -> None:
         """Count an event that the journal holds from an earlier run."""
@@ -71,13 +70,9 @@ class Retries:
             trial_id = event["trial_id"]
             if (share := event.get("share")) is not None:
                 self.shares[trial_id] = share
-            if (epoch := event.get("epoch")) is not None:
-                further = epoch > self._epochs.get(trial_id, 0)
-                self._epochs[trial_id] = max(epoch, self._epochs.get(trial_id, 0))
-                self.losses[trial_id].add(
-                    progress=bool(event.get("progress", further)),
-                    machine=bool(event.get("machine", False)),
-                )
+            if (progress := event.get("progress")) is not None:
+                machine = bool(event.get("machine", False))
+                self.losses[trial_id].add(progress=bool(progress), machine=machine)
 
     def forget(self, trial_id: int) -> None:
         """Start the counts of a trial afresh."""

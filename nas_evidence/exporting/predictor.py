@@ -248,11 +248,8 @@ class Predictor:
         if (folder / ENSEMBLE).is_file():
             return cls._ensemble(folder)
         exported = load_exported(folder)
-        if not (folder / MEANING).is_file():
-            raise ValueError(
-                f"{folder} was exported by an earlier version, without {MEANING}; export the "
-                "study again with `nas-evidence export`"
-            )
+        if wrong_sums(folder, [MEANING]):
+            raise ValueError(f"{folder}/{MEANING} is damaged: it does not match SHA256SUMS.")
         meaning = json.loads((folder / MEANING).read_text(encoding="utf-8"))
         found = Posterior.load(folder / FILE) if (folder / FILE).is_file() else None
         return cls(exported, found, meaning)

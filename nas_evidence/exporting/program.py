@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.data import ArrayData
+from nas_evidence.exporting.sums import NAME as SUMS
 from nas_evidence.exporting.sums import wrong_sums
 from nas_evidence.maths.ranking import Floats
 from nas_evidence.models import build
@@ -90,7 +91,7 @@ def load_exported(folder: str | Path) -> Exported:
     """
     folder = Path(folder)
     names = ("architecture.toml", "model.safetensors")
-    for name in names:
+    for name in (*names, SUMS):
         if not (folder / name).is_file():
             raise ValueError(f"{folder} is not an export folder: it has no {name}.")
     if wrong := wrong_sums(folder, names):

@@ -16,11 +16,11 @@ def write_sums(folder: Path, names: Iterable[str]) -> None:
 def wrong_sums(folder: Path, names: Iterable[str] | None = None) -> list[str]:
     """Return the files that are missing or do not match, all or of some names.
 
-    An export of an earlier version has no checksums, and nothing is wrong.
+    Without a folder nothing is wrong.
     """
     path = folder / NAME
     if not path.is_file():
-        return []
+        return [NAME] if folder.is_dir() else []
     wanted = None if names is None else set(names)
     wrong = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

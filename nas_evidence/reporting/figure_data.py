@@ -1,4 +1,4 @@
-"""The data of the figures, shared by the page and its Markdown twin."""
+"""The data of the figures, apart from how they are drawn."""
 
 import math
 from collections.abc import Sequence

@@ -66,14 +66,23 @@ def plot_importance(study: Study) -> Any:
     Raises:
         ValueError: while too few architectures are ranked to tell.
     """
-    from nas_evidence.reporting.figure_data import importance_bars
+    from matplotlib.figure import Figure
+
+    from nas_evidence.reporting.figure_data import colour, importance_bars
     from nas_evidence.reporting.importance import importance_sentence, importances
-    from nas_evidence.reporting.static import importance_figure
 
     found = importances(study)
     if not found:
         raise ValueError(importance_sentence(found))
-    return importance_figure(importance_bars(found))
+    bars = importance_bars(found)
+    figure = Figure(figsize=(6, 1.2 + 0.35 * len(bars)), layout="constrained")
+    axes = figure.add_subplot(xlabel="divergence of the best from all")
+    shades = [colour(0) if bar.sure else "#b5bcc8" for bar in bars]
+    axes.barh(range(len(bars)), [bar.length for bar in bars], color=shades)
+    # A dollar sign would start a formula.
+    axes.set_yticks(range(len(bars)), [bar.label.replace("$", r"\$") for bar in bars])
+    axes.invert_yaxis()
+    return figure
 
 
 def plot_reliability(found: Reliability, *, labels: bool) -> Any:

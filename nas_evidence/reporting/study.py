@@ -1,4 +1,4 @@
-"""The report of a study: one HTML page, its Markdown twin, and every table as CSV.
+"""The report of a study: one HTML page, its text as Markdown, and every table as CSV.
 
 The first screen is the answer: which architecture, how sure, what it costs to be wrong, beside
 which simple models, and how to use it. Then five pictures. All else folds away.
@@ -15,7 +15,7 @@ from nas_evidence.judgement import check_metric, read_judgement
 from nas_evidence.maths.ranking import MIN_PAIRS
 from nas_evidence.record import n_searched
 from nas_evidence.registry import declared
-from nas_evidence.reporting import interactive, static
+from nas_evidence.reporting import interactive
 from nas_evidence.reporting.correlations import SCALES, write_csv
 from nas_evidence.reporting.figure_data import (
     MAX_LINES,
@@ -123,11 +123,11 @@ def build_report(
 
 
 def write_report(report: Report, to: Path, *, reload_seconds: int | None = None) -> ReportPaths:
-    """Write the page, its Markdown twin, the figures and the CSV files into the folder `to`."""
+    """Write the page, its text as Markdown and the CSV files into the folder `to`."""
     to.mkdir(parents=True, exist_ok=True)
     values = _values(report)
     values["reload_seconds"] = reload_seconds
-    values["figures"] = _figures(report, to)
+    values["figures"] = _figures(report)
     paths = ReportPaths(to / "index.html", to / "report.md", to / "correlations.csv")
     write_page(paths.html, "study.html.j2", values)
     write_markdown(paths.markdown, "study.md.j2", values)
@@ -178,8 +178,8 @@ def _values(report: Report) -> dict[str, object]:
     }
 
 
-def _figures(report: Report, to: Path) -> dict[str, interactive.Figure]:
-    """Return the figures of the page, and draw their static twins."""
+def _figures(report: Report) -> dict[str, interactive.Figure]:
+    """Return the figures of the page."""
     study, judged = report.study, report.trust
     target = study.targets[0]
     x_title = f"{study.spec.objective} ({study.objective_unit})"
@@ -187,36 +187,29 @@ def _figures(report: Report, to: Path) -> dict[str, interactive.Figure]:
     figures = {}
     if dots := study_dots(study):
         figures["scatter"] = interactive.scatter_figure(dots, x_title=x_title, y_title=y_title)
-        static.save_scatter(to / "scatter.png", dots, x_title=x_title, y_title=y_title)
     if marks := score_marks(judged, target=target):
         figures["trust"] = interactive.trust_figure(marks, target=target)
-        static.save_trust(to / "trust.png", marks, target=target)
     if lines := loss_lines(study):
         panels = [("training loss, nats per datum", lines)]
         figures["training"] = interactive.training_figure(panels)
-        static.save_training(to / "training.png", panels)
     own = evidence_lines(study)
     if any(len(set(line.values)) > 1 for line in own):
         panels = [(f"{study.spec.objective}, {study.objective_unit}", own)]
         figures["evidence"] = interactive.training_figure(panels)
-        static.save_training(to / "evidence.png", panels)
     if bars := importance_bars(report.importances):
         figures["importance"] = interactive.importance_figure(bars)
-        static.save_importance(to / "importance.png", bars)
-    figures |= _judged_figures(report, to)
+    figures |= _judged_figures(report)
     scores, unit = score_lines(judged, report.early), judged.scale.unit
     if any(len(line.epochs) > 1 for line in scores):
         figures["epochs"] = interactive.epochs_figure(scores, target=target, unit=unit)
-        static.save_epochs(to / "epochs.png", scores, target=target, unit=unit)
     for cost in study.spec.minimise:
         if front := front_dots(study, cost):
             name = f"front_{cost}"
             figures[name] = interactive.front_figure(front, cost=cost, y_title=x_title)
-            static.save_front(to / f"{name}.png", front, cost=cost, y_title=x_title)
     return figures
 
 
-def _judged_figures(report: Report, to: Path) -> dict[str, interactive.Figure]:
+def _judged_figures(report: Report) -> dict[str, interactive.Figure]:
     """Return the figures of the winner's predictions of the test data."""
     judged, figures = report.judgement, {}
     if judged is None:
@@ -224,13 +217,10 @@ def _judged_figures(report: Report, to: Path) -> dict[str, interactive.Figure]:
     if judged.calibration:
         labels = judged.task == "labels"
         figures["calibration"] = interactive.calibration_figure(judged.calibration, labels=labels)
-        static.save_calibration(to / "calibration.png", judged.calibration, labels=labels)
     if judged.confusion:
         figures["confusion"] = interactive.confusion_figure(judged.confusion)
-        static.save_confusion(to / "confusion.png", judged.confusion)
     if judged.pairs:
         figures["pairs"] = interactive.pairs_figure(judged.pairs)
-        static.save_pairs(to / "pairs.png", judged.pairs)
     return figures
 
 

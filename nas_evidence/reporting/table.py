@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from nas_evidence.reporting import interactive, static
+from nas_evidence.reporting import interactive
 from nas_evidence.reporting.correlations import Correlation, scale_of, trust, write_csv
 from nas_evidence.reporting.figure_data import Dot, score_marks
 from nas_evidence.reporting.pages import write_markdown, write_page
@@ -52,7 +52,7 @@ def rank_table_report(
 ) -> TableReport:
     """Return how `score` and the baselines rank `target` in a CSV file, by `group` if given.
 
-    Every column counts as larger-is-better. If `to` is given, writes a page, its Markdown twin
+    Every column counts as larger-is-better. If `to` is given, writes a page, its text as Markdown
     and correlations.csv.
 
     Raises:
@@ -86,10 +86,8 @@ def rank_table_report(
     figures = {}
     if dots:
         figures["scatter"] = interactive.scatter_figure(dots, x_title=score, y_title=target)
-        static.save_scatter(to / "scatter.png", dots, x_title=score, y_title=target)
     if marks:
         figures["trust"] = interactive.trust_figure(marks, target=target)
-        static.save_trust(to / "trust.png", marks, target=target)
     values = {
         "title": f"{score} against {target}",
         "file": csv_path.name,

@@ -1,4 +1,4 @@
-"""Conditional evidence as the difference of two Laplace evidences.
+"""Conditional evidence as the difference of two Laplace evidences, full Gauss-Newton.
 
     log p(D_late | D_early, δ, s)  ~  log q(D_early, D_late | δ, s) − log q(D_early | δ, s)
 
@@ -12,7 +12,8 @@ where it equals the log predictive density of the late data. A log probability o
 above 0: if it is, an approximation has failed, and the estimate is invalid.
 
 The difference of two numbers of several hundred nats each has the errors of both, including those
-of two trainings that ended at different distances from their modes.
+of two trainings that ended at different distances from their modes. The other structures of the
+curvature are therefore no scores: their errors do not cancel even on linear models.
 """
 
 import math
@@ -37,13 +38,14 @@ from nas_evidence.training.parts import (
     train_slice,
 )
 
+NAME, KIND = "conditional_full_ggn", "full_ggn"
 _PURPOSE = "conditional"
 
 
-def no_estimate(name: str, note: str) -> EvidenceEstimate:
-    """Return an invalid estimate of that name, with the reason."""
+def no_estimate(note: str) -> EvidenceEstimate:
+    """Return an invalid estimate, with the reason."""
     return EvidenceEstimate(
-        estimator=name, value=-math.inf, relation=declared(name).relation, valid=False, note=note
+        estimator=NAME, value=-math.inf, relation=declared(NAME).relation, valid=False, note=note
     )
 
 
@@ -51,7 +53,6 @@ def conditional_estimate(
     early: EvidenceEstimate,
     whole: EvidenceEstimate,
     *,
-    name: str,
     n_early: int,
     n_data: int,
     labels: bool,
@@ -61,7 +62,6 @@ def conditional_estimate(
     Args:
         early: estimate on the early data alone.
         whole: estimate of the same kind on all data, at the same hyperparameters.
-        name: of the score.
         n_early: number of early data.
         n_data: number of all data.
         labels: whether the targets are labels, so that a value above 0 is impossible.
@@ -76,20 +76,18 @@ def conditional_estimate(
         )
     failed = [e for e in (early, whole) if not e.valid]
     if failed:
-        return no_estimate(name, failed[0].note)
+        return no_estimate(failed[0].note)
     value = whole.value - early.value
     groups = {f"0-{n_early}": early, f"0-{n_data}": whole}
-    errors = [e.standard_error for e in (early, whole) if e.standard_error is not None]
     note = f"{n_data - n_early} data after {n_early}, hyperparameters of the early ones"
     impossible = labels and value > 0
     if impossible:
         note = f"{value:.6g} nats is above 0, impossible for labels; {note}"
     return EvidenceEstimate(
-        estimator=name,
+        estimator=NAME,
         value=value,
         per_datum=value / (n_data - n_early),
-        standard_error=math.hypot(*errors) if errors else None,
-        relation=declared(name).relation,
+        relation=declared(NAME).relation,
         terms=tuple(
             Term(term="log_evidence", group=group, value=estimate.value)
             for group, estimate in groups.items()
@@ -108,24 +106,22 @@ class Conditional(Scorer):
     keeps them fixed. The main training cannot replace the second, because it learns its own. For
     real targets the noise is updated once more at the end, with the precisions.
 
-    early        evidences of the early data, until those of all data are known
-    differences  evidences of all data minus those of the early data
+    early       evidence of the early data, until that of all data is known
+    difference  evidence of all data minus that of the early data
     """
 
     def __init__(self, names: Sequence[str], context: Context) -> None:
         super().__init__(names, context)
-        kinds = [declared(name).curvature for name in names]
-        self.kinds = [kind for kind in kinds if kind is not None]
-        self.early: list[EvidenceEstimate] = []
-        self.differences: list[EvidenceEstimate] = []
+        self.early: EvidenceEstimate | None = None
+        self.difference: EvidenceEstimate | None = None
         self.run: Run | None = None
 
     def due(self) -> bool:
-        """Tell whether the differences are still missing."""
-        return not self.differences
+        """Tell whether the difference is still missing."""
+        return self.difference is None
 
     def advance(self) -> None:
-        """Train for a slice; after the second training, compute the differences."""
+        """Train for a slice; after the second training, compute the difference."""
         n_data, n_early = len(self.context.data.x_train), self._n_early()
         part = self._part()
         self.run = self.run or new_run(part)
@@ -133,52 +129,49 @@ class Conditional(Scorer):
             if not train_slice(self.run, part):
                 return
             passes = passes_of(self.run.training, part.data, part.assignment)
-            found = laplace_estimates(self.kinds, passes)
+            (found,) = laplace_estimates([KIND], passes)
         except DivergedError as error:
             note = f"the training on {len(part.data.x_train)} data diverged: {error}"
-            self.differences = [no_estimate(name, note) for name in self.names]
+            self.difference = no_estimate(note)
         else:
-            self.context.training.evidence_seconds += sum(e.seconds for e in found)
-            if not self.early:
+            self.context.training.evidence_seconds += found.seconds
+            if self.early is None:
                 first = self._ended()
                 self.early = found
                 self.run = new_run(self._part())
                 hold_hyperparameters_of(first.training, self.run.training)
                 return
-            self.differences = [
-                conditional_estimate(
-                    early, late, name=name, n_early=n_early, n_data=n_data,
-                    labels=self.context.data.task == "labels",
-                )
-                for name, early, late in zip(self.names, self.early, found, strict=True)
-            ]  # fmt: skip
+            labels = self.context.data.task == "labels"
+            self.difference = conditional_estimate(
+                self.early, found, n_early=n_early, n_data=n_data, labels=labels
+            )
         self._ended()
-        self.early = []
+        self.early = None
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
-        """Return the differences, once they are known."""
-        return list(self.differences)
+        """Return the difference, once it is known."""
+        return [] if self.difference is None else [self.difference]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the evidences so far, and the current training."""
         return {
-            "early": [e.model_dump_json() for e in self.early],
-            "differences": [e.model_dump_json() for e in self.differences],
+            "early": self.early and self.early.model_dump_json(),
+            "difference": self.difference and self.difference.model_dump_json(),
             "run": None if self.run is None else run_state(self.run),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from that state."""
         read = EvidenceEstimate.model_validate_json
-        self.early = [read(text) for text in state["early"]]
-        self.differences = [read(text) for text in state["differences"]]
+        self.early = state["early"] and read(state["early"])
+        self.difference = state["difference"] and read(state["difference"])
         if state["run"] is not None:
             self.run = restored(self._part(), state["run"])
 
     def _part(self) -> Part:
         """Return the current training data: the early ones, or all."""
         data, given = self.context.data, self.context.assignment
-        if self.early:
+        if self.early is not None:
             return part_of(None, data, given, _PURPOSE, learn=False)
         rows = order_of_data(len(data.x_train), given)[: self._n_early()]
         return part_of(rows, data, given, _PURPOSE)

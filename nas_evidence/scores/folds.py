@@ -298,7 +298,7 @@ class Folds(Scorer):
             for score, texts in state["done"].items()
         }
         self.on_halves.load_state_dict(orders_from(state))
-        self.unseen = state.get("unseen")  # not in checkpoints of earlier versions
+        self.unseen = state["unseen"]
         parts = {(task.score, task.number): self._part(task) for task in self._left()}
         self.runs = {
             (score, number): restored(parts[score, number], kept)

@@ -29,7 +29,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from nas_evidence.evidence.network_density import (
     FlatLogLikelihood,
-    estimate_of_runs,
     flat_log_likelihood,
     gaussian_density,
     spread_precision,
@@ -37,42 +36,29 @@ from nas_evidence.evidence.network_density import (
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.sampling_plan import MOMENTUM, MomentumPlan
-
-_N_CHECKPOINTS = 50
+from nas_evidence.scores.sgd_entropy import N_CHECKPOINTS, DescentCurve, rows_of_draws
 
 
 @dataclass(frozen=True)
-class HeavyBallCurve:
-    """The path of R descents with momentum at K checkpoints.
+class HeavyBallCurve(DescentCurve):
+    """The path of descents with momentum; the entropy [K] is that of (θ, v).
 
-    steps      [K]             log_joint   log p(D, θ_t) [R, K], nats
-    velocity   v_t [R, K, P]   entropy     S_t of (θ, v) [K], nats, the same for all draws
+    velocity   v_t [R, K, P]
     """
 
-    steps: tuple[int, ...]
-    log_joint: Tensor
     velocity: Tensor
-    entropy: Tensor
 
+    @property
     def bounds(self) -> Tensor:
         """Return the bounds [R, K] in nats, each with r_t from the other half of the draws.
 
         The expectation of each column is a lower bound on the log evidence.
         """
-        one, other = slice(0, None, 2), slice(1, None, 2)
-        halves = []
-        for mine, others in ((one, other), (other, one)):
-            log_r = _density(self.velocity[others])
-            halves.append(self.log_joint[mine] + log_r(self.velocity[mine]) + self.entropy)
-        return torch.cat(halves)
-
-    def best(self) -> tuple[Tensor, int]:
-        """Return the bound of each draw [R] at the best step of the other half, and the best."""
-        bounds = self.bounds()
-        n = (len(bounds) + 1) // 2
-        one, other = bounds[:n], bounds[n:]
-        runs = [one[:, int(other.mean(0).argmax())], other[:, int(one.mean(0).argmax())]]
-        return torch.cat(runs), self.steps[int(bounds.mean(0).argmax())]
+        bounds = self.log_joint + self.entropy
+        for mine in (0, 1):
+            log_r = _density(self.velocity[1 - mine :: 2])
+            bounds[mine::2] += log_r(self.velocity[mine::2])
+        return bounds
 
 
 def descend_with_momentum(
@@ -114,7 +100,7 @@ def descend_with_momentum(
 
     theta, v = draws(1.0), draws(plan.first_speed)
     first = float((1 + (2 * math.pi / like).log()).sum()) + len(like) * math.log(plan.first_speed)
-    stride = max(1, plan.n_steps // _N_CHECKPOINTS)
+    stride = max(1, plan.n_steps // N_CHECKPOINTS)
     steps, joints, velocities = [], [], []
     for t in range(plan.n_steps + 1):
         if t % stride == 0:
@@ -123,8 +109,7 @@ def descend_with_momentum(
             velocities.append(v.detach())
         if t == plan.n_steps:
             break
-        order = torch.rand(plan.n_seeds, n_data, device=like.device, generator=generator)
-        rows = order.argsort(1)[:, :batch_size]
+        rows = rows_of_draws(n_data, batch_size, plan.n_seeds, generator)
         given = (theta, v, inputs[rows], targets[rows])
         if t == 0:  # traced once: otherwise Python takes most of the time of tiny networks
             step = make_fx(step)(*given)
@@ -132,7 +117,7 @@ def descend_with_momentum(
     lost = len(like) * math.log(plan.momentum)
     entropy = torch.tensor([first + t * lost for t in steps]).to(like)
     return HeavyBallCurve(
-        tuple(steps), torch.stack(joints, 1), torch.stack(velocities, 1), entropy
+        tuple(steps), torch.stack(joints, 1), entropy, torch.stack(velocities, 1)
     )
 
 
@@ -169,18 +154,7 @@ def heavy_ball_bound(
     curve = descend_with_momentum(
         log_likelihood, x, y, prior_precision=precision, plan=plan, generator=generator
     )
-    runs, best = curve.best()
-    column = curve.steps.index(best)
-    terms = {
-        "best_step": float(best),
-        "log_joint": float(curve.log_joint[:, column].mean()),
-        "entropy": float(curve.entropy[column]),
-        "n_data": float(len(inputs)),
-    }
-    seconds = time.perf_counter() - started
-    return estimate_of_runs(
-        "sgd_entropy", runs.tolist(), terms, n_data=len(inputs), seconds=seconds
-    )
+    return curve.estimate(n_data=len(inputs), started=started)
 
 
 def _density(velocity: Tensor) -> Callable[[Tensor], Tensor]:

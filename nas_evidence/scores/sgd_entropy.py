@@ -57,25 +57,22 @@ from nas_evidence.scores.sampling import sampled_score
 LARGEST_EIGENVALUE = 0.6838
 #: A step with a larger eigenvalue of A than this may not be one to one.
 ONE_TO_ONE = 1.0
-_N_CHECKPOINTS = 50
+N_CHECKPOINTS = 50
 #: Checkpoints after the maximum, and standard errors below it, at which a descent stops.
 _PATIENCE, _CLEARLY = 5, 4.0
 
 
 @dataclass(frozen=True)
-class EntropyCurve:
-    """The path of the descents, for R draws at K checkpoints.
+class DescentCurve:
+    """The path of descents whose entropy is tracked, for R draws at K checkpoints.
 
     steps      [K]            log_joint  log p(D, θ_t) [R, K], nats
-    entropy    S_t [R, K]     largest    upper limit of the largest eigenvalue of A
-    positions  θ_t of the last checkpoint [R, P]: independent draws from q_t
+    entropy    S_t [R, K], or [K] if the same for all draws
     """
 
     steps: tuple[int, ...]
     log_joint: Tensor
     entropy: Tensor
-    largest: float
-    positions: Tensor
 
     @property
     def bounds(self) -> Tensor:
@@ -90,6 +87,37 @@ class EntropyCurve:
         one, other = self.bounds[::2], self.bounds[1::2]
         runs = [one[:, int(other.mean(0).argmax())], other[:, int(one.mean(0).argmax())]]
         return torch.cat(runs), self.steps[int(self.bounds.mean(0).argmax())]
+
+    def estimate(
+        self, *, n_data: int, started: float, valid: bool = True, note: str = "", **terms: float
+    ) -> EvidenceEstimate:
+        """Return the bound of a descent that began at the time `started`."""
+        runs, best = self.best()
+        column = self.steps.index(best)
+        parts = {
+            "best_step": float(best),
+            "log_joint": float(self.log_joint[:, column].mean()),
+            "entropy": float(self.entropy[..., column].mean()),
+            **terms,
+            "n_data": float(n_data),
+        }
+        seconds = time.perf_counter() - started
+        return estimate_of_runs(
+            "sgd_entropy", runs.tolist(), parts,
+            n_data=n_data, seconds=seconds, valid=valid, note=note,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EntropyCurve(DescentCurve):
+    """The path of plain descents.
+
+    largest    upper limit of the largest eigenvalue of A
+    positions  θ_t of the last checkpoint [R, P]: independent draws from q_t
+    """
+
+    largest: float
+    positions: Tensor
 
 
 def one_product_bound(
@@ -141,7 +169,7 @@ def descend(
     theta = normal(*shape) * like.rsqrt()
     entropy = torch.full_like(theta[:, 0], _prior_entropy(like))
     direction, largest = normal(*shape), torch.full_like(entropy, -math.inf)
-    stride = max(1, plan.n_steps // _N_CHECKPOINTS)
+    stride = max(1, plan.n_steps // N_CHECKPOINTS)
     checked = max(1, plan.n_steps // plan.n_checks)
     steps, joints, entropies = [], [], []
     for t in range(plan.n_steps + 1):
@@ -154,8 +182,7 @@ def descend(
                 break
         if t == plan.n_steps:
             break
-        order = torch.rand(plan.n_seeds, n_data, device=like.device, generator=generator)
-        rows = order.argsort(1)[:, :batch_size]
+        rows = rows_of_draws(n_data, batch_size, plan.n_seeds, generator)
         probes = normal(plan.n_seeds, plan.n_probes, len(like)).sign()
         x, y = inputs[rows], targets[rows]
         given = (theta, x, y, probes, direction)
@@ -212,23 +239,13 @@ def sgd_entropy_bound(
     curve = descend(
         log_likelihood, x, y, prior_precision=precision, plan=plan, generator=generator
     )
-    runs, best = curve.best()
-    column = curve.steps.index(best)
     limit = ONE_TO_ONE if plan.exact else LARGEST_EIGENVALUE
     too_steep = not curve.largest <= limit
     slower = plan.learning_rate * 0.9 * limit / max(curve.largest, 1e-300)
-    return estimate_of_runs(
-        "sgd_entropy",
-        runs.tolist(),
-        {
-            "best_step": float(best),
-            "log_joint": float(curve.log_joint[:, column].mean()),
-            "entropy": float(curve.entropy[:, column].mean()),
-            "largest_eigenvalue": curve.largest,
-            "n_data": float(len(inputs)),
-        },
+    return curve.estimate(
         n_data=len(inputs),
-        seconds=time.perf_counter() - started,
+        started=started,
+        largest_eigenvalue=curve.largest,
         valid=not too_steep,
         note=f"learning rate times curvature reaches {curve.largest:.3g}, above "
         f"{limit:g}: no bound; use learning_rate = {slower:.2g}" if too_steep else "",
@@ -238,6 +255,12 @@ def sgd_entropy_bound(
 def score(context: Context) -> EvidenceEstimate:
     """Return the bound for the trained network of a study, with the default plan; nats."""
     return sampled_score("sgd_entropy", sgd_entropy_bound, context)
+
+
+def rows_of_draws(n: int, size: int, n_draws: int, generator: torch.Generator) -> Tensor:
+    """Return the rows of one minibatch for each draw [R, M], on the device of the generator."""
+    order = torch.rand(n_draws, n, device=generator.device, generator=generator)
+    return order.argsort(1)[:, :size]
 
 
 def _prior_entropy(precision: Tensor) -> float:

@@ -12,11 +12,14 @@ plan, not across batch sizes, schedules or lengths.
 
 from collections.abc import Sequence
 
-from nas_evidence.fixed_keys import SOTL_EPOCHS, SOTL_GAMMA
 from nas_evidence.record import CurvePoint, EvidenceEstimate
 from nas_evidence.registry import declared
 from nas_evidence.scores.protocol import Scorer
 
+#: E of sotl_e: the last epochs whose losses are summed.
+SOTL_EPOCHS = 1
+#: gamma of sotl_ema: the discount per earlier epoch.
+SOTL_GAMMA = 0.9
 _NOTES = {"sotl_e": f"E = {SOTL_EPOCHS}", "sotl_ema": f"gamma = {SOTL_GAMMA}"}
 
 

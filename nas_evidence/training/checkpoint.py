@@ -7,7 +7,6 @@ no random states: every stream is seeded by (trial seed, purpose, epoch).
 
 import io
 import logging
-import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,15 +16,10 @@ import torch
 
 from nas_evidence.files import write_whole
 from nas_evidence.record import CurvePoint
-from nas_evidence.sealing import DamagedError, sealed, unsealed
+from nas_evidence.sealing import sealed, unsealed
 from nas_evidence.training.loop import Training
 
 _LOG = logging.getLogger(__name__)
-#: What reading a damaged file of an earlier version, without a checksum, may raise.
-_UNREADABLE = (
-    RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError,
-    AssertionError, pickle.PickleError,
-)  # fmt: skip
 #: Numbers and flags of `Training`, written as they are.
 _PLAIN = (
     "prior_precision",
@@ -103,14 +97,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Return the state in a checkpoint.
 
     Raises:
-        DamagedError: it cannot be read, or does not match its checksum.
+        ValueError: it does not match its checksum.
         OSError: there is no such file, or the disk fails.
     """
     content = unsealed(path.read_bytes(), path)
-    try:
-        return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
-    except _UNREADABLE as error:
-        raise DamagedError(f"{path} is damaged: {type(error).__name__}.") from None
+    return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
 
 
 def _place(path: Path) -> tuple[str, int]:

@@ -27,7 +27,6 @@ from nas_evidence.data.augmenting import Planned as Planned
 from nas_evidence.data.augmenting import data_of_evidence
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
-from nas_evidence.fixed_keys import EVIDENCE_SMOOTHING
 from nas_evidence.likelihood import Likelihood
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.spec import TrainingPlan
@@ -41,6 +40,9 @@ from nas_evidence.training.refit import (
     tied_precision_of,
 )
 from nas_evidence.training.temperature import fit_temperature
+
+#: Weight of the past in the moving average of the evidence that `patience` watches.
+EVIDENCE_SMOOTHING = 0.5
 
 
 def update_and_follow(

@@ -1,1 +1,1 @@
-"""Where trials run: the executor protocol, on Ray, in this process, simulated."""
+"""Where trials run: the executor protocol, on Ray, in this process, nowhere."""

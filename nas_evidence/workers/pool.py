@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Protocol
 
-from nas_evidence.fixed_keys import TRIALS_PER_WORKER, WORKER_GROWTH_BYTES
 from nas_evidence.spec import ResourceSpec
 from nas_evidence.workers.packing import SHARES, Node, Slot, how_many, make_room, shortage
 from nas_evidence.workers.process import Answer
@@ -25,6 +24,10 @@ _LOG = logging.getLogger(__name__)
 PATIENCE = 30.0
 #: Failed starts in a row before giving up; about half a minute with the pauses in between.
 MAX_FAILED_STARTS = 5
+#: Trials that a worker process runs before it is replaced, if it has served long enough.
+TRIALS_PER_WORKER = 50
+#: Growth of a worker's resident memory after which it is replaced, bytes.
+WORKER_GROWTH_BYTES = 2 * 1024**3
 #: Seconds that a worker serves at least, however many trials it has run: a new one imports torch.
 LEAST_LIFE = 600.0
 #: Longest pause after a failed start before the next try, seconds.

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from learning_curves import synthetic
+from simulated import Fault, SimulatedExecutor
 
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.tensors import to_tensors
@@ -14,9 +16,7 @@ from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, LimitSpec, ResourceSpec
 from nas_evidence.trial import Trial
 from nas_evidence.workers.inline import InlineExecutor
-from nas_evidence.workers.learning_curves import synthetic
 from nas_evidence.workers.protocol import Executor, Launch, Lost, Verdict
-from nas_evidence.workers.simulated import Fault, SimulatedExecutor
 
 DATA = DatasetSpec(name="digits", max_train=150, max_test=50)
 RESOURCES = ResourceSpec(workers=2, cpus=1, gpus=0)

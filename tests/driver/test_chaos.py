@@ -23,6 +23,8 @@ import pandas as pd
 import pytest
 from commands import environment, found
 from fakes import Silent
+from learning_curves import synthetic
+from simulated import SimulatedExecutor
 
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import n_proposals
@@ -31,9 +33,7 @@ from nas_evidence.spec import ResourceSpec, StudySpec
 from nas_evidence.storage.journal import read_journal
 from nas_evidence.storage.study_folder import locked, open_study, study_status
 from nas_evidence.workers import pool
-from nas_evidence.workers.learning_curves import synthetic
 from nas_evidence.workers.protocol import Launch, Verdict
-from nas_evidence.workers.simulated import SimulatedExecutor
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 

@@ -46,7 +46,9 @@ def run(spec: StudySpec, folder: Path) -> Path:
 
 def test_a_score_known_before_the_first_epoch_has_a_rung_there() -> None:
     assert study().rungs == (0, 4)
-    assert study(estimators=["conditional_diag_ef"], objective="conditional_diag_ef").rungs[0] == 0
+    assert (
+        study(estimators=["conditional_full_ggn"], objective="conditional_full_ggn").rungs[0] == 0
+    )
     assert study(pruning={**PRUNING, "score": "sotl"}).rungs == (4,)
     assert study(pruning={"rule": "none"}).rungs == ()
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from fakes import Silent, asked_in, told_in
+from learning_curves import synthetic
+from simulated import SimulatedExecutor
 
 from nas_evidence import store
 from nas_evidence.driver.driver import Driver
@@ -20,8 +22,6 @@ from nas_evidence.record import TrialRecord, TrialStatus
 from nas_evidence.spec import StudySpec
 from nas_evidence.storage import budget
 from nas_evidence.store import COMPACT_AT, finished, read_tables
-from nas_evidence.workers.learning_curves import synthetic
-from nas_evidence.workers.simulated import SimulatedExecutor
 
 pytestmark = pytest.mark.slow
 

@@ -24,6 +24,8 @@ from fakes import FakeProposer, Silent, asked_in, told_in
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from learning_curves import SimulatedTrial, synthetic
+from simulated import Fault, FaultPlan, SimulatedExecutor
 
 import nas_evidence.driver.driver as driver_module
 import nas_evidence.storage.budget as budget_module
@@ -38,9 +40,7 @@ from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_se
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.journal import Journal, read_journal
 from nas_evidence.store import TrialRow, compact, finished, read_tables
-from nas_evidence.workers.learning_curves import SimulatedTrial, synthetic
 from nas_evidence.workers.protocol import Event, Launch, Lost
-from nas_evidence.workers.simulated import Fault, FaultPlan, SimulatedExecutor
 
 EXAMPLES = int(os.environ.get("NAS_EVIDENCE_EXAMPLES", "0"))
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None

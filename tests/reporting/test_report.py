@@ -281,14 +281,8 @@ def test_the_page_is_well_formed_and_asks_for_nothing(page: str) -> None:
     assert "nan" not in without_scripts(page).replace("became nan", "")
 
 
-def test_the_markdown_twin_shows_static_figures_and_the_same_numbers(paths: ReportPaths) -> None:
+def test_the_markdown_has_the_same_numbers(paths: ReportPaths) -> None:
     markdown = paths.markdown.read_text(encoding="utf-8")
-    pictures = re.findall(r"!\[.*?\]\((.*?)\)", markdown)
-    assert pictures == [
-        "scatter.png", "training.png", "importance.png", "trust.png", "evidence.png", "epochs.png",
-    ]  # fmt: skip
-    for picture in pictures:
-        assert (paths.markdown.parent / picture).read_bytes().startswith(b"\x89PNG")
     winner = max(
         (trial(i) for i in range(22)),
         key=lambda r: r.final_estimate("kfac_ggn").value,  # type: ignore[union-attr]

@@ -191,7 +191,6 @@ def test_the_front_holds_what_no_other_beats_in_score_and_costs(tmp_path: Path) 
     paths = build_report(tmp_path)
     page = paths.html.read_text(encoding="utf-8")
     assert 'id="front_n_parameters"' in page
-    assert (paths.html.parent / "front_n_parameters.png").is_file()
     # the larger the quicker, so that with latency every one is the best of some compromise
     both = load(tmp_path / "b", records, minimise=("n_parameters", "latency_seconds"))
     assert {one.trial_id for one in both.ranking if one.on_front} == set(range(8))

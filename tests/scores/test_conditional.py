@@ -12,11 +12,10 @@ from torch import nn
 from nas_evidence import estimate_evidence
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.evidence.incremental import predictions
 from nas_evidence.evidence.linear import mode_of_linear
 from nas_evidence.record import EvidenceEstimate
 from nas_evidence.registry import SCORES
-from nas_evidence.scores.conditional import conditional_estimate
+from nas_evidence.scores.conditional import KIND, NAME, conditional_estimate
 from nas_evidence.scores.laplace import laplace_estimates
 from nas_evidence.spec import Assignment, DatasetSpec
 from nas_evidence.training.loop import Training, begin, train_epoch
@@ -26,7 +25,6 @@ from nas_evidence.trial import Trial
 
 NOISE_STD = 0.3
 PRECISION = torch.tensor([0.5, 4.0], dtype=torch.float64)  # of weight and bias
-NAMES = ("conditional_diag_ef", "conditional_kfac_ggn_mc", "conditional_full_ggn")
 
 
 def regression(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -62,7 +60,6 @@ def test_on_linear_models_it_is_the_density_of_the_late_data_given_the_early_one
     found = conditional_estimate(
         at_mode(x[:n_early], y[:n_early]),
         at_mode(x, y),
-        name="conditional_full_ggn",
         n_early=n_early,
         n_data=30,
         labels=False,
@@ -75,67 +72,42 @@ def test_on_linear_models_it_is_the_density_of_the_late_data_given_the_early_one
     truth = torch.distributions.MultivariateNormal(
         (gain @ y[early])[:, 0], covariance[late, late] - gain @ covariance[early, late]
     ).log_prob(y[late, 0])
-    assert found.estimator == "conditional_full_ggn"
+    assert found.estimator == NAME
     assert found.relation == SCORES[found.estimator].relation == "EXACT_ON_LINEAR"
     assert found.value == pytest.approx(float(truth), rel=1e-8)
     assert found.per_datum == pytest.approx(float(truth) / (30 - n_early), rel=1e-8)
 
 
-def test_it_is_the_sum_of_predictions_of_one_late_datum_after_another() -> None:
-    x, y = regression(12, seed=0)
-    known = predictions(
-        with_bias(x), y[:, 0],
-        prior_precision=PRECISION[torch.tensor([0, 0, 0, 1])], noise_std=NOISE_STD,
-    )  # fmt: skip
-    late = replace(
-        known, targets=known.targets[5:], mean=known.mean[5:], variance=known.variance[5:]
-    )
-    found = conditional_estimate(
-        at_mode(x[:5], y[:5]),
-        at_mode(x, y),
-        name="conditional_full_ggn",
-        n_early=5,
-        n_data=12,
-        labels=False,
-    )
-    assert found.value == pytest.approx(late.log_evidence(), rel=1e-8)
-
-
 def estimate(value: float, **fields: object) -> EvidenceEstimate:
-    return EvidenceEstimate.model_validate(
-        {"estimator": "diag_ef", "value": value, "standard_error": 3.0} | fields
-    )
+    return EvidenceEstimate.model_validate({"estimator": "full_ggn", "value": value} | fields)
 
 
 def test_a_density_may_be_above_zero_and_a_probability_of_labels_may_not() -> None:
-    early, whole = estimate(-50.0), estimate(-20.0, standard_error=4.0)
+    early, whole = estimate(-50.0), estimate(-20.0)
     real, labels = (
-        conditional_estimate(early, whole, name=NAMES[0], n_early=10, n_data=40, labels=which)
+        conditional_estimate(early, whole, n_early=10, n_data=40, labels=which)
         for which in (False, True)
     )
-    assert (real.value, real.per_datum, real.standard_error, real.valid) == (30.0, 1.0, 5.0, True)
+    assert (real.value, real.per_datum, real.valid) == (30.0, 1.0, True)
     assert not labels.valid
     assert "30 nats is above 0" in labels.note
 
 
 def test_an_estimate_that_is_not_valid_makes_none() -> None:
     wrong = estimate(math.nan, valid=False, note="a parameter is not finite")
-    found = conditional_estimate(
-        estimate(-1.0), wrong, name=NAMES[0], n_early=1, n_data=2, labels=True
-    )
+    found = conditional_estimate(estimate(-1.0), wrong, n_early=1, n_data=2, labels=True)
     assert (found.valid, found.note) == (False, "a parameter is not finite")
 
 
 @pytest.mark.parametrize(("n_early", "n_data"), [(0, 5), (5, 5)])
 def test_two_kinds_and_no_late_data_are_refused(n_early: int, n_data: int) -> None:
     one = estimate(-1.0)
-    with pytest.raises(ValueError, match=f"diag_ef on {n_early} and diag_ef on {n_data}"):
-        conditional_estimate(one, one, name=NAMES[0], n_early=n_early, n_data=n_data, labels=True)
+    with pytest.raises(ValueError, match=f"full_ggn on {n_early} and full_ggn on {n_data}"):
+        conditional_estimate(one, one, n_early=n_early, n_data=n_data, labels=True)
     with pytest.raises(ValueError, match="two estimates of one kind"):
         conditional_estimate(
             one,
             estimate(-1.0, estimator="diag_ggn"),
-            name=NAMES[0],
             n_early=1,
             n_data=2,
             labels=True,
@@ -146,7 +118,7 @@ def test_two_kinds_and_no_late_data_are_refused(n_early: int, n_data: int) -> No
 
 
 def assignment_of(**plan: object) -> Assignment:
-    return mlp_assignment(*NAMES, **({"epochs": 4} | plan))  # type: ignore[arg-type]
+    return mlp_assignment(NAME, **({"epochs": 4} | plan))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +126,7 @@ def data() -> TensorData:
     return to_tensors(load(DatasetSpec(name="digits", max_train=120, max_test=50), seed=0), "cpu")
 
 
-def by_hand(given: Assignment, data: TensorData, folder: Path) -> dict[str, float]:
+def by_hand(given: Assignment, data: TensorData, folder: Path) -> float:
     """A lone trial on the first half, then epochs on all data at its hyperparameters.
 
     Those that it was trained with to its end: its parameters are at the mode for them, and not for
@@ -176,13 +148,9 @@ def by_hand(given: Assignment, data: TensorData, folder: Path) -> dict[str, floa
     whole.prior_precision, whole.temperature = early.prior_precision, early.temperature
     for _ in range(given.plan.epochs):
         train_epoch(whole, data, alone)
-    kinds = [name.removeprefix("conditional_") for name in NAMES]
-    pairs = zip(
-        laplace_estimates(kinds, passes_of(early, some, alone)),
-        laplace_estimates(kinds, passes_of(whole, data, alone)),
-        strict=True,
-    )
-    return {f"conditional_{one.estimator}": two.value - one.value for one, two in pairs}
+    ends = ((whole, data), (early, some))
+    late, first_half = (laplace_estimates([KIND], passes_of(*end, alone))[0] for end in ends)
+    return late.value - first_half.value
 
 
 def test_a_trial_gives_the_difference_of_two_trainings_at_one_set_of_hyperparameters(
@@ -190,16 +158,11 @@ def test_a_trial_gives_the_difference_of_two_trainings_at_one_set_of_hyperparame
 ) -> None:
     given = assignment_of(epochs=12, learning_rate=0.05)
     record = run(given, data, tmp_path / "whole")
-    for name, value in by_hand(given, data, tmp_path / "hand").items():
-        found = record.final_estimate(name)
-        assert found is not None
-        assert found.value == pytest.approx(value, rel=1e-6)
-        assert found.note.endswith("60 data after 60, hyperparameters of the early ones")
-    precision = [
-        {t.group: t.value for t in e.estimate.terms} for e in record.evaluations
-        if e.estimate.estimator == "conditional_diag_ef"
-    ]  # fmt: skip
-    assert set(precision[0]) == {"0-60", "0-120"}
+    found = record.final_estimate(NAME)
+    assert found is not None
+    assert found.value == pytest.approx(by_hand(given, data, tmp_path / "hand"), rel=1e-6)
+    assert found.note.endswith("60 data after 60, hyperparameters of the early ones")
+    assert {term.group for term in found.terms} == {"0-60", "0-120"}
 
 
 @pytest.mark.slow
@@ -213,7 +176,7 @@ def test_late_labels_do_not_change_what_the_early_data_say(
     early = [
         {t.group: t.value for t in found.terms}
         for i, one in enumerate((data, replace(data, y_train=labels)))
-        if (found := run(given, one, tmp_path / str(i)).final_estimate("conditional_diag_ef"))
+        if (found := run(given, one, tmp_path / str(i)).final_estimate(NAME))
     ]
     assert early[0]["0-60"] == early[1]["0-60"]
     assert early[0]["0-120"] != early[1]["0-120"]
@@ -225,7 +188,7 @@ def test_a_trial_parked_at_any_slice_ends_bit_identical(
     parked_after: int, data: TensorData, tmp_path: Path
 ) -> None:
     report = assert_parking_changes_nothing(
-        NAMES, assignment_of(), data, tmp_path, slices=parked_after
+        (NAME,), assignment_of(), data, tmp_path, slices=parked_after
     )
     assert report.epoch == 0
 
@@ -240,7 +203,7 @@ def test_a_training_that_diverges_is_no_estimate_and_says_where(
     for _ in range(3):
         trial.advance(2)
     found = [e.estimate for e in trial.finish().evaluations]
-    assert [e.valid for e in found] == [False] * 3
+    assert [e.valid for e in found] == [False]
     assert "training on 120 data diverged" in found[0].note
 
 
@@ -248,7 +211,7 @@ def test_a_training_that_diverges_is_no_estimate_and_says_where(
 def test_real_targets_have_a_conditional_evidence_too(tmp_path: Path) -> None:
     data = to_tensors(load(DatasetSpec(name="diabetes", max_train=120), seed=0), "cpu")
     given = assignment_of(likelihood="gaussian", learning_rate=0.01, epochs=20)
-    found = run(given, data, tmp_path).final_estimate("conditional_full_ggn")
+    found = run(given, data, tmp_path).final_estimate(NAME)
     assert found is not None
     assert found.valid
     assert -2.5 < (found.per_datum or -math.inf) < 0

@@ -1,6 +1,5 @@
 """Cross-validation: what networks say of data that they have not seen."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -314,8 +313,8 @@ def test_rows_of_a_file_are_selected_without_reading_them(tmp_path: Path) -> Non
     torch.testing.assert_close(some[torch.tensor([2, 0])], torch.from_numpy(stored)[index[[2, 0]]])
 
 
-def test_names_and_keys_of_earlier_versions_still_load(tmp_path: Path) -> None:
-    old = tmp_path / "old.toml"
+def test_two_fold_has_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "asked.toml"
     text = """
         name = "s"
         objective = "prequential"
@@ -323,20 +322,8 @@ def test_names_and_keys_of_earlier_versions_still_load(tmp_path: Path) -> None:
         [dataset]
         name = "digits"
         [family.linear]
-        [plan]
-        prequential_fractions = [{}]
-        prequential_orders = 1
     """
-    old.write_text(text.format(0.5))
-    study = load_study(old)
-    assert (study.objective, study.plan.folds) == ("two_fold", 1)
+    path.write_text(text)
+    study = load_study(path)
+    assert study.objective == "two_fold"
     assert study.estimators == ("two_fold", "two_fold_accuracy")
-    old.write_text(text.format("0.25, 0.5"))
-    with pytest.raises(ValueError, match=r"`prequential_fractions` in \[plan\] is fixed at"):
-        load_study(old)
-    given = json.loads(assignment_of(estimators=("two_fold",)).model_dump_json())
-    given["estimators"] = ["prequential"]
-    given["plan"] |= {"prequential_orders": 1, "prequential_fractions": [0.5]}
-    del given["plan"]["folds"]
-    read = Assignment.model_validate_json(json.dumps(given))
-    assert (read.estimators, read.plan.folds) == (("two_fold",), 1)

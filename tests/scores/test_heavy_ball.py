@@ -77,7 +77,7 @@ def test_the_jacobian_of_a_step_is_the_momentum_to_the_power_of_the_parameters()
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_the_bound_holds_at_every_step(batch_size: int | None) -> None:
     curve, _, _, _, truth = followed(PLAN.model_copy(update={"batch_size": batch_size}))
-    bounds = curve.bounds()
+    bounds = curve.bounds
     error = bounds.std(0) / 4000**0.5
     assert bool((bounds.mean(0) < truth + 5 * error).all())
     assert bounds.mean(0).max() > truth - 12
@@ -103,6 +103,6 @@ def test_the_velocities_of_one_half_do_not_set_their_own_density() -> None:
         velocity = torch.randn(20, 1, 30, generator=generator).double()
         zeros = torch.zeros(20, 1).double()
         entropy = torch.tensor([30 * 0.5 * (1 + math.log(2 * math.pi))]).double()
-        gains.append(HeavyBallCurve((0,), zeros, velocity, entropy).bounds().mean())
+        gains.append(HeavyBallCurve((0,), zeros, entropy, velocity).bounds.mean())
     found = torch.stack(gains)
     assert found.mean() + 5 * found.std() / 200**0.5 < 0

@@ -5,13 +5,12 @@ import time
 from pathlib import Path
 
 import pytest
+from learning_curves import SimulatedTrial, synthetic
+from simulated import Fault, SimulatedExecutor, chance_faults
 
 from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, LimitSpec, StudySpec
-from nas_evidence.store import read_table, write_record
-from nas_evidence.workers.learning_curves import SimulatedTrial, recorded, synthetic
 from nas_evidence.workers.protocol import Event, Launch, Lost
-from nas_evidence.workers.simulated import Fault, SimulatedExecutor, chance_faults
 
 STUDY = StudySpec(
     name="simulated",
@@ -208,37 +207,6 @@ def test_idleness_is_the_time_that_nobody_used(tmp_path: Path) -> None:
     executor = SimulatedExecutor(synthetic, workers=4, seed=0)
     run(executor, prepared([launch(0, tmp_path)]))
     assert executor.idle_share() == pytest.approx(0.75, abs=1e-12)
-
-
-def test_a_finished_study_is_played_again_from_its_files(tmp_path: Path) -> None:
-    original, _ = run(
-        SimulatedExecutor(synthetic, workers=3, seed=0),
-        prepared([launch(i, tmp_path / "first") for i in range(6)]),
-    )
-    study = tmp_path / "study"
-    for record in original:
-        write_record(study, record, STUDY)
-    assert len(read_table(study, "trials")) == 6
-    again, _ = run(
-        SimulatedExecutor(recorded(study), workers=3, seed=0),
-        prepared([launch(i, tmp_path / "again") for i in range(6)]),
-    )
-    for old, new in zip(
-        *(sorted(r, key=lambda r: r.trial_id) for r in (original, again)), strict=True
-    ):
-        assert new.curve == old.curve
-        assert new.status is old.status
-        assert new.n_parameters == old.n_parameters
-        assert new.test_accuracy == old.test_accuracy
-        pairs = zip(old.evaluations, new.evaluations, strict=True)
-        assert all(a.epoch == b.epoch for a, b in pairs)
-        for name in ("diag_ef", "kfac_ggn", "sotl_ema"):
-            a, b = old.final_estimate(name), new.final_estimate(name)
-            assert a is not None
-            assert b is not None
-            assert b.value == pytest.approx(a.value, rel=1e-12)
-    with pytest.raises(ValueError, match=r"must hold every architecture .* mlp\(width=60\)"):
-        recorded(study)(launch(52, tmp_path).assignment)
 
 
 @pytest.mark.slow

@@ -1,17 +1,18 @@
 """Finite temperature: equipartition, the closed form of test losses, and who is best."""
 
 import pytest
+import reproduced  # noqa: F401, before the scripts
 import torch
 from torch import Tensor
 
-from nas_evidence.evidence.finite_temperature import (
+from nas_evidence.evidence.network_density import gaussian_density
+from nas_evidence.maths.hmc import Path, differentiable
+from nas_evidence.sampling_plan import HeatPlan
+from nas_evidence_reproduce._finite_temperature import (
     Tempered,
     at_finite_temperature,
     temperatures,
 )
-from nas_evidence.evidence.network_density import gaussian_density
-from nas_evidence.maths.hmc import Path, differentiable
-from nas_evidence.sampling_plan import HeatPlan
 
 
 def flat(positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from nas_evidence.reproducing import _imported, scripts
+from nas_evidence.reproducing import _imported, make_importable, scripts, scripts_folder
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def baldock() -> ModuleType:
-    _imported(scripts()["baldock_fig1"])
+    make_importable(scripts_folder())
     import nas_evidence_reproduce._baldock as module
 
     return module
@@ -23,7 +23,7 @@ def baldock() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def mnist_descent() -> ModuleType:
-    _imported(scripts()["duvenaud_fig5"])
+    make_importable(scripts_folder())
     import nas_evidence_reproduce._mnist_descent as module
 
     return module

@@ -1,10 +1,11 @@
 """Weights of a combination of models: closed form, brute force, and Proposition 3.5."""
 
 import pytest
+import reproduced  # noqa: F401, before the scripts
 import torch
 from torch import Tensor
 
-from nas_evidence.maths.combination import combination_weights, orthogonal_weights
+from nas_evidence_reproduce._combination import combination_weights, orthogonal_weights
 
 
 def orthogonal_models(alpha: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,11 +3,12 @@
 import itertools
 
 import pytest
+import reproduced  # noqa: F401, before the scripts
 import torch
 from torch import Tensor
 
 from nas_evidence.maths.hmc import differentiable
-from nas_evidence.maths.rmin import rmin
+from nas_evidence_reproduce._rmin import rmin
 
 STIFFNESS = torch.tensor([1.0, 30.0, 1000.0], dtype=torch.float64)
 CENTRE = torch.tensor([0.3, -2.0, 1.0], dtype=torch.float64)

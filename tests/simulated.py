@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from nas_evidence.fixed_keys import SOTL_GAMMA
+from learning_curves import SimulatedTrial
+
 from nas_evidence.record import (
     CurvePoint,
     Evaluation,
@@ -25,8 +26,8 @@ from nas_evidence.record import (
     TrialStatus,
 )
 from nas_evidence.registry import CURVATURES, FREE_SCORES, declared
+from nas_evidence.scores.sotl import SOTL_GAMMA
 from nas_evidence.spec import COSTS, Assignment, derive_seed
-from nas_evidence.workers.learning_curves import SimulatedTrial
 from nas_evidence.workers.protocol import Event, Launch, Lost, Verdict
 
 _CHECKPOINT = re.compile(r"epoch-(\d{6})\.pt")

@@ -1,11 +1,12 @@
 """Draws by descent against the posterior in closed form, and their bounds."""
 
 import pytest
+import reproduced  # noqa: F401, before the scripts
 import torch
 from torch import Tensor
 
-from nas_evidence.evidence.incremental import bounds_of_draws, predictions, sampled_bounds
-from nas_evidence.evidence.sample_then_optimise import bounds_over_orders, outputs_before_each
+from nas_evidence_reproduce._incremental import bounds_of_draws, predictions, sampled_bounds
+from nas_evidence_reproduce._sample_then_optimise import bounds_over_orders, outputs_before_each
 
 PRECISION = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
 NOISE = 0.6
