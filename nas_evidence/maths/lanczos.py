@@ -186,7 +186,7 @@ class _Iteration:
         return torch.stack([(weights * values.log()).sum(), (weights * (1 - 1 / values)).sum()])
 
 
-_NOTHING = torch.zeros(2, dtype=torch.float64)
+_NOTHING: Tensor = torch.zeros(2, dtype=torch.float64)
 
 
 def _eigen(diagonal: list[float], beside: list[float]) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,6 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nas_evidence.domains import Choice, Domain, FloatRange, ParameterValue
-from nas_evidence.fixed_keys import N_EI_CANDIDATES
 from nas_evidence.maths.pareto import is_matched
 from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.startup import filled, is_ordered, quantile, random_point, searched
@@ -42,6 +41,8 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 #: Finished trials that TPE learns from, which bounds the cost of a proposal; those among them that
 #: are kept whatever their number. TPE models the best 25 of 250 trials or more as good.
 MAX_LEARNT, MAX_BEST = 256, 25
+#: Draws from the density of good trials, the best of which is proposed.
+N_EI_CANDIDATES = 24
 #: Smaller costs are raised to this value: a logarithm needs a positive number.
 _SMALLEST_COST = 1e-12
 
