@@ -4,8 +4,9 @@ import importlib.util
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -202,6 +203,33 @@ def test_learned_precisions_were_compared_with_fixed_ones() -> None:
     for how, values in measured.items():
         fixed = measured["fixed + DA" if how.endswith("DA") else "fixed"]
         assert how.startswith("fixed") or values != fixed, how
+
+
+def test_rules_of_splits_and_orders() -> None:
+    _imported(scripts()["immer_table1"])
+    shared = sys.modules["nas_evidence_reproduce._immer"]
+    # One split of ten: 2 · 0.05 · √11 and half a digit are 0.337.
+    assert shared.within(-6.55, -6.88, 0.05, 1)
+    assert not shared.within(-6.54, -6.88, 0.05, 1)
+    assert not shared.within(-7.22, -6.88, 0.05, 1)  # better than published is another number too
+    assert not shared.within(-6.55, -6.88, 0.05, 10)
+    assert shared.agreement(2.0, 1.0, (0.4, 0.3))
+    assert not shared.agreement(1.0, 2.0, (0.4, 0.3))
+    assert not shared.agreement(1.0, 1.0, (0.4, 0.3))
+
+
+@pytest.mark.parametrize(("moved_at", "refused"), [(None, True), (31, True), (30, False)])
+def test_a_prior_that_was_not_learned_in_time_is_not_compared(
+    moved_at: int | None, refused: bool
+) -> None:
+    _imported(scripts()["immer_table1"])
+    check = sys.modules["nas_evidence_reproduce._immer"].must_have_moved
+    one = SimpleNamespace(moved_at=moved_at, plan=SimpleNamespace(epochs=60))
+    if not refused:
+        check(one, "MNIST CNN")
+        return
+    with pytest.raises(RuntimeError, match=f"MNIST CNN: .* at epoch {moved_at} of 60"):
+        check(one, "MNIST CNN")
 
 
 def test_papers_are_named_by_authors_and_year() -> None:
