@@ -405,11 +405,11 @@ def test_a_fixed_key_of_another_value_is_named_with_its_line_beside_other_mistak
     rest = "name = 'tp'\n[resources]\nworkers = 0\n"
     found = mistakes(tmp_path, f"{TODAY}[sampler]\n{fixed}{rest}")
     assert [m.removeprefix(f"{tmp_path}/study.toml:") for m in found] == [
-        "12: `multivariate` in [sampler] is fixed at true, but got 1; remove it",
-        "13: `n_ei_candidates` in [sampler] is fixed at 24, but got 48; remove it",
-        "15: name in [sampler] must be one of tpe, random, qmc, grid, but got 'tp'; "
+        "14: `multivariate` in [sampler] is fixed at true, but got 1; remove it",
+        "15: `n_ei_candidates` in [sampler] is fixed at 24, but got 48; remove it",
+        "17: name in [sampler] must be one of tpe, random, qmc, grid, but got 'tp'; "
         "did you mean 'tpe'?",
-        "17: workers in [resources] must be >= 1, but got 0",
+        "19: workers in [resources] must be >= 1, but got 0",
     ]
 
 
