@@ -19,7 +19,10 @@ StudyFile = Annotated[
 Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Total number of trials.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel workers.")]
 Override = Annotated[
-    list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one key.")
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="TABLE.KEY=VALUE", help='Change one key; keys that are "auto" follow.'
+    ),
 ]
 DataRoot = Annotated[
     Path | None,

@@ -31,7 +31,8 @@ by `NEAR_MODE` or `CLOSER`: half-way there the evidence misjudges it, and on sma
 loss of such networks doubled and trebled. Where the first mode is not reached in half the budget,
 a settling with labels ends. The mode at the scheduled hyperparameters comes first and is never
 kept: those were learned at no mode, and there the log loss rose on six of eight sets of labels.
-A linear network has a convex loss and always ends at one of the two modes.
+A linear network has a convex loss and always ends at one of the two modes, up to the rounding of
+its weights to float32.
 
 By default networks settle where the targets are real numbers: on five sets the log loss fell by
 0.05 to 0.39 nats per datum, and for no network it rose. With labels no rule helped on every set
@@ -112,7 +113,7 @@ class Settling:
     moved     largest move of a log hyperparameter in the last round
     scheduled_evidence, first_evidence, evidence  of the three states, nats; None if not finite
     scheduled_decrement  of the scheduled state, nats, once it is asked for
-    converged  the hyperparameters came to rest, and the state that is kept is at a mode
+    converged  the hyperparameters moved and came to rest, and the state that is kept is at a mode
     kept      the state that the training has in the end
     decrement_per_datum  of that state, nats; None with no budget
     seconds   spent so far

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from nas_evidence.api.asking import DataOptions, asked_for
 from nas_evidence.api.running import begun
 from nas_evidence.codec import StudyError, dump_study, load_study
 from nas_evidence.data.proposed import epochs_for
@@ -72,6 +73,24 @@ def test_milestones_as_fractions_go_on_with_those_of_the_folder(tmp_path: Path) 
     begun(tmp_path / "run", load_study(path, [steps, "plan.milestones=[20, 30]"]), None)
     again = begun(tmp_path / "run", load_study(path, [steps, "plan.milestones=[0.5, 0.75]"]), None)
     assert again.plan.milestones == (20, 30)
+
+
+def test_a_proposal_is_made_for_the_rows_and_the_batch_that_are_asked_for(tmp_path: Path) -> None:
+    rows = "\n".join(f"{i * 37 % 101}.5,{i * i % 997}.5" for i in range(3000))
+    (tmp_path / "d.csv").write_text(f"x,y\n{rows}\n")
+    few, options = ["dataset.max_train=200"], DataOptions(target="y")
+    whole = asked_for(str(tmp_path / "d.csv"), [], options)
+    less = asked_for(str(tmp_path / "d.csv"), few, options)
+    assert (whole.spec.plan.batch_size, less.spec.plan.batch_size) == (32, 16)
+    assert not less.spec.family["mlp"]["width"].contains(128)
+    assert whole.spec.family["mlp"]["width"].contains(128)
+    small = asked_for(str(tmp_path / "d.csv"), [*few, "plan.batch_size=8"], options)
+    stored = [
+        begun(tmp_path / name, one.spec, one.source).plan
+        for name, one in (("w", whole), ("l", less), ("s", small))
+    ]
+    assert [plan.epochs for plan in stored] == [27, 200, 100]
+    assert [plan.online.every for plan in stored] == [4, 25, 12]
 
 
 def test_another_word_is_refused(tmp_path: Path) -> None:
