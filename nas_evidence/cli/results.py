@@ -201,12 +201,14 @@ def write_export(
     """Export a trial of a study, by default the best, and print where it is."""
     from nas_evidence.data import load
     from nas_evidence.exporting.folder import export_winner
+    from nas_evidence.reporting.tables import architecture_text
 
     root = None if data_root is None else str(data_root)
     arrays = load(spec.dataset, seed=spec.seed, data_root=root, base=folder.resolve())
     done = export_winner(folder, to, arrays, trial_id=trial_id, onnx=onnx)
     again = "" if done.rescored_value is None else ", evidence computed again and equal"
-    out.print(f"export: {done.folder} (trial {done.trial_id}, {done.architecture}{again})")
+    name = architecture_text(done.architecture.family, done.architecture.values)
+    out.print(f"export: {done.folder} (trial {done.trial_id}: {name}{again})")
 
 
 def _write_ensemble(
