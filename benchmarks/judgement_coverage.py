@@ -34,7 +34,8 @@ import numpy as np
 from nas_evidence.maths.metrics import Floats, log_losses
 from nas_evidence.maths.paired import LEVEL, expected_variance_of_classes, paired_interval
 
-RATIOS, ROWS = (0.1, 0.3, 1.0, 3.0, 10.0), (50, 150, 500, 1500, 5000)
+RATIOS = {"real": (0.1, 0.3, 1.0, 3.0, 10.0), "labels": (0.1, 1.0, 10.0)}
+ROWS = (50, 150, 500, 1500, 5000)
 REAL, LABELS, SHOWN = (
     ("as they say", "first right", "halves"),
     ("first right", "between", "halves"),
@@ -160,7 +161,7 @@ def main() -> None:
     for task in given.task:
         rows, started = [], time.perf_counter()
         for situation in situations[task]:
-            for ratio in RATIOS:
+            for ratio in RATIOS[task]:
                 found = [
                     coverage_of(task, situation, ratio, n, given.times, seed=given.seed)
                     for n in ROWS
