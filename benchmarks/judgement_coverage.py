@@ -1,6 +1,7 @@
 """Does the interval of “Worth it?” cover? Losses of two models are simulated, nothing is trained.
 
-    python benchmarks/judgement_coverage.py [--times 2000] [--seed 0] [--to FILE]
+    python benchmarks/judgement_coverage.py [--task real labels] [--times 2000] [--seed 0]
+                                            [--to FILE]
 
 The share of intervals that hold the expected difference of the log losses of two models, by the
 ratio of their spreads (noise of real targets, softmax temperature of classes) and the rows.
@@ -33,7 +34,8 @@ import numpy as np
 from nas_evidence.maths.metrics import Floats, log_losses
 from nas_evidence.maths.paired import LEVEL, expected_variance_of_classes, paired_interval
 
-RATIOS, ROWS = (0.1, 0.3, 1.0, 3.0, 10.0), (50, 150, 500, 1500, 5000)
+RATIOS = {"real": (0.1, 0.3, 1.0, 3.0, 10.0), "labels": (0.1, 1.0, 10.0)}
+ROWS = (50, 150, 500, 1500, 5000)
 REAL, LABELS, SHOWN = (
     ("as they say", "first right", "halves"),
     ("first right", "between", "halves"),
@@ -148,46 +150,52 @@ _EXPECTED = {"real": _expected_real, "labels": _expected_labels}
 def main() -> None:
     """Simulate, print and store the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--task", nargs="*", default=["real", "labels"])
     parser.add_argument("--times", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--to", type=Path, default=Path("benchmarks/results/judgement_coverage.json")
     )
     given = parser.parse_args()
-    started, rows = time.perf_counter(), []
-    for task, situations in (("real", REAL), ("labels", (*LABELS, *SHOWN))):
-        for situation in situations:
-            for ratio in RATIOS:
+    situations = {"real": REAL, "labels": (*LABELS, *SHOWN)}
+    for task in given.task:
+        rows, started = [], time.perf_counter()
+        for situation in situations[task]:
+            for ratio in RATIOS[task]:
                 found = [
                     coverage_of(task, situation, ratio, n, given.times, seed=given.seed)
                     for n in ROWS
                 ]
-                row = {"task": task, "situation": situation, "ratio": ratio}
-                rows.append(row | {"covered": [round(one.covered, 4) for one in found]})
-                print(*rows[-1].values(), flush=True)
-    judged = {
-        task: [x for row in rows if (row["task"], row["situation"] in SHOWN) == (task, False)
-               for x in row["covered"]]
-        for task in ("real", "labels")
-    }  # fmt: skip
-    result = {
+                covered = [round(one.covered, 4) for one in found]
+                rows.append({"situation": situation, "ratio": ratio, "covered": covered})
+                print(task, *rows[-1].values(), flush=True)
+        store(given.to, task, rows, given, round(time.perf_counter() - started))
+
+
+def store(to: Path, task: str, rows: list[Any], given: argparse.Namespace, seconds: int) -> None:
+    """Write the rows of a task into the file; those of the other one stay."""
+    before = json.loads(to.read_text(encoding="utf-8")) if to.exists() else {}
+    judged = [x for row in rows if row["situation"] not in SHOWN for x in row["covered"]]
+    low, high = LEVEL - 0.02, LEVEL + 0.02 if task == "real" else 1.0
+    names = ("numpy", "scipy")
+    result: dict[str, Any] = {
         "hardware": f"{os.cpu_count()} {platform.machine()} cores, one thread, shared",
-        "versions": {name: metadata.version(name) for name in ("numpy", "scipy")},
-        "n_times": given.times,
-        "seed": given.seed,
-        "seconds": round(time.perf_counter() - started),
+        "versions": {name: metadata.version(name) for name in names},
         "level": LEVEL,
         "n_rows": ROWS,
-        "range": {task: [min(own), max(own)] for task, own in judged.items()},
-        "holds": {
-            "real": bool(max(abs(x - LEVEL) for x in judged["real"]) <= 0.02),
-            "labels": bool(min(judged["labels"]) >= LEVEL - 0.02),
-        },
+    }
+    result |= {key: before[key] for key in ("real", "labels") if key in before}
+    result[task] = {
+        "n_times": given.times,
+        "seed": given.seed,
+        "seconds": seconds,
+        "lowest": min(judged),
+        "highest": max(judged),
+        "holds": low <= min(judged) and max(judged) <= high,
         "rows": rows,
     }
-    lines = json.dumps(result, indent=1)
-    given.to.write_text(lines + "\n", encoding="utf-8")
-    print(json.dumps({key: result[key] for key in ("range", "holds", "seconds")}))
+    to.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(task, {key: result[task][key] for key in ("lowest", "highest", "holds")})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import typer
 from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Top, check_one, opened
 from nas_evidence.cli.terminal import out, print_json, print_line, print_rows
 
+_WORDS = {"ece": "calibration error"}
+
 
 def predict(
     place: Annotated[
@@ -98,7 +100,7 @@ def predict(
         print_json({"measures": measures, "predictions": frame.to_dict("records")})
         return
     for name, value in measures.items():
-        print_line(name.replace("_", " "), f"{value:.4f}")
+        print_line(_WORDS.get(name, name.replace("_", " ")), f"{value:.4f}")
     if reliability is not None:
         out.print(f"reliability: {reliability}")
     if to is not None:

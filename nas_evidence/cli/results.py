@@ -209,11 +209,13 @@ def write_export(
 ) -> None:
     """Export a trial of a study, by default the best, and print where it is."""
     from nas_evidence.exporting.folder import export_winner
+    from nas_evidence.reporting.tables import architecture_text
 
     arrays = data.arrays(seed=tables.spec.seed)
     done = export_winner(tables, to, arrays, trial_id=trial_id, onnx=onnx)
     again = "" if done.rescored_value is None else ", evidence computed again and equal"
-    out.print(f"export: {done.folder} (trial {done.trial_id}, {done.architecture}{again})")
+    name = architecture_text(done.architecture.family, done.architecture.values)
+    out.print(f"export: {done.folder} (trial {done.trial_id}: {name}{again})")
 
 
 def _write_ensemble(

@@ -23,16 +23,15 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import logsumexp, ndtri, stdtrit
 
 from nas_evidence.maths.metrics import LEAST, Floats, Labels
 
 #: Probability of the intervals.
 LEVEL = 0.95
-#: Weights at which the posterior of w is computed.
-_WEIGHTS = np.arange(0.5, 100) / 100
+#: Weights w = sin² a at which its posterior is computed, evenly spaced in a, and dw / da there.
+_ANGLES = np.pi / 2 * np.arange(0.5, 25) / 25
+_WEIGHTS, _STEPS = np.sin(_ANGLES) ** 2, np.sin(2 * _ANGLES)
 
 
 class Paired(NamedTuple):
@@ -58,8 +57,8 @@ def paired_interval(differences: Floats, *, expected_variance: float = 0.0) -> P
     if n < 2:
         return Paired(mean, -math.inf, math.inf)
     error, skewness = float(differences.std(ddof=1) / math.sqrt(n)), _skewness(differences)
-    t = float(student.ppf((1 + LEVEL) / 2, n - 1))
-    at_least = float(norm.ppf((1 + LEVEL) / 2)) * math.sqrt(expected_variance / n)
+    t = float(stdtrit(n - 1, (1 + LEVEL) / 2))
+    at_least = float(ndtri((1 + LEVEL) / 2)) * math.sqrt(expected_variance / n)
     below = max(error * max(t, _untransformed(t, skewness, n)), at_least)
     above = max(error * -min(-t, _untransformed(-t, skewness, n)), at_least)
     return Paired(mean, mean - below, mean + above)
@@ -107,5 +106,6 @@ def expected_variance_of_classes(one: Floats, other: Floats, labels: Labels) -> 
 def _weight(own: Floats, others: Floats) -> float:
     """Return the posterior mean of w, given what each model said of the truth [n]."""
     mixed = _WEIGHTS[:, None] * own + (1 - _WEIGHTS[:, None]) * others
-    logs = np.log(mixed).sum(1)
-    return float(np.exp(logsumexp(logs, b=_WEIGHTS) - logsumexp(logs)))
+    # Products of 16 of at least 2.2e-16 do not underflow, and cost fewer logarithms.
+    logs = np.log(np.multiply.reduceat(mixed, np.arange(0, len(own), 16), axis=1)).sum(1)
+    return float(np.exp(logsumexp(logs, b=_STEPS * _WEIGHTS) - logsumexp(logs, b=_STEPS)))

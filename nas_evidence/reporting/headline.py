@@ -104,13 +104,14 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
             f"change the order. Raise `settle` in [plan] from {study.spec.plan.settle:g}."
         )
     if sure.best is None:
-        few = min(sure.repeats[: sure.finalists])
+        repeats = sure.repeats[: sure.finalists]
+        few, who = min(repeats), "each has" if len(set(repeats)) == 1 else "one of them has"
         lead = (study.ranking[0].objective or 0.0) - (study.ranking[1].objective or 0.0)
         return (
-            f"How sure is unknown: one of the first {sure.finalists} was trained with "
-            f"{_seeds(few)}, and a probability takes {MIN_REPEATS} of each. The "
-            f"first leads the second by {_in_unit(study, lead)}. Set finalists = "
-            f"{sure.finalists}, or replicates = {MIN_REPEATS}, to measure the noise of the seeds."
+            f"How sure is unknown: a probability takes {MIN_REPEATS} seeds of each of the first "
+            f"{sure.finalists}, and {who} {_seeds(few)}. The first leads the second by "
+            f"{_in_unit(study, lead)}. Set finalists = {sure.finalists}, or replicates = "
+            f"{MIN_REPEATS}, to measure the noise of the seeds."
         )
     low, high = min(sure.repeats[: sure.finalists]), max(sure.repeats[: sure.finalists])
     seeds = str(low) if low == high else f"{low} to {high}"
@@ -130,20 +131,22 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
 
 
 def cost_sentence(study: Study, sure: Certainty | None) -> str:
-    """Say what the first choice loses: expected by the score, and in hindsight on test data."""
+    """Say what is lost if another is the best by the score, and in hindsight on test data."""
     parts = []
-    if sure is not None and sure.expected_loss is not None:
+    if sure is not None and sure.expected_loss is not None and sure.best is not None:
+        wrong = 1 - sure.best[0]
+        lost = sure.expected_loss / wrong if wrong > 0 else 0.0
         parts.append(
-            f"Choosing it over whichever is truly the best by {study.spec.objective} loses "
-            f"{_in_unit(study, sure.expected_loss)} on average."
+            f"If another one is truly the best by {study.spec.objective}, you lose about "
+            f"{_in_unit(study, lost)}."
         )
     target, winner = study.targets[0], study.winner
     known = study.architectures[target].dropna()
     if winner is not None and len(known) > 1:
         own = -winner.test_nll if target in LOSSES and winner.test_nll is not None else None
         if own is not None:
-            lost = max(0.0, float(known.max()) - own)
-            words = "the lowest" if lost == 0 else f"{_nats(lost)} above the lowest"
+            above = max(0.0, float(known.max()) - own)
+            words = "the lowest" if above == 0 else f"{_nats(above)} above the lowest"
             parts.append(f"In hindsight, its log loss on the test data is {words} of all tried.")
     return " ".join(parts)
 
@@ -331,9 +334,10 @@ def _settings(study: Study, winner: RankedArchitecture) -> str:
     plan = study.spec.plan
     n_data = study.complete["n_data"].dropna()
     rows = f"{int(n_data.max()):,} rows, " if len(n_data) else ""
+    settling = f"settling {plan.settle:g}" if plan.settle else "no settling"
     return (
         f"{rows}{plan.epochs} epochs, batches of {plan.batch_size}, {plan.optimiser} at "
-        f"{plan.learning_rate:g} ({plan.schedule}), settling {plan.settle:g}; "
+        f"{plan.learning_rate:g} ({plan.schedule}), {settling}; "
         f"{_seeds(len(winner.trial_ids))}."
     )
 

@@ -227,12 +227,17 @@ def _judged_figures(report: Report) -> dict[str, interactive.Figure]:
 def _shown_metrics(report: Report) -> list[tuple[str, list[float | None]]]:
     """Return name and metrics of the winner and of each yardstick, in the order of METRICS.
 
-    A study's own linear model is among the yardsticks.
+    Of a winner with several seeds the first name says whether its metrics are of one or of all.
     """
     judged, study = report.judgement, report.study
     if judged is None or study.winner is None or judged.trial_id != study.winner.trial_id:
         return []
-    rows = [("winner", judged.metrics), *((one.name, one.metrics) for one in judged.yardsticks)]
+    seeds = (
+        f"mean of {judged.seeds} seeds" if judged.seeds > 1 else f"trial {judged.trial_id} alone"
+    )
+    several = len(study.winner.trial_ids) > 1
+    winner = f"winner, {seeds}" if several else "winner"
+    rows = [(winner, judged.metrics), *((one.name, one.metrics) for one in judged.yardsticks)]
     shown = _metrics_in_order(report)
     return [(name, [own.get(metric) for metric in shown]) for name, own in rows]
 

@@ -17,6 +17,7 @@ from nas_evidence.reporting.figure_data import Dot, within_axes
 from nas_evidence.reporting.headline import (
     advice,
     certainty_sentence,
+    cost_sentence,
     metric_sentence,
     worth_sentence,
 )
@@ -39,7 +40,7 @@ def seeds(n: int, noise: float, **changes: object) -> list[TrialRecord]:
 def test_two_seeds_give_no_probability_and_three_do(tmp_path: Path) -> None:
     two, three = load(tmp_path / "2", seeds(2, 0.01)), load(tmp_path / "3", seeds(3, 0.01))
     said = certainty_sentence(two, certainty_of(two))
-    assert "probability takes 3 of each" in said
+    assert "takes 3 seeds of each of the first 5, and each has 2 seeds" in said
     assert "Set finalists = 5" in said
     assert "%" not in said
     sure = certainty_of(three)
@@ -50,6 +51,17 @@ def test_two_seeds_give_no_probability_and_three_do(tmp_path: Path) -> None:
     assert sum(sure.best) == pytest.approx(1.0)
     said = certainty_sentence(three, sure)
     assert "from 3 seeds of each of the first 5" in said
+
+
+def test_what_is_lost_is_said_for_the_case_that_another_one_is_the_best(tmp_path: Path) -> None:
+    study = load(tmp_path, seeds(3, 0.3))
+    sure = certainty_of(study)
+    assert sure is not None
+    assert sure.best is not None
+    assert sure.expected_loss is not None
+    lost = sure.expected_loss / (1 - sure.best[0])  # nothing is lost in the other cases
+    said = cost_sentence(study, sure)
+    assert f"If another one is truly the best by kfac_ggn, you lose about {lost:.3f} nats" in said
 
 
 def test_noise_makes_the_first_unsure_and_names_the_alternative(tmp_path: Path) -> None:
