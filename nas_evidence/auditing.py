@@ -180,7 +180,7 @@ def _by_products(problem: Problem, generator: torch.Generator) -> EvidenceEstima
     each = Precisions(problem.precision, sizes).of_each_parameter()
     joint = LogJoint(model, problem.x, problem.y, problem.likelihood, each, 1.0, len(problem.x))
     theta = torch.cat([p.detach().double().flatten() for p in model.parameters()])
-    return evidence_by_products(joint, theta, generator)
+    return evidence_by_products(joint, theta, generator, n_exact=0)
 
 
 def half_rows(problem: Problem) -> list[AuditRow]:
