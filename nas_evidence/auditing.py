@@ -191,7 +191,7 @@ def _by_products(problem: Problem, generator: torch.Generator) -> EvidenceEstima
     rows, power = len(problem.x) // 2, problem.power
     joint = LogJoint(model, problem.x, problem.y, problem.likelihood, each, power, rows)
     theta = torch.cat([p.detach().double().flatten() for p in model.parameters()])
-    return evidence_by_products(joint, theta, generator)
+    return evidence_by_products(joint, theta, generator, n_exact=0)
 
 
 def half_rows(problem: Problem) -> list[AuditRow]:

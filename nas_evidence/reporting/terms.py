@@ -148,7 +148,8 @@ def explanation(study: Study, compared: Comparison | None) -> str:
     ranked = [one for one in study.ranking if one.objective is not None][:2]
     text = (
         f"{score} asks how well networks of this architecture predict data that they were not "
-        "trained on, within the training set. "
+        "trained on, within the training set; only scaling, medians and lists of categories have "
+        "seen them. "
     )
     if study.spec.plan.likelihood == "categorical":
         chances = [math.exp(one.objective or 0.0) for one in ranked]

@@ -11,8 +11,10 @@
 
 This is the log predictive density of K-fold cross-validation. In each fold the scale of the
 outputs is marginalised over a uniform prior in log T, so overconfidence costs at most log M nats
-per fold. No datum is predicted by a network that was trained on it. `value` is the mean over folds
-of the sum over the data of a fold.
+per fold. No datum is predicted by a network that was trained on it. What was decided from all
+training rows is shared by the folds: means and scales of inputs and real targets, medians in place
+of missing numbers, lists of categories, and the plan. `value` is the mean over folds of the sum
+over the data of a fold.
 
 Training on D_1 and predicting D_2 is one term of the chain rule of the log evidence (Dawid 1984;
 Lyle et al. 2020, section 3): log p(D) = log p(D_1) + log p(D_2 | D_1). The two directions of

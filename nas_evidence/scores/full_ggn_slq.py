@@ -75,7 +75,7 @@ def evidence_by_products(
 
 def _traces(joint: LogJoint, theta: Tensor, generator: torch.Generator, n_exact: int) -> Traces:
     with undisturbed(joint.model), torch.no_grad():
-        n_outputs = joint.model(joint.inputs[:1].to(theta)).shape[1]
+        n_outputs = joint.model(joint.inputs[:1].to(next(joint.model.parameters()))).shape[1]
     rank = len(joint.inputs) * joint.likelihood.n_roots(n_outputs)
     matrix, scale = joint.gauss_newton(theta), joint.precision.to(theta).rsqrt()
 

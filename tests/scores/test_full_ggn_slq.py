@@ -1,6 +1,7 @@
 """The full curvature by its products: exact where small, else no further off than said."""
 
 import copy
+from functools import cache
 
 import pytest
 import torch
@@ -29,19 +30,25 @@ def regression(precision: float) -> LogJoint:
                     torch.full((273,), precision).double(), 1.0, 200)  # fmt: skip
 
 
-def digits(precision: float, width: int = 4) -> LogJoint:
-    """200 digits, learned."""
-    data = to_tensors(load(DatasetSpec(name="digits", max_train=200, max_test=10), seed=0), "cpu")
+@cache
+def learned() -> tuple[nn.Module, Tensor, Tensor]:
+    data = to_tensors(load(DatasetSpec(name="digits", max_train=100, max_test=10), seed=0), "cpu")
     x, y = data.x_train.flatten(1).double(), data.y_train
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(64, width), nn.Tanh(), nn.Linear(width, 10)).double()
+    model = nn.Sequential(nn.Linear(64, 2), nn.Tanh(), nn.Linear(2, 10)).double()
     step = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(150):
         step.zero_grad()
         nn.functional.cross_entropy(model(x), y, reduction="sum").backward()
         step.step()
+    return model, x, y
+
+
+def digits(precision: float) -> LogJoint:
+    """100 digits, learned; 160 parameters."""
+    model, x, y = learned()
     delta = torch.full((len(flat(model)),), precision).double()
-    return LogJoint(model, x, y, Categorical(), delta, 1.0, 200)
+    return LogJoint(copy.deepcopy(model), x, y, Categorical(), delta, 1.0, 100)
 
 
 def by_dense_algebra(joint: LogJoint) -> tuple[float, float]:
@@ -106,19 +113,20 @@ def test_few_data_have_no_error_with_many_parameters(precision: float) -> None:
     assert found.value == pytest.approx(-joint.value(flat(model)) - log_det / 2, rel=1e-9)
 
 
-@pytest.mark.parametrize("precision", [1e-3, 1.0])
-@pytest.mark.parametrize("problem", [regression, digits])
+@pytest.mark.parametrize(
+    ("problem", "precision"), [(regression, 1e-3), (regression, 1.0), (digits, 1e-3)]
+)
 def test_probes_are_as_far_off_as_they_say_and_not_to_one_side(
     problem: object, precision: float
 ) -> None:
     joint = problem(precision)  # type: ignore[operator]
     truth, _ = by_dense_algebra(joint)
-    found = [found_of(joint, seed, n_exact=0) for seed in range(6)]
+    found = [found_of(joint, seed, n_exact=0) for seed in range(4)]
     errors = [(one.value - truth) / (one.standard_error or 1e-9) for one in found]
     assert all(one.valid for one in found)
     assert max(abs(error) for error in errors) < 4
     # The errors are those of eight probes, with tails: 7 degrees of freedom, 1.2 for the spread.
-    assert abs(sum(errors)) / 6 < 4 * 1.2 / 6**0.5
+    assert abs(sum(errors)) / 4 < 4 * 1.2 / 4**0.5
 
 
 def test_a_quadrature_that_has_not_converged_is_not_valid_and_says_why(
