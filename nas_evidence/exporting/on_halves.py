@@ -163,7 +163,7 @@ def predicted_of(table: Tensor, arrays: ArrayData) -> Predicted:
 def _mean_metrics(found: Sequence[Predicted], arrays: ArrayData) -> dict[str, float]:
     """Return the metrics that are defined for all of some predictions of the data, averaged."""
     each = [measured(one, arrays.y_train, arrays.y_std)[1] for one in found]
-    known = set.intersection(*(set(one) for one in each))
+    known = [name for name in each[0] if all(name in one for one in each)]
     return {name: float(np.mean([one[name] for one in each])) for name in known}
 
 
