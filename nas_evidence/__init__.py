@@ -5,7 +5,21 @@ neither torch nor ray.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names for type checkers
+    from nas_evidence.api.estimators import EvidenceClassifier, EvidenceRegressor
+    from nas_evidence.api.study import Study, load, resume, search
+    from nas_evidence.codec import load_study
+    from nas_evidence.evidence.estimate import estimate_evidence
+    from nas_evidence.exporting.predictor import Predictor
+    from nas_evidence.exporting.program import load_exported
+    from nas_evidence.record import EvidenceEstimate
+    from nas_evidence.registry import Score
+    from nas_evidence.scores.protocol import Scorer
+    from nas_evidence.spec import StudySpec
+    from nas_evidence.store import read_table
+    from nas_evidence.training.own_loop import online_laplace
 
 __version__ = "0.1.0"
 
@@ -27,7 +41,25 @@ _EXPORTS = {
     "EvidenceClassifier": "nas_evidence.api.estimators",
     "EvidenceRegressor": "nas_evidence.api.estimators",
 }
-__all__ = ["__version__", *_EXPORTS]
+__all__ = [
+    "EvidenceClassifier",
+    "EvidenceEstimate",
+    "EvidenceRegressor",
+    "Predictor",
+    "Score",
+    "Scorer",
+    "Study",
+    "StudySpec",
+    "__version__",
+    "estimate_evidence",
+    "load",
+    "load_exported",
+    "load_study",
+    "online_laplace",
+    "read_table",
+    "resume",
+    "search",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from nas_evidence.record import RACE_IDS, Evaluation, EvidenceEstimate, TrialRec
 from nas_evidence.reporting.tables import load_study_tables
 from nas_evidence.spec import ArchitectureSpec, StudySpec
 from nas_evidence.storage.study_folder import study_status
-from nas_evidence.store import TrialRow, finished, write_record
+from nas_evidence.store import TrialRow, finished, read_study_tables, write_record
 
 POOLS = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "ranking"
 STUDY = StudySpec.model_validate(
@@ -97,7 +97,7 @@ def test_status_report_export_and_kept_weights_agree_on_the_winner(
     monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 1)
     KeptModels(tmp_path, STUDY, done)
     kept = [int(path.stem) for path in models.iterdir()]
-    exported = trial_to_export(STUDY, list(done.values()))
+    exported = trial_to_export(read_study_tables(tmp_path, STUDY))
     assert (best.trial_id, winner.trial_id, exported, kept) == (3, 3, 3, [3])
 
 
@@ -108,7 +108,7 @@ def test_on_a_committed_pool_export_and_status_name_the_winner_of_the_report(
     folder = POOLS / pool
     winner, study = load_study_tables(folder).winner, load_study(folder / "study.toml")
     assert winner is not None
-    exported = trial_to_export(study, list(finished(folder).values()))
+    exported = trial_to_export(read_study_tables(folder, study))
     assert (winner.trial_id, exported) == (trial_id, trial_id)
 
 

@@ -7,18 +7,23 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
+#: Files at the top of the package have steps within their layer.
 LAYERS = {
-    "registry": 0, "domains": 0, "estimates": 0, "dataset_spec": 0, "spec": 0,
-    "record": 0, "retry_spec": 0, "sampling_plan": 0, "families": 0,
-    "durations": 0, "files": 0, "retrying": 0,
+    "domains": 0, "durations": 0, "files": 0, "retrying": 0, "fixed_keys": 0,
+    "families": 0.1, "dataset_spec": 0.1, "retry_spec": 0.1, "sampling_plan": 0.1,
+    "registry": 0.2,
+    "estimates": 0.3, "spec": 0.3,
+    "record": 0.4,
     "codec": 1, "maths": 1, "best": 1,
-    "likelihood": 2, "models": 2, "data": 2, "curvature": 2,
+    "study_reference": 2, "likelihood": 2, "models": 2, "data": 2,
+    "curvature": 2.1,
     "evidence": 3,
     "training": 4,
     "scores": 5,
     "judgement": 1, "trial": 6, "store": 6, "table_checksum": 5, "yardsticks": 6, "sealing": 1,
-    "storage": 7, "reporting": 7, "exporting": 7, "auditing": 7, "auditing_problems": 7,
-    "auditing_rows": 6, "auditing_measured": 7, "auditing_sampled": 7, "auditing_trials": 7,
+    "storage": 7, "reporting": 7, "exporting": 7,
+    "auditing_rows": 6, "auditing_problems": 7, "auditing_trials": 7,
+    "auditing_measured": 7.1, "auditing_sampled": 7.2, "auditing": 7.3,
     "reproducing": 7,
     "workers": 8, "proposing": 8,
     "driver": 9,
@@ -26,19 +31,6 @@ LAYERS = {
     "api": 11,
     "cli": 12,
     "__main__": 13,
-}  # fmt: skip
-#: Between rooms of one layer, these only.
-SIDEWAYS = {
-    ("curvature", "likelihood"), ("record", "spec"), ("record", "domains"), ("spec", "domains"),
-    ("spec", "registry"), ("spec", "dataset_spec"),
-    ("dataset_spec", "domains"), ("estimates", "domains"), ("families", "domains"),
-    ("registry", "families"), ("spec", "families"),
-    ("spec", "retry_spec"), ("retry_spec", "domains"),
-    ("estimates", "registry"), ("record", "estimates"),
-    ("sampling_plan", "domains"), ("auditing", "auditing_problems"),
-    ("auditing", "auditing_trials"), ("auditing", "auditing_measured"),
-    ("auditing", "auditing_sampled"), ("auditing_sampled", "auditing_measured"),
-    ("auditing_sampled", "auditing_problems"), ("auditing_measured", "auditing_problems"),
 }  # fmt: skip
 SOLE_IMPORTERS = {
     "optuna": ["proposing/proposer.py", "proposing/export.py"],
@@ -88,7 +80,7 @@ def test_imports_go_down(path: Path) -> None:
         if parts[0] != "nas_evidence" or len(parts) == 1:
             continue
         other = parts[1]
-        allowed = other == mine or LAYERS[other] < LAYERS[mine] or (mine, other) in SIDEWAYS
+        allowed = other == mine or LAYERS[other] < LAYERS[mine]
         assert allowed, f"{mine} (layer {LAYERS[mine]}) imports {name} (layer {LAYERS[other]})"
 
 

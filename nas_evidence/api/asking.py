@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 
 from nas_evidence.codec import find_study, load_study, parse_study
 from nas_evidence.dataset_spec import OWN_DATA, DatasetSpec, with_task
@@ -32,32 +33,53 @@ _OTHERS = {
 
 
 @dataclass(frozen=True)
-class DataOptions:
-    """Options about data of one's own; they replace keys of [dataset]."""
+class Meant:
+    """What an option means, and the word for its value on the command line."""
 
-    target: str | None = None
-    task: Literal["classification", "regression"] | None = None
-    test: Path | None = None
-    test_fraction: float | None = None
-    drop: Sequence[str] = ()
-    categorical: Sequence[str] = ()
-    numeric: Sequence[str] = ()
-    image_size: int | None = None
+    text: str
+    word: str | None = None
 
-    def keys(self) -> dict[str, Any]:
-        """Return the options that are given, by key of [dataset]."""
-        test = None if self.test is None else str(self.test.expanduser().resolve())
-        found = {
-            "target": self.target,
-            "task": self.task,
-            "test_path": test,
-            "test_fraction": self.test_fraction,
-            "drop": list(self.drop),
-            "categorical": list(self.categorical),
-            "numeric": list(self.numeric),
-            "image_size": self.image_size,
-        }
-        return {key: value for key, value in found.items() if value not in (None, [])}
+
+class DataOptions(TypedDict, total=False):
+    """Options about data of one's own, in Python and on the command line.
+
+    They replace keys of [dataset].
+    """
+
+    target: Annotated[str | None, Meant("Of a table: the column to predict.", "COL")]
+    task: Annotated[
+        Literal["classification", "regression"] | None,
+        Meant("What the targets are; by default inferred from their values."),
+    ]
+    test: Annotated[str | Path | None, Meant("A table of test rows, not searched.", "FILE")]
+    test_fraction: Annotated[float | None, Meant("Rows to split off for the test.", "SHARE")]
+    drop: Annotated[Sequence[str] | None, Meant("Leave this column out.", "COL")]
+    categorical: Annotated[Sequence[str] | None, Meant("Read it as categories.", "COL")]
+    numeric: Annotated[Sequence[str] | None, Meant("Read it as numbers.", "COL")]
+    image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]
+
+
+def data_parameters() -> list[Parameter]:
+    """Return the options about data as parameters of a function, each absent by default."""
+    hints = get_type_hints(DataOptions, include_extras=True)
+    kind = Parameter.KEYWORD_ONLY
+    return [Parameter(n, kind, default=None, annotation=hint) for n, hint in hints.items()]
+
+
+def dataset_keys(options: DataOptions) -> dict[str, Any]:
+    """Return the options that are given, by key of [dataset].
+
+    Raises:
+        TypeError: for a name that is no option.
+    """
+    if unknown := options.keys() - DataOptions.__annotations__.keys():
+        raise TypeError(f"search() got an unexpected keyword argument {min(unknown)!r}")
+    found: dict[str, Any] = dict(options)
+    test = found.pop("test", None)
+    found["test_path"] = None if test is None else str(Path(test).expanduser().resolve())
+    for name in ("drop", "categorical", "numeric"):
+        found[name] = list(found.get(name) or ())
+    return {key: value for key, value in found.items() if value not in (None, [])}
 
 
 @dataclass(frozen=True)
@@ -99,10 +121,10 @@ def asked_for(
     Raises:
         ValueError: for a mistake in the file, the options or the data.
     """
-    options = options or DataOptions()
+    options = options or {}
     if is_data(study):
         return of_data_file(Path(study).expanduser(), overrides, options)
-    changes = [f"dataset.{key}={_toml(value)}" for key, value in options.keys().items()]
+    changes = [f"dataset.{key}={_toml(value)}" for key, value in dataset_keys(options).items()]
     path = find_study(study)
     spec = load_study(path, [*changes, *overrides], to_run=True)
     if outside_names(spec):
@@ -131,7 +153,7 @@ def to_submit(
     if is_data(study):
         return asked_for(study, overrides, options)
     path = find_study(study)
-    asked = (options or DataOptions()).keys()
+    asked = dataset_keys(options or {})
     changes = [f"dataset.{key}={_toml(value)}" for key, value in asked.items()]
     spec = load_study(path, [*changes, *overrides], to_run=True)
     base = path.resolve().parent
@@ -211,7 +233,7 @@ def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:
     Raises:
         ValueError: without a target for a table, or for an option that does not fit.
     """
-    keys = options.keys()
+    keys = dataset_keys(options)
     lower = path.name.lower()
     if lower.endswith(TABLES):
         if "target" not in keys:

@@ -1,12 +1,21 @@
 """Studies in Python: search, resume and load, and what a study offers afterwards."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
-from nas_evidence.api.asking import Asked, DataOptions, asked_for, of_source, with_families
+from nas_evidence.api.asking import (
+    Asked,
+    DataOptions,
+    asked_for,
+    data_parameters,
+    dataset_keys,
+    of_source,
+    with_families,
+)
 from nas_evidence.api.progress import audience_for
 from nas_evidence.api.running import Audience, Run, begun, finish_off, run_trials, unfinished
 from nas_evidence.record import TrialStatus, is_race
@@ -24,6 +33,7 @@ if TYPE_CHECKING:  # these import pandas and torch
     from nas_evidence.store import StudyTables
 
 __all__ = ["Study", "load", "resume", "search"]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Study:
@@ -266,18 +276,19 @@ class Study:
         return self._shown
 
 
+def _with_data_parameters(function: _Function) -> _Function:
+    """Show the options about data in the signature of a function that takes them."""
+    plain = signature(function)
+    *own, _ = plain.parameters.values()
+    function.__signature__ = plain.replace(parameters=[*own, *data_parameters()])  # type: ignore[attr-defined]
+    return function
+
+
+@_with_data_parameters
 def search(
     data: Any,
     y: Any = None,
     *,
-    target: str | None = None,
-    task: Literal["classification", "regression"] | None = None,
-    test: str | Path | None = None,
-    test_fraction: float | None = None,
-    drop: Sequence[str] = (),
-    categorical: Sequence[str] = (),
-    numeric: Sequence[str] = (),
-    image_size: int | None = None,
     families: Sequence[Any] | None = None,
     n_trials: int | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -287,6 +298,7 @@ def search(
     allow_code: bool = False,
     progress: bool | None = None,
     track: Sequence[str] = (),
+    **options: Unpack[DataOptions],
 ) -> Study:
     """Search architectures for data, or run a study file; continue if its folder exists.
 
@@ -294,14 +306,6 @@ def search(
         data: a DataFrame, array, tensor or torch Dataset; or the path of a table, .npz file,
             image folder or study file, or the name of a shipped study.
         y: labels or targets, if `data` does not hold them.
-        target: the column of a DataFrame or table to predict.
-        task: if the values of the targets do not say it right.
-        test: path of a table of test rows.
-        test_fraction: rows to split off for the report's test.
-        drop: columns to leave out.
-        categorical: columns to read as categories.
-        numeric: columns to read as numbers.
-        image_size: pixels along the sides that images are resized to.
         families: what to search: names of families, and families of your own (see
             `nas_evidence.families`); by default those that fit the data.
         n_trials: trials to run; by default as the study file says, or 24.
@@ -313,21 +317,13 @@ def search(
         progress: whether to print; by default on a terminal or in a notebook.
         track: "mlflow", "mlflow:URI", "tensorboard", "tensorboard:DIR" or "optuna:URL",
             to write to as well.
+        options: about the data, as on the command line: target, test_fraction, drop, ...; see
+            `nas_evidence.api.asking.DataOptions`.
 
     Raises:
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
         RuntimeError: if every trial failed.
     """
-    options = DataOptions(
-        target=target,
-        task=task,
-        test=None if test is None else Path(test),
-        test_fraction=test_fraction,
-        drop=drop,
-        categorical=categorical,
-        numeric=numeric,
-        image_size=image_size,
-    )
     keys = {**(settings or {}), **({} if n_trials is None else {"n_trials": n_trials})}
     overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
     root = None if data_root is None else Path(data_root)
@@ -338,7 +334,7 @@ def search(
     else:
         from nas_evidence.data.memory import source_in_memory
 
-        asked = of_source(source_in_memory(data, y, options.keys()), overrides)
+        asked = of_source(source_in_memory(data, y, dataset_keys(options)), overrides)
     folder = (
         Path(out) if out is not None else _folder_of(asked, named=isinstance(data, str | Path))
     )

@@ -10,35 +10,27 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
-from nas_evidence.api.asking import to_submit
+from nas_evidence.api.asking import DataOptions, to_submit
 from nas_evidence.cli.options import (
     AllowCode,
     AsJson,
-    Categorical,
     Dashboard,
     DataRoot,
     Download,
-    Drop,
-    ImageSize,
     JobName,
-    Numeric,
     Override,
     StudyFile,
-    Target,
-    Task,
-    TestFile,
-    TestFraction,
     Track,
     Trials,
     Workers,
     as_arguments,
     check_track_there,
-    data_options,
     opened,
+    with_data_options,
     with_options,
 )
 from nas_evidence.cli.terminal import err, out, program, score_text
@@ -62,6 +54,7 @@ Place = Annotated[
 ]
 
 
+@with_data_options
 def submit(
     study: StudyFile,
     address: Annotated[
@@ -70,14 +63,6 @@ def submit(
     store: Annotated[
         str, typer.Option("--store", metavar="DIR|URI", help="Study folder that all nodes see.")
     ],
-    target: Target = None,
-    task: Task = None,
-    test: TestFile = None,
-    test_fraction: TestFraction = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    image_size: ImageSize = None,
     name: JobName = None,
     trials: Trials = None,
     workers: Workers = None,
@@ -86,13 +71,13 @@ def submit(
     download: Download = False,
     allow_code: AllowCode = False,
     track: Track = None,
+    **data: Unpack[DataOptions],
 ) -> None:
     """Search on a cluster: start the study as a job there, or resume it.
 
     Example: nas-evidence submit digits --address URL --store /nfs/digits
     """
-    given = data_options(target, task, test, test_fraction, drop, categorical, numeric, image_size)
-    asked = to_submit(study, overrides or (), given, allow_code=allow_code)
+    asked = to_submit(study, overrides or (), data, allow_code=allow_code)
     spec = with_options(asked.spec, trials, workers)
     for sentence in asked.decided:
         out.print(sentence)
@@ -109,8 +94,8 @@ def submit(
         track=track,
     )
     arguments = ["search", STUDY_FILE, "--out", store, "--address", "auto", *options]
-    data = asked.source.files if asked.source else None
-    _submit(address, name or spec.name, store, arguments=arguments, spec=spec, data=data)
+    files = asked.source.files if asked.source else None
+    _submit(address, name or spec.name, store, arguments=arguments, spec=spec, data=files)
 
 
 def resubmit(

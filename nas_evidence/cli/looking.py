@@ -1,24 +1,17 @@
 """The verbs that look before a search: init and validate."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
+from nas_evidence.api.asking import DataOptions
 from nas_evidence.cli.options import (
     AllowCode,
-    Categorical,
     DataRoot,
-    Drop,
-    ImageSize,
-    Numeric,
     Override,
     StudyFile,
-    Target,
-    Task,
-    TestFile,
-    TestFraction,
-    data_options,
+    with_data_options,
 )
 from nas_evidence.cli.terminal import err, out, program
 from nas_evidence.spec import StudySpec
@@ -27,19 +20,13 @@ if TYPE_CHECKING:  # imports the data readers
     from nas_evidence.data import ArrayData
 
 
+@with_data_options
 def init(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A table, arrays, or images.")],
+    place: Annotated[str, typer.Argument(metavar="DATA", help="A table, arrays, or images.")],
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FILE", help="Study file to write.")
     ] = None,
-    target: Target = None,
-    task: Task = None,
-    test: TestFile = None,
-    test_fraction: TestFraction = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    image_size: ImageSize = None,
+    **data: Unpack[DataOptions],
 ) -> None:
     """Write the study file that `search` would use for data, with comments, to be edited.
 
@@ -49,16 +36,13 @@ def init(
     from nas_evidence.data.proposed import name_of, proposed_text
     from nas_evidence.data.source import source_of
 
-    if not is_data(data):
-        raise ValueError(f"there is no data at {data}; init takes a .csv, .parquet or .npz file.")
-    path = Path(data).expanduser()
-    options = data_options(
-        target, task, test, test_fraction, drop, categorical, numeric, image_size
-    )
+    if not is_data(place):
+        raise ValueError(f"there is no data at {place}; init takes a .csv, .parquet or .npz file.")
+    path = Path(place).expanduser()
     file = to or Path(f"{name_of(path)}.toml")
     if file.exists():
         raise ValueError(f"{file} exists; give another file with --to, or remove it.")
-    dataset = dataset_of(path, options)
+    dataset = dataset_of(path, data)
     source = source_of(dataset)
     assert source is not None
     arrays = source.arrays(seed=0)
@@ -70,19 +54,13 @@ def init(
     out.print(f"study file: {file}; run it with {program()} search {file}")
 
 
+@with_data_options
 def validate(
     study: StudyFile,
-    target: Target = None,
-    task: Task = None,
-    test: TestFile = None,
-    test_fraction: TestFraction = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    image_size: ImageSize = None,
     overrides: Override = None,
     data_root: DataRoot = None,
     allow_code: AllowCode = False,
+    **data: Unpack[DataOptions],
 ) -> None:
     """Check a study file and its data: every error of the file at once, then what is there.
 
@@ -93,7 +71,7 @@ def validate(
     asked = asked_for(
         study,
         overrides or (),
-        data_options(target, task, test, test_fraction, drop, categorical, numeric, image_size),
+        data,
         allow_code=allow_code,
         data_root=data_root,
     )

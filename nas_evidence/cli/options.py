@@ -1,18 +1,20 @@
 """Options that several verbs of the command line share, and the study that they name."""
 
+import inspect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
-from nas_evidence.api.asking import DataOptions
+from nas_evidence.api.asking import data_parameters
 from nas_evidence.spec import StudySpec
 
 if TYPE_CHECKING:  # imports the stores
     from nas_evidence.driver.mirror import Store
 
+Verb = TypeVar("Verb", bound=Callable[..., None])
 StudyFile = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study file, a shipped one, or data.")
 ]
@@ -42,32 +44,6 @@ Steal = Annotated[
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Run the scores that the study names as module:NAME.")
 ]
-Target = Annotated[
-    str | None, typer.Option("--target", metavar="COL", help="Of a table: the column to predict.")
-]
-Task = Annotated[
-    Literal["classification", "regression"] | None,
-    typer.Option("--task", help="What the targets are, if the data do not say it right."),
-]
-TestFile = Annotated[
-    Path | None, typer.Option("--test", metavar="FILE", help="A table of test rows, not searched.")
-]
-TestFraction = Annotated[
-    float | None,
-    typer.Option("--test-fraction", metavar="SHARE", help="Rows to split off for the test."),
-]
-Drop = Annotated[
-    list[str] | None, typer.Option("--drop", metavar="COL", help="Leave this column out.")
-]
-Categorical = Annotated[
-    list[str] | None, typer.Option("--categorical", metavar="COL", help="Read it as categories.")
-]
-Numeric = Annotated[
-    list[str] | None, typer.Option("--numeric", metavar="COL", help="Read it as numbers.")
-]
-ImageSize = Annotated[
-    int | None, typer.Option("--image-size", metavar="PIXELS", help="Resize all images to this.")
-]
 RetryFailed = Annotated[
     str | None,
     typer.Option("--retry-failed", metavar="[IDS]", help="Run failed trials again, all or 3,5."),
@@ -92,27 +68,26 @@ JobName = Annotated[
 ]
 
 
-def data_options(
-    target: str | None,
-    task: Literal["classification", "regression"] | None,
-    test: Path | None,
-    test_fraction: float | None,
-    drop: Sequence[str] | None,
-    categorical: Sequence[str] | None,
-    numeric: Sequence[str] | None,
-    image_size: int | None,
-) -> DataOptions:
-    """Return the options about data of one's own."""
-    return DataOptions(
-        target=target,
-        task=task,
-        test=test,
-        test_fraction=test_fraction,
-        drop=drop or (),
-        categorical=categorical or (),
-        numeric=numeric or (),
-        image_size=image_size,
-    )
+def with_data_options(verb: Verb) -> Verb:
+    """Give a verb the options about data of one's own, in place of its `**data`.
+
+    They come after the parameters that have no default.
+    """
+    *own, _ = inspect.signature(verb).parameters.values()
+    needed = [p for p in own if p.default is p.empty]
+    others = [p for p in own if p.default is not p.empty]
+    added = [p.replace(kind=p.POSITIONAL_OR_KEYWORD, annotation=_shown_as(p.annotation))
+             for p in data_parameters()]  # fmt: skip
+    verb.__signature__ = inspect.Signature([*needed, *added, *others])  # type: ignore[attr-defined]
+    return verb
+
+
+def _shown_as(annotation: Any) -> Any:
+    """Return the type of an option about data as typer takes it."""
+    kind, meant = get_args(annotation)
+    typer_kind = {str | Path | None: Path | None, Sequence[str] | None: list[str] | None}
+    option = typer.Option(help=meant.text, metavar=meant.word)
+    return Annotated[typer_kind.get(kind, kind), option]
 
 
 def check_one(trial_id: int | None, top: int | None) -> None:

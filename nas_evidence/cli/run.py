@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 import typer
 from rich.live import Live
 
+from nas_evidence.api.asking import DataOptions
 from nas_evidence.api.running import (
     Audience,
     Run,
@@ -25,29 +26,21 @@ from nas_evidence.cli.cluster import resubmit
 from nas_evidence.cli.interrupting import interruptible
 from nas_evidence.cli.options import (
     AllowCode,
-    Categorical,
     DataRoot,
     Download,
-    Drop,
-    ImageSize,
     JobName,
     Metric,
-    Numeric,
     Override,
     RetryFailed,
     Steal,
     StudyFile,
-    Target,
-    Task,
-    TestFile,
-    TestFraction,
     Track,
     Trials,
     Workers,
     as_arguments,
-    data_options,
     shown,
     trial_ids,
+    with_data_options,
     with_options,
 )
 from nas_evidence.cli.restarting import go_on_without_cluster
@@ -88,16 +81,9 @@ Cluster = Annotated[
 ]
 
 
+@with_data_options
 def search(
     study: StudyFile,
-    target: Target = None,
-    task: Task = None,
-    test: TestFile = None,
-    test_fraction: TestFraction = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    image_size: ImageSize = None,
     place: StoreOption = None,
     trials: Trials = None,
     workers: Workers = None,
@@ -110,6 +96,7 @@ def search(
     allow_code: AllowCode = False,
     metric: Metric = None,
     track: Track = None,
+    **data: Unpack[DataOptions],
 ) -> None:
     """Search, rank, report and export; create the study folder or continue it.
 
@@ -130,7 +117,7 @@ def search(
     asked = asked_for(
         study,
         overrides or (),
-        data_options(target, task, test, test_fraction, drop, categorical, numeric, image_size),
+        data,
         allow_code=allow_code,
         data_root=data_root,
     )
@@ -140,10 +127,10 @@ def search(
         out.print(sentence)
     store = open_store(place or str(default_folder(spec)))
     with store.held(steal=steal):
-        spec, data = begun(
+        spec, kept = begun(
             store.folder, spec, asked.source, steal=steal, data_root=data_root, download=download
         )
-        _run(spec, store, run, data)
+        _run(spec, store, run, kept)
 
 
 def resume(

@@ -1,15 +1,20 @@
 """From data of one's own to a ranking by one command; wrong input is one sentence."""
 
 import re
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pandas as pd
 import pytest
 from commands import run
 
+import nas_evidence
 from nas_evidence.api.asking import DataOptions, asked_for
+from nas_evidence.cli.cluster import submit
+from nas_evidence.cli.looking import init, validate
 from nas_evidence.cli.predicting import predict
 from nas_evidence.cli.results import export
 from nas_evidence.cli.run import search
@@ -194,3 +199,25 @@ def test_a_mistake_ends_the_command_with_its_sentence_and_writes_nothing(home: P
     assert process.stderr.count("\n") == 1
     assert "there is no data at digits" in run("init", "digits", folder=home, code=2).stderr
     assert sorted(home.iterdir()) == before
+
+
+@pytest.mark.parametrize("verb", [search, submit, validate, init, nas_evidence.search])
+def test_the_options_about_data_are_the_same_everywhere(verb: Callable[..., object]) -> None:
+    taken = [name for name in signature(verb).parameters if name in DataOptions.__annotations__]
+    assert taken == ["target", "task", "test", "test_fraction", "drop", "categorical", "numeric",
+                     "image_size"]  # fmt: skip
+    assert signature(verb).parameters["drop"].default is None
+
+
+def test_the_command_line_says_what_the_options_about_data_mean() -> None:
+    said = run("validate", "--help", folder=Path.cwd()).stdout
+    for name, hint in get_type_hints(DataOptions, include_extras=True).items():
+        meant = get_args(hint)[1]
+        assert f"--{name.replace('_', '-')} " in said
+        assert meant.word is None or f" {meant.word} " in said
+        assert meant.text.partition(" ")[0] in said
+
+
+def test_an_option_that_python_does_not_know_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'traget'"):
+        nas_evidence.search(pets(), traget="pet")  # type: ignore[call-arg]

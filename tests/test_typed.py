@@ -1,0 +1,50 @@
+"""The public names have types that a checker of somebody else's program sees."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nas_evidence
+
+CONSUMER = """\
+import nas_evidence
+study = nas_evidence.search("mine.csv", target="price", n_trials=2)
+reveal_type(study)
+reveal_type(study.best.objective)
+reveal_type(nas_evidence.load("runs/mine").predict("new.csv"))
+nas_evidence.search("mine.csv", target=3)
+nas_evidence.search("mine.csv", traget="price")
+"""
+
+
+@pytest.mark.slow
+def test_mypy_on_a_program_that_uses_the_package_sees_its_types(tmp_path: Path) -> None:
+    (tmp_path / "consumer.py").write_text(CONSUMER)
+    root = Path(nas_evidence.__file__).parents[1]
+    found = subprocess.run(
+        [sys.executable, "-m", "mypy", str(tmp_path / "consumer.py")],
+        cwd=root, capture_output=True, text=True, check=False, timeout=3600,
+    ).stdout  # fmt: skip
+    told = [line for line in found.splitlines() if "consumer.py:" in line]
+    lines = {line.partition("consumer.py:")[2].partition(":")[0]: line for line in told[::-1]}
+    assert 'Revealed type is "nas_evidence.api.study.Study"' in lines["3"], found
+    assert 'Revealed type is "float | None"' in lines["4"], found
+    assert 'Revealed type is "nas_evidence.exporting.predictor.Prediction"' in lines["5"], found
+    assert 'Argument "target" to "search" has incompatible type "int"' in lines["6"], found
+    assert 'Unexpected keyword argument "traget"' in lines["7"], found
+
+
+def test_type_checkers_are_told_every_public_name_and_where_it_is() -> None:
+    assert (Path(nas_evidence.__file__).parent / "py.typed").is_file()
+    tree = ast.parse(Path(nas_evidence.__file__).read_text())
+    told = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("nas_evidence")
+        for alias in node.names
+    }
+    assert told == nas_evidence._EXPORTS
+    assert set(nas_evidence.__all__) == {*told, "__version__"}
