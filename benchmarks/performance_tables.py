@@ -360,12 +360,12 @@ def driver_and_disk() -> str:
         [f"`{r['grid']}`, {r['trials']} trials", r["slices"],
          f"{r['driver_ms_per_trial']:.0f} ({r['of_it_ray_ms']:.0f})",
          f"{100 * r['driver_share_of_a_core']:.2f} %", f"{r['peak_mb']:.0f}", r["files"],
-         f"{r['parquet_bytes'] / 1e6:.1f}", f"{r['database_bytes'] / 1e6:.2f}",
-         f"{r['journal_bytes'] / 1e6:.2f}", f"{r['fsyncs_per_trial']:.0f}"]
+         f"{r['parquet_bytes'] / 1e6:.1f}", f"{r['journal_bytes'] / 1e6:.2f}",
+         f"{r['fsyncs_per_trial']:.0f}"]
         for r in chosen
     ]  # fmt: skip
     header = "64 GPUs,slices of main trainings,driver in ms per trial (of it Ray),of a core"
-    header += ",memory in MB,files,Parquet in MB,database in MB,journal in MB,fsyncs per trial"
+    header += ",memory in MB,files,Parquet in MB,journal in MB,fsyncs per trial"
     return table(header.split(","), lines)
 
 

@@ -26,11 +26,9 @@ import math
 import os
 import platform
 import resource
-import sqlite3
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -48,6 +46,8 @@ from nas_evidence.spec import ArchitectureSpec, StudySpec
 SAMPLERS = {name: {"name": name} for name in ("tpe", "random", "qmc")}
 CHECKPOINTS = (20, 30, 40)
 HISTORIES = (100, 1_000, 10_000)
+#: An architecture and its value.
+Scored = tuple[ArchitectureSpec, float]
 
 
 @dataclass(frozen=True)
@@ -228,38 +228,17 @@ def timed(work: Callable[[], object]) -> float:
     return (time.process_time() - started) * 1e3
 
 
-def grown(database: Path, copy: Path, *, history: int, times: int) -> Path:
-    """Copy a database of `history` trials so that it holds them `times` over."""
-    copy.write_bytes(database.read_bytes())
-    columns = {
-        "trials": "study_id, state, datetime_start, datetime_complete",
-        "trial_values": "objective, value, value_type",
-        "trial_params": "param_name, param_value, distribution_json",
-        "trial_user_attributes": "key, value_json",
-    }
-    with sqlite3.connect(copy) as connection:
-        for shift in range(history, history * times, history):
-            for table, names in columns.items():
-                own = ", number" if table == "trials" else ""
-                shifted = f", number + {shift}" if own else ""
-                connection.execute(
-                    f"INSERT INTO {table} (trial_id{own}, {names}) "
-                    f"SELECT trial_id + {shift}{shifted}, {names} FROM {table} "
-                    f"WHERE trial_id <= {history}"
-                )
-    connection.close()
-    return copy
-
-
 def cost(
-    landscape: Landscape, sampler: str, database: Path, *, history: int, repeats: int
+    landscape: Landscape, sampler: str, past: Sequence[Scored], *, repeats: int
 ) -> dict[str, object]:
-    """Return what opening, asking and telling cost beside `history` finished trials."""
-    study = landscape.study(sampler, 0)
+    """Return what restoring, asking and telling cost beside finished trials."""
+    study, history = landscape.study(sampler, 0), len(past)
     started = time.process_time()
-    proposer = Proposer(study, database)
+    proposer = Proposer(study)
+    for number, (architecture, value) in enumerate(past):
+        proposer.adopt(architecture)
+        proposer.tell(number, Told((value,)))
     open_seconds = time.process_time() - started
-    assert len(proposer.told()) == history
     ask = [timed(proposer.ask) for _ in range(repeats)]
     numbers = range(history, history + repeats)
     tell = [timed(functools.partial(proposer.tell, n, Told((0.0,)))) for n in numbers]
@@ -273,20 +252,19 @@ def cost(
     }
 
 
-def costs(landscape: Landscape, folder: Path, repeats: int) -> Iterator[dict[str, object]]:
+def costs(landscape: Landscape, repeats: int) -> Iterator[dict[str, object]]:
     """Yield the cost of each sampler beside a growing number of finished trials."""
-    database = folder / "study.db"
-    filler = Proposer(landscape.study("qmc", 0), database)
+    filler = Proposer(landscape.study("qmc", 0))
+    past: list[Scored] = []
     for history in HISTORIES[:2]:
-        while len(filler.told()) < history:
-            number, architecture = len(filler.proposals()), filler.ask()
+        while len(past) < history:
+            architecture = filler.ask()
             value = landscape.value(architecture)
             assert value is not None
-            filler.tell(number, Told((value,)))
+            past.append((architecture, value))
         for times in (1, 10) if history == HISTORIES[1] else (1,):
             for sampler in SAMPLERS:
-                copy = grown(database, folder / "copy.db", history=history, times=times)
-                row = cost(landscape, sampler, copy, history=history * times, repeats=repeats)
+                row = cost(landscape, sampler, past * times, repeats=repeats)
                 print(json.dumps(row), flush=True)
                 yield row
 
@@ -302,17 +280,16 @@ def main() -> None:
     paths = sorted(arguments.tables.glob("*.csv"))
     started = time.process_time()
     landscapes = [*map(tabular, paths), interpolated(paths[0]), synthetic()]
-    with tempfile.TemporaryDirectory() as folder:
-        results = {
-            "regret": compare(landscapes, arguments.seeds),
-            "cost": list(costs(landscapes[-1], Path(folder), arguments.repeats)),
-        }
+    results = {
+        "regret": compare(landscapes, arguments.seeds),
+        "cost": list(costs(landscapes[-1], arguments.repeats)),
+    }
     results |= {
         "unit": {"regret": "nats per datum; of the landscape for synthetic", "cost": "CPU"},
         "n_seeds": arguments.seeds,
         "samplers": SAMPLERS,
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "threads": 1},
-        "versions": {p: version(p) for p in ("optuna", "numpy", "scipy", "sqlalchemy")}
+        "versions": {p: version(p) for p in ("optuna", "numpy", "scipy")}
         | {"python": platform.python_version()},
         "cpu_seconds": time.process_time() - started,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

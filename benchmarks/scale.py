@@ -8,7 +8,7 @@
               three kinds (assumed, see `GPUS`)
     sweep     8 to 1024 workers and slices of 1 and 10 s: where the driver becomes the bottleneck
 
-The driver, the database and the files are the real ones; trials take virtual time only. The CPU
+The driver, the journal and the files are the real ones; trials take virtual time only. The CPU
 time that the driver uses passes on the virtual clock too, as if it were alone on one core, and
 Ray's part, which is not simulated, comes from `service_overhead_cpu.json`.
 
@@ -148,7 +148,6 @@ def on_disk(folder: Path) -> dict[str, int]:
         "files": len(files),
         "parquet_files": len(tables),
         "parquet_bytes": sum(path.stat().st_size for path in tables),
-        "database_bytes": (folder / "study.db").stat().st_size,
         "journal_bytes": (folder / "logs" / "events.jsonl").stat().st_size,
     }
 

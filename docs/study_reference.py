@@ -239,12 +239,6 @@ machine_losses = "unlimited"
 in_all = 100
 """,
     ),
-    "database": (
-        """\
-[database]
-url = "postgresql://me@host/studies"   # the password comes from the environment
-""",
-    ),
 }
 
 _HEAD = """\

@@ -242,7 +242,7 @@ def _write_ensemble(
 
 def _latest_study() -> str:
     """Return the most recently used study folder below runs/."""
-    # Every driver touches the lock, wherever the study's database is.
+    # Every driver touches the lock.
     locks = sorted(Path("runs").glob("*/lock"), key=lambda path: path.stat().st_mtime)
     if not locks:
         raise ValueError(

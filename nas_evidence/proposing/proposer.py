@@ -125,7 +125,9 @@ class Learner:
             return random_point(self._study, seed)
         trial = self._past.ask(derive_seed(seed, "family"))
         family = self._space.suggest_family(trial)
-        return filled(family, self._space.suggest(trial, family))
+        values = self._space.suggest(trial, family)
+        self._past.forget(trial)
+        return filled(family, values)
 
     def show(self, number: int, architecture: ArchitectureSpec, result: Told | None) -> None:
         """Add proposal `number`, running (no result) or with its result."""
@@ -187,9 +189,11 @@ class _Past:
         self._finished: list[FrozenTrial] = []  # by number
         self._best: list[FrozenTrial] = []  # best first, or the Pareto front
         self._running: dict[int, FrozenTrial] = {}
+        self._drawn_on: optuna.Study | None = None  # holds them all
 
     def put(self, number: int, point: Point, result: Told | None) -> None:
         """Add a running trial (no result) or its result; a failed one is removed."""
+        self._drawn_on = None
         self._running.pop(number, None)
         trial = trial_of(point, **facts_of(result))
         trial.number = number
@@ -203,13 +207,18 @@ class _Past:
                 self._rank(trial)
 
     def ask(self, seed: int) -> Trial:
-        """Return a trial of a fresh study over these trials, to draw parameters from."""
-        study = optuna.create_study(
-            sampler=_sampler(seed % 2**32), directions=directions_of(self._study)
-        )
-        past = [*self._seen(), *self._running.values()]
-        study.add_trials(sorted(past, key=lambda trial: trial.number))
-        return study.ask()
+        """Return a trial of a study over these trials, to draw parameters from once."""
+        if self._drawn_on is None:
+            self._drawn_on = optuna.create_study(directions=directions_of(self._study))
+            past = [*self._seen(), *self._running.values()]
+            self._drawn_on.add_trials(sorted(past, key=lambda trial: trial.number))
+        self._drawn_on.sampler = _sampler(seed % 2**32)
+        return self._drawn_on.ask()
+
+    def forget(self, trial: Trial) -> None:
+        """Hide a trial that was drawn from the next draw: the sampler leaves failures out."""
+        assert self._drawn_on is not None
+        self._drawn_on.tell(trial, state=TrialState.FAIL)
 
     def _seen(self) -> list[FrozenTrial]:
         """Return the finished trials that the sampler sees, by number."""

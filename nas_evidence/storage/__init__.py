@@ -1,1 +1,1 @@
-"""How a study is stored: folder, lock and lease, database, journal, files behind a URI."""
+"""How a study is stored: folder, lock and lease, journal, files behind a URI."""

@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import ray
-import ray._private.node as ray_node
-import ray._private.worker as ray_worker
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
@@ -37,9 +36,12 @@ from nas_evidence.workers.node_check import NODE_LOST, Answered, Look, NodeCheck
 from nas_evidence.workers.own_cluster import (
     WATCH_EVERY,
     ClusterLostError,
+    all_run,
     answers,
     clear_leftovers,
+    end_processes,
     forget_session,
+    named,
     note_session,
     starting,
     watch,
@@ -287,7 +289,7 @@ class RayExecutor:
             if address is None:
                 self._until_close.enter_context(_only_what_trials_need())
             try:
-                ray.init(
+                context = ray.init(
                     address=address or "local",
                     namespace=namespace,
                     log_to_driver=False,
@@ -302,7 +304,7 @@ class RayExecutor:
                     f"no Ray cluster can be joined at {address} ({str(error).splitlines()[0]}); "
                     "check that it runs and that RAY_AUTH_TOKEN or ~/.ray/auth_token is its token."
                 ) from None
-            self._watch(ours=address is None)
+            self._watch(context.address_info, ours=address is None)
 
     def _check_cluster(self) -> None:
         """Leave the rest to `on_cluster_lost` if Ray has died here: it does not come back.
@@ -316,33 +318,29 @@ class RayExecutor:
             time.sleep(LOST_PATIENCE)
         raise ClusterLostError("Ray has died on this machine.")
 
-    def _watch(self, *, ours: bool) -> None:
+    def _watch(self, address: Mapping[str, str], *, ours: bool) -> None:
         """Notice the death of the raylet; note what our own cluster is, to clear it away."""
-        node = ray_worker._global_node
-        socket, raylets = Path(node.raylet_socket_name), node.all_processes.get("raylet", ())
+        processes: dict[str, str] = {}
+        if ours:
+            session = Path(address["session_dir"])
+            processes = note_session(self._logs, session)
+            self._until_close.callback(forget_session, self._logs, session)
+        socket, raylets = Path(address["raylet_socket_name"]), named(processes, "raylet")
 
         def is_alive() -> bool:
-            if ours:
-                return all(raylet.process.poll() is None for raylet in raylets)
-            return answers(socket)
+            return all_run(raylets) if raylets else answers(socket)
 
         def lost() -> None:
             _LOG.error("cluster_lost")
             gone.set()
-            if ours:
-                with suppress(Exception):
-                    node.kill_all_processes(check_alive=False, allow_graceful=False)
+            end_processes(processes)
             if self._on_lost is not None:
                 self._on_lost()
 
-        if ours:
-            session = Path(node.get_session_dir_path())
-            note_session(self._logs, session)
-            self._until_close.callback(forget_session, self._logs, session)
-        # The socket of a cluster that is not ours is asked once a second, not at every poll.
+        # A socket is asked once a second, not at every poll.
         gone = threading.Event()
-        self._is_alive = is_alive if ours else lambda: not gone.is_set()
-        self._stop_watching = watch(is_alive, lost, every=WATCH_EVERY if ours else 1.0)
+        self._is_alive = is_alive if raylets else lambda: not gone.is_set()
+        self._stop_watching = watch(is_alive, lost, every=WATCH_EVERY if raylets else 1.0)
 
     def _refill(self) -> None:
         if time.monotonic() - self._looked > LOOK_EVERY:
@@ -411,36 +409,51 @@ def _only_what_trials_need() -> Iterator[None]:
     """Start a local cluster without its dashboard server and the monitor of its autoscaler.
 
     Nothing here asks either; each is a process that takes about a second of CPU time and 100 MB,
-    and `ray.init` waits for the former even with `include_dashboard=False`.
+    and `ray.init` waits for the former even with `include_dashboard=False`. There is no setting
+    for it: where Ray has these methods no longer, it starts what it likes.
     """
+    node = getattr(_internal("node"), "Node", None)
     unused = ("start_api_server", "start_monitor")
-    before = {name: getattr(ray_node.Node, name) for name in unused}
-    for name in unused:
-        setattr(ray_node.Node, name, lambda self, **_: None)
+    before = {name: getattr(node, name) for name in unused if hasattr(node, name)}
+    for name in before:
+        setattr(node, name, lambda *_, **__: None)
     try:
         yield
     finally:
         for name, method in before.items():
-            setattr(ray_node.Node, name, method)
+            setattr(node, name, method)
+
+
+def _internal(name: str) -> Any:
+    """Return a module of Ray's own; None in a version that has none of this name."""
+    try:
+        return import_module(f"ray._private.{name}")
+    except ImportError:
+        return None
 
 
 @contextmanager
 def _prints_to(path: Path) -> Iterator[None]:
     """Send to a file what the cluster prints here, such as pages about a dead node.
 
-    A Ray thread prints this whatever `log_to_driver` says; there is no setting for it.
+    A Ray thread prints this whatever `log_to_driver` says; there is no setting for it. A version
+    that prints otherwise goes on printing.
     """
+    worker = _internal("worker")
+    before = getattr(worker, "print_to_stdstream", None)
 
     def note(said: Any, *_: Any, **__: Any) -> None:
-        with suppress(OSError), path.open("a") as file:
+        with suppress(OSError, LookupError, TypeError), path.open("a") as file:
             file.writelines(f"{line}\n" for line in said["lines"])
 
-    before = getattr(ray_worker, "print_to_stdstream", None)
-    ray_worker.print_to_stdstream = note
+    if before is None:
+        yield
+        return
+    worker.print_to_stdstream = note
     try:
         yield
     finally:
-        ray_worker.print_to_stdstream = before
+        worker.print_to_stdstream = before
 
 
 def _ask(node: str, look: Look) -> Answered:

@@ -15,7 +15,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from nas_evidence.files import write_whole
@@ -97,10 +97,32 @@ def answers(path: Path) -> bool:
     return True
 
 
-def note_session(logs: Path, session: Path) -> None:
-    """Record the session folder and the processes that this process has started below it."""
-    facts = {"session": str(session), "processes": _descendants(os.getpid())}
-    write_whole(logs / _NAME, json.dumps(facts))
+def note_session(logs: Path, session: Path) -> dict[str, str]:
+    """Record the session folder and the processes below this one; return these."""
+    processes = _descendants(os.getpid())
+    write_whole(logs / _NAME, json.dumps({"session": str(session), "processes": processes}))
+    return processes
+
+
+def named(processes: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return those of some processes that have a name."""
+    return {pid: started for pid, started in processes.items() if _name(pid) == name}
+
+
+def all_run(processes: Mapping[str, str]) -> bool:
+    """Return whether none of some processes has ended, even if nobody has waited for it."""
+    return all(_started(int(pid)) == began for pid, began in processes.items())
+
+
+def end_processes(processes: Mapping[str, str]) -> int:
+    """End those of some processes that still run; return how many."""
+    ended = 0
+    for pid, began in processes.items():
+        if _started(int(pid)) == began:
+            with contextlib.suppress(OSError):
+                os.kill(int(pid), signal.SIGKILL)
+                ended += 1
+    return ended
 
 
 def forget_session(logs: Path, session: Path) -> None:
@@ -120,12 +142,7 @@ def clear_leftovers(logs: Path) -> str:
     except (OSError, ValueError, LookupError, TypeError) as error:
         _LOG.warning("session_unreadable error=%r", error)
         return ""
-    ended = 0
-    for pid, started in processes.items():
-        if _started(int(pid)) == started:
-            with contextlib.suppress(OSError):
-                os.kill(int(pid), signal.SIGKILL)
-                ended += 1
+    ended = end_processes(processes)
     forget_session(logs, session)
     if session.exists():
         return f"Ray's files of an earlier run could not be removed; they are in {session}."
@@ -158,9 +175,18 @@ def _descendants(root: int) -> dict[str, str]:
 
 
 def _started(pid: int) -> str:
+    """Return when a process started; "" if it has ended, even if nobody has waited for it."""
     try:
-        return f"{_boot()} {_facts(pid)[19]}"
+        facts = _facts(pid)
+        return "" if facts[0] in ("Z", "X") else f"{_boot()} {facts[19]}"
     except (OSError, IndexError):
+        return ""
+
+
+def _name(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
         return ""
 
 

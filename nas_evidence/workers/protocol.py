@@ -1,7 +1,7 @@
 """The protocol of executors, which run trials, and the messages that pass through it.
 
 The driver launches a trial on a free worker, polls for what happened, and answers each slice with
-`advance`, `park` or `finish`. An executor knows nothing of scores, results or the database.
+`advance`, `park` or `finish`. An executor knows nothing of scores, results or the journal.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,12 @@
-"""MLflow and TensorBoard hold what the tables hold, and nothing they do stops a search."""
+"""Copies for other tools hold what the study holds, and nothing they do stops a search."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
 
 import nas_evidence
@@ -172,3 +175,49 @@ def test_runs_read_back_from_a_database_of_mlflow(tmp_path: Path) -> None:
                 (m.step, m.value) for m in tracker.client.get_metric_history(run.info.run_id, name)
             ]
             np.testing.assert_allclose(sorted(read), points, err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_search_leaves_its_proposals_for_optuna_and_a_resume_restores_them(
+    tmp_path: Path,
+) -> None:
+    study = search(tmp_path, ())
+    file = study.folder / "study.db"
+    wanted = proposals(file, study.spec.name)
+    table = read_table(study.folder, "evidence")
+    table = table[table["estimator"] == "diag_ef"]
+    scores = table.groupby("trial_id")["value"].last()
+    assert [values for values, _ in wanted] == [[score] for score in scores]
+    for damage in (Path.unlink, lambda path: path.write_bytes(b"torn")):
+        damage(file)
+        nas_evidence.resume(study.folder, progress=False)
+        assert proposals(file, study.spec.name) == wanted
+    file.unlink()
+    nas_evidence.resume(study.folder, n_trials=3, progress=False)
+    assert proposals(file, study.spec.name)[:2] == wanted
+    assert len(proposals(file, study.spec.name)) == 3
+
+
+def proposals(file: Path, name: str) -> list[tuple[list[float], dict[str, Any]]]:
+    storage = optuna.storages.RDBStorage(f"sqlite:///{file}")
+    try:
+        trials = optuna.load_study(study_name=name, storage=storage).trials
+        return [(trial.values, trial.params) for trial in trials]
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+@pytest.mark.slow
+def test_a_study_db_that_another_process_holds_is_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nas_evidence.proposing.export._LOCKED", 0.1)
+    study = search(tmp_path, ())
+    with closing(sqlite3.connect(study.folder / "study.db", isolation_level=None)) as holding:
+        holding.execute("BEGIN EXCLUSIVE")
+        nas_evidence.resume(study.folder, n_trials=3, progress=True)
+    said = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert len(said) == 1
+    assert said[0].startswith("warning: --track optuna has stopped, the search goes on: ")
+    assert len(study.trials) == 3
