@@ -30,8 +30,7 @@ def mistakes(folder: Path, head: str = "", tail: str = "") -> str:
 
 
 NUMBERS = (
-    "learning_rate", "noise_std", "temperature", "settle", "gradient_clip", "prior_precision",
-    "likelihood_power",
+    "learning_rate", "noise_std", "temperature", "settle", "prior_precision", "likelihood_power",
 )  # fmt: skip
 
 

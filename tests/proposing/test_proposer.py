@@ -242,8 +242,11 @@ def test_a_process_that_dies_before_the_proposal_is_written_leaves_nothing(tmp_p
     assert ask_all(study(), tmp_path / "2.db", 1) == calm[20:]
 
 
-def test_a_known_architecture_is_drawn_again_until_the_space_is_used_up(tmp_path: Path) -> None:
-    spec = study(family=SMALL, sampler={"startup_per_family": 2})
+def test_a_known_architecture_is_drawn_again_until_the_space_is_used_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nas_evidence.proposing.startup.STARTUP_PER_FAMILY", 2)
+    spec = study(family=SMALL)
     asked = ask_all(spec, tmp_path / "s.db", 9)
     keys = [a.key for a in asked]
     assert len(set(keys[:6])) == len(set(keys)) == 6
