@@ -102,11 +102,6 @@ class Score:
     trainings: float = 0.0
 
     @property
-    def is_random(self) -> bool:
-        """Return whether its value for the same trained network depends on a seed."""
-        return self.approximates is not None or self.taken == "end"
-
-    @property
     def is_laplace(self) -> bool:
         """Return whether this is the trained network's Laplace evidence, named after its kind."""
         return self.name in CURVATURES
