@@ -133,6 +133,18 @@ def test_a_database_that_contradicts_a_sound_trial_is_found_beside_a_torn_table(
     assert "proposal 1 has" in database_too.problem
 
 
+def test_a_folder_of_another_format_is_not_repaired(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "study.toml"
+    path.write_text(path.read_text().replace("format 1", "format 2", 1))
+    before = hashes(folder)
+    code, _, said = call(capsys, "repair", folder)
+    assert code == 2
+    assert "the format of a study folder must be 1, but it is 2" in said
+    assert hashes(folder) == before
+
+
 def test_what_is_outside_the_folder_is_said_to_be_unchecked(folder: Path) -> None:
     assert not_checked(folder) == []
     (folder / "database.json").write_text(
