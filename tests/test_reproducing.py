@@ -18,7 +18,7 @@ from nas_evidence.reproducing import (
     table_page,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 CONSTANTS = 'PAPER = "P000"\nFIGURE = "Fig. 2"\nTITLE = "t"\nCLAIM = "c"\nFULL_HOURS = 1\n'
 RUN = """
 from nas_evidence.reproducing import Reproduction, Row
