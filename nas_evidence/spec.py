@@ -65,7 +65,6 @@ PREDICTED_FOLDS: Mapping[str, int] = {"two_fold": 2, "five_fold": 5, "heldout_10
 #: Longest name of a study, characters.
 MAX_NAME = 200
 
-FAMILY_NAMES = ("mlp", "cnn", "resnet", "linear")
 #: The parameters of each family, with the widest domain of each.
 FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
     "mlp": {
