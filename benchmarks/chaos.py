@@ -94,14 +94,13 @@ def simulated_study(kind: str) -> StudySpec:
             "dataset": {"name": "digits"},
             "family": {"mlp": {"width": {"low": 4, "high": 256, "log": True}}},
             "plan": {"epochs": 8, "online": {"every": 2}},
-            "sampler": {"startup_per_family": 2},
             "pruning": {
                 "rule": "halving" if kind == "pruned" else "none",
                 "first_epoch": 2,
                 "reduction": 2,
                 "startup_trials": 2,
             },
-            "retries": {"crashes": "unlimited", "machine_losses": "unlimited"},
+            "retries": {"crashes": "unlimited"},
         }
     )
 

@@ -1,10 +1,11 @@
 """Is a race of the finalists worth its trials? Replays of eight real pools at equal cost.
 
-    python benchmarks/race_regret.py [--orders 1000] [--to FILE.json]
+    python benchmarks/race_regret.py --pools DIR [--orders 1000] [--to FILE.json]
 
 The pools have 21 to 24 architectures, three seeds of each, with the score `two_fold`, and test
-log loss and accuracy (RMSE where targets are real). Six are in `results/ranking`; two, of tables,
-were trained for this question alone, after the race was written:
+log loss and accuracy (RMSE where targets are real). Six are studies in DIR, each made by
+`nas-evidence search benchmarks/ranking/NAME.toml --out DIR/NAME`; two, of tables, were trained
+for this question alone, after the race was written:
 
     python benchmarks/ranking/wide.py --pool power24 australian24 --what race ...
 
@@ -47,23 +48,23 @@ SEARCHES = (8, None)
 N_CLAIMS = 100
 
 
-def trained(name: str) -> pd.DataFrame:
+def trained(name: str, studies: Path) -> pd.DataFrame:
     """Return a pool, one row per network: architecture_key, family, score and test results."""
-    folder = Path(__file__).parent / "results" / "ranking"
     if name in NEW:
-        found = pd.read_csv(folder / "wide" / f"{name}-race.csv")
+        wide = Path(__file__).parent / "results" / "ranking" / "wide"
+        found = pd.read_csv(wide / f"{name}-race.csv")
         found["architecture_key"] = found["depth"].astype(str) + "x" + found["width"].astype(str)
         names = {SCORE: "score", "test_nll": "test_nll_per_datum"}
         return found.rename(columns=names).sort_values("seed")
-    evidence = read_table(folder / name, "evidence")
+    evidence = read_table(studies / name, "evidence")
     scores = evidence[evidence["estimator"] == SCORE].groupby("trial_id")["value"].last()
-    trials = read_table(folder / name, "trials")
+    trials = read_table(studies / name, "trials")
     return trials.join(scores.rename("score"), on="trial_id").sort_values("trial_id")
 
 
-def pool(name: str) -> tuple[list[str], Floats, dict[str, Floats]]:
+def pool(name: str, studies: Path) -> tuple[list[str], Floats, dict[str, Floats]]:
     """Return families, scores [n, 3], and means over seeds of the test results, less is better."""
-    trials = trained(name)
+    trials = trained(name, studies)
     trials = trials[trials["status"] == "complete"]
     groups = [own for _, own in trials.groupby("architecture_key") if len(own) == MIN_REPEATS]
 
@@ -78,9 +79,9 @@ def pool(name: str) -> tuple[list[str], Floats, dict[str, Floats]]:
     return [own["family"].iloc[0] for own in groups], of("score"), results
 
 
-def replay(name: str, n_orders: int, n_search: int | None) -> dict[str, Any]:
+def replay(name: str, studies: Path, n_orders: int, n_search: int | None) -> dict[str, Any]:
     """Return mean regrets over random orders of a pool."""
-    families, scores, results = pool(name)
+    families, scores, results = pool(name, studies)
     loss = results["loss"]
     n = n_search or len(scores) - N_RACE
     rng = np.random.default_rng(0)
@@ -117,10 +118,13 @@ def replay(name: str, n_orders: int, n_search: int | None) -> dict[str, Any]:
 def main() -> None:
     """Replay, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--pools", type=Path, required=True, help="the six studies")
     parser.add_argument("--orders", type=int, default=1000)
     parser.add_argument("--to", type=Path, default=Path("benchmarks/results/race_regret.json"))
     given = parser.parse_args()
-    rows = [replay(name, given.orders, n) for n in SEARCHES for name in (*POOLS, *NEW)]
+    rows = [
+        replay(name, given.pools, given.orders, n) for n in SEARCHES for name in (*POOLS, *NEW)
+    ]
     pd.set_option("display.width", 200)
     print(pd.json_normalize(rows).to_string())
     result = {"hardware": f"{platform.machine()}, one thread", "numpy": np.__version__}

@@ -41,8 +41,6 @@ batch_size = 16
 [plan.online]
 every = 10
 curvature = "diag_ef"
-[sampler]
-startup_per_family = 2
 [pruning]
 rule = "{rule}"
 first_epoch = 20
@@ -52,7 +50,6 @@ startup_trials = 2
 trials = 4
 [retries]
 crashes = "unlimited"
-machine_losses = "unlimited"
 """
 
 

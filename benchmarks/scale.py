@@ -34,7 +34,7 @@ from service_overhead import alone, peak_megabytes, surroundings
 
 from nas_evidence.codec import find_study, load_study
 from nas_evidence.driver.driver import Driver
-from nas_evidence.registry import declared
+from nas_evidence.registry import declared, draws_of
 from nas_evidence.spec import Assignment, StudySpec
 from nas_evidence.workers.protocol import Event
 
@@ -232,7 +232,7 @@ def costs_of(study: StudySpec) -> dict[str, float]:
     n_slices = len(plan.evaluation_epochs())
     update = passes[plan.online.curvature]
     kinds = [name for name in study.estimators if declared(name).is_laplace]
-    draws = {k: plan.mc_draws if declared(k).approximates else 1 for k in kinds}
+    draws = {k: draws_of(k) for k in kinds}
     last = sum(passes[k] * draws[k] for k in kinds)
     folds = plan.folds if "two_fold" in study.estimators else 0
     return {

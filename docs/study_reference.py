@@ -133,7 +133,6 @@ batch_size = 128
 optimiser = "sgd"
 learning_rate = 0.05
 momentum = 0.9
-gradient_clip = 0                 # no limit
 schedule = "steps"
 milestones = [0.5, 0.75]          # after 45 and 68 of them
 decay = 0.1
@@ -151,7 +150,6 @@ prior_precision = 10.0            # initial value, then learned
 likelihood = "categorical"        # classes
 likelihood_power = 0.5            # a tempered posterior
 temperature = 1.5                 # fixed, unless [plan.online] learns it
-mc_draws = 16                     # a steadier final value of kinds named _mc
 settle = 0                        # no settling after the last epoch
 folds = 1                         # half the cost, more seed noise
 """,
@@ -171,7 +169,6 @@ hyper_step = "adam"
 hyper_steps = 100
 hyper_learning_rate = 1.0
 prior_groups = "module"
-patience = 5                      # stop when the evidence has stopped rising
 learn_temperature = true          # of classifiers
 """,
         """\
@@ -186,7 +183,6 @@ learn_noise = false               # the noise is known: `noise_std` stays as giv
         """\
 [sampler]
 name = "tpe"
-startup_per_family = 10
 """,
     ),
     "pruning": (
@@ -219,7 +215,6 @@ device_seconds = 14400            # two workers for two hours
         """\
 [resources]
 workers = 4
-min_workers = 2                   # do not start with fewer
 cpus = 2
 gpus = 0.25                       # four trials share one GPU
 slice_timeout_seconds = 1800      # five epochs of the largest network take minutes
@@ -235,8 +230,6 @@ trials = 20                       # on top of n_trials; without it 10
         """\
 [retries]
 crashes = 5
-machine_losses = "unlimited"
-in_all = 100
 """,
     ),
 }

@@ -92,6 +92,10 @@ class StudyError(ValueError):
         super().__init__("\n".join(self.messages))
 
 
+class OtherFormatError(StudyError):
+    """The file of a study folder that another version wrote, which is not damaged."""
+
+
 def find_study(name: str) -> Path:
     """Return the path of a study file given by path or by the name of a shipped study.
 
@@ -151,7 +155,7 @@ def _check_format(path: Path, text: str) -> None:
     stored = path.name == "study.toml" and (path.parent / "trials").is_dir()
     if (found is None and stored) or (found is not None and found[1] != str(FORMAT)):
         number = "none" if found is None else found[1]
-        raise StudyError(
+        raise (StudyError if found is None else OtherFormatError)(
             [
                 f"{path}: the format of a study folder must be {FORMAT}, but it is {number}: "
                 "another version of nas-evidence wrote it; continue it with that one, or give "

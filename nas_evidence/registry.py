@@ -102,11 +102,6 @@ class Score:
     trainings: float = 0.0
 
     @property
-    def is_random(self) -> bool:
-        """Return whether its value for the same trained network depends on a seed."""
-        return self.approximates is not None or self.taken == "end"
-
-    @property
     def is_laplace(self) -> bool:
         """Return whether this is the trained network's Laplace evidence, named after its kind."""
         return self.name in CURVATURES
@@ -314,6 +309,8 @@ PREFERRED = (
     "prequential_replay",
     "kfac_ggn",
 )
+#: Draws of the Monte-Carlo kinds; the estimate is their mean.
+MC_DRAWS = 4
 #: Scores from outside the package that have been imported, by reference.
 _OUTSIDE: dict[str, Score] = {}
 
@@ -342,6 +339,11 @@ def declared(name: str) -> Score:
 def study_scores() -> tuple[str, ...]:
     """Return the names of the scores that a study may ask for or use."""
     return tuple(name for name, score in SCORES.items() if score.taken != "python")
+
+
+def draws_of(kind: str) -> int:
+    """Return of how many draws the last evaluation of a curvature kind is the mean."""
+    return MC_DRAWS if CURVATURES[kind].approximates else 1
 
 
 def curvatures_of(names: Iterable[str]) -> set[str]:

@@ -18,14 +18,10 @@ class RetrySpec(Frozen):
     """
 
     crashes: Annotated[Limit, Unit("attempts")] = 3
-    """Attempts in a row that may crash or hang their worker without writing a checkpoint, or
-    "unlimited"."""
-    machine_losses: Annotated[Limit, Unit("attempts")] = 10
-    """The same for attempts that are lost together with their machine."""
-    in_all: Annotated[Limit, Unit("attempts")] = "unlimited"
-    """Lost attempts of one trial in all, whatever progress they made."""
+    """Attempts in a row that may crash or hang their worker without writing a checkpoint, beside
+    10 that may be lost together with their machine; or "unlimited", for both."""
 
-    @field_validator("crashes", "machine_losses", "in_all", mode="before")
+    @field_validator("crashes", mode="before")
     @classmethod
     def _limit(cls, value: object, info: ValidationInfo) -> object:
         number = isinstance(value, int) and not isinstance(value, bool)

@@ -57,8 +57,6 @@ COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 EVIDENCE_BATCH = 512
 #: Architectures that race if a study does not say, and the smallest search that has a race then.
 FINALISTS, FEWEST_FOR_RACE = 5, 20
-#: Draws of the Monte-Carlo kinds; the estimate is their mean.
-MC_DRAWS = 4
 #: Folds of the scores of cross-validation that are predicted, each after a training of its own;
 #: `two_fold` predicts `plan.folds` of them.
 PREDICTED_FOLDS: Mapping[str, int] = {"two_fold": 2, "five_fold": 5, "heldout_10": 1}
@@ -66,7 +64,6 @@ PREDICTED_FOLDS: Mapping[str, int] = {"two_fold": 2, "five_fold": 5, "heldout_10
 #: Longest name of a study, characters.
 MAX_NAME = 200
 
-FAMILY_NAMES = ("mlp", "cnn", "resnet", "linear")
 #: The parameters of each family, with the widest domain of each.
 FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
     "mlp": {
@@ -183,9 +180,6 @@ class OnlinePlan(Frozen):
     learn_temperature: bool = False
     """Whether updates also learn the softmax temperature, at the cost of about ten passes each;
     used with `likelihood = "categorical"`."""
-    patience: Annotated[Count, Unit("updates")] | None = None
-    """Training stops after this many consecutive updates without a better evidence (moving
-    average over updates); if absent, training runs all epochs."""
 
     @model_validator(mode="after")
     def _parameter_groups(self) -> "OnlinePlan":
@@ -217,8 +211,6 @@ class TrainingPlan(Frozen):
     """Random operations on images, as torchvision's, drawn anew in each epoch: shifts by up to an
     eighth of a side, and reflections. The evidence is that of the images after one draw, with
     `likelihood_power` for how often an image and its variants count. Without settling."""
-    mc_draws: Annotated[Count, Unit("draws")] = MC_DRAWS
-    """Draws of the `_mc` curvatures at the last evaluation; the estimate is their mean."""
     epochs: Epochs = 40
     """Most passes over the training data. "auto", the default of study files: about 2,500 steps of
     the optimiser, from 20 to 300 epochs, chosen from the number of training data when the study
@@ -231,8 +223,6 @@ class TrainingPlan(Frozen):
     """Learning rate at the start of training."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Momentum of SGD; used with `optimiser = "sgd"`."""
-    gradient_clip: NotNegative = 2.0
-    """Largest gradient norm of a step; 0 for no limit."""
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
     """Learning rate: constant, falling along a half cosine to 0, or falling at `milestones`."""
     milestones: Annotated[
@@ -338,8 +328,6 @@ class SamplerSpec(Frozen):
 
     name: Literal["tpe", "random", "qmc", "grid"] = "tpe"
     """Tree-structured Parzen estimator, uniform draws, a quasi-random sequence, or every point."""
-    startup_per_family: Annotated[Count, Unit("architectures")] = 6
-    """Quasi-random architectures of each family before the sampler starts."""
 
 
 class PruningSpec(Frozen):
@@ -406,8 +394,6 @@ class ResourceSpec(Frozen):
 
     workers: Annotated[Count, Unit("processes")] = 2
     """Trials that run in parallel, as soon as there is room for so many."""
-    min_workers: Annotated[Count, Unit("processes")] = 1
-    """Workers that a cluster must have room for at the start; more join as room comes."""
     cpus: Annotated[Count, Unit("CPUs")] = 1
     """CPUs and torch threads per worker."""
     gpus: Literal["auto"] | float = "auto"

@@ -163,7 +163,7 @@ class Trial:
                     before.advance()
                 elif self.settling is not None:
                     self._settle(training, self.settling)
-                while before is None and training.epoch < last and not training.ended:
+                while before is None and training.epoch < last:
                     self._train_epoch(training)
                     if training.epoch in due:
                         self._update(training)
@@ -193,7 +193,7 @@ class Trial:
         given = self.assignment
         follow = any(declared(name).is_laplace for name in given.estimators)
         passes = update_and_follow(training, self.data, given, follow=follow)
-        over = training.ended or training.epoch == given.plan.epochs
+        over = training.epoch == given.plan.epochs
         if over:
             self.settling = settling_after(training, self.data, given)
         if self.settling is None:
@@ -311,14 +311,11 @@ class Trial:
         )
 
     def _complete_if_done(self) -> None:
-        training, plan = self.training, self.assignment.plan
+        training = self.training
         assert training is not None
         if self.settling is not None and not self.settling.done:
             return
-        if training.ended:
-            self.status = TrialStatus.COMPLETE
-            self.cause = f"evidence has not risen for {plan.online.patience} updates"
-        elif training.epoch >= plan.epochs:
+        if training.epoch >= self.assignment.plan.epochs:
             self.status = TrialStatus.COMPLETE
 
     def _total_seconds(self) -> float:

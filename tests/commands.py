@@ -45,7 +45,6 @@ every = 2
 curvature = "diag_ef"
 [sampler]
 name = "random"
-startup_per_family = 2
 """
 
 

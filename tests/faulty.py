@@ -21,7 +21,6 @@ def study(**changes: object) -> StudySpec:
         "dataset": {"name": "digits"},
         "family": {"mlp": {"width": {"low": 4, "high": 200}}},
         "plan": {"epochs": 4, "online": {"every": 2}},
-        "sampler": {"startup_per_family": 2},
     }
     return StudySpec.model_validate({**given, **changes})
 

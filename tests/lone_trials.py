@@ -30,7 +30,7 @@ def evaluated(state: Training, data: TensorData, given: Assignment) -> list[Eval
     context = Context(state, data, given)
     follow = any(declared(name).is_laplace for name in given.estimators)
     passes = update_and_follow(state, data, given, follow=follow)
-    last = state.ended or state.epoch == given.plan.epochs
+    last = state.epoch == given.plan.epochs
     found = evaluate(context, scorers_of(context).values(), passes, last=last)
     vars(state).setdefault("evaluations", []).extend(found)
     return found

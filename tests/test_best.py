@@ -7,7 +7,7 @@ import pytest
 
 import nas_evidence.driver.results as results_module
 from nas_evidence.best import Standings
-from nas_evidence.codec import dump_study, load_study
+from nas_evidence.codec import dump_study
 from nas_evidence.driver.results import KeptModels
 from nas_evidence.exporting.folder import trial_to_export
 from nas_evidence.record import RACE_IDS, Evaluation, EvidenceEstimate, TrialRecord, TrialStatus
@@ -16,7 +16,6 @@ from nas_evidence.spec import ArchitectureSpec, StudySpec
 from nas_evidence.storage.study_folder import study_status
 from nas_evidence.store import TrialRow, finished, read_study_tables, write_record
 
-POOLS = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "ranking"
 STUDY = StudySpec.model_validate(
     {
         "name": "two seeds",
@@ -99,17 +98,6 @@ def test_status_report_export_and_kept_weights_agree_on_the_winner(
     kept = [int(path.stem) for path in models.iterdir()]
     exported = trial_to_export(read_study_tables(tmp_path, STUDY))
     assert (best.trial_id, winner.trial_id, exported, kept) == (3, 3, 3, [3])
-
-
-@pytest.mark.parametrize(("pool", "trial_id"), [("cifar10", 44)])
-def test_on_a_committed_pool_export_and_status_name_the_winner_of_the_report(
-    pool: str, trial_id: int
-) -> None:
-    folder = POOLS / pool
-    winner, study = load_study_tables(folder).winner, load_study(folder / "study.toml")
-    assert winner is not None
-    exported = trial_to_export(read_study_tables(folder, study))
-    assert (winner.trial_id, exported) == (trial_id, trial_id)
 
 
 def test_of_more_than_200_trials_the_weights_of_the_winner_are_always_kept(

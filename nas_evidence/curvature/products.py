@@ -24,8 +24,6 @@ from nas_evidence.maths.full_precision import full_precision
 #: What the passes cost, as multiples of a gradient over the same data. Measured on one CPU core,
 #: 3k to 118k parameters: 1.2 to 1.4 for products with MLPs, 1.8 to 2.4 with convolutions.
 PRODUCT_COST = 2.0
-#: A forward pass alone.
-VALUE_COST = 1 / 3
 #: Graphs of at most this many batches are reused between products; with more they are rebuilt.
 _KEPT_BATCHES = 8
 

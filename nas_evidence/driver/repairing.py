@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from nas_evidence.codec import StudyError, dump_study, load_study
+from nas_evidence.codec import OtherFormatError, StudyError, dump_study, load_study
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.driver.reconcile import complete, known_proposals
@@ -146,8 +146,8 @@ def restored_study(folder: Path, done: list[str]) -> StudySpec:
         study = load_study(folder / "study.toml")
         check_conditions(folder, study)
         return study
-    except StudyError:
-        if known is None:
+    except StudyError as error:
+        if known is None or isinstance(error, OtherFormatError):
             raise
         study = known
     except ValueError:

@@ -14,6 +14,9 @@ from typing import Any
 
 from nas_evidence.retry_spec import RetrySpec
 
+#: Attempts in a row that may be lost together with their machine, without progress.
+MACHINE_LOSSES = 10
+
 
 @dataclass
 class Losses:
@@ -42,12 +45,10 @@ class Losses:
     @property
     def too_many(self) -> bool:
         """Return whether to give up the trial."""
-        limits = self.limits
-        return (
-            _reached(self.n_crashes, limits.crashes)
-            or _reached(self.n_with_machine, limits.machine_losses)
-            or _reached(self.n, limits.in_all)
-        )
+        limit = self.limits.crashes
+        if not isinstance(limit, int):
+            return False
+        return self.n_crashes >= limit or self.n_with_machine >= MACHINE_LOSSES
 
     def __str__(self) -> str:
         stalled = self.n_crashes + self.n_with_machine
@@ -78,7 +79,3 @@ class Retries:
         """Start the counts of a trial afresh."""
         self.losses.pop(trial_id, None)
         self.shares.pop(trial_id, None)
-
-
-def _reached(n: int, limit: int | str) -> bool:
-    return isinstance(limit, int) and n >= limit

@@ -28,7 +28,7 @@ from nas_evidence.data.tensors import TensorData, select, to_tensors
 from nas_evidence.driver.race import budget_of
 from nas_evidence.models import build, infeasible
 from nas_evidence.proposing.startup import startup_points
-from nas_evidence.registry import CURVATURES, declared
+from nas_evidence.registry import CURVATURES, declared, draws_of
 from nas_evidence.spec import (
     PREDICTED_FOLDS,
     ArchitectureSpec,
@@ -187,7 +187,7 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
 
     alone, together = [new()], [new() for _ in range(n_parts)]
     kinds = {kind for kind in study.estimators if kind in CURVATURES} - {online}
-    draws = {kind: plan.mc_draws if CURVATURES[kind].approximates else 1 for kind in kinds}
+    draws = {kind: draws_of(kind) for kind in kinds}
     pieces = Pieces(
         epoch=on_all(lambda rows: epoch(alone, rows)),
         beside=on_all(lambda rows: epoch(together, rows), n_parts),

@@ -18,8 +18,8 @@ from nas_evidence.evidence.laplace import (
     with_trace_ratios,
 )
 from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
-from nas_evidence.registry import CURVATURES
-from nas_evidence.spec import EVIDENCE_BATCH, MC_DRAWS
+from nas_evidence.registry import CURVATURES, MC_DRAWS
+from nas_evidence.spec import EVIDENCE_BATCH
 
 
 def estimate_evidence(

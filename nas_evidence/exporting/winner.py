@@ -20,7 +20,7 @@ from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build
 from nas_evidence.record import TrialStatus
-from nas_evidence.registry import CURVATURES
+from nas_evidence.registry import CURVATURES, draws_of
 from nas_evidence.sealing import KEPT_PREFIX, PRECISION_PREFIX, DamagedError, read_tensors
 from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.store import StudyTables, architecture_values
@@ -156,7 +156,7 @@ def rescore(kind: str, study: StudySpec, winner: Winner, arrays: ArrayData) -> f
     seed = winner.assignment.derived_seed(f"curvature:{kind}", int(winner.header["epoch"]))
     generator = torch.Generator().manual_seed(seed)
     draws = []
-    for _ in range(plan.mc_draws if CURVATURES[kind].approximates else 1):
+    for _ in range(draws_of(kind)):
         curvature = curvature_pass(
             kind,
             winner.model,

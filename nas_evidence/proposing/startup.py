@@ -17,6 +17,8 @@ from scipy.stats import qmc
 from nas_evidence.domains import Choice, Domain, IntRange, ParameterValue, described
 from nas_evidence.spec import ArchitectureSpec, StudySpec, defaults_of, derive_seed
 
+#: Quasi-random architectures of each family before the sampler starts.
+STARTUP_PER_FAMILY = 6
 #: Rows of a Sobol sequence drawn at a time, a power of two; and the number of blocks without a new
 #: architecture after which the family counts as exhausted.
 _BLOCK, _MAX_OLD_BLOCKS = 64, 256
@@ -28,7 +30,7 @@ def startup_points(
     """Return the architectures tried before the sampler uses results, in order.
 
     The fixed points of the study, the families with a single member, then
-    `startup_per_family` quasi-random points of each other family in turn, fewer if some of its
+    `STARTUP_PER_FAMILY` quasi-random points of each other family in turn, fewer if some of its
     architectures are `known` already. For a grid, its first `n_trials` architectures.
 
     Raises:
@@ -40,9 +42,8 @@ def startup_points(
     else:
         taken = Counter(architecture.family for architecture in known)
         single, others = _split(study)
-        columns = [
-            list(itertools.islice(_sobol(study, f), _left(study, taken[f]))) for f in others
-        ]
+        left = {family: max(0, STARTUP_PER_FAMILY - taken[family]) for family in others}
+        columns = [list(itertools.islice(_sobol(study, f), n)) for f, n in left.items()]
         rest = [_default(f, study) for f in single] + list(_in_turns(columns))
     taken_keys = {architecture.key for architecture in known}
     points = {point.key: point for point in [*first, *rest] if point.key not in taken_keys}
@@ -158,10 +159,6 @@ def _split(study: StudySpec) -> tuple[list[str], list[str]]:
     """Return the families with a single member, and the others."""
     sizes = {f: math.prod(d.size for d in domains.values()) for f, domains in study.family.items()}
     return [f for f in sizes if sizes[f] == 1], [f for f in sizes if sizes[f] > 1]
-
-
-def _left(study: StudySpec, taken: int) -> int:
-    return max(0, study.sampler.startup_per_family - taken)
 
 
 def _default(family: str, study: StudySpec) -> ArchitectureSpec:

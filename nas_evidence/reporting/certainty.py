@@ -33,11 +33,6 @@ class Certainty:
     noise: float | None = None
     unsettled: tuple[RankedArchitecture, ...] = ()
 
-    @property
-    def of_first(self) -> float | None:
-        """Return the probability that the first is the best by the score, None if withheld."""
-        return None if self.best is None else self.best[0]
-
 
 def certainty_of(study: Study) -> Certainty | None:
     """Return how sure the first rank is; None with fewer than two ranked architectures."""

@@ -13,7 +13,7 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.gradient import log_likelihood_gradient
 from nas_evidence.evidence.laplace import mean_estimate, with_trace_ratios
 from nas_evidence.record import EvidenceEstimate
-from nas_evidence.registry import CURVATURES
+from nas_evidence.registry import CURVATURES, draws_of
 from nas_evidence.scores.protocol import Scorer
 from nas_evidence.training.online import Passes
 
@@ -39,7 +39,7 @@ def laplace_estimates(kinds: Sequence[str], passes: Passes) -> list[EvidenceEsti
     """
     if not kinds:
         return []
-    state, data, plan = passes.state, passes.data, passes.assignment.plan
+    state, data = passes.state, passes.data
     rows = rows_at_once(state.model, data.x_train)
     gradient = log_likelihood_gradient(
         state.model, data.x_train, data.y_train, passes.likelihood, batch_size=rows
@@ -47,7 +47,7 @@ def laplace_estimates(kinds: Sequence[str], passes: Passes) -> list[EvidenceEsti
     estimates = []
     for name in kinds:
         kind = CURVATURES[name]
-        draws = passes.of(name, plan.mc_draws if kind.approximates else 1)
+        draws = passes.of(name, draws_of(name))
         diagnosed = [replace(draw, gradient=gradient) for draw in draws]
         estimate = mean_estimate([passes.estimate(name, draw) for draw in diagnosed])
         if kind.trace is not None and kind.trace in kinds:

@@ -26,12 +26,8 @@ _PLAIN = (
     "noise_std",
     "temperature",
     "epoch",
-    "smoothed_evidence",
-    "highest_smoothed",
-    "updates_waited",
     "best_epoch",
     "best_evidence",
-    "ended",
     "train_seconds",
     "evidence_seconds",
 )

@@ -38,7 +38,7 @@ from nas_evidence.curvature.layers import CHUNK_ELEMENTS
 from nas_evidence.curvature.memory import COPIES
 from nas_evidence.curvature.wide import keeps_rows, too_large_online, too_wide
 from nas_evidence.models import skeleton
-from nas_evidence.registry import CURVATURES, curvatures_of, is_outside
+from nas_evidence.registry import CURVATURES, curvatures_of, draws_of, is_outside
 from nas_evidence.spec import PREDICTED_FOLDS, ArchitectureSpec, TrainingPlan
 from nas_evidence.training.together import MOST_TOGETHER, n_together
 
@@ -101,10 +101,7 @@ def cost_of(
     forward = forward_pass(model, input_shape)
     per_example = forward.saved_bytes + 2 * forward.largest_bytes
     evaluated = sorted({plan.online.curvature} | curvatures_of(estimators))
-    kept = sum(
-        factor_bytes(kind, model, n_data) * (plan.mc_draws if CURVATURES[kind].approximates else 1)
-        for kind in evaluated
-    )
+    kept = sum(factor_bytes(kind, model, n_data) * draws_of(kind) for kind in evaluated)
     rows = rows_at_once(model, _example(model, input_shape))
     work = _work_bytes(evaluated, model, forward, rows, n_outputs, n_data)
     states = 2 if plan.optimiser == "adam" else int(plan.momentum > 0)

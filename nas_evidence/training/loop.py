@@ -9,7 +9,7 @@
 Steps are taken on the objective times s^2 / kappa, or T^2 / kappa. The minimiser is the same, and
 the curvature in the outputs is that of s = T = kappa = 1: a learning rate stays stable as the
 learned noise gets small, while the gradient of nll_mean grows as 1 / s^2. Gradients are clipped to
-the norm `gradient_clip` (Pascanu et al. 2013): a few long first steps can permanently switch off
+the norm `GRADIENT_CLIP` (Pascanu et al. 2013): a few long first steps can permanently switch off
 all ReLUs of a deep narrow network.
 
 Differs from the published code: the prior is divided by N like the likelihood, also with several
@@ -51,12 +51,9 @@ class DivergedError(ArithmeticError):
 class Training:
     """The state that the next epoch needs, and the `curve` so far.
 
-    prior_precision    one per parameter tensor [G] or per parameter [P], float64, > 0
-    noise_std          s, of standardised targets
-    temperature        T
-    smoothed_evidence  of the online curvature after each update, per datum in nats
-    updates_waited     since `highest_smoothed` last increased
-    ended              whether patience stopped the training before its last epoch
+    prior_precision  one per parameter tensor [G] or per parameter [P], float64, > 0
+    noise_std        s, of standardised targets
+    temperature      T
     """
 
     model: nn.Module
@@ -66,12 +63,8 @@ class Training:
     temperature: float
     epoch: int = 0
     curve: list[CurvePoint] = field(default_factory=list)
-    smoothed_evidence: float | None = None
-    highest_smoothed: float | None = None
-    updates_waited: int = 0
     best_epoch: int | None = None
     best_evidence: float | None = None
-    ended: bool = False
     train_seconds: float = 0.0
     evidence_seconds: float = 0.0
 

@@ -1,4 +1,4 @@
-"""Online updates of the hyperparameters during training, and patience.
+"""Online updates of the hyperparameters during training.
 
     every F epochs   log q(D) = kappa l − ½ theta^T Delta theta − ½ log|kappa H + Delta| / |Delta|
                      maximised over log Delta, and over log s or log T, at fixed theta
@@ -10,8 +10,7 @@ Differs from the published code (Immer et al. 2021): the pass sees a fixed train
 `augment` the images after one draw for the whole trial, in evaluation mode and leaves the mode as
 it was; N counts the points visited; precisions are clamped.
 
-The evidence of the online curvature is recorded at each evaluation. Patience uses its exponential
-mean over updates, since one Monte-Carlo draw is off by a few nats.
+The evidence of the online curvature is recorded at each evaluation.
 """
 
 import math
@@ -41,9 +40,6 @@ from nas_evidence.training.refit import (
 )
 from nas_evidence.training.temperature import fit_temperature
 
-#: Weight of the past in the moving average of the evidence that `patience` watches.
-EVIDENCE_SMOOTHING = 0.5
-
 
 def update_and_follow(
     state: Training, data: TensorData, assignment: Planned, *, follow: bool = False
@@ -63,18 +59,15 @@ def update_and_follow(
         DivergedError: if the log likelihood or a curvature is not finite.
     """
     started = time.perf_counter()
-    plan, online = assignment.plan, assignment.plan.online
+    online = assignment.plan.online
     passes = passes_of(state, data, assignment)
     updated = plan.updates_after(state.epoch)
     if updated:
         passes = update_hyperparameters(state, passes)
     if updated or follow:
         followed = passes.estimate(online.curvature, passes.of(online.curvature)[0])
-        assert followed.per_datum is not None
         if state.best_evidence is None or followed.value > state.best_evidence:
             state.best_epoch, state.best_evidence = state.epoch, followed.value
-        if updated:
-            _wait(state, followed.per_datum, plan)
     state.evidence_seconds += time.perf_counter() - started
     return passes
 
@@ -141,20 +134,6 @@ class Passes:
 
 def _likelihood(state: Training, plan: TrainingPlan) -> Likelihood:
     return likelihood_of(plan, state.noise_std, state.temperature)
-
-
-def _wait(state: Training, evidence: float, plan: TrainingPlan) -> None:
-    """Record the evidence per datum after an update; stop training if it has stopped rising."""
-    past = evidence if state.smoothed_evidence is None else state.smoothed_evidence
-    state.smoothed_evidence = EVIDENCE_SMOOTHING * past + (1 - EVIDENCE_SMOOTHING) * evidence
-    if state.highest_smoothed is None or state.smoothed_evidence > state.highest_smoothed:
-        state.highest_smoothed, state.updates_waited = state.smoothed_evidence, 0
-        return
-    state.updates_waited += 1
-    patience = plan.online.patience
-    state.ended = (
-        patience is not None and state.updates_waited >= patience and state.epoch < plan.epochs
-    )
 
 
 def update_hyperparameters(state: Training, passes: Passes) -> Passes:

@@ -157,7 +157,7 @@ def _update(run: Run, part: Part) -> bool:
     # The last update of a classifier would change no parameter.
     if part.learn and (training.epoch < plan.epochs or plan.likelihood == "gaussian"):
         update_and_follow(training, part.data, part.assignment)
-    if not (training.ended or training.epoch == plan.epochs):
+    if training.epoch < plan.epochs:
         return False
     run.settling = settling_after(training, part.data, part.assignment)
     if run.settling is not None:

@@ -42,6 +42,8 @@ _GATHERED = 1 << 19
 #: and numbers in the largest layer of all stacked networks beyond which they lose (CNN-16 on 8x8
 #: images: three 1.2 times faster, five 0.8 times). Other devices gain from any number.
 _WIDE, _LARGEST = 1 << 16, 3 << 18
+#: Largest gradient norm of a step; 0 for no limit.
+GRADIENT_CLIP = 2.0
 #: Added to a norm before a division by it, as in torch.
 _TINY = 1e-6
 
@@ -348,7 +350,7 @@ class Program(AbstractContextManager["Program"]):
             gradient = torch.cat([part.reshape(n, -1) for part in parts], 1)
             theta, rates = self.theta[:n], self._rates[:n]
             gradient.addcmul_(theta, self._decay[:n])
-            if clip := self.plan.gradient_clip:
+            if clip := GRADIENT_CLIP:
                 norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
                 gradient.mul_((clip / (norm + _TINY)).clamp_(max=1.0))
             moments = [moment[:n] for moment in self.moments]

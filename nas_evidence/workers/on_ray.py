@@ -381,14 +381,13 @@ class RayExecutor:
             self._look()
             with_gpus = [node for node in pool.nodes if node.gpus]
             pool.share = pool.share if not auto else None if with_gpus else 0.0
-            wanted, least = self._resources.workers, self._resources.min_workers
-            lacking = pool.missing(1 if pool.share is None else min(least, wanted))
+            lacking = pool.missing(1)
             if not lacking:
                 break
             if time.monotonic() >= end:
                 raise ValueError(f"{lacking}.")
             time.sleep(0.5)
-        if pool.share is not None and (few := pool.missing(wanted)):
+        if pool.share is not None and (few := pool.missing(self._resources.workers)):
             self.notices.append(f"{few.partition(';')[0]}; more workers start when nodes join.")
         if pool.share is None and not self._gpu_memory:
             self._gpu_memory = _smallest_gpu(with_gpus)

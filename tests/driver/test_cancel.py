@@ -33,7 +33,7 @@ def study(**changes: object) -> StudySpec:
         "n_trials": 6,
         "dataset": DatasetSpec(name="digits"),
         "family": {"mlp": {"width": IntRange(low=4, high=64, log=True)}},
-        "sampler": {"name": "random", "startup_per_family": 2},
+        "sampler": {"name": "random"},
         "plan": {"epochs": 6, "online": {"every": 2}},
     }
     return StudySpec.model_validate({**given, **changes})

@@ -51,8 +51,6 @@ batch_size = 32
 [plan.online]
 every = 2
 curvature = "diag_ef"
-[sampler]
-startup_per_family = 1
 [pruning]
 rule = "halving"
 first_epoch = 2

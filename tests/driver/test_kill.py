@@ -41,7 +41,6 @@ every = 5
 curvature = "diag_ef"
 [sampler]
 name = "random"
-startup_per_family = 3
 """
 
 

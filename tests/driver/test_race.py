@@ -35,7 +35,7 @@ def study(**changes: object) -> StudySpec:
         "finalists": 3,
         "dataset": DatasetSpec(name="digits"),
         "family": {"mlp": {"width": IntRange(low=4, high=64, log=True)}},
-        "sampler": {"name": "random", "startup_per_family": 3},
+        "sampler": {"name": "random"},
         "plan": {"epochs": 6, "online": {"every": 2}},
     }
     return StudySpec.model_validate({**given, **changes})

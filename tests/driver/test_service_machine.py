@@ -124,6 +124,7 @@ def mortality(death: Death, proposer: type[Any], compact_at: int) -> Iterator[No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
         patch.setattr(driver_module, "arrow", death.step)
+        patch.setattr("nas_evidence.proposing.startup.STARTUP_PER_FAMILY", 2)
         patch.setattr(driver_module, "Proposer", mortal(death, proposer))
         patch.setattr(driver_module, "shutil", SimpleNamespace(rmtree=remove))
         patch.setattr(driver_module, "write_whole", small)
@@ -205,7 +206,6 @@ def study(**changes: Any) -> StudySpec:
             "family": {"mlp": {"width": {"low": 4, "high": 67}}},
             "plan": {"epochs": 5, "online": {"every": 1}},
             "limits": {"n_parameters": 74 * 60},
-            "sampler": {"startup_per_family": 2},
             **changes,
         }
     )

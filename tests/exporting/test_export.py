@@ -224,7 +224,6 @@ def regression(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ArrayDat
             "epochs": 6,
             "batch_size": 32,
             "likelihood": "gaussian",
-            "mc_draws": 3,
             "online": {"every": 3},
         },
         "objective": "kfac_ggn_mc",

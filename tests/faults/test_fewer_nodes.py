@@ -1,4 +1,4 @@
-"""`workers` is a wish and `min_workers` a demand."""
+"""`workers` is a wish."""
 
 import pytest
 
@@ -8,10 +8,10 @@ from nas_evidence.workers.packing import Node
 from nas_evidence.workers.pool import Pool
 
 
-def executor(min_workers: int) -> RayExecutor:
-    """An executor on a cluster with room for two workers of the four asked for."""
+def executor(cpus: int) -> RayExecutor:
+    """An executor of four workers on a node of two CPUs."""
     made = RayExecutor.__new__(RayExecutor)
-    resources = ResourceSpec(workers=4, min_workers=min_workers, gpus=0.0)
+    resources = ResourceSpec(workers=4, cpus=cpus, gpus=0.0)
     made._resources, made._gpu_memory, made.notices = resources, None, []
     made._pool = Pool(None, resources, lambda launch: 0.0, 0.0, [Node("a", 2.0, 0)])  # type: ignore[arg-type]
     made._look = lambda: None  # type: ignore[method-assign]
@@ -19,12 +19,12 @@ def executor(min_workers: int) -> RayExecutor:
 
 
 def test_a_smaller_cluster_is_used_and_said() -> None:
-    made = executor(min_workers=1)
+    made = executor(cpus=1)
     made._check_capacity(patience=0.0)
     (notice,) = made.notices
     assert "more workers start when nodes join" in notice
 
 
-def test_a_cluster_below_the_demand_is_refused() -> None:
-    with pytest.raises(ValueError, match="lower `workers`"):
-        executor(min_workers=3)._check_capacity(patience=0.0)
+def test_a_cluster_without_room_for_one_worker_is_refused() -> None:
+    with pytest.raises(ValueError, match="wanted"):
+        executor(cpus=3)._check_capacity(patience=0.0)

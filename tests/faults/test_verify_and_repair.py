@@ -156,6 +156,18 @@ def test_a_lost_journal_is_found_and_its_proposals_are_restored(
     assert verify(folder) == []
 
 
+def test_a_folder_of_another_format_is_not_repaired(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "study.toml"
+    path.write_text(path.read_text().replace("format 1", "format 2", 1))
+    before = hashes(folder)
+    code, _, said = call(capsys, "repair", folder)
+    assert code == 2
+    assert "the format of a study folder must be 1, but it is 2" in said
+    assert hashes(folder) == before
+
+
 def test_what_is_outside_the_folder_is_said_to_be_unchecked(folder: Path) -> None:
     assert not_checked(folder) == []
     left = " ".join(not_checked(folder, with_checkpoints=False, data="gone"))

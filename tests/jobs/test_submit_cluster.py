@@ -37,7 +37,6 @@ every = 90
 curvature = "diag_ef"
 [sampler]
 name = "random"
-startup_per_family = 2
 [resources]
 workers = 1
 """

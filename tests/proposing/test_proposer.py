@@ -233,8 +233,11 @@ def test_the_order_of_telling_does_not_matter(monkeypatch: pytest.MonkeyPatch) -
     assert after(lambda numbers: numbers) == after(lambda numbers: numbers[::-1])
 
 
-def test_a_known_architecture_is_drawn_again_until_the_space_is_used_up() -> None:
-    spec = study(family=SMALL, sampler={"startup_per_family": 2})
+def test_a_known_architecture_is_drawn_again_until_the_space_is_used_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nas_evidence.proposing.startup.STARTUP_PER_FAMILY", 2)
+    spec = study(family=SMALL)
     keys = [a.key for a in ask_all(spec, 9)]
     assert len(set(keys[:6])) == len(set(keys)) == 6
 

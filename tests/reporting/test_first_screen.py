@@ -46,8 +46,8 @@ def test_two_seeds_give_no_probability_and_three_do(tmp_path: Path) -> None:
     sure = certainty_of(three)
     assert sure is not None
     assert sure.best is not None
-    assert sure.of_first is not None
-    assert sure.of_first > 0.95
+    assert sure.best is not None
+    assert sure.best[0] > 0.95
     assert sum(sure.best) == pytest.approx(1.0)
     said = certainty_sentence(three, sure)
     assert "from 3 seeds of each of the first 5" in said
@@ -68,8 +68,8 @@ def test_noise_makes_the_first_unsure_and_names_the_alternative(tmp_path: Path) 
     study = load(tmp_path, seeds(3, 0.3))
     sure = certainty_of(study)
     assert sure is not None
-    assert sure.of_first is not None
-    assert sure.of_first < 0.8
+    assert sure.best is not None
+    assert sure.best[0] < 0.8
     assert sure.expected_loss is not None
     assert 0 < sure.expected_loss < 0.5
     said = certainty_sentence(study, sure)

@@ -32,7 +32,7 @@ def test_laplace_scores_are_taken_at_the_end_and_followed_ones_at_every_evaluati
 ) -> None:
     arrays = load(DatasetSpec(name="digits", max_train=48, max_test=20), seed=0)
     data = to_tensors(arrays, "cpu")
-    plain = mlp_assignment(*KINDS, epochs=5, online={"every": 2, "patience": 9})
+    plain = mlp_assignment(*KINDS, epochs=5, online={"every": 2})
     records = {
         name: run(plain.model_copy(update={"followed": followed}), data, tmp_path / name)
         for name, followed in {"end": (), "one": ("diag_ef",), "all": KINDS}.items()

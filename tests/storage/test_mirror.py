@@ -50,7 +50,6 @@ STUDY = StudySpec.model_validate(
         "family": {"mlp": {"width": {"low": 4, "high": 64}}},
         "plan": {"epochs": 4, "online": {"every": 2}},
         "pruning": {"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials": 2},
-        "sampler": {"startup_per_family": 3},
     }
 )
 #: Files that a finished study has at its store, beside the tables.

@@ -154,9 +154,12 @@ def test_a_prior_that_is_too_strong_is_loosened_however_little_was_learned() -> 
 
 
 @pytest.mark.parametrize("clip", [0.05, 1e6, 0.0])
-def test_a_step_is_as_long_as_allowed_and_has_the_direction_of_the_gradient(clip: float) -> None:
+def test_a_step_is_as_long_as_allowed_and_has_the_direction_of_the_gradient(
+    clip: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nas_evidence.training.together.GRADIENT_CLIP", clip)
     data = rings()
-    given = assignment(learning_rate=0.1, momentum=0.0, gradient_clip=clip)
+    given = assignment(learning_rate=0.1, momentum=0.0)
     state = begin(network(), given.plan)
     start = [p.detach().clone() for p in state.model.parameters()]
     loss = nn.functional.cross_entropy(state.model(data.x_train), data.y_train)

@@ -37,6 +37,11 @@ def problem(likelihood: str) -> tuple[nn.Module, Tensor, Tensor]:
     return model, x, y
 
 
+@pytest.fixture(autouse=True)
+def _without_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nas_evidence.training.together.GRADIENT_CLIP", 0.0)
+
+
 def assignment(likelihood: str, online: dict[str, object], **plan: object) -> Assignment:
     return Assignment(
         trial_id=0, attempt=1, replicate=0, seed=7, estimators=(),
@@ -44,7 +49,7 @@ def assignment(likelihood: str, online: dict[str, object], **plan: object) -> As
         dataset=DatasetSpec(name="digits"),
         plan=TrainingPlan.model_validate({
             "epochs": EPOCHS, "batch_size": BATCH, "learning_rate": RATE, "schedule": "constant",
-            "gradient_clip": 0, "likelihood": likelihood, "online": online, **plan,
+            "likelihood": likelihood, "online": online, **plan,
         }),
     )  # fmt: skip
 

@@ -291,12 +291,12 @@ def test_workers_that_grew_and_those_that_raise_are_replaced(
     ("resources", "missing"),
     [
         (
-            {"workers": 3, "min_workers": 3, "cpus": 4, "gpus": 0},
-            "3 workers with 4 CPUs each are wanted",
+            {"workers": 3, "cpus": 4, "gpus": 0},
+            "1 workers with 4 CPUs each are wanted",
         ),
         (
-            {"workers": 9, "min_workers": 9, "gpus": 0.5},
-            "9 workers with 1 CPUs and 0.5 GPU each are wanted",
+            {"workers": 9, "gpus": 0.5},
+            "1 workers with 1 CPUs and 0.5 GPU each are wanted",
         ),
     ],
 )

@@ -28,7 +28,7 @@ from nas_evidence.reproducing import (
     table_page,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 CONSTANTS = """
 PAPER = "Duvenaud et al. 2016"
 FIGURE = "Fig. 2, Fig. 3"
