@@ -32,6 +32,8 @@ from torch import Tensor
 _RESIDUAL = 1e-3
 #: Up to so many steps the quadrature is computed at each, then at every such step.
 _OFTEN = 10
+#: The quadratures before the first step.
+_NOTHING = torch.zeros(2, dtype=torch.float64)
 #: Random columns beyond the rank, so that they span the range.
 _BEYOND = 5
 Product = Callable[[Tensor], Tensor]
@@ -184,9 +186,6 @@ class _Iteration:
     def _quadrature(self, values: Tensor, vectors: Tensor) -> Tensor:
         weights = self.square * vectors[0].square()
         return torch.stack([(weights * values.log()).sum(), (weights * (1 - 1 / values)).sum()])
-
-
-_NOTHING: Tensor = torch.zeros(2, dtype=torch.float64)
 
 
 def _eigen(diagonal: list[float], beside: list[float]) -> tuple[Tensor, Tensor]:

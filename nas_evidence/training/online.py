@@ -61,7 +61,7 @@ def update_and_follow(
     started = time.perf_counter()
     online = assignment.plan.online
     passes = passes_of(state, data, assignment)
-    updated = plan.updates_after(state.epoch)
+    updated = assignment.plan.updates_after(state.epoch)
     if updated:
         passes = update_hyperparameters(state, passes)
     if updated or follow:
