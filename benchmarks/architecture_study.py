@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from nas_evidence.files import write_whole
-from nas_evidence.reproducing import reproduced, result_text, table_page
+from nas_evidence.audit.published import reproduced, result_text, table_page
+from nas_evidence.plumbing.files import write_whole
 
 
 def main() -> None:

@@ -47,13 +47,13 @@ from tables import HERE, PAGE, commit, conditions, read, split, spread, store, t
 from torch import Tensor
 
 import nas_evidence
+from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data import load
 from nas_evidence.exporting.posterior import fit_posterior, jacobians
 from nas_evidence.exporting.predictor import Predictor
-from nas_evidence.likelihood import Categorical
 from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
 from nas_evidence.maths.metrics import class_metrics
-from nas_evidence.spec import DatasetSpec
+from nas_evidence.spec.study import DatasetSpec
 
 #: Small images: 300 training rows and 500 test rows of these sets.
 IMAGES = ("digits",)

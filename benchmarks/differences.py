@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from nas_evidence import estimate_evidence
 from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.evidence.laplace import log_evidence, squared_norms
-from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker
 from nas_evidence.maths.structured import BlockDiagonal
 

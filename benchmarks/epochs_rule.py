@@ -26,8 +26,8 @@ from sklearn.datasets import make_classification
 from nas_evidence.data.arrays import Array, ArrayData, moments
 from nas_evidence.data.proposed import training_length
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
-from nas_evidence.trial import Trial
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.workers.trial import Trial
 
 STEPS = (160, 400, 1000, 2500)
 MLPS: list[tuple[str, dict[str, int]]] = [

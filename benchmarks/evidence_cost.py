@@ -35,9 +35,9 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.likelihood import Categorical
+from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.models import build
-from nas_evidence.spec import ArchitectureSpec
+from nas_evidence.spec.study import ArchitectureSpec
 
 BATCH = 128
 PEER_ROWS = (128, 512)

@@ -37,14 +37,14 @@ from epochs_rule import correlated
 from sklearn.datasets import load_diabetes, load_digits, make_classification, make_moons
 
 import nas_evidence
+from nas_evidence.baselines.comparison import read_judgement
+from nas_evidence.baselines.models import Predicted, predict_test
 from nas_evidence.data.arrays import Array, ArrayData, moments
-from nas_evidence.judgement import read_judgement
 from nas_evidence.maths.metrics import log_losses
 from nas_evidence.reporting.certainty import certainty_of
+from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.headline import limits_of
-from nas_evidence.reporting.report import report_on
-from nas_evidence.reporting.tables import load_study_tables
-from nas_evidence.yardsticks import Predicted, predict_test
+from nas_evidence.reporting.study_tables import load_study_tables
 
 #: Training rows of each set; all others are held out.
 SETS = {"correlated": 480, "imbalanced": 120, "moons": 300, "diabetes": 300, "digits": 1297}

@@ -28,7 +28,7 @@ import nas_evidence  # noqa: E402
 from nas_evidence.data import load  # noqa: E402
 from nas_evidence.data.tensors import to_tensors  # noqa: E402
 from nas_evidence.driver import runtime  # noqa: E402
-from nas_evidence.spec import ArchitectureSpec  # noqa: E402
+from nas_evidence.spec.study import ArchitectureSpec  # noqa: E402
 
 RESULTS = HERE / "results" / "forecast_cpu.json"
 #: Study: data, most training rows, trials, settings.

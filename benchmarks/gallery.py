@@ -8,8 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from nas_evidence.files import write_whole
-from nas_evidence.reproducing import (
+from nas_evidence.audit.published import (
     gallery_page,
     judged,
     listed,
@@ -17,6 +16,7 @@ from nas_evidence.reproducing import (
     scripts,
     stored_results,
 )
+from nas_evidence.plumbing.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "reproduce" / "results"

@@ -33,12 +33,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
-from nas_evidence.likelihood import Categorical
 from nas_evidence.models import build
 from nas_evidence.models.layout import laid_out
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import Member, begin, train_epoch, train_epochs
 
 KINDS = ("diag_ef", "diag_ggn", "kfac_ggn_mc", "kfac_ggn")

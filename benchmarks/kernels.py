@@ -53,9 +53,9 @@ def _seconds(
 
     from nas_evidence.curvature import curvature_pass
     from nas_evidence.curvature.batch_rows import rows_at_once
-    from nas_evidence.likelihood import Categorical
+    from nas_evidence.curvature.likelihood import Categorical
     from nas_evidence.models import build
-    from nas_evidence.spec import ArchitectureSpec
+    from nas_evidence.spec.study import ArchitectureSpec
 
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)

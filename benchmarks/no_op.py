@@ -13,15 +13,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
-from nas_evidence.record import (
+from nas_evidence.spec.record import (
     Evaluation,
     EvidenceEstimate,
     SliceReport,
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.spec import DatasetSpec, ResourceSpec, StudySpec
-from nas_evidence.workers.protocol import Launch, Verdict
+from nas_evidence.spec.study import DatasetSpec, ResourceSpec, StudySpec
+from nas_evidence.workers.executor import Launch, Verdict
 
 #: About 11,900 architectures, evenly, so that 10,000 of them are found without much searching.
 SPACE: dict[str, dict[str, dict[str, Any]]] = {

@@ -28,15 +28,15 @@ import torch
 from evidence_cost import problem
 
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence.laplace import squared_norms
-from nas_evidence.likelihood import Categorical
 from nas_evidence.maths.structured import BlockDiagonal
-from nas_evidence.record import TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.training.hyperparameters import update_prior_precision
-from nas_evidence.trial import Trial
+from nas_evidence.workers.trial import Trial
 
 EPOCHS = 20
 ARCHITECTURES = {

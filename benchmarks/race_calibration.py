@@ -38,9 +38,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nas_evidence.driver.race import CONFIDENCE
-from nas_evidence.files import write_whole
 from nas_evidence.maths.finalists import MIN_REPEATS, next_replicates, posterior_of
 from nas_evidence.maths.ranking import Floats
+from nas_evidence.plumbing.files import write_whole
 
 N, FINALISTS, N_FAMILIES = 24, 5, 3
 #: Bins of the claims.

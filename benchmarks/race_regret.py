@@ -32,11 +32,11 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.driver.race import MIN_REPEATS
-from nas_evidence.files import write_whole
 from nas_evidence.maths.finalists import posterior_of
 from nas_evidence.maths.ranking import Floats
-from nas_evidence.spec import FINALISTS
-from nas_evidence.store import read_table
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.spec.study import FINALISTS
+from nas_evidence.storage.tables import read_table
 
 #: Not looked at before: `results/ranking/wide/<name>-race.csv`.
 NEW = ("power24", "australian24")

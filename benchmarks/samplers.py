@@ -41,7 +41,7 @@ from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.proposer import Learner, Proposer, Told
 from nas_evidence.proposing.startup import grid_points
-from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
 SAMPLERS = {name: {"name": name} for name in ("tpe", "random", "qmc")}
 CHECKPOINTS = (20, 30, 40)

@@ -32,11 +32,11 @@ from typing import Any
 from no_op import SPACE, Stamps
 from service_overhead import alone, peak_megabytes, surroundings
 
-from nas_evidence.codec import find_study, load_study
 from nas_evidence.driver.driver import Driver
-from nas_evidence.registry import declared, draws_of
-from nas_evidence.spec import Assignment, StudySpec
-from nas_evidence.workers.protocol import Event
+from nas_evidence.spec.registry import declared, draws_of
+from nas_evidence.spec.study import Assignment, StudySpec
+from nas_evidence.spec.toml import find_study, load_study
+from nas_evidence.workers.executor import Event
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from learning_curves import SimulatedTrial, synthetic

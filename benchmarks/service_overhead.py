@@ -42,7 +42,7 @@ from no_op import Stamps, Stop, clocks, ray_workers, spread, study, tune_space
 
 from nas_evidence.driver.driver import Driver
 from nas_evidence.storage.journal import read_journal
-from nas_evidence.workers.protocol import Executor, Launch
+from nas_evidence.workers.executor import Executor, Launch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from learning_curves import synthetic

@@ -25,11 +25,11 @@ from sklearn.datasets import load_diabetes, load_digits
 
 from nas_evidence.data.arrays import Array, ArrayData, moments
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import Training, likelihood_of
 from nas_evidence.training.mode import newton_decrement
 from nas_evidence.training.settling import begin_settling, settle_slice
-from nas_evidence.trial import Trial
+from nas_evidence.workers.trial import Trial
 
 EPOCHS = 40
 SIZES = ((1, 16), (1, 64), (2, 32), (3, 16), (3, 64))

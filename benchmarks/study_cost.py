@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.storage.journal import read_journal
-from nas_evidence.store import read_table
+from nas_evidence.storage.tables import read_table
 
 PLAIN = {
     "estimators": "[]", "objective": '"sotl"', "plan.online.every": "never", "plan.settle": "0",

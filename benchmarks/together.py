@@ -27,15 +27,15 @@ from pathlib import Path
 import torch
 
 import nas_evidence.scores.folds
-import nas_evidence.trial
-from nas_evidence.codec import load_study
+import nas_evidence.workers.trial
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.models import build
-from nas_evidence.record import TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, Assignment
+from nas_evidence.spec.toml import load_study
 from nas_evidence.training.loop import begin
-from nas_evidence.trial import Trial
+from nas_evidence.workers.trial import Trial
 
 STUDY = Path(__file__).parents[1] / "search_spaces" / "digits.toml"
 SIZES = (2, 3, 5, 8)
@@ -146,10 +146,10 @@ def trial_seconds(name: str) -> dict[str, float]:
     torch.set_num_threads(1)
     data, given = digits(), assignment_of(*TRIALS[name], seed=1)
     parts = {"training": 0.0, "folds": 0.0, "updates": 0.0, "evaluations": 0.0}
-    _time(nas_evidence.trial, "train_epoch", parts, "training")
+    _time(nas_evidence.workers.trial, "train_epoch", parts, "training")
     _time(nas_evidence.scores.folds.Folds, "advance", parts, "folds")
-    _time(nas_evidence.trial, "update_and_follow", parts, "updates")
-    _time(nas_evidence.trial, "evaluate", parts, "evaluations")
+    _time(nas_evidence.workers.trial, "update_and_follow", parts, "updates")
+    _time(nas_evidence.workers.trial, "evaluate", parts, "evaluations")
     with tempfile.TemporaryDirectory() as folder:
         # What a process does once is not part of a trial.
         Trial.start(given, data, Path(folder) / "first").report()

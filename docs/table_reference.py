@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 from nas_evidence.reporting.correlations import COLUMNS as CORRELATIONS
-from nas_evidence.store import COLUMNS, TABLES
+from nas_evidence.storage.tables import COLUMNS, TABLES
 
 _TYPES = {"int": "integer", "float": "number", "str": "text", "bool": "true or false"}
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names for type checkers
     from nas_evidence.api.estimators import EvidenceClassifier, EvidenceRegressor
-    from nas_evidence.api.study import Study, load, resume, search
-    from nas_evidence.codec import load_study
+    from nas_evidence.api.studies import Study, load, resume, search
     from nas_evidence.evidence.estimate import estimate_evidence
     from nas_evidence.exporting.predictor import Predictor
     from nas_evidence.exporting.program import load_exported
-    from nas_evidence.record import EvidenceEstimate
-    from nas_evidence.registry import Score
     from nas_evidence.scores.protocol import Scorer
-    from nas_evidence.spec import StudySpec
-    from nas_evidence.store import read_table
+    from nas_evidence.spec.record import EvidenceEstimate
+    from nas_evidence.spec.registry import Score
+    from nas_evidence.spec.study import StudySpec
+    from nas_evidence.spec.toml import load_study
+    from nas_evidence.storage.tables import read_table
     from nas_evidence.training.own_loop import online_laplace
 
 __version__ = "0.1.0"
@@ -26,17 +26,17 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "estimate_evidence": "nas_evidence.evidence.estimate",
     "online_laplace": "nas_evidence.training.own_loop",
-    "EvidenceEstimate": "nas_evidence.record",
-    "Score": "nas_evidence.registry",
+    "EvidenceEstimate": "nas_evidence.spec.record",
+    "Score": "nas_evidence.spec.registry",
     "Scorer": "nas_evidence.scores.protocol",
-    "StudySpec": "nas_evidence.spec",
-    "load_study": "nas_evidence.codec",
+    "StudySpec": "nas_evidence.spec.study",
+    "load_study": "nas_evidence.spec.toml",
     "load_exported": "nas_evidence.exporting.program",
-    "read_table": "nas_evidence.store",
-    "search": "nas_evidence.api.study",
-    "resume": "nas_evidence.api.study",
-    "load": "nas_evidence.api.study",
-    "Study": "nas_evidence.api.study",
+    "read_table": "nas_evidence.storage.tables",
+    "search": "nas_evidence.api.studies",
+    "resume": "nas_evidence.api.studies",
+    "load": "nas_evidence.api.studies",
+    "Study": "nas_evidence.api.studies",
     "Predictor": "nas_evidence.exporting.predictor",
     "EvidenceClassifier": "nas_evidence.api.estimators",
     "EvidenceRegressor": "nas_evidence.api.estimators",

@@ -44,7 +44,13 @@ from torch import nn
 
 from nas_evidence import estimate_evidence
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, OnlinePlan, TrainingPlan
+from nas_evidence.spec.study import (
+    ArchitectureSpec,
+    Assignment,
+    DatasetSpec,
+    OnlinePlan,
+    TrainingPlan,
+)
 from nas_evidence.training.loop import begin, train_epoch
 from nas_evidence.training.online import update_and_follow
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.likelihood import Categorical, Gaussian
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.maths.blocks import Diagonal
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.models.fixup import FixupBias, FixupScale

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from nas_evidence.store import TABLES, read_tables
+from nas_evidence.storage.tables import TABLES, read_tables
 
 SCRIPT = Path(sys.executable).with_name("nas-evidence")
 #: Nothing of the caller's terminal decides what is printed.

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.proposing.proposer import Told
-from nas_evidence.record import (
+from nas_evidence.spec.record import (
     Evaluation,
     EvidenceEstimate,
     SliceReport,
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_seed
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
 from nas_evidence.storage.journal import read_journal
-from nas_evidence.workers.protocol import Event, Launch, Lost, Verdict
+from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
 
 N_DATA = 100
 

@@ -9,8 +9,8 @@ import pytest
 from fakes import FakeExecutor, Silent
 
 from nas_evidence.driver.driver import Driver
-from nas_evidence.spec import StudySpec
-from nas_evidence.store import finished
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.storage.tables import finished
 
 
 def study(**changes: object) -> StudySpec:

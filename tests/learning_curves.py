@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from nas_evidence.record import TrialStatus
-from nas_evidence.registry import CURVATURES
-from nas_evidence.spec import Assignment, derive_seed
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.registry import CURVATURES
+from nas_evidence.spec.study import Assignment, derive_seed
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.record import Evaluation, SliceReport, TrialRecord, TrialStatus
-from nas_evidence.registry import declared
 from nas_evidence.scores.protocol import Context, evaluate, scorers_of
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.registry import declared
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import Training
 from nas_evidence.training.online import update_and_follow
-from nas_evidence.trial import Trial
+from nas_evidence.workers.trial import Trial
 
 
 def mlp_assignment(
@@ -22,6 +22,13 @@ def mlp_assignment(
         architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": width}),
         dataset=DatasetSpec(name="digits"),
         plan={"batch_size": 16, "settle": 0, "online": {"every": 2}, **plan},
+    )  # fmt: skip
+
+
+def linear_assignment() -> Assignment:
+    return Assignment(
+        trial_id=0, attempt=1, replicate=2, architecture=ArchitectureSpec(family="linear"),
+        dataset=DatasetSpec(name="digits"), plan=TrainingPlan(), estimators=(), seed=0,
     )  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from typing import Literal
 
 from learning_curves import SimulatedTrial
 
-from nas_evidence.record import (
+from nas_evidence.scores.sotl import SOTL_GAMMA
+from nas_evidence.spec.record import (
     CurvePoint,
     Evaluation,
     EvidenceEstimate,
@@ -25,10 +26,9 @@ from nas_evidence.record import (
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.registry import CURVATURES, FREE_SCORES, declared
-from nas_evidence.scores.sotl import SOTL_GAMMA
-from nas_evidence.spec import COSTS, Assignment, derive_seed
-from nas_evidence.workers.protocol import Event, Launch, Lost, Verdict
+from nas_evidence.spec.registry import CURVATURES, FREE_SCORES, declared
+from nas_evidence.spec.study import COSTS, Assignment, derive_seed
+from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
 
 _CHECKPOINT = re.compile(r"epoch-(\d{6})\.pt")
 

@@ -24,9 +24,9 @@ from blocks import ELSEWHERE, LANGUAGES, Block, blocks
 from fakes import FakeExecutor, Silent
 
 import nas_evidence
-from nas_evidence.codec import load_study
 from nas_evidence.driver.driver import Driver
-from nas_evidence.spec import StudySpec
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.study_folder import open_study
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -205,7 +205,8 @@ def run_sql(block: Block) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Searches in Python of few trials and epochs."""
-    from nas_evidence.api import estimators, study
+    from nas_evidence.api import estimators
+    from nas_evidence.api import studies as study
 
     search, resume = study.search, study.resume
     settings = {key: int(value) for key, value in (one.split("=") for one in SHORTER)}

@@ -8,9 +8,9 @@ import pytest
 from fakes import FakeExecutor, Silent
 
 from nas_evidence.cli.main import app
-from nas_evidence.codec import load_study, shipped_studies
 from nas_evidence.driver.driver import Driver
-from nas_evidence.spec import StudySpec
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.toml import load_study, shipped_studies
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import table_reference
 
-from nas_evidence.record import TrialStatus
 from nas_evidence.reporting.correlations import COLUMNS as CORRELATIONS
-from nas_evidence.store import COLUMNS
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.storage.tables import COLUMNS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

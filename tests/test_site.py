@@ -81,7 +81,7 @@ def test_the_site_builds_and_shows_every_page(site: Path) -> None:
         name = f"{stem}index.html" if page.endswith("README.md") else f"{stem}.html"
         assert (site / name).is_file(), page
     text = (site / "reference" / "api.html").read_text(encoding="utf-8")
-    for name in ("nas_evidence.api.study.search", "nas_evidence.api.study.Study.predict"):
+    for name in ("nas_evidence.api.studies.search", "nas_evidence.api.studies.Study.predict"):
         assert f'id="{name}"' in text
 
 

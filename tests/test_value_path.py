@@ -7,16 +7,16 @@ from commands import write_study
 from fakes import Silent
 from safetensors.torch import load_file
 
-from nas_evidence.codec import load_study
 from nas_evidence.data import load
-from nas_evidence.domains import IntRange
 from nas_evidence.driver.driver import Driver
 from nas_evidence.proposing.startup import startup_points
-from nas_evidence.record import TrialRecord
-from nas_evidence.reporting.study import build_report
-from nas_evidence.spec import Assignment
+from nas_evidence.reporting.page import build_report
+from nas_evidence.spec.domains import IntRange
+from nas_evidence.spec.record import TrialRecord
+from nas_evidence.spec.study import Assignment
+from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.study_folder import open_study
-from nas_evidence.store import read_table
+from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.inline import InlineExecutor
 
 WIDTH = 37  # found nowhere else in the study

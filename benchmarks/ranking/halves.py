@@ -26,8 +26,8 @@ import torch
 from compare_wide import KEY, spearman, table_of
 from wide import LONG, POOLS, RESULTS, append, assignment_of, tensors_of
 
+from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.likelihood import Gaussian
 from nas_evidence.scores.folds import (
     SCALES,
     fold_tasks,
@@ -35,7 +35,7 @@ from nas_evidence.scores.folds import (
     log_predictive,
 )
 from nas_evidence.scores.on_halves import NAMES, late_given_early
-from nas_evidence.spec import Assignment
+from nas_evidence.spec.study import Assignment
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slice
 

@@ -30,10 +30,10 @@ import optuna
 import pandas as pd
 from wide import LONG, RESULTS
 
-from nas_evidence.files import write_whole
+from nas_evidence.plumbing.files import write_whole
 from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.proposer import Learner, Told
-from nas_evidence.spec import StudySpec
+from nas_evidence.spec.study import StudySpec
 
 POOLS = ("waveform72", "kin8nm72", "mnist72")
 SCORES = ("two_fold", "last_layer_conditional", "heldout_10", "kfac_ggn", "sotl", "n_parameters")

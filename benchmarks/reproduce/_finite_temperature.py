@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.maths.hmc import Path, Replicas, Tuning, exchange, hmc_step, replicas_at, warm_up
-from nas_evidence.sampling_plan import HeatPlan
+from nas_evidence.scores.sampling_plan import HeatPlan
 
 _N_BLOCKS = 8  # of successive samples, whose spread gives errors
 _FIRST_STEP = 0.1

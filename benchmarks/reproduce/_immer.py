@@ -14,10 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.estimates import EvidenceEstimate
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.exporting.posterior import fit_posterior
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, OnlinePlan, TrainingPlan
+from nas_evidence.spec.estimates import EvidenceEstimate
+from nas_evidence.spec.study import (
+    ArchitectureSpec,
+    Assignment,
+    DatasetSpec,
+    OnlinePlan,
+    TrainingPlan,
+)
 from nas_evidence.training.loop import Training, begin, likelihood_of, train_epoch
 from nas_evidence.training.online import update_and_follow
 from nas_evidence.training.settling import begin_settling, settle_slice

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from nas_evidence.reproducing import Cell, Reproduction, Row
-from nas_evidence.sampling_plan import SweepPlan
+from nas_evidence.audit.published import Cell, Reproduction, Row
+from nas_evidence.scores.sampling_plan import SweepPlan
 from nas_evidence.scores.thermodynamic import fitted_reference, swept
 from nas_evidence_reproduce._baldock import digits, minimised, network
 

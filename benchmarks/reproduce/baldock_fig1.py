@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from nas_evidence.reproducing import Cell, Reproduction, Row
+from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence_reproduce._baldock import digits
 
 PAPER = "Baldock and Marzari 2019"

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from nas_evidence.reproducing import Cell, Reproduction, Row
-from nas_evidence.sampling_plan import HeatPlan
+from nas_evidence.audit.published import Cell, Reproduction, Row
+from nas_evidence.scores.sampling_plan import HeatPlan
 from nas_evidence_reproduce._baldock import UNIFORM, digits, heated, network
 from nas_evidence_reproduce._finite_temperature import Tempered
 

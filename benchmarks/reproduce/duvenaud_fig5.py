@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from nas_evidence.reproducing import Cell, Reproduction, Row
+from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence_reproduce._mnist_descent import Descent, descended, mnist
 
 PAPER = "Duvenaud et al. 2016"

@@ -20,15 +20,15 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.files import write_whole
 from nas_evidence.models import build
-from nas_evidence.record import TrialStatus
-from nas_evidence.reproducing import Cell, Reproduction, Row
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.cost import cost_of
 from nas_evidence.training.loop import begin, train_epoch
-from nas_evidence.trial import Trial
+from nas_evidence.workers.trial import Trial
 
 from ._images import subset
 

@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from nas_evidence.reproducing import Cell, Reproduction, Row
+from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence_reproduce._combination import combination_weights
 from nas_evidence_reproduce._incremental import predictions
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from nas_evidence.api.study import search
+from nas_evidence.api.studies import search
 
 if TYPE_CHECKING:
-    from nas_evidence.api.study import Study
+    from nas_evidence.api.studies import Study
     from nas_evidence.exporting.predictor import Predictor
 
 

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from nas_evidence.api.running import Audience, Silent
-from nas_evidence.durations import rough_duration
-from nas_evidence.record import TrialRecord, is_race
-from nas_evidence.spec import StudySpec
+from nas_evidence.api.runs import Audience, Silent
+from nas_evidence.plumbing.durations import rough_duration
+from nas_evidence.spec.record import TrialRecord, is_race
+from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:
     from nas_evidence.driver.driver import Watcher

@@ -4,8 +4,8 @@
                         and curves as metrics by epoch. URI: $MLFLOW_TRACKING_URI, else mlflow.db
                         in the study folder
     tensorboard[:DIR]   a folder per trial with the same; DIR: `tensorboard/` in the study folder
-    optuna[:URL]        one trial per proposal, see proposing/export.py; URL: `study.db` in the
-                        study folder, which is written in any case unless the study is at a URI
+    optuna[:URL]        one trial per proposal, see
+                        proposing/optuna_export.py; URL: `study.db` in the study folder, which is written in any case unless the study is at a URI
 
 A tracker decides nothing and is no part of the study. It works in a thread of its own: a slow or
 broken one never holds up the search, and its first failure is one warning. A resumed study also
@@ -28,10 +28,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nas_evidence.domains import masked
-from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.spec import Assignment, StudySpec
-from nas_evidence.workers.protocol import Lost
+from nas_evidence.spec.domains import masked
+from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.study import Assignment, StudySpec
+from nas_evidence.workers.executor import Lost
 
 if TYPE_CHECKING:
     from nas_evidence.driver.driver import Watcher
@@ -309,7 +309,7 @@ class _Exporting(_Writing):
 
     def write(self) -> None:
         """Follow the journal."""
-        from nas_evidence.proposing.export import Export
+        from nas_evidence.proposing.optuna_export import Export
 
         export = Export(self._spec, self._folder, self.text.partition(":")[2])
         with closing(export):
@@ -404,7 +404,7 @@ def tracked(
 
 def earlier_trials(folder: Path) -> list[Tracked]:
     """Return the finished trials of a study folder, from its tables."""
-    from nas_evidence.store import read_tables
+    from nas_evidence.storage.tables import read_tables
 
     tables, _ = read_tables(folder, ["trials", "evidence", "curves"])
     scores, curves = (
@@ -419,7 +419,7 @@ def earlier_trials(folder: Path) -> list[Tracked]:
 
 
 def _of_tables(row: Mapping[Any, Any], scores: Any, curve: Any) -> Tracked:
-    from nas_evidence.store import architecture_values
+    from nas_evidence.storage.tables import architecture_values
 
     series: dict[str, list[tuple[int, float]]] = {}
     for point in () if curve is None else curve.to_dict("records"):

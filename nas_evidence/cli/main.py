@@ -1,4 +1,4 @@
-"""The command line; its verbs are in `cli/run.py`, `cli/results.py` and `cli/cluster.py`.
+"""The command line; its verbs are in `cli/search.py`, `cli/report.py` and `cli/submit.py`.
 
 Exit codes: 0 done, 1 failure (every trial failed, or an unexpected error), 2 wrong usage or an
 invalid study, 130 interrupted.
@@ -17,20 +17,20 @@ from typing import Annotated, NoReturn
 import typer
 
 import nas_evidence
-from nas_evidence.cli.checking import check_family
-from nas_evidence.cli.cluster import attach, cancel, logs, status, submit
-from nas_evidence.cli.looking import init, validate
-from nas_evidence.cli.mending import repair, verify
+from nas_evidence.cli.check_family import check_family
 from nas_evidence.cli.options import with_ids
-from nas_evidence.cli.predicting import predict
-from nas_evidence.cli.reproducing import reproduce
-from nas_evidence.cli.results import audit, compare, export, report
-from nas_evidence.cli.run import resume, search
-from nas_evidence.cli.showing import show
+from nas_evidence.cli.predict import predict
+from nas_evidence.cli.report import audit, compare, export, report
+from nas_evidence.cli.reproduce import reproduce
+from nas_evidence.cli.search import resume, search
+from nas_evidence.cli.show import show
+from nas_evidence.cli.submit import attach, cancel, logs, status, submit
 from nas_evidence.cli.terminal import err, out
-from nas_evidence.cli.watching import watch
-from nas_evidence.codec import StudyError
-from nas_evidence.domains import masked
+from nas_evidence.cli.validate import init, validate
+from nas_evidence.cli.verify import repair, verify
+from nas_evidence.cli.watch import watch
+from nas_evidence.spec.domains import masked
+from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import about_disk, is_disk_full, is_read_only
 
 _INTERRUPTED = 130

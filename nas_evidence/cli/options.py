@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
-from nas_evidence.api.asking import data_parameters
-from nas_evidence.spec import StudySpec
+from nas_evidence.api.request import data_parameters
+from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # imports the stores
     from nas_evidence.driver.mirror import Store

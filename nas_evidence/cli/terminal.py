@@ -17,14 +17,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nas_evidence.durations import duration
-from nas_evidence.record import SliceReport, TrialRecord, TrialStatus, is_race
-from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
-from nas_evidence.workers.protocol import Lost
+from nas_evidence.plumbing.durations import duration
+from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.workers.executor import Lost
 
 if TYPE_CHECKING:  # it imports pandas, which slows the start
-    from nas_evidence.reporting.report import Report
-    from nas_evidence.reporting.tables import RankedArchitecture
+    from nas_evidence.reporting.contents import Report
+    from nas_evidence.reporting.study_tables import RankedArchitecture
 
 #: Most lines printed for successful trials where there is no live table.
 MAX_LINES = 80

@@ -24,12 +24,12 @@ from nas_evidence.curvature.capture import refuse_frozen, undisturbed
 from nas_evidence.curvature.dense import full, tensor_blocks
 from nas_evidence.curvature.gradient import log_likelihood_gradient
 from nas_evidence.curvature.layerwise import diagonal, eigen_corrected, kronecker
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
 from nas_evidence.curvature.sweep import Sweep
-from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.structured import BlockDiagonal, Structured, add_curvatures
-from nas_evidence.registry import CURVATURES
+from nas_evidence.spec.registry import CURVATURES
 
 #: Builds the structure of a kind from the columns sent back through the network.
 STRUCTURES: dict[str, Callable[[Sweep], Structured]] = {

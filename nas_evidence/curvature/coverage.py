@@ -15,13 +15,13 @@ from nas_evidence.curvature.attention import is_plain
 from nas_evidence.curvature.capture import check_gradients, undisturbed
 from nas_evidence.curvature.embedding import EmbeddingLayer
 from nas_evidence.curvature.layers import AutogradLayer, Layer, WeightLayer, layer_of
+from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.curvature.refusals import (
     BatchStatisticsError,
     UnsupportedLayerError,
     refuse_batch_statistics,
 )
-from nas_evidence.likelihood import Gaussian
-from nas_evidence.registry import CURVATURES
+from nas_evidence.spec.registry import CURVATURES
 
 #: Rows that a check passes through a network.
 _ROWS = 4

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.curvature.layers import Layer, WeightLayer
+from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.curvature.sweep import Sweep
-from nas_evidence.likelihood import Gaussian
 
 
 @dataclass

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import undisturbed
-from nas_evidence.likelihood import Likelihood
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.maths.full_precision import full_precision
 
 #: What the passes cost, as multiples of a gradient over the same data. Measured on one CPU core,

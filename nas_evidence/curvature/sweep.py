@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import Capture, Collector, check_gradients, layers_of
 from nas_evidence.curvature.layers import Layer, WholeModel
+from nas_evidence.curvature.likelihood import Likelihood, random_signs
 from nas_evidence.curvature.per_datum import PerDatum, batches, check_independent
 from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
-from nas_evidence.likelihood import Likelihood, random_signs
 
 Columns = Literal["exact", "sampled", "residual"]
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from torch import Tensor, nn
 
-from nas_evidence.registry import CURVATURES
+from nas_evidence.spec.registry import CURVATURES
 
 #: Side up to which a factor is always a matrix.
 WIDE = 4_096

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nas_evidence.data import diabetes, digits, images, npz, tables, vision
+from nas_evidence.data import diabetes, digits, images, npz, vision
+from nas_evidence.data import table_file as tables
 from nas_evidence.data.arrays import (
     ArrayData,
     Inputs,
@@ -20,7 +21,7 @@ from nas_evidence.data.arrays import (
     stratified_rows,
 )
 from nas_evidence.data.mapped import Array, MappedRows
-from nas_evidence.spec import DatasetSpec, derive_seed
+from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 __all__ = ["DATASETS", "ArrayData", "assembled", "load", "located", "read"]
 

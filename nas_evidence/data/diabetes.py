@@ -8,8 +8,8 @@ split off.
 import numpy as np
 
 from nas_evidence.data.arrays import RawArrays, random_rows
-from nas_evidence.dataset_spec import DIABETES_TEST_SIZE
-from nas_evidence.spec import DatasetSpec, derive_seed
+from nas_evidence.spec.dataset import DIABETES_TEST_SIZE
+from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 
 def read(

@@ -6,8 +6,8 @@ The data have no test set; a seeded, stratified one is split off.
 import numpy as np
 
 from nas_evidence.data.arrays import RawArrays, stratified_rows
-from nas_evidence.dataset_spec import DIGITS_TEST_SIZE
-from nas_evidence.spec import DatasetSpec, derive_seed
+from nas_evidence.spec.dataset import DIGITS_TEST_SIZE
+from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 
 def read(

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data import images, npz, tables
+from nas_evidence.data import images, npz
+from nas_evidence.data import table_file as tables
 from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
-from nas_evidence.spec import DatasetSpec
+from nas_evidence.spec.study import DatasetSpec
 
 
 @dataclass(frozen=True)

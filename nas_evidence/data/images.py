@@ -12,9 +12,9 @@ import numpy as np
 
 from nas_evidence.data.arrays import Meaning, RawArrays
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.tables import test_rows, test_sentence
+from nas_evidence.data.table_file import test_rows, test_sentence
 from nas_evidence.data.targets import targets_of
-from nas_evidence.spec import DatasetSpec
+from nas_evidence.spec.study import DatasetSpec
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 

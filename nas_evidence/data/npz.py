@@ -26,9 +26,9 @@ import numpy as np
 from nas_evidence.data.arrays import Inputs, Meaning, RawArrays, slices
 from nas_evidence.data.content import check_content, fingerprint
 from nas_evidence.data.mapped import Array, MappedRows, arranged
-from nas_evidence.data.tables import CSV, PARQUET, test_rows, test_sentence
+from nas_evidence.data.table_file import CSV, PARQUET, test_rows, test_sentence
 from nas_evidence.data.targets import ClassName, Targets, said_classes, targets_of
-from nas_evidence.spec import DatasetSpec
+from nas_evidence.spec.study import DatasetSpec
 
 #: What numpy raises for damaged files; a file that is no archive has no `with`.
 _DAMAGED = (

@@ -14,8 +14,8 @@ import math
 from pathlib import Path
 
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.dataset_spec import DatasetSpec
-from nas_evidence.spec import TrainingPlan
+from nas_evidence.spec.dataset import DatasetSpec
+from nas_evidence.spec.study import TrainingPlan
 
 #: Steps of the optimiser that a training aims at, and the bounds of its epochs; measured by
 #: benchmarks/epochs_rule.py, see docs/explanation/epochs.md.

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data import ArrayData, assembled, images, located, npz, read, tables
+from nas_evidence.data import ArrayData, assembled, images, located, npz, read
+from nas_evidence.data import table_file as tables
 from nas_evidence.data.arrays import RawArrays
 from nas_evidence.data.content import content_of, fingerprint, fingerprint_of
 from nas_evidence.data.mapped import Array
-from nas_evidence.dataset_spec import OWN_DATA, DatasetSpec
-from nas_evidence.files import write_whole
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 
 #: Folder of a study that holds its data.
 KEPT = "data"

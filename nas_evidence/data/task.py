@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from nas_evidence.data.arrays import Task
-from nas_evidence.spec import TrainingPlan
+from nas_evidence.spec.study import TrainingPlan
 
 
 class _HasTask(Protocol):

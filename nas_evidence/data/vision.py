@@ -18,7 +18,7 @@ import numpy as np
 
 from nas_evidence.data.arrays import RawArrays
 from nas_evidence.data.mapped import Array
-from nas_evidence.spec import DatasetSpec
+from nas_evidence.spec.study import DatasetSpec
 
 FOLDERS = {
     "mnist": "MNIST/raw",

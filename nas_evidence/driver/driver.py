@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from nas_evidence.driver.outcomes import KeptModels, told_of
 from nas_evidence.driver.plan import (
     batch_of,
     plan_race,
@@ -25,14 +26,13 @@ from nas_evidence.driver.plan import (
 )
 from nas_evidence.driver.race import chosen_so_far, next_round
 from nas_evidence.driver.reconcile import complete, log_ask, restored
-from nas_evidence.driver.results import KeptModels, told_of
 from nas_evidence.driver.retries import Retries
 from nas_evidence.driver.rungs import Rungs
-from nas_evidence.files import write_whole
 from nas_evidence.maths.pareto import Point
+from nas_evidence.plumbing.files import write_whole
 from nas_evidence.proposing.proposer import Proposer, Told
-from nas_evidence.record import SliceReport, TrialRecord, TrialStatus, is_race
-from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.conditions import current_hash
 from nas_evidence.storage.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
@@ -40,8 +40,8 @@ from nas_evidence.storage.journal import Journal, read_journal
 from nas_evidence.storage.redo import Finds, find_done, set_aside_torn
 from nas_evidence.storage.requests import Requests
 from nas_evidence.storage.study_folder import check_lease, holds_lease
-from nas_evidence.store import COMPACT_AT, TABLES, TrialRow, compact, write_record
-from nas_evidence.workers.protocol import Event, Executor, Launch, Lost, Verdict
+from nas_evidence.storage.tables import COMPACT_AT, TABLES, TrialRow, compact, write_record
+from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
 
 _LOG = logging.getLogger(__name__)
 #: A slice counts as hung when it takes this many times as long as the longest one so far, over

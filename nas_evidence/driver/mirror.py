@@ -33,9 +33,9 @@ from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.journal import journal_path
 from nas_evidence.storage.remote import Remote, is_uri
 from nas_evidence.storage.remote_lease import RemoteLease
+from nas_evidence.workers.executor import Executor
 from nas_evidence.workers.mirrored import MirroredExecutor
 from nas_evidence.workers.process import MakeWorker
-from nas_evidence.workers.protocol import Executor
 from nas_evidence.workers.stored import StoredWorker
 
 #: Seconds between two pushes of the logs and of study.db, which change all the time.

@@ -8,7 +8,7 @@ the speed of workers nor a crash changes what is proposed.
 
 from collections.abc import Container, Iterable, Mapping
 
-from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_seed
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
 
 
 def plan_trials(

@@ -13,13 +13,13 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from nas_evidence.best import Standings
 from nas_evidence.driver.plan import plan_race
 from nas_evidence.maths.finalists import MIN_REPEATS, next_replicates, posterior_of
-from nas_evidence.record import RACE_IDS, TrialStatus, is_race, n_searched
-from nas_evidence.spec import ArchitectureSpec, StudySpec, derive_seed
+from nas_evidence.spec.record import RACE_IDS, TrialStatus, is_race, n_searched
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
+from nas_evidence.storage.best import Standings
 from nas_evidence.storage.journal import read_journal
-from nas_evidence.store import TrialRow
+from nas_evidence.storage.tables import TrialRow
 
 #: The race ends when the first is the best by the score with this probability.
 CONFIDENCE = 0.9

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from nas_evidence.driver.outcomes import told_of
 from nas_evidence.driver.plan import batch_of, n_proposals, trials_of
-from nas_evidence.driver.results import told_of
 from nas_evidence.proposing.proposer import Told
 from nas_evidence.proposing.warm_start import Found, kept_warm_start
-from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.journal import Journal, read_journal
-from nas_evidence.store import TrialRow
+from nas_evidence.storage.tables import TrialRow
 
 
 class Proposing(Protocol):

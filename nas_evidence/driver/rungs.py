@@ -11,8 +11,8 @@ from typing import Any
 from nas_evidence.driver.plan import trials_of_batch
 from nas_evidence.driver.scheduler import decide, point_of
 from nas_evidence.maths.pareto import Point
-from nas_evidence.record import SliceReport
-from nas_evidence.spec import StudySpec
+from nas_evidence.spec.record import SliceReport
+from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.journal import Journal
 
 AtRung = dict[int, Point | None]

@@ -28,8 +28,8 @@ from nas_evidence.data.tensors import TensorData, select, to_tensors
 from nas_evidence.driver.race import budget_of
 from nas_evidence.models import build, infeasible
 from nas_evidence.proposing.startup import startup_points
-from nas_evidence.registry import CURVATURES, declared, draws_of
-from nas_evidence.spec import (
+from nas_evidence.spec.registry import CURVATURES, declared, draws_of
+from nas_evidence.spec.study import (
     PREDICTED_FOLDS,
     ArchitectureSpec,
     Assignment,
@@ -38,7 +38,7 @@ from nas_evidence.spec import (
 )
 from nas_evidence.training.loop import Member, Training, begin, train_epochs
 from nas_evidence.training.online import passes_of, update_hyperparameters
-from nas_evidence.trial import device_for
+from nas_evidence.workers.trial import device_for
 
 #: Architectures timed per family, and by default the seconds after which it is only one.
 TIMED_PER_FAMILY, _PATIENCE = 3, 6.0

@@ -5,7 +5,7 @@ every coordinate larger-is-better:
 
     point  (score, -cost_1, ..., -cost_m)   [1 + m], m = number of costs to minimise
 
-    one objective        the rule of `maths/pruning.py`
+    one objective        the rule of `maths/pruning_rule.py`
     several, halving     go on if rank <= max(1, floor(n / eta)), n points, eta = reduction
     several, median      go on if rank <= ceil(n / 2)
 
@@ -20,8 +20,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from nas_evidence.maths.pareto import Point, fronts
-from nas_evidence.maths.pruning import judge, n_kept
-from nas_evidence.spec import StudySpec
+from nas_evidence.maths.pruning_rule import judge, n_kept
+from nas_evidence.spec.study import StudySpec
 
 #: Number of latest points compared if there are several objectives; sorting takes n^2 steps.
 MAX_COMPARED = 1000
@@ -45,7 +45,7 @@ def decide(trial_id: int, at_rung: Mapping[int, Point | None], study: StudySpec)
             trial continues and does not count in comparisons.
         study: its `pruning` holds the rule.
 
-    >>> from nas_evidence.spec import DatasetSpec
+    >>> from nas_evidence.spec.study import DatasetSpec
     >>> study = StudySpec(
     ...     name="s", dataset=DatasetSpec(name="digits"), family={}, pruning={"rule": "halving"}
     ... )

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature import CurvaturePass, check_kind, curvature_pass, trace_ratios
-from nas_evidence.estimates import EvidenceEstimate, Term
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.evidence.laplace import (
     checked_precision,
     laplace_estimate,
     mean_estimate,
     with_trace_ratios,
 )
-from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
-from nas_evidence.registry import CURVATURES, MC_DRAWS
-from nas_evidence.spec import EVIDENCE_BATCH
+from nas_evidence.spec.estimates import EvidenceEstimate, Term
+from nas_evidence.spec.registry import CURVATURES, MC_DRAWS
+from nas_evidence.spec.study import EVIDENCE_BATCH
 
 
 def estimate_evidence(

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.capture import refuse_frozen, undisturbed
 from nas_evidence.curvature.layers import Layer, WeightLayer
+from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.curvature.memory import require_memory
 from nas_evidence.curvature.sweep import Sweep
-from nas_evidence.likelihood import Gaussian
 
 
 @dataclass(frozen=True)

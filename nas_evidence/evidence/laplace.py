@@ -27,10 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature import CurvaturePass
-from nas_evidence.estimates import EvidenceEstimate, Term
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import Structured
-from nas_evidence.registry import SCORES
+from nas_evidence.spec.estimates import EvidenceEstimate, Term
+from nas_evidence.spec.registry import SCORES
 
 
 def log_evidence(

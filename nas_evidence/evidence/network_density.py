@@ -17,12 +17,12 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nas_evidence.estimates import EvidenceEstimate, Term
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.laplace import checked_precision
-from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.hmc import Density
 from nas_evidence.maths.precisions import Precisions
-from nas_evidence.registry import SCORES
+from nas_evidence.spec.estimates import EvidenceEstimate, Term
+from nas_evidence.spec.registry import SCORES
 
 #: Summed log likelihood [] of one flat parameter vector [P] on inputs [n, ...] and targets.
 FlatLogLikelihood = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -131,7 +131,7 @@ def estimate_of_runs(
     """Return the mean of independent log evidences with its standard error.
 
     Args:
-        estimator: a name in `nas_evidence.registry.SCORES`.
+        estimator: a name in `nas_evidence.spec.registry.SCORES`.
         values: nats, of at least two independent runs.
         terms: parts and diagnostics.
         n_data: number of data points.

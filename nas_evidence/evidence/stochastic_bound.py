@@ -24,11 +24,11 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.capture import undisturbed
-from nas_evidence.estimates import EvidenceEstimate, Term
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.evidence.network_density import spread_precision
-from nas_evidence.likelihood import Likelihood
-from nas_evidence.registry import SCORES
+from nas_evidence.spec.estimates import EvidenceEstimate, Term
+from nas_evidence.spec.registry import SCORES
 
 
 def stochastic_lower_bound(

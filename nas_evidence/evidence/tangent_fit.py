@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nas_evidence.curvature.likelihood import Gaussian, Likelihood
 from nas_evidence.evidence.design import design_of
-from nas_evidence.evidence.tangent import (
+from nas_evidence.evidence.linearised import (
     Fit,
     Grams,
     Tangent,
@@ -29,7 +30,6 @@ from nas_evidence.evidence.tangent import (
     in_function_space,
     in_weight_space,
 )
-from nas_evidence.likelihood import Gaussian, Likelihood
 
 #: MacKay's steps at most, and the gain of a step, nats per datum, below which it is the last one.
 MACKAY_STEPS, _GAIN = 8, 0.002

@@ -42,7 +42,7 @@ from nas_evidence.exporting.unseen import log_densities, stored_unseen
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.maths.stacking import Floats, Stacked, stacked
 from nas_evidence.scores.folds import SCALES, unseen_of
-from nas_evidence.store import StudyTables
+from nas_evidence.storage.tables import StudyTables
 
 #: Members with less weight are left out.
 LEAST_WEIGHT = 0.005

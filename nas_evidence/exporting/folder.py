@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.data import ArrayData
-from nas_evidence.data.augmenting import data_of_evidence
+from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.model_card import model_card
 from nas_evidence.exporting.onnx_program import FILE as ONNX
@@ -47,11 +47,11 @@ from nas_evidence.exporting.winner import (
     rescore,
     with_preprocessing,
 )
-from nas_evidence.files import write_whole
-from nas_evidence.record import TrialStatus
-from nas_evidence.sealing import PRECISION_PREFIX, sealed_tensors
-from nas_evidence.spec import ArchitectureSpec
-from nas_evidence.store import StudyTables
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.seals import PRECISION_PREFIX, sealed_tensors
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.storage.tables import StudyTables
 from nas_evidence.training.loop import likelihood_of
 
 
@@ -81,7 +81,7 @@ def export_winner(
     trial_id: int | None = None,
     onnx: bool = False,
 ) -> ExportReport:
-    """Write the best trial of a study (see `best.py`), or trial `trial_id`, into the folder `to`.
+    """Write the best trial of a study (see `storage/best.py`), or `trial_id`, into the folder `to`.
 
     With `onnx` also as model.onnx, which needs the extra of that name.
 

@@ -9,9 +9,9 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
-from nas_evidence.spec import StudySpec
-from nas_evidence.store import architecture_values
-from nas_evidence.trial import versions
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.storage.tables import architecture_values
+from nas_evidence.workers.trial import versions
 
 #: Most features of a table that the card lists.
 _LISTED = 30

@@ -25,10 +25,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.files import write_whole
-from nas_evidence.likelihood import Likelihood
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.maths.blocks import Block, Diagonal, FewInputs, Kronecker, Rotated, Rows
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
+from nas_evidence.plumbing.files import write_whole
 
 #: Most parameters for all of Σ, and most stored numbers for Kronecker factors of all layers.
 MOST_FULL, MOST_STORED = 500, 16_000_000

@@ -16,9 +16,9 @@ from nas_evidence.exporting.sums import NAME as SUMS
 from nas_evidence.exporting.sums import wrong_sums
 from nas_evidence.maths.ranking import Floats
 from nas_evidence.models import build
-from nas_evidence.registry import import_outside, is_outside
-from nas_evidence.sealing import KEPT_PREFIX, PRECISION_PREFIX, DamagedError, read_tensors
-from nas_evidence.spec import ArchitectureSpec
+from nas_evidence.plumbing.seals import KEPT_PREFIX, PRECISION_PREFIX, DamagedError, read_tensors
+from nas_evidence.spec.registry import import_outside, is_outside
+from nas_evidence.spec.study import ArchitectureSpec
 
 #: Largest absolute difference between the outputs of the model and of the exported program, in
 #: logits or in standard deviations of the targets.

@@ -13,19 +13,19 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.data import ArrayData
-from nas_evidence.data.augmenting import data_of_evidence
+from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
 from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build
-from nas_evidence.record import TrialStatus
-from nas_evidence.registry import CURVATURES, draws_of
-from nas_evidence.sealing import KEPT_PREFIX, PRECISION_PREFIX, DamagedError, read_tensors
-from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec
-from nas_evidence.store import StudyTables, architecture_values
+from nas_evidence.plumbing.seals import KEPT_PREFIX, PRECISION_PREFIX, DamagedError, read_tensors
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.registry import CURVATURES, draws_of
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.storage.tables import StudyTables, architecture_values
 from nas_evidence.training.loop import likelihood_of
-from nas_evidence.trial import Trial
+from nas_evidence.workers.trial import Trial
 
 _LOG = logging.getLogger(__name__)
 #: Largest relative difference between the stored evidence and the one computed from the files.

@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from nas_evidence.codec import dump_study
-from nas_evidence.spec import StudySpec
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.outside_code import code_of
 
 #: Ray's limit for a working directory, bytes.

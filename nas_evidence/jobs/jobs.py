@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
-from nas_evidence.retrying import try_again
+from nas_evidence.plumbing.backoff import try_again
 
 T = TypeVar("T")
 #: Seconds between SIGTERM and SIGKILL for a stopped job; Ray's default is 3 s.

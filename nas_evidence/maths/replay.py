@@ -2,7 +2,7 @@
 
     scores [R, n]  trial i at rung r, larger is better, NaN if unknown; rungs in order of time
 
-The rule is the scheduler's, in `maths/pruning.py`. A trial without a score goes on. `cohort`
+The rule is the scheduler's, in `maths/pruning_rule.py`. A trial without a score goes on. `cohort`
 compares all trials at a rung at once, so their order does not matter.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nas_evidence.maths.pruning import Rule, judge, n_kept
+from nas_evidence.maths.pruning_rule import Rule, judge, n_kept
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.domains import ParameterValue
-from nas_evidence.families import outside_family
 from nas_evidence.models import cnn, linear, mlp, resnet
 from nas_evidence.models.layout import laid_out
-from nas_evidence.registry import is_outside
-from nas_evidence.spec import (
+from nas_evidence.spec.domains import ParameterValue
+from nas_evidence.spec.families import outside_family
+from nas_evidence.spec.registry import is_outside
+from nas_evidence.spec.study import (
     FAMILY_DEFAULTS,
     FAMILY_PARAMETERS,
     ArchitectureSpec,

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.domains import ParameterValue
 from nas_evidence.models.fixup import FixupBias, FixupScale
+from nas_evidence.spec.domains import ParameterValue
 
 #: Rows and columns of the grid before the head, by depth.
 CELLS: Mapping[int, tuple[int, int]] = {1: (4, 4), 2: (3, 3), 3: (2, 2), 4: (1, 2), 5: (1, 1)}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from nas_evidence.domains import ParameterValue
+from nas_evidence.spec.domains import ParameterValue
 
 
 def construct(

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from nas_evidence.domains import ParameterValue
+from nas_evidence.spec.domains import ParameterValue
 
 TAPER = (1024, 512, 256, 128)
 

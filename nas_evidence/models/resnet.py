@@ -16,8 +16,8 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nas_evidence.domains import ParameterValue
 from nas_evidence.models.fixup import FixupBias, FixupScale
+from nas_evidence.spec.domains import ParameterValue
 
 SMALLEST = 4  # pixels per side: each stride of 2 still has more than one pixel
 

@@ -9,7 +9,7 @@ sequence, of the architecture with the fewest replicates.
 from collections.abc import Callable, Iterable, Iterator
 
 from nas_evidence.proposing.startup import grid_points, quasi_random_points, startup_points
-from nas_evidence.spec import ArchitectureSpec, StudySpec, derive_seed
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
 
 #: Repeated draws in a row before a quasi-random architecture is taken.
 MAX_REPETITIONS = 3

@@ -30,12 +30,12 @@ from optuna.samplers import TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from nas_evidence.domains import Choice, Domain, FloatRange, ParameterValue
 from nas_evidence.maths.pareto import is_matched
 from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.startup import filled, is_ordered, quantile, random_point, searched
 from nas_evidence.proposing.warm_start import Found
-from nas_evidence.spec import ArchitectureSpec, StudySpec, derive_seed
+from nas_evidence.spec.domains import Choice, Domain, FloatRange, ParameterValue
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 #: Finished trials that TPE learns from, which bounds the cost of a proposal; those among them that

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 from scipy.stats import qmc
 
-from nas_evidence.domains import Choice, Domain, IntRange, ParameterValue, described
-from nas_evidence.spec import ArchitectureSpec, StudySpec, defaults_of, derive_seed
+from nas_evidence.spec.domains import Choice, Domain, IntRange, ParameterValue, described
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec, defaults_of, derive_seed
 
 #: Quasi-random architectures of each family before the sampler starts.
 STARTUP_PER_FAMILY = 6

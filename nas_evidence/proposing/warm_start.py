@@ -12,12 +12,12 @@ import json
 import math
 from pathlib import Path
 
-from nas_evidence.files import write_whole
+from nas_evidence.plumbing.files import write_whole
 from nas_evidence.proposing.startup import misfit
-from nas_evidence.record import TrialStatus
-from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.study_folder import read_study
-from nas_evidence.store import TrialRow, finished
+from nas_evidence.storage.tables import TrialRow, finished
 
 Found = tuple[ArchitectureSpec, tuple[float, ...]]
 #: The file in the folder of the new study.

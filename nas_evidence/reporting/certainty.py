@@ -7,8 +7,8 @@ while one that may be the best had not reached a mode when its settling stopped.
 from dataclasses import dataclass
 
 from nas_evidence.maths.finalists import MIN_REPEATS, posterior_of
-from nas_evidence.reporting.tables import RankedArchitecture, Study
-from nas_evidence.spec import FINALISTS
+from nas_evidence.reporting.study_tables import RankedArchitecture, Study
+from nas_evidence.spec.study import FINALISTS
 
 #: Whoever is the best with at least this probability may be the best.
 MAY_BE_BEST = 0.05

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nas_evidence.durations import duration
-from nas_evidence.judgement import Judgement, read_judgement
-from nas_evidence.record import n_searched
+from nas_evidence.baselines.comparison import Judgement, read_judgement
+from nas_evidence.plumbing.durations import duration
 from nas_evidence.reporting import interactive
 from nas_evidence.reporting.figure_data import Line
-from nas_evidence.reporting.pages import MISSING, number, write_page
-from nas_evidence.reporting.tables import Study, load_study_tables
+from nas_evidence.reporting.study_tables import Study, load_study_tables
+from nas_evidence.reporting.templating import MISSING, number, write_page
+from nas_evidence.spec.record import n_searched
 
 FEWEST, MOST = 2, 10
 HEADER = (

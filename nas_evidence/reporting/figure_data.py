@@ -11,8 +11,8 @@ from nas_evidence.maths.ranking import RankStatistics
 from nas_evidence.reporting.along_training import EarlyTrust
 from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.importance import BY_CHANCE, ParameterImportance
-from nas_evidence.reporting.pages import percent, short
-from nas_evidence.reporting.tables import LOSSES, RankedArchitecture, Study, usable
+from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study, usable
+from nas_evidence.reporting.templating import percent, short
 
 #: One colour per family, distinct for the colour-blind and on light and dark backgrounds.
 COLOURS = ("#3b82c4", "#d9822b", "#2f9e78", "#b565b0", "#a08a2e", "#c0504d", "#5fb3c9", "#8c8c8c")

@@ -8,14 +8,14 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from nas_evidence.domains import FloatRange, IntRange
-from nas_evidence.judgement import METRICS, Judgement, Yardstick
+from nas_evidence.baselines.comparison import METRICS, Judgement, Yardstick
 from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import scale_of
-from nas_evidence.reporting.pages import percent
-from nas_evidence.reporting.tables import LOSSES, RankedArchitecture, Study
+from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study
+from nas_evidence.reporting.templating import percent
+from nas_evidence.spec.domains import FloatRange, IntRange
 
 #: Standard deviation, over data, of the difference of the losses of two good models, nats; where
 #: only means are stored (of many data without a test split).

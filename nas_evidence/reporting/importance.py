@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nas_evidence.domains import Choice, FloatRange, IntRange, ParameterValue
-from nas_evidence.maths.importance import (
+from nas_evidence.maths.ped_anova import (
     BEST_SHARE,
     MIN_BEST,
     MIN_TRIALS,
@@ -16,7 +15,8 @@ from nas_evidence.maths.importance import (
     ped_anova,
 )
 from nas_evidence.reporting.correlations import ALL
-from nas_evidence.reporting.tables import RankedArchitecture, Study
+from nas_evidence.reporting.study_tables import RankedArchitecture, Study
+from nas_evidence.spec.domains import Choice, FloatRange, IntRange, ParameterValue
 
 #: Most cells of a grid.
 MAX_CELLS = 50
@@ -31,7 +31,7 @@ class ParameterImportance:
 
     share    share of the group's summed divergence, None for its only parameter
     chance   how often the best of as many parameters without influence would look as different
-             (see `maths/importance.py`; corrected by Holm 1979 over all rows)
+             (see `maths/ped_anova.py`; corrected by Holm 1979 over all rows)
     of_best  values of the best n_best; of_all those of all n
     """
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from nas_evidence.judgement import CalibrationPoint
+from nas_evidence.baselines.comparison import CalibrationPoint
 from nas_evidence.reporting.figure_data import (
     KINDS,
     Bar,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from nas_evidence.maths.metrics import Reliability
-from nas_evidence.reporting.tables import Study
+from nas_evidence.reporting.study_tables import Study
 
 
 def plot_ranking(study: Study) -> Any:

@@ -6,11 +6,11 @@ from itertools import combinations
 
 import pandas as pd
 
-from nas_evidence.durations import duration
 from nas_evidence.maths.ranking import resampling_plan, spearman
-from nas_evidence.record import TrialStatus
-from nas_evidence.registry import CURVATURES
-from nas_evidence.reporting.tables import Study, last_evaluations
+from nas_evidence.plumbing.durations import duration
+from nas_evidence.reporting.study_tables import Study, last_evaluations
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.registry import CURVATURES
 
 #: Two estimates of one evidence with a lower rank correlation than this get a warning.
 AGREEMENT = 0.5

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from nas_evidence.durations import duration
-from nas_evidence.maths.pruning import Rule
+from nas_evidence.maths.pruning_rule import Rule
 from nas_evidence.maths.replay import cohort, stopping_rungs
-from nas_evidence.record import TrialStatus
-from nas_evidence.registry import declared
+from nas_evidence.plumbing.durations import duration
 from nas_evidence.reporting.correlations import scale_of
-from nas_evidence.reporting.tables import Study
-from nas_evidence.spec import PruningSpec
+from nas_evidence.reporting.study_tables import Study
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.registry import declared
+from nas_evidence.spec.study import PruningSpec
 
 #: Rungs of the replay if the study itself did not prune.
 _REPLAYED = PruningSpec(rule="halving")

@@ -16,14 +16,14 @@ from typing import Any
 
 import pandas as pd
 
-from nas_evidence.record import TrialStatus
-from nas_evidence.registry import declared
-from nas_evidence.reporting.tables import (
+from nas_evidence.reporting.study_tables import (
     Study,
     architecture_text,
     last_evaluations,
 )
-from nas_evidence.store import architecture_values
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.registry import declared
+from nas_evidence.storage.tables import architecture_values
 
 #: Most layer values on a page; further trials come without their layers.
 MAX_LAYER_CELLS = 120_000

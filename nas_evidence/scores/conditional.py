@@ -20,10 +20,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nas_evidence.record import EvidenceEstimate, Term
-from nas_evidence.registry import declared
-from nas_evidence.scores.laplace import laplace_estimates
+from nas_evidence.scores.laplace_scores import laplace_estimates
 from nas_evidence.scores.protocol import Context, Scorer
+from nas_evidence.spec.record import EvidenceEstimate, Term
+from nas_evidence.spec.registry import declared
 from nas_evidence.training.loop import DivergedError, Training
 from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import (

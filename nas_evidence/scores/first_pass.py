@@ -26,14 +26,14 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.curvature.output_variance import output_variances
-from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
-from nas_evidence.record import EvidenceEstimate
-from nas_evidence.registry import declared
 from nas_evidence.scores.protocol import Context, Scorer
+from nas_evidence.spec.record import EvidenceEstimate
+from nas_evidence.spec.registry import declared
 from nas_evidence.training.loop import likelihood_of
 
 #: One random root of the output Hessian per datum: a pass costs one column for any number of

@@ -32,13 +32,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.tensors import TensorData, select
-from nas_evidence.domains import Frozen
-from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
-from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.scores.on_halves import OnHalves, needs_halves, orders_from
 from nas_evidence.scores.protocol import Context, Scorer
-from nas_evidence.spec import EVIDENCE_BATCH, PREDICTED_FOLDS, Assignment, TrainingPlan
+from nas_evidence.spec.domains import Frozen
+from nas_evidence.spec.record import EvidenceEstimate, Term
+from nas_evidence.spec.study import EVIDENCE_BATCH, PREDICTED_FOLDS, Assignment, TrainingPlan
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
     Part,

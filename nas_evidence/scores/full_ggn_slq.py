@@ -21,8 +21,8 @@ from torch import Tensor
 from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.maths.lanczos import Traces, exact_traces, stochastic_lanczos
-from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.scores.protocol import Context
+from nas_evidence.spec.record import EvidenceEstimate, Term
 from nas_evidence.training.mode import log_joint, parameters_of
 
 N_PROBES, N_STEPS, N_EXACT = 8, 200, 1000

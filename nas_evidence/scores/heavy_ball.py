@@ -28,16 +28,16 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.network_density import (
     FlatLogLikelihood,
     flat_log_likelihood,
     gaussian_density,
     spread_precision,
 )
-from nas_evidence.likelihood import Likelihood
-from nas_evidence.record import EvidenceEstimate
-from nas_evidence.sampling_plan import MOMENTUM, MomentumPlan
+from nas_evidence.scores.sampling_plan import MOMENTUM, MomentumPlan
 from nas_evidence.scores.sgd_entropy import N_CHECKPOINTS, DescentCurve, rows_of_draws
+from nas_evidence.spec.record import EvidenceEstimate
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
     log p(D_late | D_early)  ~  log q(D_early, D_late) − log q(D_early)
 
-    q  evidence of a linearised network at its own optimum (evidence/tangent.py)
+    q  evidence of a linearised network at its own optimum (evidence/linearised.py)
 
 The network is trained on D_early as for `two_fold`, once for all of these scores. Features, prior
 mean, precisions, noise or temperature have seen D_early alone and are the same in both terms. So
@@ -26,21 +26,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.data.tensors import select
-from nas_evidence.domains import Frozen
 from nas_evidence.evidence.jacobian import head_of, jacobian
-from nas_evidence.evidence.tangent import (
+from nas_evidence.evidence.linearised import (
     LIMIT,
     TooLargeError,
     conditional_log_evidence,
     tangent_of,
 )
-from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.precisions import Precisions
-from nas_evidence.record import EvidenceEstimate, Term
-from nas_evidence.registry import SCORES
 from nas_evidence.scores.protocol import Context
+from nas_evidence.spec.domains import Frozen
+from nas_evidence.spec.record import EvidenceEstimate, Term
+from nas_evidence.spec.registry import SCORES
 from nas_evidence.training.loop import Training, likelihood_of
 
 NAMES = ("tangent_conditional", "last_layer_conditional")

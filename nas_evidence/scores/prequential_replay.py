@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from nas_evidence.data.tensors import select
-from nas_evidence.record import EvidenceEstimate, Term
 from nas_evidence.scores.folds import SCALES, log_likelihoods_at_scales, outputs_of
 from nas_evidence.scores.protocol import Context, Scorer
+from nas_evidence.spec.record import EvidenceEstimate, Term
 from nas_evidence.training.loop import DivergedError, likelihood_of, train_epoch
 from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.training.parts import (

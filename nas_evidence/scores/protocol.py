@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.record import Evaluation, EvidenceEstimate
-from nas_evidence.registry import SCORES, Score, declared, implementation_of
-from nas_evidence.spec import Assignment
+from nas_evidence.spec.record import Evaluation, EvidenceEstimate
+from nas_evidence.spec.registry import SCORES, Score, declared, implementation_of
+from nas_evidence.spec.study import Assignment
 from nas_evidence.training.loop import Training
 from nas_evidence.training.online import Passes
 

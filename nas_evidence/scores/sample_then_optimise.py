@@ -30,17 +30,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from nas_evidence.estimates import EvidenceEstimate
+from nas_evidence.curvature.likelihood import Gaussian, Likelihood
 from nas_evidence.evidence.network_density import (
     FlatLogLikelihood,
     estimate_of_runs,
     flat_log_likelihood,
     spread_precision,
 )
-from nas_evidence.likelihood import Gaussian, Likelihood
-from nas_evidence.sampling_plan import ENSEMBLE, EnsemblePlan
 from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
+from nas_evidence.scores.sampling_plan import ENSEMBLE, EnsemblePlan
+from nas_evidence.spec.estimates import EvidenceEstimate
 
 _SMALL_STEP, _SMALL_SLOPE = 1e-10, 1e-7
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import torch
 
-from nas_evidence.record import EvidenceEstimate
 from nas_evidence.scores.protocol import Context
+from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.training.loop import likelihood_of
 
 #: Parameters times data: a few minutes on one core.

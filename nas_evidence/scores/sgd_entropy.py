@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from torch.func import grad, jacrev, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.network_density import (
     FlatLogLikelihood,
     estimate_of_runs,
@@ -46,12 +47,11 @@ from nas_evidence.evidence.network_density import (
     gaussian_density,
     spread_precision,
 )
-from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.largest_eigenvalue import largest_eigenvalue
-from nas_evidence.record import EvidenceEstimate
-from nas_evidence.sampling_plan import ENTROPY, EntropyPlan
 from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
+from nas_evidence.scores.sampling_plan import ENTROPY, EntropyPlan
+from nas_evidence.spec.record import EvidenceEstimate
 
 #: −a − a² <= log|1 − a| for all a up to this root.
 LARGEST_EIGENVALUE = 0.6838

@@ -12,9 +12,9 @@ plan, not across batch sizes, schedules or lengths.
 
 from collections.abc import Sequence
 
-from nas_evidence.record import CurvePoint, EvidenceEstimate
-from nas_evidence.registry import declared
 from nas_evidence.scores.protocol import Scorer
+from nas_evidence.spec.record import CurvePoint, EvidenceEstimate
+from nas_evidence.spec.registry import declared
 
 #: E of sotl_e: the last epochs whose losses are summed.
 SOTL_EPOCHS = 1

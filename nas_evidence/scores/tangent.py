@@ -6,7 +6,7 @@
     ntk_init  at the initial weights, with prior mean 0 as in the limit of infinite width (Jacot et
               al. 2018): no training. Precisions and noise by MacKay's step from the plan's.
 
-Formulas are in evidence/tangent.py and tangent_fit.py. Exact while
+Formulas are in evidence/linearised.py and tangent_fit.py. Exact while
 min(data x outputs, parameters) is at most `LIMIT`; above it the estimate is invalid, with a note.
 """
 
@@ -17,15 +17,15 @@ from typing import Any
 
 import torch
 
+from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.evidence.jacobian import jacobian
-from nas_evidence.evidence.tangent import TooLargeError, tangent_of
+from nas_evidence.evidence.linearised import TooLargeError, tangent_of
 from nas_evidence.evidence.tangent_fit import Fitted, fit_by_mackay
-from nas_evidence.likelihood import Gaussian
 from nas_evidence.maths.precisions import Precisions
-from nas_evidence.record import EvidenceEstimate, Term
-from nas_evidence.registry import SCORES
 from nas_evidence.scores.protocol import Context, Scorer
+from nas_evidence.spec.record import EvidenceEstimate, Term
+from nas_evidence.spec.registry import SCORES
 from nas_evidence.training.loop import Training, likelihood_of
 
 

@@ -30,13 +30,13 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.network_density import (
     estimate_of_runs,
     gaussian_density,
     network_density,
     spread_precision,
 )
-from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.hmc import (
     Density,
     Path,
@@ -47,10 +47,10 @@ from nas_evidence.maths.hmc import (
     replicas_at,
     warm_up,
 )
-from nas_evidence.record import EvidenceEstimate
-from nas_evidence.sampling_plan import LADDER, LadderPlan
 from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
+from nas_evidence.scores.sampling_plan import LADDER, LadderPlan
+from nas_evidence.spec.record import EvidenceEstimate
 
 #: β_i = (i / (n − 1))⁵: dense near the prior, where ⟨U⟩ changes over decades of β.
 _POWER = 5

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.network_density import (
     estimate_of_runs,
     flat_parameters,
@@ -37,7 +38,6 @@ from nas_evidence.evidence.network_density import (
     network_density,
     spread_precision,
 )
-from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.hmc import (
     Density,
     Path,
@@ -46,10 +46,10 @@ from nas_evidence.maths.hmc import (
     replicas_at,
     warm_up,
 )
-from nas_evidence.record import EvidenceEstimate
-from nas_evidence.sampling_plan import SWEEP, SweepPlan
 from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
+from nas_evidence.scores.sampling_plan import SWEEP, SweepPlan
+from nas_evidence.spec.record import EvidenceEstimate
 
 _FIRST_STEP = 0.1
 _HYSTERESIS_ERRORS = 4.0

@@ -15,14 +15,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.network_density import flat_parameters
-from nas_evidence.likelihood import Likelihood
-from nas_evidence.record import EvidenceEstimate
-from nas_evidence.registry import SCORES
-from nas_evidence.sampling_plan import SWEEP, SweepPlan
 from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
+from nas_evidence.scores.sampling_plan import SWEEP, SweepPlan
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
+from nas_evidence.spec.record import EvidenceEstimate
+from nas_evidence.spec.registry import SCORES
 
 NAME = "thermodynamic_box"
 #: c, the paper's for networks whose outputs are linear.

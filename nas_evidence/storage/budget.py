@@ -12,8 +12,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nas_evidence.files import write_whole
-from nas_evidence.spec import BudgetSpec
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.spec.study import BudgetSpec
 
 #: Seconds of real time between two writes of the file.
 WRITE_EVERY = 5.0

@@ -13,9 +13,9 @@ from typing import Any
 
 import tomli_w
 
-from nas_evidence.codec import StudyError, differences, dump_study, load_study
-from nas_evidence.files import write_whole
-from nas_evidence.spec import FREE_KEYS, StudySpec
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.spec.study import FREE_KEYS, StudySpec
+from nas_evidence.spec.toml import StudyError, differences, dump_study, load_study
 
 _LOG = logging.getLogger(__name__)
 #: The comment that holds the hash of the data in a file of conditions.

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nas_evidence.families import domains_of
-from nas_evidence.registry import import_outside, is_outside
-from nas_evidence.spec import StudySpec
+from nas_evidence.spec.families import domains_of
+from nas_evidence.spec.registry import import_outside, is_outside
+from nas_evidence.spec.study import StudySpec
 
 #: Python files by path relative to a folder on the import path.
 Code = Mapping[str, bytes]

@@ -1,6 +1,6 @@
 """Stored trials that run again: their tables are torn, or the user asks for it.
 
-A stored attempt is never changed. The trial gets another attempt, and the readers of `store.py`
+A stored attempt is never changed. The trial gets another attempt, and the readers of `tables.py`
 take the last one; so the history stays. `logs/retry.json` holds the requests, each with the
 attempt that is to be superseded; it survives a crash, and is void once a later attempt is stored.
 """
@@ -11,9 +11,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from nas_evidence.files import write_whole
-from nas_evidence.record import TrialStatus
-from nas_evidence.store import TrialRow, finished, take_stock
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.storage.tables import TrialRow, finished, take_stock
 
 _LOG = logging.getLogger(__name__)
 #: What may succeed when it runs again; the others are properties of the network.

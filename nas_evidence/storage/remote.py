@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from fsspec.core import url_to_fs
 
-from nas_evidence.retrying import try_again
+from nas_evidence.plumbing.backoff import try_again
 from nas_evidence.storage.faults import StudyStoppedError
 
 _LOG = logging.getLogger(__name__)

@@ -17,16 +17,16 @@ from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
 
-from nas_evidence.best import Standings
-from nas_evidence.codec import differences, dump_study, load_study
-from nas_evidence.files import write_whole
-from nas_evidence.record import n_searched
-from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.spec.record import n_searched
+from nas_evidence.spec.study import Assignment, StudySpec
+from nas_evidence.spec.toml import differences, dump_study, load_study
+from nas_evidence.storage.best import Standings
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.conditions import check_conditions
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.requests import withdraw
-from nas_evidence.store import TrialRow, finished
+from nas_evidence.storage.tables import TrialRow, finished
 
 _SUBFOLDERS = ("trials", "evidence", "terms", "curves", "models", "checkpoints", "logs")
 _HALF_WRITTEN = ".study.toml."

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nas_evidence.data.tensors import TensorData, batches
 from nas_evidence.maths.block_inverse import BlockInverse
-from nas_evidence.spec import Assignment
+from nas_evidence.spec.study import Assignment
 from nas_evidence.training.loop import Training
 from nas_evidence.training.mode import (
     likelihood_now,

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from nas_evidence.files import write_whole
-from nas_evidence.record import CurvePoint
-from nas_evidence.sealing import sealed, unsealed
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.seals import sealed, unsealed
+from nas_evidence.spec.record import CurvePoint
 from nas_evidence.training.loop import Training
 
 _LOG = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.spec import TrainingPlan
+from nas_evidence.spec.study import TrainingPlan
 
 Forward = Callable[[list[Tensor], Tensor], Tensor]
 

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.maths.structured import BlockDiagonal, Structured
-from nas_evidence.registry import CURVATURES
+from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.training.hyperparameters import (
     LOG_PRECISION_RANGE,
     Method,

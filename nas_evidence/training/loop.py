@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.data.augmenting import moves_of_epoch
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.data.augmentation import moves_of_epoch
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.maths.precisions import Precisions
-from nas_evidence.record import CurvePoint
-from nas_evidence.spec import Assignment, TrainingPlan
+from nas_evidence.spec.record import CurvePoint
+from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.optimiser import Optimiser
 from nas_evidence.training.together import (
     Batch,

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.conjugate_gradients import solve
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
-from nas_evidence.registry import CURVATURES
-from nas_evidence.spec import Assignment, TrainingPlan
+from nas_evidence.spec.registry import CURVATURES
+from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.cost import forward_pass
 from nas_evidence.training.loop import Training, likelihood_of
 from nas_evidence.training.online import passes_of

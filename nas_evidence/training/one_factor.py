@@ -16,7 +16,7 @@ from torch import Tensor
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.maths.precisions import Precisions
-from nas_evidence.spec import TrainingPlan
+from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.hyperparameters import LOG_PRECISION_RANGE
 from nas_evidence.training.loop import Training
 from nas_evidence.training.mode import parameters_of

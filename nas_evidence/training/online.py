@@ -22,13 +22,13 @@ import torch
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.data.augmenting import Planned as Planned
-from nas_evidence.data.augmenting import data_of_evidence
+from nas_evidence.curvature.likelihood import Likelihood
+from nas_evidence.data.augmentation import Planned as Planned
+from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
-from nas_evidence.likelihood import Likelihood
-from nas_evidence.record import EvidenceEstimate
-from nas_evidence.spec import TrainingPlan
+from nas_evidence.spec.record import EvidenceEstimate
+from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.joint import noise_of
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.refit import (

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.wide import too_large_online
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.likelihood import Likelihood
 from nas_evidence.maths.precisions import Precisions
-from nas_evidence.record import EvidenceEstimate
-from nas_evidence.registry import CURVATURES
-from nas_evidence.spec import OnlinePlan, TrainingPlan, derive_seed
+from nas_evidence.spec.record import EvidenceEstimate
+from nas_evidence.spec.registry import CURVATURES
+from nas_evidence.spec.study import OnlinePlan, TrainingPlan, derive_seed
 from nas_evidence.training.loop import Training, likelihood_of
 from nas_evidence.training.online import passes_of, update_and_follow
 from nas_evidence.training.optimiser import Optimiser

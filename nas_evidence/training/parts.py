@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.models import build
-from nas_evidence.spec import Assignment, derive_seed
+from nas_evidence.spec.study import Assignment, derive_seed
 from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.loop import DivergedError, Member, Training, begin, train_epochs
 from nas_evidence.training.online import update_and_follow

@@ -10,7 +10,7 @@ import torch
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.maths.structured import BlockDiagonal, Structured
-from nas_evidence.spec import TrainingPlan
+from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.hyperparameters import (
     Method,
     precision_of_each_parameter,

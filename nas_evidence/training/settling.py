@@ -56,7 +56,7 @@ from nas_evidence.curvature import CurvaturePass
 from nas_evidence.curvature.products import PRODUCT_COST
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
-from nas_evidence.spec import Assignment, TrainingPlan
+from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.batch_descent import descend_by_batches
 from nas_evidence.training.loop import DivergedError, Training, begin
 from nas_evidence.training.mode import (

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 
 from nas_evidence.data import ArrayData
-from nas_evidence.record import TrialRecord
-from nas_evidence.spec import ResourceSpec
+from nas_evidence.spec.record import TrialRecord
+from nas_evidence.spec.study import ResourceSpec
+from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
 from nas_evidence.workers.process import MakeWorker
-from nas_evidence.workers.protocol import Event, Launch, Lost, Verdict
 from nas_evidence.workers.worker import Worker
 
 _LOG = logging.getLogger(__name__)

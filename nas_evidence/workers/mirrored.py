@@ -3,9 +3,9 @@
 import time
 from typing import Protocol
 
-from nas_evidence.record import SliceReport, TrialRecord
+from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.storage.remote import StoreError
-from nas_evidence.workers.protocol import Event, Executor, Launch, Lost, Verdict
+from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
 from nas_evidence.workers.stored import attempt_of
 
 #: Seconds between two checks for requests from other processes.

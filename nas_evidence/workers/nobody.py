@@ -1,6 +1,6 @@
 """An executor without workers, for a driver that only takes up what is stored."""
 
-from nas_evidence.workers.protocol import Event, Launch, Verdict
+from nas_evidence.workers.executor import Event, Launch, Verdict
 
 
 class Nobody:

@@ -30,8 +30,9 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nas_evidence.data import ArrayData
-from nas_evidence.record import TrialRecord
-from nas_evidence.spec import Assignment, ResourceSpec
+from nas_evidence.spec.record import TrialRecord
+from nas_evidence.spec.study import Assignment, ResourceSpec
+from nas_evidence.workers.executor import Event, Launch, Verdict
 from nas_evidence.workers.node_check import NODE_LOST, Answered, Look, NodeCheck
 from nas_evidence.workers.own_cluster import (
     WATCH_EVERY,
@@ -49,7 +50,6 @@ from nas_evidence.workers.own_cluster import (
 from nas_evidence.workers.packing import SHARES, Node, Slot, share_for
 from nas_evidence.workers.pool import PATIENCE, Pool, Pooled
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
-from nas_evidence.workers.protocol import Event, Launch, Verdict
 from nas_evidence.workers.quiet import signals_deferred, stderr_to
 from nas_evidence.workers.reachable import check_reachable
 

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from nas_evidence.files import write_whole
+from nas_evidence.plumbing.files import write_whole
 
 _LOG = logging.getLogger(__name__)
 _NAME = "ray-session.json"

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Protocol
 
-from nas_evidence.spec import ResourceSpec
+from nas_evidence.spec.study import ResourceSpec
+from nas_evidence.workers.executor import Launch, Lost
 from nas_evidence.workers.packing import SHARES, Node, Slot, how_many, make_room, shortage
 from nas_evidence.workers.process import Answer
-from nas_evidence.workers.protocol import Launch, Lost
 from nas_evidence.workers.suspects import MOST_LOSSES, Suspects
 
 _LOG = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.data import ArrayData
-from nas_evidence.registry import import_outside
-from nas_evidence.spec import ResourceSpec
+from nas_evidence.spec.registry import import_outside
+from nas_evidence.spec.study import ResourceSpec
 
 #: Has the signature of `Worker`: arrays, resources, and by keyword the share of a GPU.
 MakeWorker = Callable[..., Any]

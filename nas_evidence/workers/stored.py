@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.data import ArrayData
-from nas_evidence.record import SliceReport, TrialRecord
-from nas_evidence.spec import ResourceSpec
+from nas_evidence.spec.record import SliceReport, TrialRecord
+from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.storage.remote import Remote, StoreError
+from nas_evidence.workers.executor import Launch, Verdict
 from nas_evidence.workers.process import MakeWorker
-from nas_evidence.workers.protocol import Launch, Verdict
 
 _LOG = logging.getLogger(__name__)
 _EPOCH = re.compile(r"epoch-(\d+)\.pt$")

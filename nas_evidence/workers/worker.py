@@ -7,13 +7,13 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.record import SliceReport, TrialRecord
-from nas_evidence.spec import Assignment, ResourceSpec
+from nas_evidence.spec.record import SliceReport, TrialRecord
+from nas_evidence.spec.study import Assignment, ResourceSpec
 from nas_evidence.training.cost import cost_of
-from nas_evidence.trial import Trial, device_for
+from nas_evidence.workers.executor import Launch, Verdict
 from nas_evidence.workers.packing import MEMORY_FRACTION
-from nas_evidence.workers.protocol import Launch, Verdict
 from nas_evidence.workers.reproducible import make_reproducible
+from nas_evidence.workers.trial import Trial, device_for
 
 
 class Worker:

@@ -11,9 +11,9 @@ import pytest
 
 import nas_evidence
 from nas_evidence.api import trackers
-from nas_evidence.api.study import Study
+from nas_evidence.api.studies import Study
 from nas_evidence.api.trackers import Tracked, check_track, earlier_trials, tracker_of
-from nas_evidence.store import read_table
+from nas_evidence.storage.tables import read_table
 
 QUICK = {
     "plan.epochs": 2,
@@ -212,7 +212,7 @@ def proposals(file: Path, name: str) -> list[tuple[list[float], dict[str, Any]]]
 def test_a_study_db_that_another_process_holds_is_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nas_evidence.proposing.export._LOCKED", 0.1)
+    monkeypatch.setattr("nas_evidence.proposing.optuna_export._LOCKED", 0.1)
     study = search(tmp_path, ())
     with closing(sqlite3.connect(study.folder / "study.db", isolation_level=None)) as holding:
         holding.execute("BEGIN EXCLUSIVE")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from nas_evidence.api.asking import DataOptions, asked_for
-from nas_evidence.api.running import begun
-from nas_evidence.codec import StudyError, dump_study, load_study
+from nas_evidence.api.request import DataOptions, asked_for
+from nas_evidence.api.runs import begun
 from nas_evidence.data.proposed import epochs_for
+from nas_evidence.spec.toml import StudyError, dump_study, load_study
 from nas_evidence.storage.study_folder import read_study
 
 STUDY = """\

@@ -14,9 +14,9 @@ import pytest
 from commands import TINY, assert_same, environment, found, hashes, run, start, write_study
 
 import nas_evidence
-from nas_evidence.codec import load_study
+from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.study_folder import locked, open_study
-from nas_evidence.store import read_table
+from nas_evidence.storage.tables import read_table
 
 #: A process for each test: part of `make test`, too long for `make check`.
 pytestmark = pytest.mark.slow

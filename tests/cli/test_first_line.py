@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from nas_evidence.api import running
-from nas_evidence.api.running import Audience, Run, begun, run_trials
+from nas_evidence.api import runs as running
+from nas_evidence.api.runs import Audience, Run, begun, run_trials
 from nas_evidence.driver.mirror import open_store
-from nas_evidence.spec import StudySpec
+from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.redo import find_done
 
 SLOW = ("torch", "ray", "optuna", "sklearn.datasets")

@@ -9,15 +9,15 @@ from reporting.test_report_search import EPOCHS, folder, load, record
 from rich.console import Console
 
 from nas_evidence.cli import terminal
-from nas_evidence.cli.cluster import _facts
-from nas_evidence.cli.showing import trial_sentence
+from nas_evidence.cli.show import trial_sentence
+from nas_evidence.cli.submit import _facts
 from nas_evidence.cli.terminal import columns_that_fit, print_rows, ranking_rows
-from nas_evidence.cli.watching import progress_page, served
+from nas_evidence.cli.watch import progress_page, served
 from nas_evidence.driver.mirror import open_store
-from nas_evidence.record import TrialStatus
 from nas_evidence.reporting.compare import compare_studies
-from nas_evidence.reporting.tables import first_as_shown
-from nas_evidence.store import read_table
+from nas_evidence.reporting.study_tables import first_as_shown
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.storage.tables import read_table
 
 
 def got(address: str) -> tuple[int, bytes]:

@@ -12,13 +12,13 @@ import pytest
 from commands import run
 
 import nas_evidence
-from nas_evidence.api.asking import DataOptions, asked_for
-from nas_evidence.cli.cluster import submit
-from nas_evidence.cli.looking import init, validate
-from nas_evidence.cli.predicting import predict
-from nas_evidence.cli.results import export
-from nas_evidence.cli.run import search
-from nas_evidence.codec import load_study
+from nas_evidence.api.request import DataOptions, asked_for
+from nas_evidence.cli.predict import predict
+from nas_evidence.cli.report import export
+from nas_evidence.cli.search import search
+from nas_evidence.cli.submit import submit
+from nas_evidence.cli.validate import init, validate
+from nas_evidence.spec.toml import load_study
 
 SMALL = ("--executor", "inline", "--trials", 2, "--set", "plan.epochs=2", "--set",
          'estimators=["diag_ef"]', "--set", "objective=diag_ef")  # fmt: skip

@@ -11,11 +11,13 @@ import pandas as pd
 import pytest
 
 import nas_evidence
-from nas_evidence import codec, store
-from nas_evidence.cli.results import export, report
-from nas_evidence.cli.run import search
-from nas_evidence.data import digest, source, tables
-from nas_evidence.store import TABLES
+from nas_evidence.cli.report import export, report
+from nas_evidence.cli.search import search
+from nas_evidence.data import digest, source
+from nas_evidence.data import table_file as tables
+from nas_evidence.spec.study import toml as codec
+from nas_evidence.storage import tables as store
+from nas_evidence.storage.tables import TABLES
 
 #: From the file to the arrays: what is done to a table of the user's own.
 STEPS = {

@@ -10,10 +10,10 @@ from rich.console import Console
 
 import nas_evidence
 from nas_evidence.cli.terminal import Progress, score_text, size_text
-from nas_evidence.durations import duration, rough_duration
-from nas_evidence.record import RACE_IDS, SliceReport, TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
-from nas_evidence.workers.protocol import Lost
+from nas_evidence.plumbing.durations import duration, rough_duration
+from nas_evidence.spec.record import RACE_IDS, SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.workers.executor import Lost
 
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(nas_evidence.__path__, "nas_evidence.")
@@ -62,7 +62,7 @@ def test_examples_in_docstrings_are_true(name: str) -> None:
 
 def test_there_are_examples_to_run() -> None:
     finder = doctest.DocTestFinder(exclude_empty=True)
-    tests = finder.find(importlib.import_module("nas_evidence.durations"))
+    tests = finder.find(importlib.import_module("nas_evidence.plumbing.durations"))
     assert {test.name.rpartition(".")[2] for test in tests if test.examples} >= {
         "duration", "rough_duration",
     }  # fmt: skip

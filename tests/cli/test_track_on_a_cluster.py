@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from nas_evidence.cli import cluster, run
+from nas_evidence.cli import search as run
+from nas_evidence.cli import submit as cluster
 from nas_evidence.cli.main import app
 
 SUBMIT = ("submit", "digits", "--address", "http://127.0.0.1:1")

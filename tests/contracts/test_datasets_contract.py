@@ -9,9 +9,9 @@ from PIL import Image
 
 from nas_evidence.data import DATASETS, load
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.dataset_spec import OWN_DATA
 from nas_evidence.models import infeasible
-from nas_evidence.spec import DATASET_NAMES, ArchitectureSpec, DatasetSpec
+from nas_evidence.spec.dataset import OWN_DATA
+from nas_evidence.spec.study import DATASET_NAMES, ArchitectureSpec, DatasetSpec
 
 #: Where a set that needs files may lie: below the folder of reference data.
 FILES = {"mnist": "data", "fashion_mnist": "data", "cifar10": "data", "cifar100": "data"}

@@ -16,20 +16,20 @@ import torch
 from torch import nn
 
 from nas_evidence import estimate_evidence
-from nas_evidence.auditing_problems import Problem, linear_problem
+from nas_evidence.audit.known_problems import Problem, linear_problem
 from nas_evidence.curvature import KINDS
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
-from nas_evidence.record import EvidenceEstimate, TrialRecord, TrialStatus
-from nas_evidence.registry import CURVATURES, SCORES, study_scores
-from nas_evidence.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
+from nas_evidence.scores.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
-from nas_evidence.trial import Trial
+from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.spec.registry import CURVATURES, SCORES, study_scores
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.workers.trial import Trial
 
 
 @pytest.mark.parametrize("relation", ["EXACT_ON_LINEAR", "LOWER_BOUND"])

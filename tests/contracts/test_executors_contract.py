@@ -12,11 +12,17 @@ from simulated import Fault, SimulatedExecutor
 
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, LimitSpec, ResourceSpec
-from nas_evidence.trial import Trial
+from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.study import (
+    ArchitectureSpec,
+    Assignment,
+    DatasetSpec,
+    LimitSpec,
+    ResourceSpec,
+)
+from nas_evidence.workers.executor import Executor, Launch, Lost, Verdict
 from nas_evidence.workers.inline import InlineExecutor
-from nas_evidence.workers.protocol import Executor, Launch, Lost, Verdict
+from nas_evidence.workers.trial import Trial
 
 DATA = DatasetSpec(name="digits", max_train=150, max_test=50)
 RESOURCES = ResourceSpec(workers=2, cpus=1, gpus=0)

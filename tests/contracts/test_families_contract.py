@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.likelihood import Categorical
+from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.models import FAMILIES, build, infeasible, n_parameters
-from nas_evidence.registry import CURVATURES
-from nas_evidence.spec import FAMILY_DEFAULTS, FAMILY_PARAMETERS, ArchitectureSpec
+from nas_evidence.spec.registry import CURVATURES
+from nas_evidence.spec.study import FAMILY_DEFAULTS, FAMILY_PARAMETERS, ArchitectureSpec
 
 SHAPES = [(1,), (7,), (1, 1, 1), (1, 8, 8), (3, 5, 16)]
 IMAGE = (2, 8, 8)

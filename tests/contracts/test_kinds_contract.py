@@ -7,7 +7,7 @@ import torch
 from cases import case
 
 from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
-from nas_evidence.registry import CURVATURES, ONLINE_CURVATURES
+from nas_evidence.spec.registry import CURVATURES, ONLINE_CURVATURES
 
 CASES = ("mlp", "regression", "residual")
 

@@ -13,7 +13,7 @@ from nas_evidence import estimate_evidence
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.layers import WholeModel
 from nas_evidence.curvature.sweep import Sweep
-from nas_evidence.registry import CURVATURES
+from nas_evidence.spec.registry import CURVATURES
 
 DENSE = tuple(name for name, kind in CURVATURES.items() if kind.structure in ("block", "full"))
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass
-from nas_evidence.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.models import skeleton
-from nas_evidence.spec import ArchitectureSpec
+from nas_evidence.spec.study import ArchitectureSpec
 
 KINDS = ("diag_ef", "diag_ggn", "diag_ggn_mc", "kfac_ggn", "kfac_ggn_mc", "kfac_ef")
 NETWORKS = {

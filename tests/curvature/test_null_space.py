@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.likelihood import Categorical
+from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.maths.blocks import Dense, Kronecker, without_noise
 from nas_evidence.maths.structured import BlockDiagonal
 

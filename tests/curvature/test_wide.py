@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass, wide
-from nas_evidence.likelihood import Categorical
+from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.blocks import FewInputs, Kronecker, Rotated
-from nas_evidence.spec import ArchitectureSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training.cost import cost_of, obstacle
 
 MLP = ArchitectureSpec(family="mlp", values={"width": 8, "depth": 1})

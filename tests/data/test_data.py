@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data import DATASETS, ArrayData, load
 from nas_evidence.data.arrays import moments, slices, stratified_rows, value_range
 from nas_evidence.data.mapped import MappedRows
 from nas_evidence.data.tensors import batches, to_tensors
 from nas_evidence.data.vision import read_idx
 from nas_evidence.evidence.laplace import laplace_estimate
-from nas_evidence.likelihood import Categorical
-from nas_evidence.spec import DATASET_NAMES, DatasetSpec
+from nas_evidence.spec.study import DATASET_NAMES, DatasetSpec
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 TRAINING = ("x_train", "y_train", "mean", "std")

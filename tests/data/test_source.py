@@ -11,7 +11,7 @@ from PIL import Image
 from nas_evidence.data import load
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.source import array_source, source_of, table_source
-from nas_evidence.spec import DatasetSpec
+from nas_evidence.spec.study import DatasetSpec
 
 NAMES = ("x_train", "y_train", "x_test", "y_test", "mean", "std")
 

@@ -13,11 +13,11 @@ from fakes import FakeExecutor, FakeProposer, Silent, asked_in, score_at, told_i
 import nas_evidence.driver.driver as driver_module
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import to_ask
-from nas_evidence.record import TrialStatus
-from nas_evidence.spec import Assignment, StudySpec
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.storage.faults import ARROWS
 from nas_evidence.storage.journal import journal_path, read_journal
-from nas_evidence.store import finished, read_table
+from nas_evidence.storage.tables import finished, read_table
 
 PRUNING = {"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials": 2}
 

@@ -9,16 +9,16 @@ from commands import assert_same, found, run, start, write_study
 from fakes import FakeExecutor, FakeProposer, Silent
 
 import nas_evidence.driver.driver as driver_module
-from nas_evidence.domains import IntRange
-from nas_evidence.driver.cancelling import cancel
+from nas_evidence.driver.cancel import cancel
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import open_store
-from nas_evidence.record import TrialStatus
-from nas_evidence.spec import Assignment, DatasetSpec, StudySpec
+from nas_evidence.spec.domains import IntRange
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import Assignment, DatasetSpec, StudySpec
 from nas_evidence.storage.log_lines import journal_lines, log_lines
 from nas_evidence.storage.requests import is_open, request_cancel
 from nas_evidence.storage.study_folder import locked, open_study
-from nas_evidence.store import finished
+from nas_evidence.storage.tables import finished
 
 
 @pytest.fixture(autouse=True)

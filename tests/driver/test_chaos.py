@@ -28,12 +28,12 @@ from simulated import SimulatedExecutor
 
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import n_proposals
-from nas_evidence.record import SliceReport, TrialRecord
-from nas_evidence.spec import ResourceSpec, StudySpec
+from nas_evidence.spec.record import SliceReport, TrialRecord
+from nas_evidence.spec.study import ResourceSpec, StudySpec
 from nas_evidence.storage.journal import read_journal
 from nas_evidence.storage.study_folder import locked, open_study, study_status
 from nas_evidence.workers import pool
-from nas_evidence.workers.protocol import Launch, Verdict
+from nas_evidence.workers.executor import Launch, Verdict
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 

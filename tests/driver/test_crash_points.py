@@ -17,11 +17,11 @@ import pytest
 from commands import SCRIPT, assert_same, environment, found, hashes, run, write_study
 from fakes import Silent, asked_in, told_in
 
-from nas_evidence.codec import load_study
 from nas_evidence.data import load
 from nas_evidence.data.digest import data_digest
 from nas_evidence.driver.driver import Driver
 from nas_evidence.proposing.proposer import Told
+from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.faults import ARROWS
 from nas_evidence.storage.journal import read_journal

@@ -17,20 +17,20 @@ from fakes import (
 )
 
 import nas_evidence.driver.driver as driver_module
-import nas_evidence.driver.results as results_module
-from nas_evidence.best import Standings
-from nas_evidence.domains import IntRange
+import nas_evidence.driver.outcomes as results_module
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import plan_trials
 from nas_evidence.proposing.proposer import Told
-from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.retry_spec import RetrySpec
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.spec.domains import IntRange
+from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.retry_limits import RetrySpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.storage.best import Standings
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.journal import Journal, journal_path, read_journal
-from nas_evidence.store import finished, read_table
-from nas_evidence.workers.protocol import Event, Lost
+from nas_evidence.storage.tables import finished, read_table
+from nas_evidence.workers.executor import Event, Lost
 
 
 @pytest.fixture

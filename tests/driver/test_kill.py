@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 from commands import assert_same, found, hashes, run, start
 
-from nas_evidence.spec import Assignment
-from nas_evidence.store import read_table
+from nas_evidence.spec.study import Assignment
+from nas_evidence.storage.tables import read_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 from fakes import Silent
 
-from nas_evidence.codec import dump_study
 from nas_evidence.data import load
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.rungs import Rungs
-from nas_evidence.record import SliceReport, TrialStatus
 from nas_evidence.reporting.pruning import pruning_report
-from nas_evidence.reporting.tables import load_study_tables
-from nas_evidence.spec import StudySpec
+from nas_evidence.reporting.study_tables import load_study_tables
+from nas_evidence.spec.record import SliceReport, TrialStatus
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.journal import Journal, read_journal
-from nas_evidence.store import read_table
+from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.inline import InlineExecutor
 
 PRUNING = {"rule": "halving", "reduction": 2, "startup_trials": 2, "first_epoch": 4}

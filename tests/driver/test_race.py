@@ -9,16 +9,16 @@ from fakes import FakeExecutor, FakeProposer, Silent
 from fakes import record_of as plain_record
 
 import nas_evidence.driver.driver as driver_module
-from nas_evidence.best import Standings
-from nas_evidence.domains import IntRange
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import RACE_REPLICATES, plan_race
 from nas_evidence.driver.race import budget_of, finalists, next_round, race_left
 from nas_evidence.maths.finalists import MIN_REPEATS
-from nas_evidence.record import RACE_IDS, TrialRecord, TrialStatus, is_race, n_searched
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.spec.domains import IntRange
+from nas_evidence.spec.record import RACE_IDS, TrialRecord, TrialStatus, is_race, n_searched
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.storage.best import Standings
 from nas_evidence.storage.journal import read_journal
-from nas_evidence.store import TrialRow, finished, read_table
+from nas_evidence.storage.tables import TrialRow, finished, read_table
 
 
 @pytest.fixture(autouse=True)

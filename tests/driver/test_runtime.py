@@ -18,7 +18,7 @@ from nas_evidence.driver.runtime import (
     study_seconds,
     trial_seconds,
 )
-from nas_evidence.spec import ArchitectureSpec, DatasetSpec, StudySpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, StudySpec, TrainingPlan
 
 PIECES = Pieces(epoch=1, beside=0.5, pass_=10, search=100, evaluation=1000)
 ALL = ("diag_ef", "kfac_ggn", "two_fold")

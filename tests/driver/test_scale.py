@@ -16,12 +16,12 @@ from fakes import Silent, asked_in, told_in
 from learning_curves import synthetic
 from simulated import SimulatedExecutor
 
-from nas_evidence import store
 from nas_evidence.driver.driver import Driver
-from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.spec import StudySpec
+from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage import budget
-from nas_evidence.store import COMPACT_AT, finished, read_tables
+from nas_evidence.storage import tables as store
+from nas_evidence.storage.tables import COMPACT_AT, finished, read_tables
 
 pytestmark = pytest.mark.slow
 

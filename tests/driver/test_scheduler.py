@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nas_evidence.domains import IntRange
 from nas_evidence.driver.scheduler import MAX_COMPARED, decide, point_of, ranks
 from nas_evidence.maths.pareto import Point, fronts, on_front
-from nas_evidence.spec import DatasetSpec, StudySpec
+from nas_evidence.spec.domains import IntRange
+from nas_evidence.spec.study import DatasetSpec, StudySpec
 
 SCORES = st.floats(min_value=-9, max_value=0)
 

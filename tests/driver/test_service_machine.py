@@ -29,18 +29,18 @@ from simulated import Fault, FaultPlan, SimulatedExecutor
 
 import nas_evidence.driver.driver as driver_module
 import nas_evidence.storage.budget as budget_module
-import nas_evidence.store as store_module
+import nas_evidence.storage.tables as store_module
 from nas_evidence.driver.driver import Driver
+from nas_evidence.driver.outcomes import told_of
 from nas_evidence.driver.plan import n_proposals, trials_of
-from nas_evidence.driver.results import told_of
 from nas_evidence.proposing.proposer import Proposer, Told
-from nas_evidence.record import TrialStatus
-from nas_evidence.retry_spec import RetrySpec
-from nas_evidence.spec import ArchitectureSpec, Assignment, StudySpec, derive_seed
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.retry_limits import RetrySpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.journal import Journal, read_journal
-from nas_evidence.store import TrialRow, compact, finished, read_tables
-from nas_evidence.workers.protocol import Event, Launch, Lost
+from nas_evidence.storage.tables import TrialRow, compact, finished, read_tables
+from nas_evidence.workers.executor import Event, Launch, Lost
 
 EXAMPLES = int(os.environ.get("NAS_EVIDENCE_EXAMPLES", "0"))
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None

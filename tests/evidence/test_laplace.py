@@ -14,10 +14,10 @@ import nas_evidence
 from nas_evidence import estimate_evidence
 from nas_evidence.curvature import KINDS, STRUCTURES, curvature_pass
 from nas_evidence.curvature import dense as dense_rules
+from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.evidence.laplace import laplace_estimate, log_evidence, squared_norms
-from nas_evidence.likelihood import Gaussian
 from nas_evidence.maths.structured import FullKernel, FullMatrix
-from nas_evidence.registry import CURVATURES, SCORES
+from nas_evidence.spec.registry import CURVATURES, SCORES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence import estimate_evidence
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
-from nas_evidence.likelihood import Categorical, Gaussian
 
 pytestmark = pytest.mark.slow
 

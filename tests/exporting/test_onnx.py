@@ -11,7 +11,7 @@ from nas_evidence.exporting import onnx_program
 from nas_evidence.exporting.onnx_program import write_onnx
 from nas_evidence.exporting.program import Exported, Mixed
 from nas_evidence.models import build
-from nas_evidence.spec import ArchitectureSpec, DatasetSpec
+from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec
 
 try:
     import onnxruntime

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.exporting import posterior as room
 from nas_evidence.exporting.posterior import Posterior, fit_posterior, jacobians
-from nas_evidence.likelihood import Categorical, Gaussian
 
 
 def network(n_in: int = 3, width: int = 5, n_out: int = 2) -> nn.Module:

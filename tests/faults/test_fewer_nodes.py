@@ -2,7 +2,7 @@
 
 import pytest
 
-from nas_evidence.spec import ResourceSpec
+from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.workers.on_ray import RayExecutor
 from nas_evidence.workers.packing import Node
 from nas_evidence.workers.pool import Pool

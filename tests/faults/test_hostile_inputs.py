@@ -21,17 +21,17 @@ from hostile import damaged, toml_values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nas_evidence.codec import StudyError, load_study
 from nas_evidence.data import load
 from nas_evidence.driver.plan import plan_trials
 from nas_evidence.exporting.program import Exported, load_exported
 from nas_evidence.exporting.sums import write_sums
 from nas_evidence.models import build
-from nas_evidence.reporting.table import rank_table_report
-from nas_evidence.sealing import DamagedError, sealed_tensors
-from nas_evidence.spec import ArchitectureSpec, DatasetSpec
+from nas_evidence.plumbing.seals import DamagedError, sealed_tensors
+from nas_evidence.reporting.any_table import rank_table_report
+from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec
+from nas_evidence.spec.toml import StudyError, load_study
 from nas_evidence.storage.remote import Remote, StoreError
-from nas_evidence.store import read_tables, write_record
+from nas_evidence.storage.tables import read_tables, write_record
 from nas_evidence.training.checkpoint import read_checkpoint, save_checkpoint
 
 N = int(os.environ.get("NAS_EVIDENCE_HOSTILE", "8"))

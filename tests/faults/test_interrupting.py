@@ -13,7 +13,7 @@ SCRIPT = """
 import hashlib
 import os
 import signal
-from nas_evidence.cli.interrupting import interruptible
+from nas_evidence.cli.interrupt import interruptible
 
 def late(say):
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # as while a cluster starts
@@ -77,7 +77,7 @@ import os
 import signal
 import subprocess
 import sys
-from nas_evidence.cli.interrupting import interruptible
+from nas_evidence.cli.interrupt import interruptible
 from nas_evidence.workers.own_cluster import end_what_starts, is_starting, starting, watch
 
 def late(say):

@@ -9,9 +9,9 @@ import pytest
 from faulty import call
 
 from nas_evidence.api.trackers import check_track
-from nas_evidence.codec import StudyError, load_study
-from nas_evidence.domains import masked
-from nas_evidence.reporting.table import rank_table_report
+from nas_evidence.reporting.any_table import rank_table_report
+from nas_evidence.spec.domains import masked
+from nas_evidence.spec.toml import StudyError, load_study
 from nas_evidence.workers.reachable import check_reachable
 
 HEAD = 'name = "x"\n{head}\n[dataset]\nname = "digits"\n[family.linear]\n{tail}'

@@ -7,7 +7,7 @@ import pytest
 from fakes import FakeExecutor
 from faulty import call, run, stopped, study
 
-from nas_evidence.record import TrialStatus
+from nas_evidence.spec.record import TrialStatus
 from nas_evidence.storage.study_folder import open_study
 
 pytestmark = pytest.mark.slow

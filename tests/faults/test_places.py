@@ -20,7 +20,7 @@ from nas_evidence.storage.study_folder import (
     refuse_if_held,
     study_status,
 )
-from nas_evidence.store import finished
+from nas_evidence.storage.tables import finished
 
 SPEC = study(n_trials=3)
 
@@ -133,7 +133,7 @@ def test_an_unexpected_error_leaves_no_file_in_the_working_folder(
     def wrong(*_: object, **__: object) -> None:
         raise RuntimeError("no such luck\nsecond line")
 
-    monkeypatch.setattr("nas_evidence.api.asking.load_study", wrong)
+    monkeypatch.setattr("nas_evidence.api.request.load_study", wrong)
     code, _, said = call(capsys, "validate", "digits")
     assert code == 1
     assert said.startswith("unexpected RuntimeError: no such luck; ")

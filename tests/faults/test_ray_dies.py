@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from commands import TINY, environment, write_study
 
-from nas_evidence.cli import restarting
+from nas_evidence.cli import restart as restarting
 from nas_evidence.storage.journal import read_journal
-from nas_evidence.store import finished
+from nas_evidence.storage.tables import finished
 from nas_evidence.workers.own_cluster import clear_leftovers, watch
 
 ROOT = Path(__file__).parents[2]

@@ -10,10 +10,17 @@ from commands import found
 from fakes import FakeExecutor
 from faulty import flipped, run, study
 
-from nas_evidence.record import TrialStatus
-from nas_evidence.spec import Assignment
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.redo import ask_to_retry
-from nas_evidence.store import COMPACT_AT, TABLES, compact, finished, read_table, read_tables
+from nas_evidence.storage.tables import (
+    COMPACT_AT,
+    TABLES,
+    compact,
+    finished,
+    read_table,
+    read_tables,
+)
 
 pytestmark = pytest.mark.slow
 

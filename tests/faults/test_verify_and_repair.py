@@ -12,14 +12,14 @@ from commands import TINY, found, hashes, write_study
 from fakes import asked_in
 from faulty import Damage, call, flipped
 
-from nas_evidence.codec import differences, dump_study
-from nas_evidence.driver.repairing import restored_study
-from nas_evidence.driver.verifying import not_checked, verify
-from nas_evidence.retry_spec import RetrySpec
-from nas_evidence.spec import FREE_KEYS, BudgetSpec, DatabaseSpec, RaceSpec, ResourceSpec
+from nas_evidence.driver.restoration import restored_study
+from nas_evidence.driver.verification import not_checked, verify
+from nas_evidence.spec.retry_limits import RetrySpec
+from nas_evidence.spec.study import FREE_KEYS, BudgetSpec, DatabaseSpec, RaceSpec, ResourceSpec
+from nas_evidence.spec.toml import differences, dump_study
 from nas_evidence.storage.conditions import content_hash
 from nas_evidence.storage.study_folder import read_study
-from nas_evidence.store import compact
+from nas_evidence.storage.tables import compact
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ import yaml
 from commands import SCRIPT, environment, run, write_study
 from packaging.specifiers import SpecifierSet
 
-from nas_evidence.store import read_table
+from nas_evidence.storage.tables import read_table
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster"

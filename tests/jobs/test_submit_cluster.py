@@ -11,8 +11,8 @@ import pytest
 from commands import assert_same, found, run
 from ray_head import TOKEN, Head
 
-from nas_evidence.record import TrialStatus
-from nas_evidence.store import finished
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.storage.tables import finished
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 

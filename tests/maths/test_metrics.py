@@ -9,7 +9,8 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from sklearn import metrics
 
-from nas_evidence.exporting.measuring import measured
+from nas_evidence.baselines.measures import measured
+from nas_evidence.baselines.models import Predicted
 from nas_evidence.exporting.predictor import Prediction
 from nas_evidence.maths.metrics import (
     auroc,
@@ -25,7 +26,6 @@ from nas_evidence.maths.metrics import (
     reliability,
 )
 from nas_evidence.maths.normals import Normals
-from nas_evidence.yardsticks import Predicted
 
 
 def test_report_and_predict_say_the_log_loss_of_scikit_learn_of_a_certain_mistake() -> None:

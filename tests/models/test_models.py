@@ -17,7 +17,7 @@ from nas_evidence.models import FAMILIES, build, infeasible, n_parameters
 from nas_evidence.models.cnn import CELLS, CellMean
 from nas_evidence.models.fixup import FixupBias, FixupScale
 from nas_evidence.models.resnet import Block
-from nas_evidence.spec import FAMILY_PARAMETERS, ArchitectureSpec
+from nas_evidence.spec.study import FAMILY_PARAMETERS, ArchitectureSpec
 
 IMAGE = (3, 12, 12)
 SMALL = {

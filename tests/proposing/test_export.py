@@ -10,11 +10,11 @@ from pathlib import Path
 import optuna
 import pytest
 
-from nas_evidence.proposing.export import STUDY_DB, Export
+from nas_evidence.proposing.optuna_export import STUDY_DB, Export
 from nas_evidence.proposing.proposer import Told
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.proposing.warm_start import WARM_START, _checksum
-from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.journal import Journal, journal_path
 
 WIDTH = {"low": 4, "high": 1024, "log": True}
@@ -181,7 +181,7 @@ def test_the_copy_of_another_study_and_a_changed_journal_are_written_again(
 def test_a_held_file_is_an_error_and_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nas_evidence.proposing.export._LOCKED", 0.1)
+    monkeypatch.setattr("nas_evidence.proposing.optuna_export._LOCKED", 0.1)
     ask(tmp_path, 0, POINTS[0])
     with export(tmp_path):
         pass

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from nas_evidence.codec import dump_study
-from nas_evidence.domains import Choice, Domain, FloatRange, IntRange, ParameterValue
 from nas_evidence.proposing.proposer import Learner, Proposer, Told
 from nas_evidence.proposing.startup import (
     grid_points,
@@ -24,9 +22,11 @@ from nas_evidence.proposing.warm_start import (
     kept_warm_start,
     warm_trials,
 )
-from nas_evidence.record import Evaluation, EvidenceEstimate, TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, DatasetSpec, StudySpec
-from nas_evidence.store import write_record
+from nas_evidence.spec.domains import Choice, Domain, FloatRange, IntRange, ParameterValue
+from nas_evidence.spec.record import Evaluation, EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, StudySpec
+from nas_evidence.spec.toml import dump_study
+from nas_evidence.storage.tables import write_record
 
 SPACE = {
     "mlp": {

@@ -11,7 +11,7 @@ import pytest
 
 from nas_evidence.proposing.proposer import MAX_BEST, MAX_LEARNT, Learner, Proposer, Told
 from nas_evidence.proposing.startup import quasi_random_points
-from nas_evidence.spec import ArchitectureSpec, StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
 GOLDEN = Path(__file__).with_name("proposals.json")
 WIDTH = {"low": 4, "high": 1024, "log": True}

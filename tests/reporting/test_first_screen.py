@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 from reporting.test_report_search import EPOCHS, QUALITY, folder, load, record
 
-from nas_evidence.exporting.measuring import measured
-from nas_evidence.judgement import METRICS, Judgement, Yardstick, check_metric, write_judgement
+from nas_evidence.baselines.comparison import (
+    METRICS,
+    Judgement,
+    Yardstick,
+    check_metric,
+    write_judgement,
+)
+from nas_evidence.baselines.measures import measured
+from nas_evidence.baselines.models import Predicted
 from nas_evidence.maths.metrics import class_metrics
-from nas_evidence.record import Evaluation, EvidenceEstimate, Term, TrialRecord
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.figure_data import Dot, within_axes
 from nas_evidence.reporting.headline import (
@@ -21,11 +27,11 @@ from nas_evidence.reporting.headline import (
     metric_sentence,
     worth_sentence,
 )
-from nas_evidence.reporting.study import build_report
-from nas_evidence.reporting.tables import load_study_tables
+from nas_evidence.reporting.page import build_report
+from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.reporting.terms import comparison, explanation
-from nas_evidence.spec import TrainingPlan
-from nas_evidence.yardsticks import Predicted
+from nas_evidence.spec.record import Evaluation, EvidenceEstimate, Term, TrialRecord
+from nas_evidence.spec.study import TrainingPlan
 
 
 def seeds(n: int, noise: float, **changes: object) -> list[TrialRecord]:
@@ -219,7 +225,7 @@ def test_a_named_metric_comes_right_after_the_log_loss_on_the_page(tmp_path: Pat
 def test_a_winner_at_the_end_of_a_range_is_advice_and_in_the_middle_is_none(
     tmp_path: Path,
 ) -> None:
-    from nas_evidence.domains import IntRange
+    from nas_evidence.spec.domains import IntRange
 
     study = load(tmp_path / "a", [record(1, 1), record(2, 2)])
     assert advice(study, None) == []

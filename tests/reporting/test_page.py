@@ -8,8 +8,8 @@ import pytest
 from browser import Browser, browser
 from reporting.test_report import study_folder, trial
 
-from nas_evidence.reporting.study import build_report
-from nas_evidence.reporting.tables import Study, load_study_tables
+from nas_evidence.reporting.page import build_report
+from nas_evidence.reporting.study_tables import Study, load_study_tables
 from nas_evidence.reporting.terms import comparison
 
 pytestmark = pytest.mark.slow

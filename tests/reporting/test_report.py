@@ -17,9 +17,12 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from nas_evidence.codec import dump_study
-from nas_evidence.domains import IntRange
-from nas_evidence.record import (
+from nas_evidence.reporting import page as study_module
+from nas_evidence.reporting.any_table import TableReport, rank_table_report
+from nas_evidence.reporting.correlations import COLUMNS
+from nas_evidence.reporting.page import ReportPaths, build_report
+from nas_evidence.spec.domains import IntRange
+from nas_evidence.spec.record import (
     CurvePoint,
     Evaluation,
     EvidenceEstimate,
@@ -27,12 +30,9 @@ from nas_evidence.record import (
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.reporting import study as study_module
-from nas_evidence.reporting.correlations import COLUMNS
-from nas_evidence.reporting.study import ReportPaths, build_report
-from nas_evidence.reporting.table import TableReport, rank_table_report
-from nas_evidence.spec import ArchitectureSpec, DatasetSpec, StudySpec
-from nas_evidence.store import write_record
+from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, StudySpec
+from nas_evidence.spec.toml import dump_study
+from nas_evidence.storage.tables import write_record
 
 N_DATA = 1000
 FAMILIES = ("mlp", "cnn", "resnet")
@@ -310,8 +310,8 @@ def test_the_same_tables_give_the_same_report(
 def test_a_report_needs_no_torch(folder: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"
-        "from nas_evidence.reporting.study import build_report;"
-        "from nas_evidence.reporting.table import TableReport, rank_table_report;"
+        "from nas_evidence.reporting.page import build_report;"
+        "from nas_evidence.reporting.any_table import TableReport, rank_table_report;"
         f"build_report(Path({str(folder)!r}), Path({str(tmp_path)!r}));"
         "print([name for name in ('torch', 'ray', 'optuna') if name in sys.modules])"
     )

@@ -11,12 +11,21 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-import nas_evidence.reporting.report as report_module
-import nas_evidence.reporting.tables as tables_module
+import nas_evidence.reporting.contents as report_module
+import nas_evidence.reporting.study_tables as tables_module
 from nas_evidence.cli.terminal import trust_line
-from nas_evidence.codec import dump_study
-from nas_evidence.domains import IntRange
-from nas_evidence.record import (
+from nas_evidence.reporting.certainty import certainty_of
+from nas_evidence.reporting.contents import report_on
+from nas_evidence.reporting.correlations import trust
+from nas_evidence.reporting.importance import importance_sentence, importances
+from nas_evidence.reporting.page import build_report, write_report
+from nas_evidence.reporting.plots import plot_importance
+from nas_evidence.reporting.problems import flags, problems, statuses
+from nas_evidence.reporting.pruning import pruning_report
+from nas_evidence.reporting.study_tables import Study, load_study_tables
+from nas_evidence.reporting.terms import Layer, comparison, gap_sentence
+from nas_evidence.spec.domains import IntRange
+from nas_evidence.spec.record import (
     CurvePoint,
     Evaluation,
     EvidenceEstimate,
@@ -24,17 +33,7 @@ from nas_evidence.record import (
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.reporting.certainty import certainty_of
-from nas_evidence.reporting.correlations import trust
-from nas_evidence.reporting.importance import importance_sentence, importances
-from nas_evidence.reporting.plots import plot_importance
-from nas_evidence.reporting.problems import flags, problems, statuses
-from nas_evidence.reporting.pruning import pruning_report
-from nas_evidence.reporting.report import report_on
-from nas_evidence.reporting.study import build_report, write_report
-from nas_evidence.reporting.tables import Study, load_study_tables
-from nas_evidence.reporting.terms import Layer, comparison, gap_sentence
-from nas_evidence.spec import (
+from nas_evidence.spec.study import (
     ArchitectureSpec,
     BudgetSpec,
     DatasetSpec,
@@ -42,7 +41,8 @@ from nas_evidence.spec import (
     StudySpec,
     TrainingPlan,
 )
-from nas_evidence.store import write_record
+from nas_evidence.spec.toml import dump_study
+from nas_evidence.storage.tables import write_record
 
 N_DATA = 100
 EPOCHS = 20

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nas_evidence.reporting.study import ReportPaths
-from nas_evidence.reporting.watching import all_finished, stamp, watch
+from nas_evidence.reporting.live import all_finished, stamp, watch
+from nas_evidence.reporting.page import ReportPaths
 
 
 class Clock:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nas_evidence.evidence.network_density import gaussian_density
 from nas_evidence.maths.hmc import Path, differentiable
-from nas_evidence.sampling_plan import HeatPlan
+from nas_evidence.scores.sampling_plan import HeatPlan
 from nas_evidence_reproduce._finite_temperature import (
     Tempered,
     at_finite_temperature,

@@ -7,7 +7,7 @@ import reproduced  # noqa: F401, before the scripts
 import torch
 from torch import Tensor
 
-from nas_evidence.evidence.linear import log_evidence_of_linear, mode_of_linear
+from nas_evidence.evidence.exact_linear import log_evidence_of_linear, mode_of_linear
 from nas_evidence_reproduce._incremental import Predictions, predictions, sampled_bounds
 
 PRECISION = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)

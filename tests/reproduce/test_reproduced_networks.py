@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from nas_evidence.reproducing import _imported, make_importable, scripts, scripts_folder
+from nas_evidence.audit.published import _imported, make_importable, scripts, scripts_folder
 
 pytestmark = pytest.mark.slow
 

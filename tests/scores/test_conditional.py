@@ -12,16 +12,16 @@ from torch import nn
 from nas_evidence import estimate_evidence
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.evidence.linear import mode_of_linear
-from nas_evidence.record import EvidenceEstimate
-from nas_evidence.registry import SCORES
+from nas_evidence.evidence.exact_linear import mode_of_linear
 from nas_evidence.scores.conditional import KIND, NAME, conditional_estimate
-from nas_evidence.scores.laplace import laplace_estimates
-from nas_evidence.spec import Assignment, DatasetSpec
+from nas_evidence.scores.laplace_scores import laplace_estimates
+from nas_evidence.spec.record import EvidenceEstimate
+from nas_evidence.spec.registry import SCORES
+from nas_evidence.spec.study import Assignment, DatasetSpec
 from nas_evidence.training.loop import Training, begin, train_epoch
 from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import new_run, order_of_data, part_of
-from nas_evidence.trial import Trial
+from nas_evidence.workers.trial import Trial
 
 NOISE_STD = 0.3
 PRECISION = torch.tensor([0.5, 4.0], dtype=torch.float64)  # of weight and bias

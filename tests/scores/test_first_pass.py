@@ -10,14 +10,14 @@ from scipy.stats import norm
 from torch import nn
 from torch.func import functional_call, jacrev
 
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.curvature.output_variance import output_variances
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, batches, to_tensors
-from nas_evidence.likelihood import Categorical, Gaussian
 from nas_evidence.models import build
 from nas_evidence.scores.first_pass import N_DRAWS, FirstPass, log_predictive
 from nas_evidence.scores.protocol import Context
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.training.loop import begin, train_epoch
 
 NAME = "prequential_epoch1_laplace"

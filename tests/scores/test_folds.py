@@ -9,16 +9,16 @@ import torch
 from lone_trials import assert_parking_changes_nothing, ended, mlp_assignment, run
 from scipy.stats import norm
 
-from nas_evidence.codec import load_study
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data import load
 from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
-from nas_evidence.likelihood import Categorical, Gaussian
-from nas_evidence.record import TrialStatus
+from nas_evidence.plumbing.seals import read_tensors
 from nas_evidence.scores import folds
 from nas_evidence.scores.folds import SCALES, FoldTask, LogPredictive, fold_tasks, log_predictive
-from nas_evidence.sealing import read_tensors
-from nas_evidence.spec import Assignment, DatasetSpec, TrainingPlan, derive_seed
-from nas_evidence.trial import Trial
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import Assignment, DatasetSpec, TrainingPlan, derive_seed
+from nas_evidence.spec.toml import load_study
+from nas_evidence.workers.trial import Trial
 
 SCORES = ("two_fold", "heldout_10", "five_fold")
 

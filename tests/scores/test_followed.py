@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.driver.plan import plan_trials
-from nas_evidence.record import TrialRecord
-from nas_evidence.spec import ArchitectureSpec, DatasetSpec, StudySpec
+from nas_evidence.spec.record import TrialRecord
+from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, StudySpec
 from tests.lone_trials import mlp_assignment, run
 
 KINDS = ("diag_ef", "kfac_ggn")

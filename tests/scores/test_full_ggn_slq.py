@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.likelihood import Categorical, Gaussian
-from nas_evidence.record import EvidenceEstimate
 from nas_evidence.scores import full_ggn_slq
 from nas_evidence.scores.full_ggn_slq import evidence_by_products
-from nas_evidence.spec import DatasetSpec
+from nas_evidence.spec.record import EvidenceEstimate
+from nas_evidence.spec.study import DatasetSpec
 
 
 def flat(model: nn.Module) -> Tensor:

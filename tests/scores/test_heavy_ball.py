@@ -8,15 +8,15 @@ from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 from torch.distributions import MultivariateNormal
 
-from nas_evidence.auditing_problems import (
+from nas_evidence.audit.known_problems import (
     entropy_bound_of_linear,
     linear_problem,
     logistic_problem,
 )
+from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.evidence.network_density import flat_log_likelihood, spread_precision
-from nas_evidence.likelihood import Categorical
-from nas_evidence.sampling_plan import EntropyPlan, MomentumPlan
 from nas_evidence.scores.heavy_ball import HeavyBallCurve, descend_with_momentum, heavy_ball_bound
+from nas_evidence.scores.sampling_plan import EntropyPlan, MomentumPlan
 
 pytestmark = pytest.mark.slow
 PLAN = MomentumPlan(learning_rate=0.05, momentum=0.8, n_steps=8, n_seeds=4000)

@@ -9,12 +9,12 @@ from lone_trials import assert_parking_changes_nothing, mlp_assignment, run
 from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.record import TrialStatus
 from nas_evidence.scores import on_halves, tangent
 from nas_evidence.scores.on_halves import late_given_early
-from nas_evidence.spec import Assignment, DatasetSpec
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import Assignment, DatasetSpec
 from nas_evidence.training import parts
-from nas_evidence.trial import Trial
+from nas_evidence.workers.trial import Trial
 
 NAMES = ("tangent_conditional", "last_layer_conditional", "tangent", "ntk_init")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nas_evidence.registry import declared
-from nas_evidence.store import read_table
+from nas_evidence.spec.registry import declared
+from nas_evidence.storage.tables import read_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-score.md"
 NAME = "my_scores:SHORT"

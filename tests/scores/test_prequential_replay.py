@@ -10,12 +10,12 @@ from lone_trials import assert_parking_changes_nothing, mlp_assignment, run
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.record import EvidenceEstimate, TrialStatus
 from nas_evidence.scores.folds import SCALES
 from nas_evidence.scores.prequential_replay import N_CHUNKS
-from nas_evidence.spec import DatasetSpec
+from nas_evidence.spec.record import EvidenceEstimate, TrialStatus
+from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.training.parts import order_of_data
-from nas_evidence.trial import Trial
+from nas_evidence.workers.trial import Trial
 
 GIVEN = mlp_assignment("prequential_replay", epochs=4)
 

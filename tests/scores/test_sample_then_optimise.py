@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from nas_evidence.auditing_problems import exact_ensembles, linear_problem
+from nas_evidence.audit.known_problems import exact_ensembles, linear_problem
+from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.evidence.network_density import flat_log_likelihood, spread_precision
-from nas_evidence.likelihood import Categorical
-from nas_evidence.sampling_plan import EnsemblePlan
 from nas_evidence.scores.sample_then_optimise import (
     _Ensemble,
     _one_run,
     chunk_ends,
     sample_then_optimise_evidence,
 )
+from nas_evidence.scores.sampling_plan import EnsemblePlan
 
 
 @pytest.mark.parametrize("n_data", [1, 2, 3, 17, 100, 1000])

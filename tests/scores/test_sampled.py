@@ -12,9 +12,9 @@ from torch.distributions import MultivariateNormal
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
-from nas_evidence.trial import Trial
+from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.workers.trial import Trial
 
 SAMPLED_KINDS = (
     "sgd_entropy", "thermodynamic", "temperature_ladder", "thermodynamic_box", "sto_lk",

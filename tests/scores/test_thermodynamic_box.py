@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from nas_evidence.auditing_problems import NOISE_STD, linear_problem
-from nas_evidence.sampling_plan import SweepPlan
+from nas_evidence.audit.known_problems import NOISE_STD, linear_problem
+from nas_evidence.scores.sampling_plan import SweepPlan
 from nas_evidence.scores.thermodynamic_box import (
     half_widths,
     log_prior_volume,

@@ -20,8 +20,8 @@ import nas_evidence.storage.remote as remote_module
 import nas_evidence.storage.remote_lease as lease_module
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import FolderStore, Mirror, open_store
-from nas_evidence.record import SliceReport, TrialRecord
-from nas_evidence.spec import ResourceSpec, StudySpec
+from nas_evidence.spec.record import SliceReport, TrialRecord
+from nas_evidence.spec.study import ResourceSpec, StudySpec
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.journal import journal_path, read_journal
 from nas_evidence.storage.remote import Remote, StoreError
@@ -34,9 +34,9 @@ from nas_evidence.storage.study_folder import (
     open_study,
     read_lease,
 )
-from nas_evidence.store import finished, read_table
+from nas_evidence.storage.tables import finished, read_table
+from nas_evidence.workers.executor import Launch, Verdict
 from nas_evidence.workers.inline import InlineExecutor
-from nas_evidence.workers.protocol import Launch, Verdict
 from nas_evidence.workers.stored import StoredWorker
 
 STUDY = StudySpec.model_validate(

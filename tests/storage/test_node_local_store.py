@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nas_evidence.data import load
-from nas_evidence.spec import DatasetSpec, ResourceSpec
+from nas_evidence.spec.study import DatasetSpec, ResourceSpec
 from nas_evidence.storage.remote import Remote
 from nas_evidence.workers.node_check import NODE_LOST, Look, NodeCheck, refusal, why_unseen
 

@@ -16,8 +16,8 @@ from fakes import FakeExecutor, Silent, asked_in, told_in
 
 from nas_evidence.api.trackers import check_track, tracked
 from nas_evidence.driver.driver import Driver
-from nas_evidence.spec import StudySpec
-from nas_evidence.store import finished
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.storage.tables import finished
 
 PASSWORD = "s3cr3t/with@signs"
 USER = "nas"

@@ -11,7 +11,7 @@ from fakes import FakeExecutor, FakeProposer, Silent
 import nas_evidence.driver.driver as driver_module
 import nas_evidence.storage.study_folder as study_folder
 from nas_evidence.driver.driver import Driver
-from nas_evidence.spec import BudgetSpec, StudySpec
+from nas_evidence.spec.study import BudgetSpec, StudySpec
 from nas_evidence.storage.budget import Ledger, Spent, read_spent
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.study_folder import (
@@ -21,7 +21,7 @@ from nas_evidence.storage.study_folder import (
     read_lease,
     study_status,
 )
-from nas_evidence.store import finished
+from nas_evidence.storage.tables import finished
 
 
 def study(**changes: object) -> StudySpec:

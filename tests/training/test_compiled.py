@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.models import build
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training import compiled as compiled_module
 from nas_evidence.training.compiled import Forward, compiled, planned
 from nas_evidence.training.loop import begin, train_epoch

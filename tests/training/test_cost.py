@@ -12,12 +12,12 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.likelihood import Categorical
 from nas_evidence.maths.blocks import Block
 from nas_evidence.models import build, n_parameters
 from nas_evidence.models.cnn import CELLS
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.cost import cost_of, factor_bytes, forward_pass, measured_latency
 from nas_evidence.training.loop import begin, train_epoch
 
@@ -110,7 +110,7 @@ def test_networks_that_train_side_by_side_need_the_memory_of_all() -> None:
 
 def test_every_draw_of_a_monte_carlo_kind_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     four = memory(MLP, TrainingPlan(), "kfac_ggn_mc")
-    monkeypatch.setattr("nas_evidence.registry.MC_DRAWS", 1)
+    monkeypatch.setattr("nas_evidence.spec.registry.MC_DRAWS", 1)
     one = memory(MLP, TrainingPlan(), "kfac_ggn_mc")
     model = build(MLP, (1, 28, 28), 10, torch.Generator())
     assert four - one == 3 * factor_bytes("kfac_ggn_mc", model)

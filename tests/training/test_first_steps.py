@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import squared_norms
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import Training, begin, train_epoch
 
 

@@ -15,7 +15,7 @@ from nas_evidence import online_laplace
 from nas_evidence.curvature.wide import too_large_online
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import squared_norms
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.cost import obstacle
 from nas_evidence.training.joint import fit_prior
 from nas_evidence.training.loop import begin

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec
-from nas_evidence.trial import Trial
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.workers.trial import Trial
 
 spec = DatasetSpec(name="npz", path=sys.argv[1])
 data = to_tensors(load(spec, seed=0), "cpu")

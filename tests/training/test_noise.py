@@ -12,8 +12,8 @@ from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence.laplace import log_evidence, squared_norms
-from nas_evidence.likelihood import Categorical, Gaussian
 from nas_evidence.maths.blocks import Dense
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 from nas_evidence.training.hyperparameters import LOG_PRECISION_RANGE, update_prior_precision

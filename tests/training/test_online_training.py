@@ -18,17 +18,17 @@ from torch.testing import assert_close
 from nas_evidence import estimate_evidence
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
-from nas_evidence.likelihood import Categorical, Gaussian
 from nas_evidence.maths.structured import BlockDiagonal
-from nas_evidence.record import TrialRecord, TrialStatus
-from nas_evidence.sealing import PRECISION_PREFIX
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.plumbing.seals import PRECISION_PREFIX
+from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.hyperparameters import update_prior_precision
 from nas_evidence.training.loop import Training, begin, likelihood_of, loss_limit, train_epoch
 from nas_evidence.training.temperature import LOG_TEMPERATURE_RANGE, fit_temperature
-from nas_evidence.trial import Trial
+from nas_evidence.workers.trial import Trial
 
 GAUSSIAN = {"likelihood": "gaussian"}
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import nas_evidence
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import begin, train_epoch
 from nas_evidence.training.online import update_and_follow
 

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.models import build
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training import settling as module
 from nas_evidence.training.loop import Training, begin, train_epoch
 from nas_evidence.training.mode import gradient_cost, log_joint, newton_decrement, passes_of

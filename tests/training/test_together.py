@@ -13,7 +13,7 @@ from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import FAMILIES, build, infeasible
-from nas_evidence.spec import (
+from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     ArchitectureSpec,
     Assignment,

@@ -16,8 +16,8 @@ from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.models import build
-from nas_evidence.registry import DIAGONAL_CURVATURES, ONLINE_CURVATURES
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.registry import DIAGONAL_CURVATURES, ONLINE_CURVATURES
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import Training, begin, likelihood_of, train_epoch
 from nas_evidence.training.online import update_and_follow
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nas_evidence.data import load
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, ResourceSpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, ResourceSpec
 from nas_evidence.workers import pool as pool_module
+from nas_evidence.workers.executor import Launch, Lost
 from nas_evidence.workers.packing import (
     CONTEXT_BYTES,
     MEMORY_FRACTION,
@@ -26,7 +27,6 @@ from nas_evidence.workers.packing import (
 )
 from nas_evidence.workers.pool import Pool, Pooled
 from nas_evidence.workers.process import Answer
-from nas_evidence.workers.protocol import Launch, Lost
 
 GIB = 1024**3
 shares = st.sampled_from((0.0, *SHARES))

@@ -14,16 +14,16 @@ from fakes import FakeProposer, Silent
 
 from nas_evidence.data import load
 from nas_evidence.driver.driver import Driver
-from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.spec import (
+from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.study import (
     ArchitectureSpec,
     Assignment,
     DatasetSpec,
     ResourceSpec,
     StudySpec,
 )
-from nas_evidence.store import finished
-from nas_evidence.workers.protocol import Launch, Lost, Verdict
+from nas_evidence.storage.tables import finished
+from nas_evidence.workers.executor import Launch, Lost, Verdict
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from nas_evidence.data import load
-from nas_evidence.spec import DatasetSpec, ResourceSpec
+from nas_evidence.spec.study import DatasetSpec, ResourceSpec
 from nas_evidence.workers import on_ray
 from nas_evidence.workers.on_ray import RayExecutor, _only_what_trials_need, _prints_to
 from nas_evidence.workers.own_cluster import all_run, named

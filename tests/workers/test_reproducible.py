@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nas_evidence.data import load
-from nas_evidence.spec import DatasetSpec, ResourceSpec
+from nas_evidence.spec.study import DatasetSpec, ResourceSpec
 from nas_evidence.workers import worker as worker_module
 from nas_evidence.workers.packing import MEMORY_FRACTION
 from nas_evidence.workers.reproducible import make_reproducible

@@ -8,9 +8,9 @@ import pytest
 from learning_curves import SimulatedTrial, synthetic
 from simulated import Fault, SimulatedExecutor, chance_faults
 
-from nas_evidence.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, LimitSpec, StudySpec
-from nas_evidence.workers.protocol import Event, Launch, Lost
+from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, LimitSpec, StudySpec
+from nas_evidence.workers.executor import Event, Launch, Lost
 
 STUDY = StudySpec(
     name="simulated",

@@ -9,9 +9,9 @@ import pytest
 from torch import Tensor
 
 from nas_evidence.data import load
-from nas_evidence.record import TrialStatus
-from nas_evidence.spec import ArchitectureSpec, Assignment, DatasetSpec, ResourceSpec
-from nas_evidence.workers.protocol import Launch
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, ResourceSpec
+from nas_evidence.workers.executor import Launch
 from nas_evidence.workers.worker import Worker
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_a_trial_that_has_ended_keeps_no_tensor(
 
     run("first")  # what is kept for the next trial, kept
     if fails:
-        monkeypatch.setattr("nas_evidence.trial.train_epoch", broken)
+        monkeypatch.setattr("nas_evidence.workers.trial.train_epoch", broken)
     gc.collect()
     gc.disable()
     try:

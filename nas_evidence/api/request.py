@@ -1,0 +1,315 @@
+"""What a user asks for: a study file, or data alone, with options; as a study and its data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
+
+from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec, with_task
+from nas_evidence.spec.families import add_family, domains_of, reference_of
+from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec
+from nas_evidence.spec.toml import find_study, load_study, parse_study
+from nas_evidence.storage.outside_code import admitted, outside_names
+
+if TYPE_CHECKING:  # these import pandas
+    from nas_evidence.data import ArrayData
+    from nas_evidence.data.source import Source
+
+#: Endings of files that are data, and not study files.
+TABLES = (".csv", ".tsv", ".csv.gz", ".parquet", ".pq")
+ARRAYS = (".npz",)
+#: Endings of data in other formats, with the remedy.
+_OTHERS = {
+    ".xlsx": "save the sheet as CSV",
+    ".xls": "save the sheet as CSV",
+    ".json": "write it with pandas.DataFrame.to_csv",
+    ".feather": "write it with pandas.DataFrame.to_parquet",
+    ".arff": "write it as CSV",
+    ".npy": "put x_train.npy and y_train.npy into one folder and name that",
+    ".pkl": "write it with pandas.DataFrame.to_parquet, or numpy.savez",
+    ".pt": "write it with numpy.savez",
+}
+
+
+@dataclass(frozen=True)
+class Meant:
+    """What an option means, and the word for its value on the command line."""
+
+    text: str
+    word: str | None = None
+
+
+class DataOptions(TypedDict, total=False):
+    """Options about data of one's own, in Python and on the command line.
+
+    They replace keys of [dataset].
+    """
+
+    target: Annotated[str | None, Meant("Of a table: the column to predict.", "COL")]
+    task: Annotated[
+        Literal["classification", "regression"] | None,
+        Meant("What the targets are; by default inferred from their values."),
+    ]
+    test: Annotated[str | Path | None, Meant("A table of test rows, not searched.", "FILE")]
+    test_fraction: Annotated[float | None, Meant("Rows to split off for the test.", "SHARE")]
+    drop: Annotated[Sequence[str] | None, Meant("Leave this column out.", "COL")]
+    categorical: Annotated[Sequence[str] | None, Meant("Read it as categories.", "COL")]
+    numeric: Annotated[Sequence[str] | None, Meant("Read it as numbers.", "COL")]
+    image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]
+
+
+def data_parameters() -> list[Parameter]:
+    """Return the options about data as parameters of a function, each absent by default."""
+    hints = get_type_hints(DataOptions, include_extras=True)
+    kind = Parameter.KEYWORD_ONLY
+    return [Parameter(n, kind, default=None, annotation=hint) for n, hint in hints.items()]
+
+
+def dataset_keys(options: DataOptions) -> dict[str, Any]:
+    """Return the options that are given, by key of [dataset].
+
+    Raises:
+        TypeError: for a name that is no option.
+    """
+    if unknown := options.keys() - DataOptions.__annotations__.keys():
+        raise TypeError(f"search() got an unexpected keyword argument {min(unknown)!r}")
+    found: dict[str, Any] = dict(options)
+    test = found.pop("test", None)
+    found["test_path"] = None if test is None else str(Path(test).expanduser().resolve())
+    for name in ("drop", "categorical", "numeric"):
+        found[name] = list(found.get(name) or ())
+    return {key: value for key, value in found.items() if value not in (None, [])}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A study to run, and its data if they are the user's own.
+
+    arrays    the data as they would load
+    proposed  whether the study was made for the data, without a study file
+    """
+
+    spec: StudySpec
+    source: "Source | None" = None
+    arrays: "ArrayData | None" = None
+    proposed: bool = False
+
+    @property
+    def decided(self) -> tuple[str, ...]:
+        """What was decided about the data, in sentences; nothing if a study file decides."""
+        return self.arrays.meaning.said if self.proposed and self.arrays else ()
+
+
+def asked_for(
+    study: str,
+    overrides: Sequence[str] = (),
+    options: DataOptions | None = None,
+    *,
+    allow_code: bool = False,
+    data_root: Path | None = None,
+) -> Asked:
+    """Return the study that a study file, the name of a shipped one, or a data file stands for.
+
+    Args:
+        study: path or name.
+        overrides: `table.key=value`.
+        options: about data of one's own.
+        allow_code: import the scores that the study names from outside the package.
+        data_root: folder that the paths of a study file are relative to.
+
+    Raises:
+        ValueError: for a mistake in the file, the options or the data.
+    """
+    options = options or {}
+    if is_data(study):
+        return of_data_file(Path(study).expanduser(), overrides, options)
+    changes = [f"dataset.{key}={_toml(value)}" for key, value in dataset_keys(options).items()]
+    path = find_study(study)
+    spec = load_study(path, [*changes, *overrides], to_run=True)
+    if outside_names(spec):
+        spec = admitted(spec, (Path.cwd(), path.resolve().parent), allowed=allow_code)
+    if spec.first:
+        from nas_evidence.proposing.startup import first_points
+
+        first_points(spec)
+    if spec.dataset.name not in OWN_DATA:
+        return Asked(spec)
+    root = None if data_root is None else str(data_root)
+    return _with_source(spec, base=path.resolve().parent, data_root=root)
+
+
+def to_submit(
+    study: str,
+    overrides: Sequence[str] = (),
+    options: DataOptions | None = None,
+    *,
+    allow_code: bool = False,
+) -> Asked:
+    """Return a study to run elsewhere, with its data if they are a table or images seen here.
+
+    Other data must be where every node sees them; they are not read here.
+    """
+    if is_data(study):
+        return asked_for(study, overrides, options)
+    path = find_study(study)
+    asked = dataset_keys(options or {})
+    changes = [f"dataset.{key}={_toml(value)}" for key, value in asked.items()]
+    spec = load_study(path, [*changes, *overrides], to_run=True)
+    base = path.resolve().parent
+    own = spec.dataset.name in ("table", "images")
+    if own and (base / str(spec.dataset.path)).exists():
+        return asked_for(study, overrides, options, allow_code=allow_code)
+    if outside_names(spec):
+        spec = admitted(spec, (Path.cwd(), base), allowed=allow_code)
+    return Asked(spec)
+
+
+def is_data(study: str) -> bool:
+    """Tell whether an argument names data rather than a study file.
+
+    Raises:
+        ValueError: for data in a format that is not read; names the remedy.
+    """
+    path = Path(study).expanduser()
+    name = path.name.lower()
+    for ending, remedy in _OTHERS.items():
+        if name.endswith(ending):
+            raise ValueError(f"{study} is in a format that is not read; {remedy}.")
+    if name.endswith((*TABLES, *ARRAYS)):
+        if not path.is_file():
+            raise ValueError(f"there is no file {study}.")
+        return True
+    if not path.is_dir():
+        return False
+    from nas_evidence.data.images import is_image_folder
+
+    if (path / "study.toml").is_file():
+        raise ValueError(f"{study} is a study folder; continue it with `nas-evidence resume`.")
+    if (path / "x_train.npy").is_file() or is_image_folder(path):
+        return True
+    raise ValueError(
+        f"{study} is a folder without a study file, without x_train.npy, and without folders of "
+        "images; name a study file (.toml) or data (.csv, .parquet, .npz)."
+    )
+
+
+def of_data_file(path: Path, overrides: Sequence[str], options: DataOptions) -> Asked:
+    """Return the study that fits a data file."""
+    from nas_evidence.data.source import source_of
+
+    dataset = dataset_of(path, options)
+    source = source_of(dataset)
+    assert source is not None
+    return of_source(source, overrides)
+
+
+def of_source(
+    source: "Source", overrides: Sequence[str] = (), *, name: str | None = None
+) -> Asked:
+    """Return the study that fits data of one's own."""
+    from nas_evidence.data.proposed import name_of, proposed_text
+
+    name = name or name_of(Path(source.given))
+
+    def proposed() -> StudySpec:
+        text = proposed_text(source.spec, arrays, name=name)
+        return parse_study(text, source.given, overrides, to_run=True)
+
+    arrays = source.arrays(seed=0)
+    spec = proposed()
+    rows = spec.dataset.model_copy(update={"task": source.spec.task})
+    if (rows, spec.seed, spec.dataset.task) != (source.spec, 0, arrays.task_name):
+        source = source.with_spec(spec.dataset)  # overridden: propose again for what is left
+        arrays = source.arrays(seed=spec.seed)
+        spec = proposed()
+    spec = settled(spec, arrays)
+    return Asked(spec, source.with_spec(spec.dataset), arrays, proposed=True)
+
+
+def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:
+    """Return the table [dataset] of a data file.
+
+    Raises:
+        ValueError: without a target for a table, or for an option that does not fit.
+    """
+    keys = dataset_keys(options)
+    lower = path.name.lower()
+    if lower.endswith(TABLES):
+        if "target" not in keys:
+            from nas_evidence.data.table_file import read_frame
+
+            columns = read_frame(path).columns
+            raise ValueError(
+                f"{path.name} is a table: name the column to predict with --target "
+                f"(columns: {', '.join(columns[:12])}{', ...' * (len(columns) > 12)})."
+            )
+        kind = "table"
+    else:
+        arrays = lower.endswith(ARRAYS) or (path / "x_train.npy").is_file()
+        kind = "npz" if arrays else "images"
+        if "target" in keys:
+            raise ValueError(f"--target names a column of a table, but {path.name} is none.")
+    try:
+        return DatasetSpec.model_validate({"name": kind, "path": str(path), **keys})
+    except ValueError as error:
+        raise ValueError(_first_reason(error)) from None
+
+
+def settled(spec: StudySpec, arrays: "ArrayData") -> StudySpec:
+    """Return a study whose task, if it was left to the data, is what the data say."""
+    if spec.dataset.task is not None:
+        return spec
+    given = spec.model_dump(exclude_unset=True)
+    given["dataset"] = {**given["dataset"], "task": arrays.task_name}
+    try:
+        return StudySpec.model_validate(with_task(given))
+    except ValueError as error:
+        raise ValueError(_first_reason(error)) from None
+
+
+def _with_source(spec: StudySpec, *, base: Path, data_root: str | None) -> Asked:
+    from nas_evidence.data.source import source_of
+
+    source = source_of(spec.dataset, base=base, data_root=data_root)
+    assert source is not None
+    arrays = source.arrays(seed=spec.seed)
+    spec = settled(spec.model_copy(update={"dataset": source.spec}), arrays)
+    return Asked(spec, source.with_spec(spec.dataset), arrays)
+
+
+def _toml(value: Any) -> str:
+    import tomli_w
+
+    return tomli_w.dumps({"value": value}).partition("=")[2].strip()
+
+
+def _first_reason(error: ValueError) -> str:
+    details: Sequence[Mapping[str, Any]] = getattr(error, "errors", list)()
+    for detail in details:
+        cause = detail.get("ctx", {}).get("error")
+        reason = detail["msg"].replace("Input should", "must")
+        return str(cause or f"`{'.'.join(map(str, detail['loc']))}`: {reason}")
+    return str(error)
+
+
+def with_families(spec: StudySpec, families: Sequence[Any] | None) -> StudySpec:
+    """Return a study that searches these families.
+
+    Raises:
+        ValueError: for an unknown name, or an object that is no family.
+    """
+    if families is None:
+        return spec
+    chosen = {}
+    for family in families:
+        if isinstance(family, str):
+            if family not in FAMILY_PARAMETERS:
+                known = ", ".join(FAMILY_PARAMETERS)
+                raise ValueError(f"family {family!r} is unknown; choose among {known}")
+            chosen[family] = spec.family.get(family, FAMILY_PARAMETERS[family])
+        else:
+            reference = reference_of(family)
+            add_family(reference, family)
+            chosen[reference] = domains_of(reference)
+    return spec.model_copy(update={"family": chosen})

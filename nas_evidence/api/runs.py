@@ -1,0 +1,307 @@
+"""Run the trials of a study in its store; used by the command line and by Python alike."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from nas_evidence.api.trackers import check_track, tracked
+from nas_evidence.jobs.auth_token import use_token_if_there_is_one
+from nas_evidence.jobs.jobs import namespace_of
+from nas_evidence.plumbing.durations import rough_duration
+from nas_evidence.spec.record import SliceReport, TrialRecord, n_searched
+from nas_evidence.spec.study import Assignment, StudySpec
+from nas_evidence.storage.outside_code import Code, keep_code, outside_names
+from nas_evidence.workers.executor import Lost
+
+if TYPE_CHECKING:  # these import data readers and stores
+    from nas_evidence.data import ArrayData
+    from nas_evidence.data.source import Source
+    from nas_evidence.driver.driver import Watcher
+    from nas_evidence.driver.mirror import Store
+    from nas_evidence.storage.redo import Finds
+    from nas_evidence.storage.tables import TrialRow
+    from nas_evidence.workers.executor import Executor
+
+_LOG = logging.getLogger(__name__)
+#: A search shall not wait for its forecast: mostly one architecture of a family is timed.
+_FORECAST_PATIENCE = 0.5
+
+
+@dataclass(frozen=True)
+class Run:
+    """How to run a study: where its trials run, where its data are, and what the report adds."""
+
+    executor: str = "inline"
+    address: str | None = None  # cluster to join
+    data_root: Path | None = None
+    download: bool = False
+    steal: bool = False
+    allow_code: bool = False
+    metric: str | None = None  # that the report says of the winner, after the log loss
+    track: tuple[str, ...] = ()  # see api/trackers.py
+
+
+class Silent:
+    """A watcher that shows nothing."""
+
+    def launched(self, assignment: Assignment) -> None:
+        """Show nothing."""
+
+    def progressed(self, report: SliceReport) -> None:
+        """Show nothing."""
+
+    def parked(self, trial_id: int) -> None:
+        """Show nothing."""
+
+    def ended(self, record: TrialRecord) -> None:
+        """Show nothing."""
+
+    def lost(self, loss: Lost) -> None:
+        """Show nothing."""
+
+
+def _silent(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
+    return nullcontext(Silent())
+
+
+@dataclass(frozen=True)
+class Audience:
+    """Who is told what happens.
+
+    say       one line of text
+    watching  a watcher of the driver while trials run, from the study and its finished trials
+    starting  shown while the workers start
+    cluster_lost  called from a thread if Ray dies on this machine, with the place of the study;
+              None to leave it to Ray
+    """
+
+    say: Callable[[str], None] = lambda line: None
+    watching: "Callable[[StudySpec, int], AbstractContextManager[Watcher]]" = _silent
+    starting: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
+    cluster_lost: "Callable[[str, Run], None] | None" = None
+
+
+def begun(
+    folder: Path,
+    spec: StudySpec,
+    source: "Source | None",
+    *,
+    steal: bool = False,
+    data_root: Path | None = None,
+    download: bool = False,
+) -> "tuple[StudySpec, Source]":
+    """Create the folder of a study with its data, or continue it; return both as stored there.
+
+    `epochs` and `every` of "auto" become numbers here: the stored ones, or those for the data. The
+    data of a study that goes on are read from its folder, and checked; those of a new one are at
+    hand.
+
+    Raises:
+        ValueError: if the folder holds another study, or one of other data, or if a new study
+            asks for what its epochs never reach.
+    """
+    from nas_evidence.data.proposed import with_numbers
+    from nas_evidence.data.source import stored_source
+    from nas_evidence.storage.study_folder import open_study, read_study
+
+    old = read_study(folder) if (folder / "study.toml").is_file() else None
+    if source is not None and old is not None:
+        source.check_unchanged(old.dataset, folder)
+    data = source
+    if data is None or old is not None:
+        base = folder.resolve()
+        data = stored_source(spec.dataset, base=base, data_root=data_root, download=download)
+    counted = old is None and spec.plan.automatic
+    n_rows = data.arrays(seed=spec.seed).n_train if counted else 0
+    plan = with_numbers(spec.plan, n_rows, None if old is None else old.plan)
+    if old is None and (unreached := plan.never_reached()):
+        raise ValueError("; ".join(unreached.values()))
+    spec = spec.model_copy(update={"plan": plan})
+    stored = open_study(folder, spec, steal=steal)
+    if source is not None:
+        source.write(folder)
+    return stored, data
+
+
+def unfinished(spec: StudySpec, folder: Path, done: Mapping[int, "TrialRow"]) -> bool:
+    """Return whether trials of the search or of the race of the finalists are left."""
+    from nas_evidence.driver.race import race_left
+
+    return n_searched(done) < spec.n_trials or race_left(spec, folder, done) > 0
+
+
+def run_trials(
+    spec: StudySpec,
+    store: "Store",
+    run: Run,
+    audience: Audience,
+    *,
+    data: "Source",
+    finds: "Finds",
+) -> None:
+    """Announce the run, prepare the data, and run the rest of the study.
+
+    Args:
+        spec: the study as stored.
+        store: its place.
+        run: how to run it.
+        audience: who is told.
+        data: of the study.
+        finds: which trials are done.
+
+    Raises:
+        KeyboardInterrupt: also if another terminal cancels the study.
+        ValueError: if the data are missing or do not fit the study.
+    """
+    check_track(run.track)
+    from nas_evidence.data.digest import data_digest
+    from nas_evidence.data.task import check_task
+    from nas_evidence.driver.race import race_left
+    from nas_evidence.storage.conditions import note_conditions
+
+    done = finds.done
+    n_done = n_searched(done)
+    left, race = spec.n_trials - n_done, race_left(spec, store.folder, done)
+    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
+    trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
+    if race:
+        trials += f" and up to {race} in the race of the finalists"
+    # Before anything slow: reading data takes a second, Ray and torch take several.
+    audience.say(f"{spec.name}: {trials}, {_counted(workers, 'worker')} -> {store.place}")
+    arrays = data.arrays(seed=spec.seed)
+    check_task(spec.plan, arrays)
+    content_hash = note_conditions(store.folder, spec, data_digest(arrays))
+    code = keep_code(store.folder, spec)
+    inline = run.executor == "inline"
+    with _forecast_told(spec, arrays, audience, left=left + race, inline=inline):
+        pool = _executor(spec, arrays, store, run, audience, workers=workers, code=code)
+        try:
+            from nas_evidence.driver.driver import Driver
+
+            with (
+                audience.watching(spec, n_done) as shown,
+                tracked(
+                    trackers_of(run, store), spec, store.folder, shown, audience.say
+                ) as watcher,
+            ):
+                driver = Driver(
+                    spec,
+                    store.folder.resolve(),
+                    store.around(pool),
+                    watcher,
+                    finds=finds,
+                    content_hash=content_hash,
+                )
+                for notice in driver.notices:
+                    audience.say(f"note: {notice}")
+                driver.run()
+            audience.say(f"workers were idle {pool.idle_share():.0%} of the time")
+        finally:
+            pool.close()
+    if driver.requests.study and unfinished(spec, store.folder, driver.done):
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _forecast_told(
+    spec: StudySpec, arrays: "ArrayData", audience: Audience, *, left: int, inline: bool
+) -> Iterator[None]:
+    """Say how long the study will take; with Ray, found out while its workers start.
+
+    Torch is imported for this alone and some training steps are timed, which takes seconds.
+    """
+
+    def tell() -> None:
+        import_module("nas_evidence.driver.driver")  # needed next, and slow too
+        from nas_evidence.driver.runtime import forecast_seconds
+        from nas_evidence.workers.trial import device_for
+
+        try:
+            workers = 1 if inline else None
+            seconds = forecast_seconds(
+                spec, arrays, n_trials=left, workers=workers, patience=_FORECAST_PATIENCE
+            )
+        except Exception as error:  # the trials will say what is wrong
+            _LOG.warning("no_forecast error=%r", error)
+            return
+        device = "GPU" if device_for(spec.resources.gpus).type == "cuda" else "CPU"
+        audience.say(f"{spec.name}: {rough_duration(seconds)} on the {device}")
+
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    if inline:
+        teller.join()
+    try:
+        yield
+    finally:
+        teller.join()
+
+
+def trackers_of(run: Run, store: "Store") -> tuple[str, ...]:
+    """Return the trackers that were asked for, and `study.db` in a folder of this machine."""
+    asked = any(text.partition(":")[0] == "optuna" for text in run.track)
+    return run.track if asked or store.uri is not None else (*run.track, "optuna")
+
+
+def finish_off(spec: StudySpec, store: "Store", run: Run, audience: Audience) -> None:
+    """Log and track what was stored of a finished study before a crash; nothing runs."""
+    from nas_evidence.driver.driver import Driver
+    from nas_evidence.workers.nobody import Nobody
+
+    check_track(run.track)
+    folder, wanted = store.folder.resolve(), trackers_of(run, store)
+    with tracked(wanted, spec, folder, Silent(), audience.say) as watcher:
+        if any((folder / "checkpoints").glob("*")):  # killed before the last trial was told
+            Driver(spec, folder, Nobody(), watcher).run()
+
+
+def _executor(
+    spec: StudySpec,
+    arrays: "ArrayData",
+    store: "Store",
+    run: Run,
+    audience: Audience,
+    *,
+    workers: int,
+    code: Code,
+) -> "Executor":
+    make_worker = store.make_worker
+    if outside := outside_names(spec):
+        from nas_evidence.workers.process import worker_with_code
+
+        make_worker = partial(worker_with_code, code, outside, make_worker)
+    if run.executor == "inline":
+        from nas_evidence.workers.inline import InlineExecutor
+
+        return InlineExecutor(arrays, spec.resources, make_worker=make_worker)
+    if run.address is not None:
+        use_token_if_there_is_one()
+    from nas_evidence.workers.on_ray import RayExecutor
+
+    lost = None
+    if audience.cluster_lost is not None:
+        lost = partial(audience.cluster_lost, store.place, run)
+    with audience.starting():
+        executor = RayExecutor(
+            arrays,
+            spec.resources.model_copy(update={"workers": workers}),
+            (store.folder / "logs").resolve(),
+            address=run.address,
+            namespace=namespace_of(spec.name, store.place) if run.address else None,
+            make_worker=make_worker,
+            store=store.uri,
+            on_cluster_lost=lost,
+        )
+    for notice in executor.notices:
+        audience.say(f"note: {notice}")
+    return executor
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -1,0 +1,436 @@
+"""Studies in Python: search, resume and load, and what a study offers afterwards."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+
+from nas_evidence.api.progress import audience_for
+from nas_evidence.api.request import (
+    Asked,
+    DataOptions,
+    asked_for,
+    data_parameters,
+    dataset_keys,
+    of_source,
+    with_families,
+)
+from nas_evidence.api.runs import Audience, Run, begun, finish_off, run_trials, unfinished
+from nas_evidence.spec.record import TrialStatus, is_race
+from nas_evidence.spec.study import StudySpec
+
+if TYPE_CHECKING:  # these import pandas and torch
+    import pandas as pd
+
+    from nas_evidence.data import ArrayData
+    from nas_evidence.data.source import Source
+    from nas_evidence.exporting.predictor import Prediction, Predictor
+    from nas_evidence.reporting.live import Stamp
+    from nas_evidence.reporting.study_tables import RankedArchitecture
+    from nas_evidence.reporting.study_tables import Study as StudyAsShown
+    from nas_evidence.storage.tables import StudyTables
+
+__all__ = ["Study", "load", "resume", "search"]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Study:
+    """A study in its folder; everything is read from there when it is asked for."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        data_root: str | Path | None = None,
+        *,
+        allow_code: bool = False,
+        spec: StudySpec | None = None,  # if it was read already
+    ) -> None:
+        from nas_evidence.storage.outside_code import admitted
+        from nas_evidence.storage.study_folder import read_study
+
+        self.folder = Path(folder)
+        self.data_root = None if data_root is None else Path(data_root)
+        self.spec: StudySpec = spec or read_study(self.folder)
+        if allow_code:
+            admitted(self.spec, [self.folder.resolve() / "code"], allowed=True)
+        self._predictors: dict[int | None, Predictor] = {}
+        self._data: Source | None = None
+        self._read: tuple[Stamp, StudyTables] | None = None
+        self._shown: StudyAsShown | None = None
+
+    def __repr__(self) -> str:
+        raced = [is_race(trial_id) for trial_id in self._tables().trials["trial_id"]]
+        race = f" and {sum(raced)} in the race" if any(raced) else ""
+        done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
+        return f"Study({str(self.folder)!r}: {done}, ranked by {self.spec.objective})"
+
+    @property
+    def ranking(self) -> "pd.DataFrame":
+        """One row per architecture, the best first: rank, trial, family, parameters, scores."""
+        import pandas as pd
+
+        rows = [
+            {
+                "rank": one.rank,
+                "trial_id": one.trial_id,
+                "family": one.family,
+                **one.values,
+                "n_parameters": one.n_parameters,
+                self.spec.objective: one.objective,
+                "spread": one.spread,
+                "sotl": one.sotl,
+                "test_accuracy": one.test_accuracy,
+                "test_nll_per_datum": one.test_nll,
+                "test_rmse": one.test_rmse,
+            }
+            for one in self._ranked().ranking
+        ]
+        return pd.DataFrame(rows).dropna(axis=1, how="all")
+
+    @property
+    def best(self) -> "RankedArchitecture":
+        """The best architecture.
+
+        Raises:
+            ValueError: while no trial is complete.
+        """
+        winner = self._ranked().winner
+        if winner is None:
+            raise ValueError(f"no trial of {self.folder} is complete; continue it with resume")
+        return winner
+
+    @property
+    def trials(self) -> "pd.DataFrame":
+        """The table `trials`: one row per finished trial, whatever its status."""
+        return self._tables().trials.copy()
+
+    def predict(
+        self,
+        data: Any,
+        *,
+        method: Literal["probit", "mc", "map"] | None = None,
+        level: float = 0.9,
+        trial_id: int | None = None,
+        top: int | None = None,
+    ) -> "Prediction":
+        """Return predictions with uncertainty by the best network, a trial's, or an ensemble.
+
+        Args:
+            data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
+            method: of classes, see `nas_evidence.exporting.predictor`.
+            level: probability of the intervals of real targets.
+            trial_id: of another network than the best.
+            top: of an ensemble of so many best networks, with stacked weights.
+
+        Raises:
+            ValueError: for data unlike the training data, or without a complete trial.
+        """
+        return self.predictor(trial_id, top=top).predict(data, method=method, level=level)
+
+    def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
+        """Return the best network, a trial's, or an ensemble, to predict; exported if need be."""
+        from nas_evidence.exporting.predictor import Predictor
+
+        if top is not None:
+            return Predictor.load(self._ensemble(trial_id, top))
+        if trial_id not in self._predictors:
+            chosen = self.best.trial_id if trial_id is None else trial_id
+            folder = self.folder / "export"
+            if not _is_export_of(folder, chosen):
+                folder = folder if trial_id is None else folder.with_name(f"export-{chosen}")
+                self.export(folder, trial_id=chosen)
+            self._predictors[trial_id] = Predictor.load(folder)
+        return self._predictors[trial_id]
+
+    def report(self, to: str | Path | None = None) -> Path:
+        """Write the report and return the path of its page."""
+        from nas_evidence.baselines.stored_comparison import kept_judgement
+        from nas_evidence.reporting.page import build_report
+
+        tables = self._tables()
+        with suppress(ValueError, OSError):  # without the data the report does without
+            kept_judgement(tables, self._source())
+        html: Path = build_report(tables, None if to is None else Path(to)).html
+        return html
+
+    def export(
+        self,
+        to: str | Path | None = None,
+        *,
+        trial_id: int | None = None,
+        top: int | None = None,
+        onnx: bool = False,
+    ) -> Path:
+        """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
+
+        With `onnx` also as ONNX, which needs the extra of that name. An ensemble has
+        `ensemble.json` with its weights, and with what it gains over its best member in nats per
+        datum.
+
+        Raises:
+            ValueError: for both a trial and `top`, or fewer complete architectures than `top`.
+        """
+        from nas_evidence.exporting.ensemble import export_ensemble
+        from nas_evidence.exporting.folder import export_winner
+
+        if trial_id is not None and top is not None:
+            raise ValueError(f"give trial_id={trial_id} or top={top}, not both")
+        folder = Path(to or self.folder / ("export" if top is None else f"export-top-{top}"))
+        if top is None:
+            export_winner(self._tables(), folder, self.arrays(), trial_id=trial_id, onnx=onnx)
+        else:
+            export_ensemble(self._tables(), folder, self.arrays(), top=top, onnx=onnx)
+        return folder
+
+    def _ensemble(self, trial_id: int | None, top: int) -> Path:
+        """Return the folder of an ensemble of the best networks as they are now."""
+        from nas_evidence.exporting.ensemble import best_trials, is_ensemble_of
+
+        now = best_trials(self._tables(), top)
+        folder = self.folder / f"export-top-{top}"
+        if trial_id is None and is_ensemble_of(folder, now):
+            return folder
+        return self.export(trial_id=trial_id, top=top)
+
+    def arrays(self) -> "ArrayData":
+        """Return the data of the study as they are loaded for a search."""
+        return self._source().arrays(seed=self.spec.seed)
+
+    def plot_ranking(self) -> Any:
+        """Return a matplotlib figure of the objective of every architecture."""
+        from nas_evidence.reporting.plots import plot_ranking
+
+        return plot_ranking(self._ranked())
+
+    def plot_curves(self) -> Any:
+        """Return a matplotlib figure of the training loss of every complete trial by epoch."""
+        from nas_evidence.reporting.plots import plot_curves
+
+        return plot_curves(self._ranked())
+
+    def plot_importance(self) -> Any:
+        """Return a matplotlib figure of how much each parameter of the space decides.
+
+        Raises:
+            ValueError: while too few architectures are ranked to tell.
+        """
+        from nas_evidence.reporting.plots import plot_importance
+
+        return plot_importance(self._ranked())
+
+    def plot_calibration(self, data: Any = None, *, trial_id: int | None = None) -> Any:
+        """Return a matplotlib figure of stated probabilities against what is true.
+
+        Args:
+            data: with the target, see `predict`; by default the training data, each datum
+                predicted by a network of the same architecture that had not seen it (`two_fold`).
+            trial_id: of another network than the best.
+
+        Raises:
+            ValueError: if `data` does not hold the target, or no fold predicted the training data.
+        """
+        from nas_evidence.api.network_calibration import calibration_on, calibration_on_folds
+        from nas_evidence.exporting.winner import load_winner
+        from nas_evidence.reporting.plots import plot_reliability
+
+        if data is not None:
+            found = calibration_on(self.predictor(trial_id), data)
+        else:
+            chosen = self.best.trial_id if trial_id is None else trial_id
+            if chosen not in set(self._tables().trials["trial_id"]):
+                raise ValueError(f"{self.folder} has no finished trial {chosen}")
+            arrays = self.arrays()
+            winner = load_winner(self._tables(), arrays, chosen)
+            found = calibration_on_folds(winner, arrays)
+        labels = self.spec.plan.likelihood == "categorical"
+        return plot_reliability(found, labels=labels)
+
+    def _source(self) -> "Source":
+        """Return the data, read when they are first asked for."""
+        from nas_evidence.data.source import stored_source
+
+        if self._data is None:
+            base = self.folder.resolve()
+            self._data = stored_source(self.spec.dataset, base=base, data_root=self.data_root)
+        return self._data
+
+    def _tables(self, spec: StudySpec | None = None) -> "StudyTables":
+        """Return what the folder holds, read again only if its files have changed."""
+        from nas_evidence.reporting.live import stamp
+        from nas_evidence.storage.tables import read_study_tables
+
+        now = stamp(self.folder)
+        if self._read is None or self._read[0] != now:
+            self._read, self._shown = (now, read_study_tables(self.folder, spec)), None
+        return self._read[1]
+
+    def _ranked(self) -> "StudyAsShown":
+        """Return the same with its ranking."""
+        from nas_evidence.reporting.study_tables import ranked_study
+
+        tables = self._tables()
+        if self._shown is None:
+            self._shown = ranked_study(tables)
+        return self._shown
+
+
+def _with_data_parameters(function: _Function) -> _Function:
+    """Show the options about data in the signature of a function that takes them."""
+    plain = signature(function)
+    *own, _ = plain.parameters.values()
+    function.__signature__ = plain.replace(parameters=[*own, *data_parameters()])  # type: ignore[attr-defined]
+    return function
+
+
+@_with_data_parameters
+def search(
+    data: Any,
+    y: Any = None,
+    *,
+    families: Sequence[Any] | None = None,
+    n_trials: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    workers: int = 1,
+    data_root: str | Path | None = None,
+    allow_code: bool = False,
+    progress: bool | None = None,
+    track: Sequence[str] = (),
+    **options: Unpack[DataOptions],
+) -> Study:
+    """Search architectures for data, or run a study file; continue if its folder exists.
+
+    Args:
+        data: a DataFrame, array, tensor or torch Dataset; or the path of a table, .npz file,
+            image folder or study file, or the name of a shipped study.
+        y: labels or targets, if `data` does not hold them.
+        families: what to search: names of families, and families of your own (see
+            `nas_evidence.spec.families`); by default those that fit the data.
+        n_trials: trials to run; by default as the study file says, or 24.
+        settings: any key of a study file: {"plan.epochs": 50}.
+        out: study folder; by default runs/<name>.
+        workers: 1 for this process, more for as many worker processes.
+        data_root: folder of the named data sets.
+        allow_code: run code that a study file names as module:NAME.
+        progress: whether to print; by default on a terminal or in a notebook.
+        track: "mlflow", "mlflow:URI", "tensorboard", "tensorboard:DIR" or "optuna:URL",
+            to write to as well.
+        options: about the data, as on the command line: target, test_fraction, drop, ...; see
+            `nas_evidence.api.request.DataOptions`.
+
+    Raises:
+        ValueError: for data or settings that cannot be used; one sentence with a remedy.
+        RuntimeError: if every trial failed.
+    """
+    keys = {**(settings or {}), **({} if n_trials is None else {"n_trials": n_trials})}
+    overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
+    root = None if data_root is None else Path(data_root)
+    if isinstance(data, str | Path):
+        if y is not None:
+            raise ValueError("y is for data in memory; name the column of a file with target")
+        asked = asked_for(str(data), overrides, options, allow_code=allow_code, data_root=root)
+    else:
+        from nas_evidence.data.in_memory import source_in_memory
+
+        asked = of_source(source_in_memory(data, y, dataset_keys(options)), overrides)
+    folder = (
+        Path(out) if out is not None else _folder_of(asked, named=isinstance(data, str | Path))
+    )
+    run = _run_with(workers, root, allow_code=allow_code, track=track)
+    resources = asked.spec.resources.model_copy(update={"workers": workers})
+    spec = with_families(asked.spec, families).model_copy(update={"resources": resources})
+    audience = audience_for(progress)
+    for sentence in asked.decided:
+        audience.say(sentence)
+    spec, source = begun(folder, spec, asked.source, data_root=root)
+    return _run(spec, folder, run, audience, source)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    n_trials: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    workers: int = 1,
+    data_root: str | Path | None = None,
+    allow_code: bool = False,
+    progress: bool | None = None,
+    track: Sequence[str] = (),
+) -> Study:
+    """Continue a study after a stop or a crash, or with more trials or another budget."""
+    from nas_evidence.data.source import stored_source
+    from nas_evidence.storage.outside_code import admitted
+    from nas_evidence.storage.study_folder import open_study, read_study
+
+    folder = Path(folder)
+    overrides = [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
+    spec = read_study(folder, overrides)
+    resources = spec.resources.model_copy(update={"workers": workers})
+    changes = {"resources": resources, "n_trials": n_trials or spec.n_trials}
+    spec = admitted(spec.model_copy(update=changes), [folder / "code"], allowed=allow_code)
+    root = None if data_root is None else Path(data_root)
+    run = _run_with(workers, root, allow_code=allow_code, track=track)
+    spec = open_study(folder, spec)
+    source = stored_source(spec.dataset, base=folder.resolve(), data_root=root)
+    return _run(spec, folder, run, audience_for(progress), source)
+
+
+def load(
+    folder: str | Path, *, data_root: str | Path | None = None, allow_code: bool = False
+) -> Study:
+    """Return the study in a folder; with `allow_code`, import the code that it names.
+
+    Raises:
+        ValueError: if it is not a study folder.
+    """
+    return Study(folder, data_root, allow_code=allow_code)
+
+
+def _run_with(
+    workers: int, data_root: Path | None, *, allow_code: bool, track: Sequence[str]
+) -> Run:
+    from nas_evidence.api.trackers import check_track
+
+    wanted = (track,) if isinstance(track, str) else tuple(track)
+    check_track(wanted)
+    executor = "inline" if workers == 1 else "ray"
+    return Run(executor, data_root=data_root, allow_code=allow_code, track=wanted)
+
+
+def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience, data: "Source") -> Study:
+    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.redo import find_done
+    from nas_evidence.storage.study_folder import locked
+
+    with locked(folder):
+        finds = find_done(folder)
+        if unfinished(spec, folder, finds.done):
+            run_trials(spec, open_store(str(folder)), run, audience, data=data, finds=finds)
+        else:
+            finish_off(spec, open_store(str(folder)), run, audience)
+    study = Study(folder, run.data_root, spec=spec)
+    study._data = data
+    statuses = set(study._tables(spec).trials["status"])
+    if statuses and TrialStatus.COMPLETE.value not in statuses:
+        raise RuntimeError(f"no trial of {folder} is complete; see its trials and {folder}/logs")
+    return study
+
+
+def _folder_of(asked: Asked, *, named: bool) -> Path:
+    """Return runs/<name>; for data in memory, which have none, with the start of their hash."""
+    from nas_evidence.storage.study_folder import default_folder
+
+    folder = default_folder(asked.spec)
+    content = asked.spec.dataset.content
+    if named or content is None:
+        return folder
+    return folder.with_name(f"{folder.name}-{content[:8]}")
+
+
+def _is_export_of(folder: Path, trial_id: int) -> bool:
+    if not (folder / "MODEL_CARD.md").is_file() or not (folder / "meaning.json").is_file():
+        return False
+    written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+    return bool(written["trial_id"] == trial_id)

@@ -1,0 +1,106 @@
+"""The winner beside its yardsticks on data that neither has seen: what is stored of it.
+
+The file `report/judgement.json` of a study folder. The numbers never rank anything.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.spec.domains import Frozen
+
+FILE = "report/judgement.json"
+#: Metrics of predictions that `--metric` can name, beside the log loss, by likelihood, as shown.
+METRICS: Mapping[str, Mapping[str, str]] = {
+    "categorical": {
+        "accuracy": "accuracy",
+        "balanced_accuracy": "balanced accuracy",
+        "roc_auc": "ROC AUC",
+        "ece": "calibration error",
+    },
+    "gaussian": {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "coverage": "90 % intervals cover"},
+}
+#: Scores of the winner and of each yardstick, by name; losses in nats per datum.
+Metrics = Mapping[str, float]
+
+
+class Yardstick(Frozen):
+    """A simple model beside the winner.
+
+    metrics   as of the winner, on the same data
+    behind    mean of its loss minus the winner's per datum, nats; above 0 the network is better
+    interval  95 % interval of `behind` (maths/paired.py); None where it is unknown
+    """
+
+    name: str
+    metrics: Metrics
+    behind: float
+    interval: tuple[float, float] | None = None
+
+
+class CalibrationPoint(Frozen):
+    """Test data of similar confidence: how many, mean confidence, and share that is right.
+
+    For real targets: the probability of an interval, and the share of targets inside.
+    """
+
+    n: int
+    confidence: float
+    accuracy: float
+
+
+class Judgement(Frozen):
+    """The winner and the yardsticks.
+
+    on         "test": the test split. "folds": without one, the halves of `two_fold`
+    n          data that are predicted
+    seeds      networks of the winner's architecture over which metrics and differences are means
+    recall     share of each class present that is recognised, by label; empty for real targets
+    confusion  counts, rows are true classes; empty for real targets
+    pairs      (true, predicted) of some real targets, in their own unit
+    """
+
+    trial_id: int
+    task: Literal["labels", "real"]
+    on: Literal["test", "folds"]
+    n: int
+    seeds: int = 1
+    metrics: Metrics
+    yardsticks: tuple[Yardstick, ...] = ()
+    recall: Mapping[str, float] = {}
+    confusion: tuple[tuple[int, ...], ...] = ()
+    calibration: tuple[CalibrationPoint, ...] = ()
+    pairs: tuple[tuple[float, float], ...] = ()
+
+
+def check_metric(name: str | None, likelihood: str) -> None:
+    """Check that a metric is known for a likelihood; None is always fine.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    known = METRICS[likelihood]
+    if name is not None and name not in known:
+        other = next((of for of, names in METRICS.items() if name in names), None)
+        why = f", which is for {other} studies" if other else ""
+        raise ValueError(
+            f"--metric of a {likelihood} study must be one of {', '.join(known)}, but got "
+            f"{name!r}{why}; the log loss is always shown."
+        )
+
+
+def write_judgement(folder: Path, judgement: Judgement) -> None:
+    """Write a judgement into a study folder."""
+    (folder / FILE).parent.mkdir(exist_ok=True)
+    write_whole(folder / FILE, judgement.model_dump_json(indent=1))
+
+
+def read_judgement(folder: Path) -> Judgement | None:
+    """Return the judgement of a study; None if there is none, or of an earlier version."""
+    try:
+        return Judgement.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None

@@ -1,0 +1,125 @@
+"""What predictions of held-out data are worth: losses, metrics, comparisons, what figures draw.
+
+Losses of real targets are those of standardised targets, like the scores; RMSE, MAE and the pairs
+are in the unit of the targets.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nas_evidence.baselines.comparison import CalibrationPoint, Yardstick
+from nas_evidence.baselines.models import Predicted
+from nas_evidence.maths.metrics import (
+    Floats,
+    Reliability,
+    class_metrics,
+    confusion,
+    interval_reliability,
+    log_losses,
+    named,
+    real_metrics,
+    recall,
+    reliability,
+)
+from nas_evidence.maths.normals import Normals
+from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
+
+#: Most pairs of true and predicted values that are kept.
+MOST_PAIRS = 500
+#: Intervals whose coverage is drawn: of probability 0.1, 0.2, ..., 0.9.
+_N_LEVELS = 9
+
+
+def measured(
+    predicted: Predicted, y: NDArray[Any], y_std: Floats
+) -> tuple[Floats, dict[str, float]]:
+    """Return the loss of each datum in nats, and the metrics that are defined.
+
+    Args:
+        predicted: of n data.
+        y: their labels [n], or real targets [n, D].
+        y_std: standard deviations of the real training targets [D].
+    """
+    if predicted.noise is None:
+        return log_losses(predicted.outputs, y), named(class_metrics(predicted.outputs, y))
+    density = Normals.single(predicted.outputs, predicted.noise)
+    losses = -density.log_density(y) - np.log(y_std).sum()
+    metrics = real_metrics(density, y)
+    del metrics["nll"]  # has the unit of the targets
+    return losses, named({**metrics, "log_loss": float(losses.mean())})
+
+
+def mean_metrics(
+    predicted: Sequence[Predicted], y: NDArray[Any], y_std: Floats
+) -> dict[str, float]:
+    """Return the metrics that are defined for all of some predictions of the data, averaged."""
+    each = [measured(one, y, y_std)[1] for one in predicted]
+    known = set.intersection(*(set(one) for one in each))
+    return {name: float(np.mean([one[name] for one in each])) for name in known}
+
+
+def beside(
+    predicted: Sequence[Predicted],
+    name: str,
+    others: Sequence[Predicted],
+    y: NDArray[Any],
+    y_std: Floats,
+) -> Yardstick:
+    """Return a simple model beside the network, in means over seeds.
+
+    Args:
+        predicted: by the network, one for each seed.
+        name: of the simple model.
+        others: predicted by it, one for each seed.
+        y: labels [n], or real targets [n, D].
+        y_std: standard deviations of the real training targets [D].
+    """
+    pairs = list(zip(predicted, others, strict=True))
+    gaps = [measured(m, y, y_std)[0] - measured(one, y, y_std)[0] for one, m in pairs]
+    labels = predicted[0].noise is None
+    expected = [
+        expected_variance_of_classes(one.outputs, m.outputs, y) if labels else 0.0
+        for one, m in pairs
+    ]
+    found = paired_interval(np.mean(gaps, axis=0), expected_variance=float(np.mean(expected)))
+    return Yardstick(
+        name=name,
+        metrics=mean_metrics(others, y, y_std),
+        behind=found.mean,
+        interval=(found.low, found.high) if len(y) > 1 else None,
+    )
+
+
+def drawn(predicted: Predicted, y: NDArray[Any]) -> dict[str, Any]:
+    """Return the fields of `Judgement` that figures show.
+
+    Args:
+        predicted: of n data.
+        y: their labels [n], or real targets [n, D].
+    """
+    if predicted.noise is None:
+        return {
+            "recall": {str(k): v for k, v in recall(predicted.outputs, y).items()},
+            "confusion": tuple(tuple(map(int, row)) for row in confusion(predicted.outputs, y)),
+            "calibration": _points(reliability(predicted.outputs, y)),
+        }
+    at = np.linspace(0, len(y) - 1, min(MOST_PAIRS, len(y))).astype(int)
+    density = Normals.single(predicted.outputs, predicted.noise)
+    return {
+        "pairs": tuple(
+            zip(y[at].ravel().tolist(), predicted.outputs[at].ravel().tolist(), strict=True)
+        ),
+        "calibration": _points(interval_reliability(density, y, n=_N_LEVELS)),
+    }
+
+
+def _points(found: Reliability) -> tuple[CalibrationPoint, ...]:
+    return tuple(
+        CalibrationPoint(n=int(n), confidence=float(confidence), accuracy=float(accuracy))
+        for n, confidence, accuracy in zip(
+            found.count, found.confidence, found.accuracy, strict=True
+        )
+    )

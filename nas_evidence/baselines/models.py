@@ -1,0 +1,225 @@
+"""Simple models of the same rows, to ask whether a network is worth its weights.
+
+    majority class, or mean        the frequencies of the classes; mean and spread of the targets
+    logistic or ridge regression   numbers standardised, one-hot columns as they are; the penalty
+                                   by cross-validation (`LogisticRegressionCV`, `RidgeCV`)
+    gradient boosting              histogram trees with the defaults of scikit-learn
+
+They are fitted on exactly the rows that the networks are trained on. Without a test split they
+predict the halves of `two_fold`, scored as the networks are: by the log predictive density with a
+marginalised scale. They are shown and never ranked.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.compose import make_column_transformer
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
+from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+from sklearn.multioutput import MultiOutputRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
+from nas_evidence.data.arrays import ArrayData, Inputs
+from nas_evidence.maths.metrics import LEAST, Floats
+from nas_evidence.scores.folds import log_predictive
+from nas_evidence.spec.study import Assignment
+from nas_evidence.training.parts import order_of_data
+
+#: Most input values [n * d] of a linear model, and most of boosting times the classes.
+MOST_VALUES, MOST_BOOSTED = 5_000_000, 20_000_000
+#: Penalties that are tried for logistic regression, as scikit-learn's C, and for ridge regression.
+PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+ALPHAS = np.geomspace(1e-3, 1e5, 33)
+_FOLDS, _STEPS = 5, 5000
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predictions of unseen data.
+
+    outputs  class probabilities [n, C], or means of real targets [n, D]
+    noise    standard deviation of the error of real targets [D], or of each datum [n, D]; None
+             for labels
+    """
+
+    outputs: Floats
+    noise: Floats | None = None
+
+
+#: Fits on x [n, d], y and predicts x' [m, d]; the last argument is the number of outputs.
+Model = Callable[[Floats, NDArray[Any], Floats, int], Predicted]
+
+
+def yardstick_models(arrays: ArrayData) -> Mapping[str, Model]:
+    """Return the yardsticks by name that data of this kind and size have."""
+    values = arrays.n_train * int(np.prod(arrays.input_shape))
+    labels = arrays.task == "labels"
+    found: dict[str, Model] = {"majority class" if labels else "mean": _constant(labels)}
+    if values <= MOST_VALUES:
+        name = "logistic regression" if labels else "ridge regression"
+        found[name] = (_logistic if labels else _ridge)(_is_number(arrays))
+    if values * arrays.n_outputs <= MOST_BOOSTED:
+        found["gradient boosting"] = _boosted_classes if labels else _boosted_reals
+    return found
+
+
+def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Predicted]]:
+    """Yield each yardstick's predictions of the test rows, fitted on all training rows."""
+    x, x_test = flat(arrays.x_train), flat(arrays.x_test)
+    for name, model in yardstick_models(arrays).items():
+        yield name, model(x, arrays.y_train, x_test, arrays.n_outputs)
+
+
+@dataclass(frozen=True)
+class OnHalves:
+    """A yardstick that predicts each half of `two_fold` from the other one.
+
+    log_predictive  density per datum, nats, scored as that of a network
+    accuracy        NaN for real targets
+    table           outputs (log probabilities, or means of standardised targets) of all data, and
+                    their spread (1, or the noise) [n, C + 1]
+    """
+
+    name: str
+    log_predictive: float
+    accuracy: float
+    table: torch.Tensor
+
+
+def halves_of(arrays: ArrayData, assignment: Assignment) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the rows of the halves of `two_fold` in a trial."""
+    order = order_of_data(arrays.n_train, assignment).numpy()
+    return order[: len(order) // 2], order[len(order) // 2 :]
+
+
+def predict_halves(arrays: ArrayData, assignment: Assignment) -> Iterator[OnHalves]:
+    """Yield each yardstick on the halves of `two_fold` in this trial.
+
+    Real targets are standardised, as in the scores.
+    """
+    first, second = halves_of(arrays, assignment)
+    x, y = flat(arrays.x_train), arrays.y_train
+    labels = arrays.task == "labels"
+    if not labels:
+        y = (y - arrays.y_mean) / arrays.y_std
+    for name, model in yardstick_models(arrays).items():
+        total, hits, table = 0.0, 0, torch.zeros(len(x), arrays.n_outputs + 1).double()
+        for seen, unseen in ((first, second), (second, first)):
+            found = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
+            outputs, noise = torch.from_numpy(found.outputs), 1.0
+            if found.noise is None:
+                outputs = torch.from_numpy(np.log(found.outputs.clip(LEAST, 1)))
+            else:  # one scale for all columns, as the networks' noise
+                noise = float(np.sqrt((found.noise**2).mean()))
+            likelihood = Categorical() if labels else Gaussian(noise)
+            scored = log_predictive(outputs, torch.from_numpy(y[unseen]), likelihood)
+            hits += scored.hits or 0
+            total += scored.log_predictive
+            table[unseen, :-1], table[unseen, -1] = outputs, noise
+        accuracy = hits / len(x) if labels else float("nan")
+        yield OnHalves(name, total / len(x), accuracy, table)
+
+
+def flat(x: Inputs) -> Floats:
+    """Return inputs as rows of numbers [n, d]."""
+    return np.asarray(x[: len(x)], np.float64).reshape(len(x), -1)
+
+
+def _constant(labels: bool) -> Model:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+        if labels:
+            return _of_classes(DummyClassifier(strategy="prior"), x, y, unseen, n_outputs)
+        means = np.broadcast_to(y.mean(0), (len(unseen), y.shape[1]))
+        return Predicted(np.array(means), _positive(y.std(0)))
+
+    return fit
+
+
+def _is_number(arrays: ArrayData) -> NDArray[np.bool_]:
+    """Return which inputs are numbers, not the 0 and 1 of categories, bool [d]."""
+    preparation = arrays.meaning.preparation
+    if preparation is None:
+        return np.ones(int(np.prod(arrays.input_shape)), dtype=bool)
+    return np.asarray(preparation.scaled)
+
+
+def _scaled(is_number: NDArray[np.bool_]) -> Any:
+    """Return what standardises numbers and leaves one-hot columns as they are."""
+    return make_column_transformer((StandardScaler(), is_number), remainder="passthrough")
+
+
+def _logistic(is_number: NDArray[np.bool_]) -> Model:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            # Defaults that change; naming the new ones would need the newest scikit-learn.
+            warnings.simplefilter("ignore", FutureWarning)
+            model = make_pipeline(_scaled(is_number), _cross_validated(y))
+            return _of_classes(model, x, y, unseen, n_outputs)
+
+    return fit
+
+
+def _cross_validated(y: NDArray[Any]) -> Any:
+    """Return logistic regression; with the default penalty where a class has a single datum."""
+    rarest = int(np.unique(y, return_counts=True)[1].min())
+    if rarest < 2:
+        return LogisticRegression(max_iter=_STEPS)
+    folds = StratifiedKFold(min(_FOLDS, rarest), shuffle=True, random_state=0)
+    return LogisticRegressionCV(Cs=PENALTIES, cv=folds, scoring="neg_log_loss", max_iter=_STEPS)
+
+
+def _boosted_classes(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+    model = HistGradientBoostingClassifier(random_state=0)
+    return _of_classes(model, x, y, unseen, n_outputs)
+
+
+def _of_classes(
+    model: Any, x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int
+) -> Predicted:
+    """Return probabilities of all classes; one that was not seen counts as seen half a time."""
+    if len(np.unique(y)) < 2:
+        model = DummyClassifier(strategy="prior")
+    model.fit(x, y)
+    found = np.zeros((len(unseen), n_outputs))
+    found[:, model.classes_] = model.predict_proba(unseen)
+    missing = np.setdiff1d(np.arange(n_outputs), model.classes_)
+    found[:, missing] = 0.5 / len(y)
+    return Predicted(found / found.sum(1, keepdims=True))
+
+
+def _ridge(is_number: NDArray[np.bool_]) -> Model:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+        model = make_pipeline(_scaled(is_number), RidgeCV(ALPHAS))
+        return _of_reals(model, x, y, unseen)
+
+    return fit
+
+
+def _boosted_reals(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+    model = MultiOutputRegressor(HistGradientBoostingRegressor(random_state=0))
+    return _of_reals(model, x, y, unseen)
+
+
+def _of_reals(model: Any, x: Floats, y: NDArray[Any], unseen: Floats) -> Predicted:
+    """Return means, and the noise from cross-validated residuals."""
+    folds = KFold(min(_FOLDS, len(y)), shuffle=True, random_state=0)
+    left_out = np.reshape(cross_val_predict(model, x, y, cv=folds), y.shape)
+    noise = np.sqrt(((y - left_out) ** 2).mean(0))
+    means = np.reshape(model.fit(x, y).predict(unseen), (len(unseen), y.shape[1]))
+    return Predicted(means, _positive(noise))
+
+
+def _positive(noise: Floats) -> Floats:
+    positive: Floats = np.maximum(noise, 1e-9)
+    return positive

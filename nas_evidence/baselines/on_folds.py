@@ -1,0 +1,156 @@
+"""The winner beside simple models without a test split: on the halves of `two_fold`.
+
+    b = 1/S sum_s mean_i (l_si - m_si)     how far the simple model is behind
+
+    l_si  log density of datum i as the network with seed s predicts it, nats; m_si of the model
+
+Each half is predicted by what was fitted on the other one. The densities are those of the
+predictions as they are, as on test rows; `two_fold` itself marginalises their scale, which helps
+an overconfident model that nobody would scale. The first seed of an architecture is good partly
+by luck, in its split too, since it was chosen by its score; those that were trained later were
+not. So several seeds count, the latest first.
+
+The interval of b is that of `maths/paired.py` over the data, for the differences averaged over
+seeds. It leaves out that few splits were tried, and that networks and simple models of all data,
+not of a half, are used afterwards. Where predictions were not kept, values of `two_fold` are
+compared, without an interval.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from nas_evidence.baselines.comparison import Judgement, Yardstick
+from nas_evidence.baselines.measures import beside, drawn, mean_metrics
+from nas_evidence.baselines.models import OnHalves, Predicted, predict_halves
+from nas_evidence.data import ArrayData
+from nas_evidence.exporting.unseen import stored_unseen
+from nas_evidence.exporting.winner import Winner
+from nas_evidence.maths.metrics import named
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import Assignment
+
+#: Most seeds that count, and most values (inputs times outputs of all data) for more than one:
+#: all simple models are fitted twice for each.
+MOST_SEEDS, MOST_VALUES = 3, 300_000
+
+
+@dataclass(frozen=True)
+class _Seed:
+    """A network of the winner's architecture.
+
+    value     its `two_fold` per datum, nats
+    accuracy  of the same predictions, NaN for real targets
+    table     outputs and spread [n, C + 1], see `stored_unseen`; None if they were not kept of all
+    """
+
+    assignment: Assignment
+    value: float
+    accuracy: float
+    table: Tensor | None
+
+
+def judged_on_halves(
+    trial_id: int,
+    arrays: ArrayData,
+    trials: pd.DataFrame,
+    evidence: pd.DataFrame,
+    stored: Callable[[int], Winner | None],
+) -> Judgement | None:
+    """Return the comparison by `two_fold`, None if the winner has no such score.
+
+    Args:
+        trial_id: of the winner.
+        arrays: the data of the study.
+        trials: the table of trials.
+        evidence: the table of evidence.
+        stored: returns a trial whose weights were kept, else None.
+    """
+    seeds = list(_seeds(trial_id, arrays, trials, evidence, stored))
+    if not seeds:
+        return None
+    by_seed = [list(predict_halves(arrays, seed.assignment)) for seed in seeds]
+    found = [predicted_of(seed.table, arrays) for seed in seeds if seed.table is not None]
+    kept = len(found) == len(seeds)
+    metrics = (
+        mean_metrics(found, arrays.y_train, arrays.y_std)
+        if kept
+        else _mean_values([(seed.value, seed.accuracy) for seed in seeds])
+    )
+    return Judgement(
+        trial_id=trial_id,
+        task=arrays.task,
+        on="folds",
+        n=arrays.n_train,
+        seeds=len(seeds),
+        metrics=metrics,
+        yardsticks=tuple(_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True)),
+        **drawn(found[0], arrays.y_train) if kept else {},
+    )
+
+
+def _seeds(
+    trial_id: int,
+    arrays: ArrayData,
+    trials: pd.DataFrame,
+    evidence: pd.DataFrame,
+    stored: Callable[[int], Winner | None],
+) -> Iterator[_Seed]:
+    """Yield the seeds that count; the winner alone where simple models take long."""
+    complete = trials[trials["status"] == TrialStatus.COMPLETE.value].set_index("trial_id")
+    alike = complete["architecture_key"] == complete.loc[trial_id, "architecture_key"]
+    ids = sorted(complete.index[alike], reverse=True)
+    if arrays.n_train * int(np.prod(arrays.input_shape)) * arrays.n_outputs > MOST_VALUES:
+        ids = [trial_id]
+    values = evidence[evidence["estimator"] == "two_fold"].groupby("trial_id")["per_datum"].last()
+    right = evidence[evidence["estimator"] == "two_fold_accuracy"]
+    hits = right.groupby("trial_id")["value"].last()
+    left = MOST_SEEDS
+    for one in ids:
+        value = values.get(one)
+        if left and value is not None and not pd.isna(value) and (seed := stored(int(one))):
+            left -= 1
+            table = stored_unseen(seed, arrays.n_train)
+            yield _Seed(
+                assignment=seed.assignment,
+                value=float(value),
+                accuracy=float(hits.get(one, float("nan"))),
+                table=table if table is not None and (table[:, -1] > 0).all() else None,
+            )
+
+
+def _compared(seeds: Sequence[_Seed], found: Sequence[OnHalves], arrays: ArrayData) -> Yardstick:
+    """Return a simple model beside the network, seed by seed."""
+    tables = [seed.table for seed in seeds if seed.table is not None]
+    if len(tables) == len(seeds):
+        return beside(
+            [predicted_of(table, arrays) for table in tables],
+            found[0].name,
+            [predicted_of(own.table, arrays) for own in found],
+            arrays.y_train,
+            arrays.y_std,
+        )
+    pairs = zip(seeds, found, strict=True)
+    return Yardstick(
+        name=found[0].name,
+        metrics=_mean_values([(own.log_predictive, own.accuracy) for own in found]),
+        behind=float(np.mean([seed.value - own.log_predictive for seed, own in pairs])),
+    )
+
+
+def _mean_values(values: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Return log_loss and accuracy from values of `two_fold` and accuracies."""
+    value, accuracy = np.mean(values, axis=0)
+    return named({"log_loss": -float(value), "accuracy": float(accuracy)})
+
+
+def predicted_of(table: Tensor, arrays: ArrayData) -> Predicted:
+    """Return a table of outputs and spread [n, C + 1] in the unit of the targets."""
+    outputs, spread = table[:, :-1].double(), table[:, -1:].double()
+    if arrays.task == "labels":
+        return Predicted((outputs / spread).softmax(1).numpy())
+    means = outputs.numpy() * arrays.y_std + arrays.y_mean
+    return Predicted(means, spread.numpy() * arrays.y_std)

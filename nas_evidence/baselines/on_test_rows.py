@@ -1,0 +1,63 @@
+"""The winner and simple models on data that none has seen.
+
+The winner's predictions of the test rows are computed from its stored weights. Without a test
+split see `on_halves`.
+"""
+
+import numpy as np
+import torch
+
+from nas_evidence.baselines.comparison import Judgement
+from nas_evidence.baselines.measures import beside, drawn, measured
+from nas_evidence.baselines.models import Predicted, predict_test
+from nas_evidence.baselines.on_folds import judged_on_halves
+from nas_evidence.data import ArrayData
+from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
+from nas_evidence.storage.tables import StudyTables
+
+#: Rows predicted at once.
+_BATCH = 1024
+
+
+def judge(tables: StudyTables, arrays: ArrayData) -> Judgement | None:
+    """Return the winner of a study beside its yardsticks; None without a winner."""
+    best = tables.standings.best
+    if best is None:
+        return None
+    chosen = best.trial_id
+
+    def stored_trial(trial_id: int) -> Winner | None:
+        kept = (tables.folder / "models" / f"{trial_id}.safetensors").is_file()
+        return load_winner(tables, arrays, trial_id) if kept or trial_id == chosen else None
+
+    if len(arrays.x_test):
+        return _on_test(chosen, _predicted(load_winner(tables, arrays, chosen), arrays), arrays)
+    return judged_on_halves(chosen, arrays, tables.trials, tables.evidence, stored_trial)
+
+
+def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
+    """Return the winner's predictions of the test rows."""
+    model, parts = with_preprocessing(winner, arrays), []
+    with torch.no_grad():
+        for start in range(0, len(arrays.x_test), _BATCH):
+            raw = torch.from_numpy(np.array(arrays.x_test[start : start + _BATCH]))
+            outputs = model(raw).double()
+            parts.append(outputs.softmax(-1) if arrays.task == "labels" else outputs)
+    outputs = torch.cat(parts).numpy()
+    noise = None if arrays.task == "labels" else winner.noise_std * arrays.y_std
+    return Predicted(outputs, noise)
+
+
+def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Judgement:
+    return Judgement(
+        trial_id=trial_id,
+        task=arrays.task,
+        on="test",
+        n=len(arrays.y_test),
+        metrics=measured(predicted, arrays.y_test, arrays.y_std)[1],
+        yardsticks=tuple(
+            beside([predicted], name, [other], arrays.y_test, arrays.y_std)
+            for name, other in predict_test(arrays)
+        ),
+        **drawn(predicted, arrays.y_test),
+    )

@@ -1,0 +1,76 @@
+"""The verb that checks a family of one's own before a search."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nas_evidence.cli.options import AllowCode
+from nas_evidence.cli.terminal import err, out, print_rows
+
+
+def check_family(
+    reference: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="The family.")],
+    input_shape: Annotated[
+        str, typer.Option("--input", metavar="SHAPE", help="Of one example: 12, or 3x32x32.")
+    ],
+    outputs: Annotated[int, typer.Option("--outputs", min=1, help="Classes or targets.")] = 3,
+    allow_code: AllowCode = False,
+) -> None:
+    """Build networks of a family of your own and say which curvature kinds cover which layer.
+
+    Example: nas-evidence check-family my_nets:Wide --input 12 --allow-code
+    """
+    if not allow_code:
+        raise ValueError(
+            f"{reference} is code from outside nas-evidence, which runs only with --allow-code."
+        )
+    if ":" not in reference:
+        raise ValueError(f"the family must be named as MODULE:NAME, but got {reference}.")
+    try:
+        shape = tuple(int(length) for length in input_shape.split("x"))
+    except ValueError:
+        raise ValueError(f"--input must be like 12 or 3x32x32, but got {input_shape}.") from None
+    sys.path.insert(0, str(Path.cwd()))
+    import torch
+
+    from nas_evidence.curvature.coverage import coverage, coverage_of_layers
+    from nas_evidence.models import build
+    from nas_evidence.spec.families import domains_of
+    from nas_evidence.spec.registry import import_outside
+    from nas_evidence.spec.study import ArchitectureSpec
+
+    import_outside([reference])
+    domains = domains_of(reference)
+    rows, layers, covering = [], [], None
+    for unit in (0.0, 0.999):  # the first and the last member of each domain
+        values = {name: domain.at(unit) for name, domain in domains.items()}
+        architecture = ArchitectureSpec(family=reference, values=values)
+        model = build(architecture, shape, outputs, torch.Generator().manual_seed(0))
+        size = sum(p.numel() for p in model.parameters())
+        found = coverage(model, shape, outputs)
+        own = {one.kind for one in found if one.covered}
+        covering = own if covering is None else covering & own
+        rows += [
+            (str(architecture), str(size), one.kind, "yes" if one.covered else "no", one.reason)
+            for one in found
+        ]
+        layers = [
+            (one.path, one.type, str(one.n_parameters), one.diagonal, one.kronecker, one.dense,
+             one.remedy)
+            for one in coverage_of_layers(model, shape, outputs)
+        ]  # fmt: skip
+        if not domains:
+            break
+    header = ("architecture", "parameters", "curvature", "covered", "why not")
+    print_rows(f"{reference} on inputs {input_shape}", header, rows)
+    columns = ("layer", "type", "parameters", "diagonal", "Kronecker", "dense", "remedy")
+    print_rows(f"layers of the largest, {architecture}", columns, layers)
+    if not covering:
+        err.print(
+            "no curvature kind covers this family: rank by two_fold, with estimators = "
+            '["two_fold"], plan.online.every = "never" and plan.settle = 0.'
+        )
+        raise typer.Exit(1)
+    out.print(f"estimators that cover it: {', '.join(sorted(covering))}")

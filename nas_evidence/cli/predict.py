@@ -1,0 +1,115 @@
+"""The verb that predicts new data with an exported network."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Top, check_one, opened
+from nas_evidence.cli.terminal import out, print_json, print_line, print_rows
+
+_WORDS = {"ece": "calibration error"}
+
+
+def predict(
+    place: Annotated[
+        str,
+        typer.Argument(metavar="DIR", help="A study folder, a store's URI, or an export folder."),
+    ],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="A table, an .npz file or images to predict.")
+    ],
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE.csv", help="Write the predictions here.")
+    ] = None,
+    method: Annotated[
+        Literal["map", "probit", "mc"] | None,
+        typer.Option("--method", help="Class probabilities: map, or with the posterior."),
+    ] = None,
+    level: Annotated[
+        float, typer.Option("--level", metavar="P", help="Probability of the intervals.")
+    ] = 0.9,
+    ood: Annotated[
+        Path | None,
+        typer.Option("--ood", metavar="DATA", help="Other data, to be told from these."),
+    ] = None,
+    trial_id: Annotated[
+        int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
+    ] = None,
+    top: Top = None,
+    reliability: Annotated[
+        Path | None,
+        typer.Option("--reliability", metavar="FILE.png", help="Plot the calibration here."),
+    ] = None,
+    as_json: AsJson = False,
+    data_root: DataRoot = None,
+    allow_code: AllowCode = False,
+) -> None:
+    """Predict new data with uncertainty; if they hold the target, say how good that is.
+
+    Example: nas-evidence predict runs/mine new.csv --to predictions.csv
+    Example: nas-evidence predict runs/mine labelled.csv --reliability r.png
+    """
+    check_one(trial_id, top)
+    from nas_evidence.exporting.predictor import ENSEMBLE, Predictor, out_of_distribution
+    from nas_evidence.exporting.program import import_family_of
+
+    for path in filter(None, (data, ood)):
+        if not path.expanduser().exists():
+            raise ValueError(f"there is no file {path} to predict; correct the path.")
+    if to is not None and to.suffix not in (".csv", ".parquet"):
+        raise ValueError(f"--to must be a file .csv or .parquet, but got {to}.")
+    if reliability is not None and reliability.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"--reliability must be .png, .svg or .pdf, but got {reliability}.")
+    if any((Path(place) / name).is_file() for name in ("model.safetensors", ENSEMBLE)):
+        if trial_id is not None or top is not None:
+            raise ValueError(
+                f"--trial and --top choose among the trials of a study, but {place} is an export."
+            )
+        if allow_code:
+            import_family_of(Path(place))
+        predictor = Predictor.load(place)
+    else:
+        from nas_evidence.api.studies import Study
+
+        study = Study(opened(place).folder, data_root, allow_code=allow_code)
+        predictor = study.predictor(trial_id, top=top)
+    given = predictor.given(data)
+    found = predictor.predict(given, method=method, level=level)
+    measures = {} if given.truth is None else found.measures(given.truth)
+    if ood is not None:
+        # What tells other data apart is the posterior, unless a method is asked for.
+        known, other = (
+            predictor.predict(rows, method=method or "probit", level=level)
+            for rows in (given, predictor.given(ood))
+        )
+        measures["ood_auroc"] = out_of_distribution(known, other)
+    if reliability is not None:
+        if given.truth is None:
+            raise ValueError(
+                f"--reliability compares with the truth, but {data} does not hold the target."
+            )
+        from nas_evidence.reporting.plots import plot_reliability
+
+        labels = found.probabilities is not None
+        plot_reliability(found.reliability(given.truth), labels=labels).savefig(reliability)
+    frame = found.to_frame()
+    if to is not None:
+        frame.to_csv(to, index=False) if to.suffix == ".csv" else frame.to_parquet(to)
+    if as_json:
+        print_json({"measures": measures, "predictions": frame.to_dict("records")})
+        return
+    for name, value in measures.items():
+        print_line(_WORDS.get(name, name.replace("_", " ")), f"{value:.4f}")
+    if reliability is not None:
+        out.print(f"reliability: {reliability}")
+    if to is not None:
+        out.print(f"predictions: {to} ({len(frame)} rows)")
+    else:
+        header = [str(name) for name in frame.columns]
+        cells = ([_cell(v) for v in row] for row in frame.itertuples(index=False))
+        print_rows(f"Predictions for {data.name}", header, cells)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,277 @@
+"""The verbs for the results of a study: report, export; and the audit of scores.
+
+Each takes a study folder or the URI of a store; a report is written where the study is.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nas_evidence.baselines.comparison import check_metric
+from nas_evidence.cli.options import (
+    AllowCode,
+    AsJson,
+    DataRoot,
+    Metric,
+    Top,
+    check_one,
+    opened,
+    shown,
+)
+from nas_evidence.cli.show import StudyPlace
+from nas_evidence.cli.terminal import (
+    err,
+    out,
+    print_json,
+    print_rows,
+    statistic_text,
+)
+
+if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
+    from nas_evidence.baselines.comparison import Judgement
+    from nas_evidence.data.source import Source
+    from nas_evidence.storage.tables import StudyTables
+
+
+def report(
+    place: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[DIR]", help="A study folder, or a store's URI [the latest in runs/]."
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="OUT", help="Write the report here.")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option("--table", metavar="FILE.csv", help="Rank any table instead.")
+    ] = None,
+    score: Annotated[str | None, typer.Option(metavar="COL", help="The score's column.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="COL", help="The truth's column.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="COL", help="A family's column.")] = None,
+    baseline: Annotated[
+        list[str] | None, typer.Option(metavar="COL", help="A column to beat.")
+    ] = None,
+    metric: Metric = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Write the report of a study, or the same statistics for any table.
+
+    Example: nas-evidence report runs/digits --metric balanced_accuracy
+    Example: nas-evidence report --table t.csv --score evidence --target accuracy
+    """
+    if table is not None:
+        if place is not None:
+            raise ValueError(f"give a study folder or --table, not both (got {place}, {table}).")
+        if score is None or target is None:
+            raise ValueError("--table needs --score COL and --target COL.")
+        if metric is not None:
+            raise ValueError(f"--metric is for studies, but got {metric!r} with --table.")
+        _report_table(table, score, target, group, baseline or (), to)
+        return
+    from nas_evidence.reporting.page import build_report
+    from nas_evidence.storage.tables import read_study_tables
+
+    store = opened(place or _latest_study())
+    tables = read_study_tables(store.folder)
+    check_metric(metric, tables.spec.plan.likelihood)
+    judged(tables, _data_of(tables, data_root))
+    paths = build_report(tables, to, metric=metric)
+    if to is None:
+        store.push()
+    out.print(f"report: {paths.html if to else shown(paths.html, store)}")
+
+
+def compare(
+    places: Annotated[list[str], typer.Argument(metavar="DIR...", help="Two to ten studies.")],
+    to: Annotated[Path, typer.Option("--to", metavar="OUT", help="Write the page here.")] = Path(
+        "comparison"
+    ),
+) -> None:
+    """Put two to ten studies on one page: winners, scores, yardsticks, time.
+
+    Example: nas-evidence compare runs/digits runs/digits-wide
+    """
+    from nas_evidence.reporting.compare import HEADER, compare_studies
+
+    compared = compare_studies([opened(place).folder for place in places], to)
+    print_rows("Studies", HEADER, compared.rows)
+    for sentence in compared.notes:
+        out.print(f"note:   {sentence}")
+    out.print(f"report: {to / 'index.html'}")
+
+
+def audit(
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="NAME", help="One problem, or the rows of one estimator."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare every estimator with the truth where it is known; takes a minute or two.
+
+    Exit code 1 if one is further off than it claims.
+
+    Example: nas-evidence audit --only linear-3
+    """
+    from nas_evidence.audit.run import named, run_audit
+
+    problems, estimator = (None, None) if only is None else named(only)
+    rows = run_audit(problems, say=err.print)
+    rows = [row for row in rows if estimator in (None, row.estimator)]
+    if as_json:
+        print_json([row.model_dump(mode="json") for row in rows])
+    else:
+        print_rows(
+            "Every estimator against the truth (nats)",
+            ("problem", "estimator", "value", "truth", "bias", "spread", "seconds", "holds"),
+            [
+                (row.problem, row.estimator, statistic_text(row.value), statistic_text(row.truth),
+                 statistic_text(row.bias), statistic_text(row.spread), f"{row.seconds:.2f}",
+                 "yes" if row.holds else f"NO: {row.claim}")
+                for row in rows
+            ],
+        )  # fmt: skip
+    missed = sum(not row.holds for row in rows)
+    if missed:
+        err.print(f"{missed} of {len(rows)} rows miss their claim.")
+        raise typer.Exit(1)
+    err.print(f"all {len(rows)} rows hold.")
+
+
+def export(
+    place: StudyPlace,
+    to: Annotated[Path, typer.Option("--to", metavar="OUT", help="Write the files here.")],
+    trial_id: Annotated[
+        int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
+    ] = None,
+    top: Top = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Write model.onnx too; needs nas-evidence[onnx].")
+    ] = False,
+    data_root: DataRoot = None,
+    allow_code: AllowCode = False,
+) -> None:
+    """Export the best architecture, ready to use, after checking its stored evidence.
+
+    Example: nas-evidence export runs/digits --to winner
+    Example: nas-evidence export runs/digits --to five --top 5
+    """
+    check_one(trial_id, top)
+    from nas_evidence.storage.tables import read_study_tables
+
+    store = opened(place)
+    tables = read_study_tables(store.folder)
+    if allow_code:
+        from nas_evidence.storage.outside_code import admitted
+
+        admitted(tables.spec, [store.folder.resolve() / "code"], allowed=True)
+    data = _data_of(tables, data_root)
+    if top is None:
+        write_export(tables, to, trial_id, data, onnx=onnx)
+    else:
+        _write_ensemble(tables, to, top, data, onnx=onnx)
+
+
+# ---------------------------------------------------------------------------------------------
+
+
+def _data_of(tables: "StudyTables", data_root: Path | None) -> "Source":
+    """Return the data of a study, read when they are first asked for."""
+    from nas_evidence.data.source import stored_source
+
+    return stored_source(tables.spec.dataset, base=tables.folder.resolve(), data_root=data_root)
+
+
+def judged(tables: "StudyTables", data: "Source") -> "Judgement | None":
+    """Return the winner of a study beside simple models, computed and stored if it is new.
+
+    Where the data or the weights cannot be read the report does without, and the reason is said.
+    """
+    from nas_evidence.baselines.stored_comparison import kept_judgement
+
+    try:
+        return kept_judgement(tables, data)
+    except (ValueError, OSError, RuntimeError) as error:
+        err.print(f"the winner is not compared with simple models: {error}")
+        return None
+
+
+def write_export(
+    tables: "StudyTables",
+    to: Path,
+    trial_id: int | None,
+    data: "Source",
+    *,
+    onnx: bool = False,
+) -> None:
+    """Export a trial of a study, by default the best, and print where it is."""
+    from nas_evidence.exporting.folder import export_winner
+    from nas_evidence.reporting.study_tables import architecture_text
+
+    arrays = data.arrays(seed=tables.spec.seed)
+    done = export_winner(tables, to, arrays, trial_id=trial_id, onnx=onnx)
+    again = "" if done.rescored_value is None else ", evidence computed again and equal"
+    name = architecture_text(done.architecture.family, done.architecture.values)
+    out.print(f"export: {done.folder} (trial {done.trial_id}: {name}{again})")
+
+
+def _write_ensemble(
+    tables: "StudyTables", to: Path, top: int, data: "Source", *, onnx: bool
+) -> None:
+    """Export an ensemble of the best networks of a study, and print what it gains."""
+    from nas_evidence.exporting.ensemble import export_ensemble
+
+    arrays = data.arrays(seed=tables.spec.seed)
+    done = export_ensemble(tables, to, arrays, top=top, onnx=onnx)
+    members = ", ".join(
+        f"trial {i} {weight:.2f}" for i, weight in zip(done.trial_ids, done.weights, strict=True)
+    )
+    out.print(f"export: {done.folder} (weights: {members})")
+    if done.left_out:
+        out.print(f"note:   without weight: trials {', '.join(map(str, done.left_out))}")
+    if done.refitted:
+        out.print(f"note:   {done.refitted} trained again on both halves: not stored by the study")
+    out.print(
+        f"gain:   {done.gain:.4f} ± {done.gain_error:.4f} nats per datum over the best network "
+        f"alone, with cross-fitted weights, on {done.n} data"
+    )
+
+
+def _latest_study() -> str:
+    """Return the most recently used study folder below runs/."""
+    # Every driver touches the lock.
+    locks = sorted(Path("runs").glob("*/lock"), key=lambda path: path.stat().st_mtime)
+    if not locks:
+        raise ValueError(
+            "there is no study below runs/; give a study folder, or --table FILE.csv with "
+            "--score and --target."
+        )
+    return str(locks[-1].parent)
+
+
+def _report_table(
+    table: Path,
+    score: str,
+    target: str,
+    group: str | None,
+    baselines: Sequence[str],
+    to: Path | None,
+) -> None:
+    from nas_evidence.reporting.any_table import rank_table_report
+    from nas_evidence.reporting.correlations import MAIN_COLUMNS
+
+    result = rank_table_report(
+        table, score=score, target=target, group=group, baselines=baselines, to=to
+    )
+    print_rows(
+        f"How well the columns of {table.name} rank {target}",
+        MAIN_COLUMNS,
+        [[statistic_text(row.cells()[name]) for name in MAIN_COLUMNS] for row in result.rows],
+    )
+    for warning in result.warnings:
+        out.print(f"warning: {warning}")
+    if to is not None:
+        out.print(f"report: {to / 'index.html'}")

@@ -1,0 +1,369 @@
+"""The verbs that run a study: search and resume."""
+
+import contextlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+
+import typer
+from rich.live import Live
+
+from nas_evidence.api.request import DataOptions
+from nas_evidence.api.runs import (
+    Audience,
+    Run,
+    begun,
+    finish_off,
+    run_trials,
+    unfinished,
+)
+from nas_evidence.api.trackers import check_track
+from nas_evidence.baselines.comparison import check_metric
+from nas_evidence.cli.interrupt import interruptible
+from nas_evidence.cli.options import (
+    AllowCode,
+    DataRoot,
+    Download,
+    JobName,
+    Metric,
+    Override,
+    RetryFailed,
+    Steal,
+    StudyFile,
+    Track,
+    Trials,
+    Workers,
+    as_arguments,
+    shown,
+    trial_ids,
+    with_data_options,
+    with_options,
+)
+from nas_evidence.cli.report import judged, write_export
+from nas_evidence.cli.restart import go_on_without_cluster
+from nas_evidence.cli.submit import resubmit
+from nas_evidence.cli.terminal import (
+    Progress,
+    counted,
+    err,
+    out,
+    print_rows,
+    program,
+    ranking_rows,
+    trust_line,
+)
+from nas_evidence.spec.record import TrialStatus, n_searched
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.storage.outside_code import admitted
+from nas_evidence.workers.own_cluster import end_what_starts, is_starting
+
+if TYPE_CHECKING:  # these import data readers and stores
+    from nas_evidence.data.source import Source
+    from nas_evidence.driver.mirror import Store
+    from nas_evidence.reporting.contents import Report
+    from nas_evidence.storage.tables import StudyTables
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--out", "--store", metavar="DIR|URI", help="Study folder; else runs/<name>."),
+]
+Where = Annotated[
+    Literal["ray", "inline"],
+    typer.Option("--executor", help="Ray workers, or only this process (for debugging)."),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option("--address", metavar="HOST:PORT", help="Join this Ray cluster; auto finds it."),
+]
+
+
+@with_data_options
+def search(
+    study: StudyFile,
+    place: StoreOption = None,
+    trials: Trials = None,
+    workers: Workers = None,
+    executor: Where = "ray",
+    address: Cluster = None,
+    overrides: Override = None,
+    data_root: DataRoot = None,
+    download: Download = False,
+    steal: Steal = False,
+    allow_code: AllowCode = False,
+    metric: Metric = None,
+    track: Track = None,
+    **data: Unpack[DataOptions],
+) -> None:
+    """Search, rank, report and export; create the study folder or continue it.
+
+    STUDY is a study file, a shipped study, or data: a table, arrays or a folder of images.
+
+    Example: nas-evidence search digits --trials 12 --set plan.epochs=20
+    Example: nas-evidence search mine.csv --target price
+    """
+    from nas_evidence.api.request import asked_for
+    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.study_folder import default_folder
+
+    run = Run(
+        executor, address, data_root, download, steal, allow_code, metric, tuple(track or ())
+    )
+    check_track(run.track)
+    _check_address(run)
+    asked = asked_for(
+        study,
+        overrides or (),
+        data,
+        allow_code=allow_code,
+        data_root=data_root,
+    )
+    spec = with_options(asked.spec, trials, workers)
+    check_metric(metric, spec.plan.likelihood)
+    for sentence in asked.decided:
+        out.print(sentence)
+    store = open_store(place or str(default_folder(spec)))
+    with store.held(steal=steal):
+        spec, kept = begun(
+            store.folder, spec, asked.source, steal=steal, data_root=data_root, download=download
+        )
+        _run(spec, store, run, kept)
+
+
+def resume(
+    place: Annotated[
+        str | None, typer.Argument(metavar="[DIR]", help="A study folder, or a store's URI.")
+    ] = None,
+    trials: Trials = None,
+    workers: Workers = None,
+    executor: Where = "ray",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="URL|HOST:PORT",
+            help="URL of a dashboard: resume there as a job; else join this Ray cluster.",
+        ),
+    ] = None,
+    name: JobName = None,
+    overrides: Override = None,
+    data_root: DataRoot = None,
+    download: Download = False,
+    steal: Steal = False,
+    allow_code: AllowCode = False,
+    metric: Metric = None,
+    retry_failed: RetryFailed = None,
+    track: Track = None,
+) -> None:
+    """Resume a study after a stop or a crash, or with more trials or another budget.
+
+    Example: nas-evidence resume runs/digits --trials 48
+    """
+    if address is not None and address.startswith(("http://", "https://")):
+        options = as_arguments(
+            trials=trials,
+            workers=workers,
+            overrides=overrides,
+            data_root=data_root,
+            download=download,
+            steal=steal,
+            allow_code=allow_code,
+            metric=metric,
+            track=track,
+        )
+        resubmit(address, name, place, options, track=track)
+        return
+    if place is None or name is not None:
+        raise ValueError("resume needs a study folder, or --address URL and --name NAME.")
+    from nas_evidence.data.source import stored_source
+    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.redo import ask_to_retry
+    from nas_evidence.storage.study_folder import open_study, read_study
+
+    run = Run(
+        executor, address, data_root, download, steal, allow_code, metric, tuple(track or ())
+    )
+    check_track(run.track)
+    _check_address(run)
+    store = open_store(place)
+    with store.held(steal=steal):
+        spec = with_options(read_study(store.folder, overrides or ()), trials, workers)
+        check_metric(metric, spec.plan.likelihood)
+        spec = admitted(spec, [store.folder.resolve() / "code"], allowed=allow_code)
+        spec = open_study(store.folder, spec, steal=steal)
+        if retry_failed is not None:
+            again = ask_to_retry(store.folder, trial_ids(retry_failed))
+            out.print(f"retry: {counted(len(again), 'failed trial')}")
+        base = store.folder.resolve()
+        data = stored_source(spec.dataset, base=base, data_root=data_root, download=download)
+        _run(spec, store, run, data)
+
+
+def _check_address(run: Run) -> None:
+    if run.address is None:
+        return
+    if run.executor == "inline":
+        raise ValueError("--address joins a Ray cluster: it works only with --executor ray.")
+    if "://" in run.address:
+        raise ValueError(
+            f"--address must be auto or HOST:PORT to join a cluster from here, but got "
+            f"{run.address}; to run on the cluster itself use `nas-evidence submit`."
+        )
+
+
+def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
+    from nas_evidence.storage.redo import find_done
+    from nas_evidence.storage.study_folder import locked
+    from nas_evidence.storage.tables import finished, read_study_tables
+
+    folder, again = store.folder, f"{program()} resume {store.place}{_options(run)}"
+    _log_to(folder / "logs" / "driver.log")
+    with locked(folder, steal=run.steal):
+        finds = find_done(folder)
+        left = unfinished(spec, folder, finds.done)
+        if left:
+
+            def stopped(say: Callable[[str], None]) -> int:
+                n_stored = n_searched(finished(folder))
+                say(
+                    f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
+                    f"stored, the others resume from their last checkpoint.\nContinue: {again}"
+                )
+                return n_stored
+
+            def late(say: Callable[[str], None]) -> bool:
+                if store.uri is None and (run.executor == "inline" or is_starting()):
+                    stopped(say)
+                    if is_starting():
+                        end_what_starts()
+                    return True
+                say("Stopping: the workers end, and what is not stored yet is stored.")
+                return False
+
+            try:
+                with interruptible(late):
+                    run_trials(spec, store, run, _audience(), data=data, finds=finds)
+            except KeyboardInterrupt:
+                if stopped(err.print):
+                    _rank_and_report(store, run, data, read_study_tables(folder, spec))
+                raise SystemExit(130) from None
+        else:
+            out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
+            finish_off(spec, store, run, _audience())
+        tables = read_study_tables(folder, spec)
+        n_stored = n_searched(tables.trials["trial_id"])
+        if left and n_stored < spec.n_trials:
+            out.print(
+                f"budget: spent after {n_stored} of {spec.n_trials} trials; resume with "
+                f"{again} --set budget.KEY=SECONDS"
+            )
+        _conclude(store, run, data, tables)
+
+
+def _cluster_lost(place: str, run: Run) -> None:
+    go_on_without_cluster(place, _words(run), run.address)
+
+
+def _audience() -> Audience:
+    def starting() -> contextlib.AbstractContextManager[object]:
+        return out.status("starting the workers") if out.is_terminal else nullcontext()
+
+    return Audience(
+        say=out.print,
+        watching=_watching,
+        starting=starting,
+        cluster_lost=_cluster_lost,
+    )
+
+
+@contextlib.contextmanager
+def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
+    if out.is_terminal:
+        progress = Progress(spec, n_done)
+        with Live(progress, console=out, refresh_per_second=2, transient=True):
+            yield progress
+    else:
+        yield Progress(spec, n_done, say=lambda line: out.print(line))
+
+
+def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> "Report":
+    """Print the ranking of what is stored, write the report, and return it."""
+    from nas_evidence.reporting.contents import report_on
+    from nas_evidence.reporting.page import write_report
+    from nas_evidence.reporting.study_tables import ranked_study
+
+    spec, study = tables.spec, ranked_study(tables)
+    judgement = judged(tables, data)
+    report = report_on(study, judgement, place=Path(store.place), metric=run.metric)
+    header, rows = ranking_rows(study.ranking, spec)
+    print_rows(
+        f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
+    )
+    paths = write_report(report, store.folder / "report")
+    said, pruned = report.headline, report.pruning.sentences
+    if said.answer:
+        out.print(f"answer: {said.answer}")
+    for sentence in filter(None, (said.sure, said.cost, said.worth, said.measured, *said.advice)):
+        out.print(f"note:   {sentence}")
+    for sentence in pruned if spec.pruning.rule != "none" else ():
+        out.print(f"note:   {sentence}")
+    out.print(trust_line(report))
+    out.print(f"report: {shown(paths.html, store)}")
+    return report
+
+
+def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> None:
+    """Print the ranking, write report and export, and print how to continue."""
+    folder, n_trials = store.folder, tables.spec.n_trials
+    winner = _rank_and_report(store, run, data, tables).study.winner
+    if winner is not None and not _is_exported(folder / "export", winner.trial_id):
+        write_export(tables, folder / "export", winner.trial_id, data)
+    elif winner is not None:
+        out.print(f"export: {shown(folder / 'export', store)}")
+    by_status = Counter(tables.trials["status"])
+    counts = ", ".join(f"{n} {word}" for word, n in sorted(by_status.items()))
+    out.print(f"trials: {counts}")
+    out.print(f"more:   {program()} resume {store.place} --trials {2 * n_trials}{_options(run)}")
+    if not by_status[TrialStatus.COMPLETE.value]:
+        err.print(f"error: no trial is complete; causes: nas-evidence report, or {folder}/logs")
+        raise typer.Exit(1)
+
+
+def _is_exported(folder: Path, trial_id: int) -> bool:
+    """Return whether the folder holds this trial, complete and as it was written."""
+    from nas_evidence.exporting.sums import wrong_sums
+
+    if not (folder / "MODEL_CARD.md").is_file() or wrong_sums(folder):  # the card comes last
+        return False
+    try:
+        written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+        return bool(written["trial_id"] == trial_id)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def _options(run: Run) -> str:
+    """Return the options that the next run also needs, as text."""
+    return "".join(f" {word}" for word in _words(run))
+
+
+def _words(run: Run) -> list[str]:
+    given = (
+        ("--data-root", run.data_root),
+        ("--address", run.address),
+        ("--metric", run.metric),
+    )
+    words = [word for name, value in given if value is not None for word in (name, str(value))]
+    words += [word for text in run.track for word in ("--track", text)]
+    return words + ["--allow-code"] * run.allow_code
+
+
+def _log_to(path: Path) -> None:
+    handler = logging.FileHandler(path, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logger = logging.getLogger("nas_evidence")
+    logger.addHandler(handler)
+    logger.propagate = False

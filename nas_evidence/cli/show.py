@@ -1,0 +1,150 @@
+"""The verb show: one trial, the sentence that matters first."""
+
+import json
+import math
+from typing import Annotated, Any
+
+import typer
+
+from nas_evidence.cli.options import AsJson, opened
+from nas_evidence.cli.terminal import out, print_json, print_line, print_rows, score_text
+
+StudyPlace = Annotated[
+    str, typer.Argument(metavar="DIR", help="A study folder, or a store's URI.")
+]
+#: A network that lost less than this share of its first training loss has learned nothing.
+_LEARNED = 0.05
+#: Below this share of effective parameters the prior holds all weights at zero.
+_HELD = 0.001
+_HIDDEN = ("error", "versions", "attempt", "architecture_key", "checksum")
+
+
+def show(
+    place: StudyPlace,
+    trial_id: Annotated[int, typer.Argument(metavar="TRIAL", help="A trial id.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show one trial: how it ended, its scores and the terms of its evidence.
+
+    Example: nas-evidence show runs/digits 7
+    """
+    from nas_evidence.storage.tables import TABLES, read_study_tables
+
+    stored = read_study_tables(opened(place).folder)
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for name in TABLES:
+        frame = getattr(stored, name)
+        tables[name] = json.loads(
+            frame[frame["trial_id"] == trial_id].to_json(orient="records", double_precision=15)
+        )
+    if not tables["trials"]:
+        raise ValueError(f"{place} has no finished trial {trial_id}; see `nas-evidence status`.")
+    if as_json:
+        print_json({"trial": tables.pop("trials")[0]} | tables)
+        return
+    from nas_evidence.reporting.study_tables import ranked_study
+
+    study = ranked_study(stored)
+    rank = next((one.rank for one in study.ranking if trial_id in one.trial_ids), None)
+    n_ranked = sum(one.rank is not None for one in study.ranking)
+    print_line("trial", trial_sentence(tables, str(study.spec.objective), rank, n_ranked))
+    _print_trial(tables)
+
+
+def trial_sentence(
+    tables: dict[str, list[dict[str, Any]]], objective: str, rank: int | None, n_ranked: int
+) -> str:
+    """Return the one sentence that matters about a trial.
+
+    Args:
+        tables: the rows of the trial in each table.
+        objective: the score that ranks.
+        rank: of its architecture, None if it has none.
+        n_ranked: number of ranked architectures.
+    """
+    trial, curve = tables["trials"][0], tables["curves"]
+    name = f"{trial['trial_id']} ({trial['family']})"
+    if trial["status"] != "complete":
+        why = trial["cause"] or (trial["error"] or "no cause stored").strip().split("\n")[-1]
+        return f"{name} is {trial['status']} after epoch {trial['epochs']}: {why}"
+    known = (row["train_nll_per_datum"] for row in curve)
+    losses = [loss for loss in known if loss is not None]
+    accuracy = trial["test_accuracy"]
+    tested = "" if accuracy is None else f", test accuracy {100 * accuracy:.1f} %"
+    flat = len(losses) > 1 and losses[-1] > (1 - _LEARNED) * losses[0] and losses[0] > 0
+    if flat or (losses and _at_chance(losses[-1], accuracy)):
+        return (
+            f"{name} never learned: its training loss was {losses[0]:.3f} nats in the first epoch "
+            f"and {losses[-1]:.3f} in the last{tested}; {_reason(tables, trial)}"
+        )
+    last = [row for row in tables["evidence"] if row["estimator"] == objective and row["valid"]]
+    if rank is None or not last:
+        return f"{name} is complete, without a valid {objective}, so that it does not rank"
+    value = last[-1]["per_datum"] if last[-1]["per_datum"] is not None else last[-1]["value"]
+    unit = " nats per datum" if last[-1]["per_datum"] is not None else ""
+    return (
+        f"{name} is of the architecture with rank {rank} of {n_ranked} by {objective}: "
+        f"{score_text(value)}{unit}{tested}"
+    )
+
+
+def _at_chance(loss: float, accuracy: float | None) -> bool:
+    """Return whether a training loss is that of guessing among k classes, and so is the accuracy.
+
+    >>> _at_chance(2.3026, 0.1), _at_chance(2.3026, 0.5), _at_chance(0.1, 0.97)
+    (True, False, False)
+    """
+    if accuracy is None or not 0.5 < loss < 10:
+        return False
+    k = round(math.exp(loss))
+    return abs(loss - math.log(k)) < 0.02 and accuracy <= 1.5 / k
+
+
+def _reason(tables: dict[str, list[dict[str, Any]]], trial: dict[str, Any]) -> str:
+    """Say why a network has not learned, as far as its terms tell."""
+    final = max((row["epoch"] for row in tables["terms"]), default=0)
+    effective = [
+        row["value"]
+        for row in tables["terms"]
+        if row["term"] == "effective_parameters" and row["epoch"] == final
+    ]
+    n = trial["n_parameters"] or 0
+    if effective and n and sum(effective) < _HELD * n:
+        return (
+            f"the learned prior holds its weights at zero ({sum(effective):.1f} of {n:,} "
+            "parameters are effective): let [plan.online] burn_in wait until it has learned"
+        )
+    return "try another learning_rate, or more epochs, in [plan]"
+
+
+def _print_trial(tables: dict[str, list[dict[str, Any]]]) -> None:
+    trial = tables["trials"][0]
+    for key, value in trial.items():
+        if value is not None and key not in _HIDDEN:
+            print_line(key, value)
+    last = max((row["epoch"] for row in tables["evidence"]), default=0)
+    print_rows(
+        f"Scores after epoch {last} (larger is better)",
+        ("score", "per datum or value", "standard error", "valid", "note"),
+        [
+            (
+                r["estimator"],
+                score_text(r["value"] if r["per_datum"] is None else r["per_datum"]),
+                score_text(r["standard_error"]),
+                "yes" if r["valid"] else "no",
+                r["note"] or "",
+            )
+            for r in tables["evidence"]
+            if r["epoch"] == last
+        ],
+    )
+    terms = [r for r in tables["terms"] if r["epoch"] == last]
+    if out.is_terminal:  # zeros say nothing; a pipe gets every row
+        terms = [r for r in terms if r["value"] is not None and abs(r["value"]) >= 0.0005]
+    print_rows(
+        "Terms that are not zero, nats summed over the data" if out.is_terminal else "Terms",
+        ("score", "term", "group", "value"),
+        [(r["estimator"], r["term"], r["group"], score_text(r["value"])) for r in terms],
+    )
+    if trial["error"]:
+        out.print(trial["error"])

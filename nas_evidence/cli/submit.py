@@ -1,0 +1,403 @@
+"""The verbs for a study that runs elsewhere: submit, status, attach, logs, cancel.
+
+Each takes a study folder or the URI of a store, or `--address` of a cluster's dashboard and
+`--name`. If a store cannot be seen from here, a small job on the cluster reads it.
+"""
+
+import json
+import shlex
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
+
+import typer
+
+from nas_evidence.api.request import DataOptions, to_submit
+from nas_evidence.cli.options import (
+    AllowCode,
+    AsJson,
+    Dashboard,
+    DataRoot,
+    Download,
+    JobName,
+    Override,
+    StudyFile,
+    Track,
+    Trials,
+    Workers,
+    as_arguments,
+    check_track_there,
+    opened,
+    with_data_options,
+    with_options,
+)
+from nas_evidence.cli.terminal import err, out, program, score_text
+from nas_evidence.jobs.code_package import STUDY_FILE, package_to_send, write_package
+from nas_evidence.jobs.jobs import (
+    Job,
+    ask_there,
+    follow,
+    latest_job,
+    submit_study,
+    wait_until_over,
+)
+from nas_evidence.spec.study import StudySpec
+
+if TYPE_CHECKING:  # ray and the stores are imported where needed
+    from nas_evidence.driver.mirror import Store
+    from nas_evidence.jobs.client import RayClient
+
+Place = Annotated[
+    list[str] | None, typer.Argument(metavar="[DIR] [TRIAL]", help="A study folder; a trial id.")
+]
+
+
+@with_data_options
+def submit(
+    study: StudyFile,
+    address: Annotated[
+        str, typer.Option("--address", metavar="URL", help="Of the dashboard: http://HOST:8265.")
+    ],
+    store: Annotated[
+        str, typer.Option("--store", metavar="DIR|URI", help="Study folder that all nodes see.")
+    ],
+    name: JobName = None,
+    trials: Trials = None,
+    workers: Workers = None,
+    overrides: Override = None,
+    data_root: DataRoot = None,
+    download: Download = False,
+    allow_code: AllowCode = False,
+    track: Track = None,
+    **data: Unpack[DataOptions],
+) -> None:
+    """Search on a cluster: start the study as a job there, or resume it.
+
+    Example: nas-evidence submit digits --address URL --store /nfs/digits
+    """
+    asked = to_submit(study, overrides or (), data, allow_code=allow_code)
+    spec = with_options(asked.spec, trials, workers)
+    for sentence in asked.decided:
+        out.print(sentence)
+    _check_store(store)
+    check_track_there(track, store)
+    options = as_arguments(
+        trials=None,
+        workers=None,
+        overrides=None,  # already in the file that is sent
+        data_root=data_root,
+        download=download,
+        steal=True,  # from a lost host, once its lease has expired
+        allow_code=allow_code,
+        track=track,
+    )
+    arguments = ["search", STUDY_FILE, "--out", store, "--address", "auto", *options]
+    files = asked.source.files if asked.source else None
+    _submit(address, name or spec.name, store, arguments=arguments, spec=spec, data=files)
+
+
+def resubmit(
+    address: str,
+    name: str | None,
+    store: str | None,
+    options: Sequence[str],
+    *,
+    track: Sequence[str] | None = None,
+) -> None:
+    """Resume a study as a job on a cluster: `resume --address URL`; `track` is in `options`."""
+    if store is None:
+        if name is None:
+            raise ValueError("resume needs a study folder, or --name of a study on the cluster.")
+        store = latest_job(connect(address), name).store
+    _check_store(store)
+    check_track_there(track, store)
+    if name is None:
+        from nas_evidence.storage.study_folder import read_study
+
+        seen = seen_from_here(store)
+        if seen is None:
+            raise ValueError(f"{store} cannot be seen from here; give the study's --name.")
+        name = read_study(seen.folder).name
+    arguments = ["resume", store, "--address", "auto", *options]
+    arguments += ["--steal"] * ("--steal" not in options)
+    _submit(address, name, store, arguments=arguments, spec=None)
+
+
+def status(
+    folder: Annotated[
+        str | None, typer.Argument(metavar="[DIR]", help="A study folder, or a store's URI.")
+    ] = None,
+    address: Dashboard = None,
+    name: JobName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the status of a study.
+
+    Example: nas-evidence status runs/digits --json
+    """
+    place, _ = _place([folder] if folder else None, address, name)
+    job: Job | None = None
+    if address is None:
+        facts = _facts(opened(place))
+    else:
+        client = connect(address)
+        job = latest_job(client, place)
+        seen = seen_from_here(job.store)
+        if seen is not None:
+            facts = _facts(seen)
+        else:
+            facts = json.loads(_asked(client, ["status", job.store, "--json"]))
+        facts |= {"job": job.id, "job_state": job.state.lower(), "store": job.store}
+    if as_json:
+        typer.echo(json.dumps(facts, indent=1))
+    else:
+        _print_status(facts, _where(place, address), job)
+
+
+def attach(folder: Place = None, address: Dashboard = None, name: JobName = None) -> None:
+    """Follow a study to its end; it keeps running after Ctrl-C.
+
+    Example: nas-evidence attach --address URL --name digits
+    """
+    place, trial_id = _place(folder, address, name)
+    if trial_id is not None:
+        raise ValueError(f"attach follows a whole study, but got the trial {trial_id}; use logs.")
+    again = f"{program()} attach {_where(place, address)}"
+    try:
+        if address is None:
+            _follow_folder(place)
+            return
+        client = connect(address)
+        job = latest_job(client, place)
+        for said in follow(client, job):
+            if isinstance(said, Job):
+                job = said
+            else:
+                typer.echo(said, nl=False)
+    except KeyboardInterrupt:
+        err.print(f"\nThe study keeps running. To follow it again: {again}")
+        raise SystemExit(130) from None
+    _print_job(job)
+    if job.state != "SUCCEEDED":
+        out.print(f"resume: {program()} resume {job.store} {_where(place, address)}")
+        raise SystemExit(130 if job.state == "STOPPED" else 1)
+
+
+def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) -> None:
+    """Print the log of a study, or of one trial.
+
+    Example: nas-evidence logs runs/digits 7
+    """
+    from nas_evidence.storage.log_lines import log_lines
+
+    place, trial_id = _place(folder, address, name)
+    if address is None:
+        lines = log_lines(opened(place).folder, trial_id)
+        if not lines and trial_id is not None:
+            raise ValueError(
+                f"the logs of {place} have no line about trial {trial_id}; see its status."
+            )
+        typer.echo("\n".join(lines))
+        return
+    client = connect(address)
+    job = latest_job(client, place)
+    if trial_id is None:
+        typer.echo(client.logs(job.id), nl=False)
+    elif (seen := seen_from_here(job.store)) is not None:
+        typer.echo("\n".join(log_lines(seen.folder, trial_id)))
+    else:
+        typer.echo(_asked(client, ["logs", job.store, str(trial_id)]), nl=False)
+
+
+def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None) -> None:
+    """Stop a running study after the current slice, to be resumed later; or end one trial.
+
+    Example: nas-evidence cancel runs/digits 7
+    """
+    place, trial_id = _place(folder, address, name)
+    if address is None:
+        _cancel_in(opened(place), trial_id)
+        return
+    client = connect(address)
+    job = latest_job(client, place)
+    if not job.alive:
+        raise ValueError(f"the job {job.id} has already ended ({job.state.lower()}).")
+    if trial_id is None:
+        client.stop(job.id)
+        now = wait_until_over(client, job)
+        _print_job(now)
+        out.print(f"resume: {program()} resume {job.store} {_where(place, address)}")
+    elif (seen := seen_from_here(job.store)) is not None:
+        _cancel_in(seen, trial_id)
+    else:
+        typer.echo(_asked(client, ["cancel", job.store, str(trial_id)]), nl=False)
+
+
+# ---------------------------------------------------------------------------------------------
+
+
+def connect(address: str) -> "RayClient":
+    """Return the client of a cluster; warn if a token is sent unencrypted."""
+    from nas_evidence.jobs.client import RayClient
+
+    client = RayClient(address)
+    if client.sends_token_in_clear:
+        err.print(
+            f"warning: the token is sent unencrypted to {address}; use https or an SSH tunnel"
+        )
+    return client
+
+
+def _submit(
+    address: str,
+    name: str,
+    store: str,
+    *,
+    arguments: Sequence[str],
+    spec: StudySpec | None,
+    data: Mapping[str, bytes] | None = None,
+) -> None:
+    client = connect(address)
+    with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
+        size = write_package(Path(folder), spec, package=package_to_send(), data=data)
+        job, is_new, before = submit_study(
+            client, name, store, arguments=arguments, folder=folder if size else None
+        )
+    if before is not None and before.state == "FAILED":
+        _print_job(before)
+    state = "submitted" if is_new else f"{job.state.lower()} already; nothing was submitted"
+    out.print(f"job:    {job.id} {state}, store {store}")
+    for verb in ("attach", "logs", "status", "cancel"):
+        out.print(f"{verb}:".ljust(8) + f"{program()} {verb} {_where(name, address)}")
+    out.print(f"resume: {program()} resume {store} {_where(name, address)}")
+
+
+def _asked(client: "RayClient", arguments: Sequence[str]) -> str:
+    with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
+        size = write_package(Path(folder), None, package=package_to_send())
+        text, job = ask_there(client, arguments, folder=folder if size else None)
+    if job.state != "SUCCEEDED":
+        lines = text.strip().splitlines()
+        raise ValueError(
+            lines[-1].removeprefix("error: ")
+            if lines
+            else f"the job {job.id} failed: {job.message}"
+        )
+    return text
+
+
+def _place(
+    words: Sequence[str] | None, address: str | None, name: str | None
+) -> tuple[str, int | None]:
+    """Return the study, by folder or by name on the cluster, and the trial if given."""
+    left = list(words or ())
+    if (address is None) != (name is None):
+        raise ValueError("--address URL and --name NAME must be given together.")
+    if address is None and not left:
+        raise ValueError("give a study folder, or --address URL and --name NAME.")
+    place = left.pop(0) if name is None else name
+    if not left:
+        return place, None
+    if len(left) > 1 or not left[0].isdecimal():
+        raise ValueError(f"TRIAL must be one number, but got {' '.join(left)}.")
+    return place, int(left[0])
+
+
+def _where(place: str, address: str | None) -> str:
+    """Return the arguments that name a study on the command line."""
+    return place if address is None else f"--address {address} --name {shlex.quote(place)}"
+
+
+def _check_store(store: str) -> None:
+    if "://" not in store and not Path(store).is_absolute():
+        raise ValueError(
+            f"--store must be an absolute path that all nodes see, or a URI, but got {store!r}."
+        )
+
+
+def seen_from_here(place: str) -> "Store | None":
+    """Return the store of a study on a cluster, or None if it cannot be seen from here."""
+    try:
+        return opened(place)
+    except ValueError:
+        return None
+
+
+def _cancel_in(store: "Store", trial_id: int | None) -> None:
+    from nas_evidence.driver.cancel import cancel as cancel_and_wait
+
+    if out.is_terminal:
+        with out.status("waiting for the slice to end"):
+            told = cancel_and_wait(store, trial_id)
+    else:
+        told = cancel_and_wait(store, trial_id)
+    out.print(told)
+    if trial_id is None:
+        out.print(f"resume: {program()} resume {store.place}")
+
+
+def _follow_folder(place: str) -> None:
+    """Print the journal of a study as it grows, until no driver holds it."""
+    from nas_evidence.driver.cancel import pause_between_looks
+    from nas_evidence.storage.log_lines import journal_lines
+    from nas_evidence.storage.study_folder import is_locked
+
+    store, n_seen = opened(place), 0
+    while True:
+        alive = is_locked(store.folder)
+        lines = journal_lines(store.folder)
+        typer.echo("".join(f"{line}\n" for line in lines[n_seen:]), nl=False)
+        n_seen = len(lines)
+        if not alive:
+            break
+        time.sleep(pause_between_looks(store))
+        store.pull()
+    _print_status(_facts(store), place, None)
+
+
+def _facts(store: "Store") -> dict[str, Any]:
+    from nas_evidence.reporting.study_tables import first_as_shown
+    from nas_evidence.storage.study_folder import study_status
+
+    now = study_status(store.folder)
+    best = None
+    if now.best is not None and (first := first_as_shown(store.folder, now.objective)):
+        best = {"trial_id": first.trial_id, now.objective: first.value, "unit": first.unit}
+    return {
+        "name": now.name,
+        "state": now.state,
+        "n_trials": now.n_trials,
+        "n_finished": now.n_finished,
+        "by_status": now.by_status,
+        "running": [a.trial_id for a in now.running],
+        "architectures": {str(a.trial_id): str(a.architecture) for a in now.running},
+        "best": best,
+    }
+
+
+def _print_job(job: Job) -> None:
+    why = f" ({job.cause})" if job.cause else ""
+    out.print(f"job:    {job.id} {job.state.lower()}{why}, store {job.store}")
+
+
+def _print_status(now: dict[str, Any], where: str, job: Job | None) -> None:
+    if job is not None:
+        _print_job(job)
+    counts = ", ".join(f"{n} {word}" for word, n in sorted(now["by_status"].items()))
+    out.print(
+        f"{now['name']}: {now['state']}, {now['n_finished']} of {now['n_trials']} trials "
+        f"({counts or 'none yet'})"
+    )
+    for trial_id, architecture in now["architectures"].items():
+        out.print(f"running: trial {trial_id} {architecture}")
+    if now["best"] is not None:
+        (_, trial_id), (objective, value), *more = now["best"].items()
+        unit = "".join(f" {name}" for _, name in more if name == "nats per datum")
+        out.print(f"best: trial {trial_id} with {objective} = {score_text(value)}{unit}")
+    again = where if job is None else f"{job.store} {where}"
+    if now["state"] == "stopped":
+        out.print(f"continue: {program()} resume {again}")
+    if now["state"] == "budget spent":
+        out.print(f"continue: {program()} resume {again} --set budget.KEY=SECONDS")

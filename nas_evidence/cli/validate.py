@@ -1,0 +1,133 @@
+"""The verbs that look before a search: init and validate."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Unpack
+
+import typer
+
+from nas_evidence.api.request import DataOptions
+from nas_evidence.cli.options import (
+    AllowCode,
+    DataRoot,
+    Override,
+    StudyFile,
+    with_data_options,
+)
+from nas_evidence.cli.terminal import err, out, program
+from nas_evidence.spec.study import StudySpec
+
+if TYPE_CHECKING:  # imports the data readers
+    from nas_evidence.data import ArrayData
+
+
+@with_data_options
+def init(
+    place: Annotated[str, typer.Argument(metavar="DATA", help="A table, arrays, or images.")],
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="Study file to write.")
+    ] = None,
+    **data: Unpack[DataOptions],
+) -> None:
+    """Write the study file that `search` would use for data, with comments, to be edited.
+
+    Example: nas-evidence init mine.csv --target price
+    """
+    from nas_evidence.api.request import dataset_of, is_data
+    from nas_evidence.data.proposed import name_of, proposed_text
+    from nas_evidence.data.source import source_of
+
+    if not is_data(place):
+        raise ValueError(f"there is no data at {place}; init takes a .csv, .parquet or .npz file.")
+    path = Path(place).expanduser()
+    file = to or Path(f"{name_of(path)}.toml")
+    if file.exists():
+        raise ValueError(f"{file} exists; give another file with --to, or remove it.")
+    dataset = dataset_of(path, data)
+    source = source_of(dataset)
+    assert source is not None
+    arrays = source.arrays(seed=0)
+    beside = _relative(path, file.parent)
+    text = proposed_text(dataset.model_copy(update={"path": beside}), arrays, name=file.stem)
+    file.write_text(text, encoding="utf-8")
+    for sentence in arrays.meaning.said:
+        out.print(sentence)
+    out.print(f"study file: {file}; run it with {program()} search {file}")
+
+
+@with_data_options
+def validate(
+    study: StudyFile,
+    overrides: Override = None,
+    data_root: DataRoot = None,
+    allow_code: AllowCode = False,
+    **data: Unpack[DataOptions],
+) -> None:
+    """Check a study file and its data: every error of the file at once, then what is there.
+
+    Example: nas-evidence validate search_spaces/digits.toml
+    """
+    from nas_evidence.api.request import asked_for
+
+    asked = asked_for(
+        study,
+        overrides or (),
+        data,
+        allow_code=allow_code,
+        data_root=data_root,
+    )
+    spec, arrays = asked.spec, asked.arrays
+    out.print(
+        f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
+        f"{spec.dataset.name}, ranked by {spec.objective}"
+    )
+    if arrays is None:
+        from nas_evidence.data import load
+
+        root = None if data_root is None else str(data_root)
+        try:
+            arrays = load(spec.dataset, seed=spec.seed, data_root=root)
+        except ValueError as error:
+            err.print(f"data not checked: {error}")
+            return
+    _describe(spec, arrays)
+
+
+def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
+    """Print what the data are and what the study would take."""
+    from nas_evidence.data.proposed import with_numbers
+    from nas_evidence.data.task import check_task
+    from nas_evidence.driver.race import budget_of
+    from nas_evidence.driver.runtime import forecast_seconds
+    from nas_evidence.plumbing.durations import rough_duration
+
+    for sentence in arrays.meaning.said:
+        out.print(sentence)
+    shape = " x ".join(map(str, arrays.input_shape))
+    outputs = f"{arrays.n_outputs} {'classes' if arrays.task == 'labels' else 'real targets'}"
+    out.print(
+        f"data: {arrays.n_train} training rows, {len(arrays.x_test)} test rows, inputs {shape}, "
+        f"{outputs}"
+    )
+    check_task(spec.plan, arrays)
+    megabytes = arrays.n_train * 4 * float(_size(arrays.input_shape)) / 1e6
+    out.print(f"memory: {megabytes:.3g} MB of training inputs in each of the workers")
+    race = budget_of(spec) if spec.n_finalists else 0
+    more = f" and up to {race} in the race of the finalists" if race else ""
+    workers = spec.resources.workers
+    plan = with_numbers(spec.plan, arrays.n_train)
+    time = rough_duration(forecast_seconds(spec.model_copy(update={"plan": plan}), arrays))
+    at_once = f"{workers} worker{'s' * (workers > 1)}"
+    out.print(f"time: {time} for {spec.n_trials} trials{more}, {at_once}")
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    total = 1
+    for length in shape:
+        total *= length
+    return total
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """Return a path relative to the folder of the study file if it is below it."""
+    path, folder = path.resolve(), folder.resolve()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)

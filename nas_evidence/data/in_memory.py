@@ -1,0 +1,95 @@
+"""Data in memory as the source of a study: DataFrames, arrays, tensors and torch Datasets."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nas_evidence.data.mapped import Array
+from nas_evidence.data.source import KEPT, Source, array_source, table_source
+from nas_evidence.data.table_file import read_frame
+from nas_evidence.spec.dataset import DatasetSpec
+
+#: The study of data in memory is named so, as they have no name.
+NAME = "memory"
+_TARGET = "target"
+
+
+def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
+    """Return data in memory as the source of a study.
+
+    Args:
+        data: a DataFrame, array, tensor or torch Dataset of pairs.
+        y: labels or targets, unless `data` hold them.
+        keys: options of [dataset] that are given.
+
+    Raises:
+        ValueError: if data and targets do not fit together.
+    """
+    keys = dict(keys)
+    if y is None and not isinstance(data, pd.DataFrame):
+        data, y = _pairs(data)
+    if isinstance(data, pd.DataFrame):
+        return _of_table(data, y, keys)
+    x = _array(data)
+    if x.dtype == object or x.dtype.kind in "US":
+        frame = pd.DataFrame(x).infer_objects()
+        frame.columns = [f"x{i}" for i in range(frame.shape[1])]
+        return _of_table(frame, y, keys)
+    if "target" in keys:
+        raise ValueError("target names a column of a DataFrame; give arrays with y")
+    labels = _array(y)
+    if len(x) != len(labels):
+        raise ValueError(f"X and y must have equal lengths, but have {len(x)} and {len(labels)}")
+    spec = DatasetSpec.model_validate({"name": "npz", "path": KEPT, **keys})
+    return array_source({"x_train": x, "y_train": labels}, spec, given=NAME)
+
+
+def _of_table(frame: pd.DataFrame, y: Any, keys: dict[str, Any]) -> Source:
+    if y is not None:
+        if "target" in keys:
+            raise ValueError("give y or the name of the target column, not both")
+        name = str(getattr(y, "name", None) or _TARGET)
+        values = _array(y)
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
+        if values.ndim != 1 or len(values) != len(frame):
+            raise ValueError(
+                f"y must hold one value for each of the {len(frame)} rows, but has the shape "
+                f"{list(values.shape)}"
+            )
+        if name in map(str, frame.columns):
+            name = f"{name} (y)"
+        frame = frame.reset_index(drop=True).assign(**{name: values})
+        keys["target"] = name
+    if "target" not in keys:
+        raise ValueError("name the column to predict with target=..., or give y")
+    test = read_frame(Path(keys["test_path"])) if "test_path" in keys else None
+    spec = DatasetSpec.model_validate({"name": "table", "path": f"{KEPT}/train.parquet", **keys})
+    return table_source(frame, test, spec, given=NAME)
+
+
+def _array(values: Any) -> Array:
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    if isinstance(values, pd.Series | pd.DataFrame | pd.Index):
+        plain = values.to_numpy()
+        return np.asarray(plain)
+    return np.asarray(values)
+
+
+def _pairs(dataset: Any) -> tuple[Array, Array]:
+    """Return inputs and targets of a torch Dataset."""
+    indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if isinstance(dataset, Mapping) or not indexed or not len(dataset):
+        raise ValueError(
+            "data must be a DataFrame, an array or tensor with y, or a Dataset of pairs (x, y), "
+            f"but got {type(dataset).__name__}"
+        )
+    first = dataset[0]
+    if not isinstance(first, tuple | list) or len(first) != 2:
+        raise ValueError("give y, or data whose items are pairs (x, y)")
+    pairs = [dataset[i] for i in range(len(dataset))]
+    return np.stack([_array(x) for x, _ in pairs]), np.stack([_array(y) for _, y in pairs])

@@ -1,0 +1,188 @@
+"""A table of one's own: a CSV or Parquet file with the column to predict.
+
+The rows of `test_path`, or a seeded share `test_fraction`, are the test rows; without either there
+are none, and the study ranks without a test.
+"""
+
+import csv
+import difflib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from nas_evidence.data.arrays import Meaning, RawArrays, random_rows, stratified_rows
+from nas_evidence.data.content import check_content, content_of
+from nas_evidence.data.mapped import Array
+from nas_evidence.data.preparation import prepare
+from nas_evidence.data.targets import Targets, targets_of
+from nas_evidence.spec.study import DatasetSpec, derive_seed
+
+#: Endings of files that are tables.
+CSV, PARQUET = (".csv", ".tsv", ".txt", ".csv.gz"), (".parquet", ".pq")
+#: Fewest training rows of a study.
+FEWEST_ROWS = 10
+#: Where the file has no row for a message, the largest number of columns listed.
+_LISTED = 12
+
+
+def read(
+    spec: DatasetSpec, *, seed: int, data_root: str | None = None, download: bool = False
+) -> RawArrays:
+    """Return features and targets of the table.
+
+    Raises:
+        ValueError: if a file or column is missing or cannot be used; one sentence with a remedy.
+    """
+    assert spec.path is not None  # DatasetSpec checks it
+    root = Path(data_root or ".").expanduser()
+    path = root / spec.path
+    frame = read_frame(path)
+    test = None if spec.test_path is None else read_frame(root / spec.test_path)
+    if spec.content is not None:
+        found = content_of([frame] if test is None else [frame, test])
+        check_content(found, spec.content, str(path))
+    return arrays_of(frame, test, spec, seed=seed, where=path.name)
+
+
+def arrays_of(
+    frame: pd.DataFrame, test: pd.DataFrame | None, spec: DatasetSpec, *, seed: int, where: str
+) -> RawArrays:
+    """Return features and targets of a table whose target is `spec.target`.
+
+    Raises:
+        ValueError: as `read`.
+    """
+    y = _target(frame, spec.target, where)
+    if len(frame) < FEWEST_ROWS:
+        raise ValueError(
+            f"{where} has {len(frame)} rows, but a study needs at least {FEWEST_ROWS}; add rows"
+        )
+    y_test = None if test is None else _target(test, spec.target, f"the test rows of {where}")
+    place = f"target {spec.target!r} in {where}"
+    found = targets_of(y, y_test, task=spec.task, where=place)
+    if spec.test_fraction is not None:
+        frame, test, found = _split(frame, found, spec.test_fraction, seed)
+    features = frame.drop(columns=[spec.target])
+    preparation, said = prepare(
+        features,
+        drop=spec.drop or (),
+        categorical=spec.categorical or (),
+        numeric=spec.numeric or (),
+        where=where,
+    )
+    x = preparation.apply(features, where)
+    x_test = x[:0] if test is None else preparation.apply(test, f"the test rows of {where}")
+    meaning = Meaning(
+        classes=found.classes,
+        targets=(str(spec.target),),
+        preparation=preparation,
+        said=(found.sentence, *said, test_sentence(len(x), len(x_test))),
+        change=found.change,
+    )
+    return RawArrays(x, found.train, x_test, found.test, meaning)
+
+
+def test_sentence(n_train: int, n_test: int) -> str:
+    """Return what the rows are used for."""
+    if n_test:
+        return f"rows: {n_train} for training, {n_test} for the report's test"
+    more = "--test-fraction 0.2 splits off a test for the report"
+    return f"rows: {n_train}, all for training; {more}"
+
+
+def _split(
+    frame: pd.DataFrame, found: Targets, fraction: float, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame, Targets]:
+    in_test = test_rows(found.train, fraction, seed)
+    parts = replace(found, train=found.train[~in_test], test=found.train[in_test])
+    return frame[~in_test], frame[in_test], parts
+
+
+def test_rows(y: Array, fraction: float, seed: int) -> Array:
+    """Return which rows are split off for testing, bool [n]: seeded, stratified by class.
+
+    A class with a single row stays in training.
+
+    Raises:
+        ValueError: if a part would have too few rows.
+    """
+    n_test = round(fraction * len(y))
+    if n_test < 1 or len(y) - n_test < FEWEST_ROWS:
+        raise ValueError(
+            f"test_fraction {fraction:g} of {len(y)} rows leaves {len(y) - n_test} for training "
+            f"and {n_test} for testing; at least {FEWEST_ROWS} and 1 are needed"
+        )
+    generator = np.random.default_rng(derive_seed(seed, "split"))
+    labels = y.dtype == np.int64
+    rows = (stratified_rows if labels else _random)(y, n_test, generator)
+    in_test = np.zeros(len(y), dtype=bool)
+    in_test[rows] = True
+    if labels:
+        for label in set(y[in_test].tolist()) - set(y[~in_test].tolist()):
+            in_test[y == label] = False
+    return in_test
+
+
+def _random(y: Array, n_rows: int, generator: np.random.Generator) -> Array:
+    return random_rows(len(y), n_rows, generator)
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """Return a CSV or Parquet file as a table.
+
+    Raises:
+        ValueError: if it is missing, of another kind, or cannot be read.
+    """
+    path = path.expanduser()
+    if not path.is_file():
+        raise ValueError(
+            f"data set 'table' needs the file {path.name} in {path.parent}, but it is not there; "
+            "correct the path, or name the folder with --data-root"
+        )
+    try:
+        if path.name.lower().endswith(PARQUET):
+            frame = pd.read_parquet(path)
+        elif path.name.lower().endswith(CSV):
+            frame = pd.read_csv(path, sep=_separator(path), low_memory=False)
+        else:
+            raise ValueError("its name must end in .csv, .tsv, .txt, .csv.gz or .parquet")
+    except ImportError:
+        raise ValueError(
+            f"{path} cannot be read here, because Parquet needs pyarrow: `pip install pyarrow`, "
+            "or give the table as .csv"
+        ) from None
+    except (OSError, UnicodeError, ValueError, pd.errors.ParserError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} cannot be read as a table: {why}") from None
+    frame.columns = frame.columns.map(str)
+    return frame
+
+
+def _separator(path: Path) -> str:
+    """Return the separator that the head of a file uses; a comma if that is unclear."""
+    if path.suffix == ".gz":
+        return ","
+    with path.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(1 << 14)
+    try:
+        return csv.Sniffer().sniff(head, delimiters=",;\t|").delimiter
+    except csv.Error:
+        return "\t" if path.suffix == ".tsv" else ","
+
+
+def _target(frame: pd.DataFrame, target: str | None, where: str) -> Array:
+    if target not in frame.columns:
+        near = difflib.get_close_matches(str(target), list(frame.columns), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        known = ", ".join(frame.columns[:_LISTED]) + ", ..." * (len(frame.columns) > _LISTED)
+        raise ValueError(f"{where} has no column {target!r}{hint} (columns: {known})")
+    values = frame[target]
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        values = values.astype(values.cat.categories.dtype)
+    if pd.api.types.is_datetime64_any_dtype(values):
+        raise ValueError(
+            f"target {target!r} in {where} holds dates; replace them by numbers or by classes"
+        )
+    return np.asarray(values)

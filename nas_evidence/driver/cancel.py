@@ -1,0 +1,65 @@
+"""Cancel a running study, or one of its trials, from another terminal; wait until it is done."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from nas_evidence.driver.mirror import Store
+from nas_evidence.storage.requests import is_open, request_cancel, request_name, withdraw
+from nas_evidence.storage.study_folder import is_locked, study_status
+from nas_evidence.storage.tables import finished
+
+#: Seconds between two looks: in a folder, and at a store, which is fetched each time.
+LOOK_EVERY, FETCH_EVERY = 0.5, 5.0
+
+
+def cancel(
+    store: Store, trial_id: int | None = None, *, sleep: Callable[[float], None] = time.sleep
+) -> str:
+    """Cancel a trial, or the study if none is given; return one line about the outcome.
+
+    Takes up to one slice. The study stays intact and can be resumed.
+
+    Raises:
+        ValueError: if the study or the trial is not running.
+    """
+    store.pull()
+    folder = store.folder
+    _check(folder, store.place, trial_id)
+    request_cancel(folder, trial_id)
+    store.send(request_name(trial_id))
+    while is_locked(folder) and (trial_id is None or is_open(folder, trial_id)):
+        sleep(pause_between_looks(store))
+        store.pull()
+    withdraw(folder, trial_id)
+    if trial_id is None:
+        now = study_status(folder)
+        return f"{now.name}: {now.state}, {now.n_finished} of {now.n_trials} trials are stored"
+    row = finished(folder).get(trial_id)
+    if row is None:
+        raise ValueError(
+            f"the driver of {store.place} ended before it could cancel trial {trial_id}; "
+            "resume the study first."
+        )
+    return f"trial {trial_id}: {row.status}"
+
+
+def pause_between_looks(store: Store) -> float:
+    """Return the seconds to wait before looking at a store again."""
+    return LOOK_EVERY if store.folder == Path(store.place) else FETCH_EVERY
+
+
+def _check(folder: Path, place: str, trial_id: int | None) -> None:
+    now = study_status(folder)
+    if trial_id is not None and (row := finished(folder).get(trial_id)) is not None:
+        raise ValueError(f"trial {trial_id} of {place} has already ended ({row.status}).")
+    if now.state != "running":
+        raise ValueError(
+            f"only a running study can be cancelled, but {place} is not running ({now.state})."
+        )
+    under_way = [assignment.trial_id for assignment in now.running]
+    if trial_id is not None and trial_id not in under_way:
+        raise ValueError(
+            f"only a running trial can be cancelled, but those of {place} are "
+            f"{', '.join(map(str, under_way)) or 'none'}, not {trial_id}."
+        )

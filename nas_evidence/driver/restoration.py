@@ -1,0 +1,174 @@
+"""Restore what can be restored of a study folder; what is sound is never touched.
+
+Damaged files are moved to `damaged/`, never deleted. A trial whose row is sound is trained again
+from its seed, to the epoch and status at which it ended; one whose row is lost runs again with
+`resume`.
+"""
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+
+import torch
+
+from nas_evidence.data import ArrayData
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.driver.reconcile import complete, known_proposals
+from nas_evidence.driver.verification import Load, verify
+from nas_evidence.exporting.winner import train_again
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.proposing.warm_start import WARM_START
+from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec
+from nas_evidence.spec.toml import OtherFormatError, StudyError, dump_study, load_study
+from nas_evidence.storage.conditions import check_conditions, current_hash, study_of_trials
+from nas_evidence.storage.journal import Journal, journal_path, usable_lines
+from nas_evidence.storage.redo import find_done, set_aside_torn
+from nas_evidence.storage.tables import (
+    TrialRow,
+    read_study_tables,
+    read_table,
+    take_stock,
+    write_record,
+)
+from nas_evidence.workers.trial import Trial, device_for
+
+
+def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[str]:
+    """Repair a study folder; return one line for each thing done.
+
+    Args:
+        folder: A study folder, held by this process.
+        data: Loads the data of a study; called only if something must be trained.
+        with_checkpoints: Whether checkpoints are there; of a store only their names are fetched.
+
+    Raises:
+        ValueError: the study file cannot be restored, or the data cannot be loaded.
+    """
+    done: list[str] = []
+    study = restored_study(folder, done)
+    broken = {finding.place for finding in verify(folder, with_checkpoints=with_checkpoints)}
+    finds = find_done(folder)
+    set_aside_torn(folder, finds)
+    done += [f"{path.parent.name}/{path.name}: moved to damaged/" for path in finds.torn]
+    if "logs/events.jsonl" in broken:
+        whole = usable_lines(folder)
+        if journal_path(folder).exists():
+            then = "its broken lines were removed, and proposals restored from the results"
+            _aside(folder, "logs/events.jsonl", done, then)
+        else:
+            done.append("logs/events.jsonl: proposals restored from the results")
+        write_whole(journal_path(folder), b"".join(whole))
+    for trial_id, attempt in sorted(take_stock(folder).short.items()):
+        _retrain(folder, study, data(study), trial_id, attempt)
+        done.append(f"trial {trial_id}: trained again as attempt {attempt + 1}")
+    rows = take_stock(folder).rows
+    with contextlib.closing(Journal(folder)) as journal:
+        complete(journal, folder, known_proposals(study, folder, rows))
+    if WARM_START in broken:
+        _aside(folder, WARM_START, done, "`nas-evidence resume` reads the older study again")
+    for place in sorted(broken):
+        if re.fullmatch(r"checkpoints/.+", place) and (folder / place).exists():
+            _aside(folder, place, done, "an earlier checkpoint, or the start, is used")
+        elif match := re.fullmatch(r"models/(\d+)\.safetensors", place):
+            _restore_model(folder, study, data, rows.get(int(match[1])), done)
+        elif place.startswith("models/"):
+            _aside(folder, place, done, "not a file of weights")
+    if any(place.startswith("export/") for place in broken):
+        _aside(folder, "export", done, "`nas-evidence resume` or `export` writes it again")
+    return done
+
+
+def replayed(
+    assignment: Assignment, row: TrialRow, epochs: int, trial: Trial, *, score: str
+) -> TrialRecord:
+    """Run a trial to the epoch and status at which it ended before; return its record."""
+    plan = assignment.plan
+    stopped_early = row.status in (TrialStatus.PRUNED, TrialStatus.CANCELLED)
+    report = trial.report()
+    while not report.done:
+        if stopped_early and report.epoch >= epochs and (epochs > 0 or score in report.scores):
+            return trial.finish(row.status, row.cause)
+        due = next((e for e in plan.evaluation_epochs() if e > report.epoch), plan.epochs)
+        report = trial.advance(due)
+    return trial.finish()
+
+
+def _retrain(
+    folder: Path, study: StudySpec, arrays: ArrayData, trial_id: int, attempt: int
+) -> None:
+    row = take_stock(folder).rows[trial_id]
+    cells = read_table(folder, "trials").set_index("trial_id").loc[trial_id]
+    assignment = Assignment(
+        trial_id=trial_id,
+        attempt=attempt + 1,
+        replicate=row.replicate,
+        architecture=row.architecture,
+        dataset=study.dataset,
+        plan=study.plan,
+        estimators=study.estimators,
+        limits=study.limits,
+        seed=int(cells["seed"]),
+    )
+    place = folder / "checkpoints" / f"{trial_id:06d}" / f"attempt-{attempt + 1}"
+    place.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(study.resources.cpus)
+    tensors = to_tensors(arrays, device_for(study.resources.gpus))
+    trial = Trial.start(assignment, tensors, place, gpu_share=row.gpu_share or 0.0)
+    record = replayed(assignment, row, int(cells["epochs"]), trial, score=study.pruning_score)
+    record = record.model_copy(update={"content_hash": current_hash(folder, study)})
+    write_record(folder, record, study)
+    shutil.rmtree(place.parent, ignore_errors=True)
+
+
+def _restore_model(
+    folder: Path,
+    study: StudySpec,
+    data: Load,
+    row: TrialRow | None,
+    done: list[str],
+) -> None:
+    if row is None or row.status is not TrialStatus.COMPLETE:
+        return
+    name = f"models/{row.trial_id}.safetensors"
+    if (folder / name).exists():
+        _aside(folder, name, done, "its trial is trained again")
+    made = train_again(read_study_tables(folder, study), data(study), row.trial_id)
+    write_whole(folder / name, made.read_bytes())
+    shutil.rmtree(made.parent)
+    done.append(f"{name}: trained again from its seed")
+
+
+def restored_study(folder: Path, done: list[str]) -> StudySpec:
+    """Return the study; restore its file if it is damaged or was changed after trials had run.
+
+    Args:
+        folder: A study folder.
+        done: One line for each thing done is added to it.
+    """
+    known = study_of_trials(folder)
+    try:
+        study = load_study(folder / "study.toml")
+        check_conditions(folder, study)
+        return study
+    except StudyError as error:
+        if known is None or isinstance(error, OtherFormatError):
+            raise
+        study = known
+    except ValueError:
+        assert known is not None
+        study = known.model_copy(update={key: getattr(study, key) for key in FREE_KEYS})
+    if (folder / "study.toml").exists():
+        _aside(folder, "study.toml", done, "the study that its trials ran was restored")
+    write_whole(folder / "study.toml", dump_study(study))
+    return study
+
+
+def _aside(folder: Path, place: str, done: list[str], then: str) -> None:
+    target = folder / "damaged" / place.replace("/", "-")
+    target.parent.mkdir(exist_ok=True)
+    if target.is_dir():
+        shutil.rmtree(target)
+    (folder / place).replace(target)
+    done.append(f"{place}: moved to damaged/; {then}")

@@ -1,0 +1,187 @@
+"""Check all that a study folder holds, without changing any of it."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nas_evidence.data import ArrayData
+from nas_evidence.data.content import ChangedDataError
+from nas_evidence.data.digest import data_digest
+from nas_evidence.driver.reconcile import proposals_in_journal
+from nas_evidence.exporting.sums import wrong_sums
+from nas_evidence.plumbing.seals import DamagedError, read_tensors
+from nas_evidence.proposing.warm_start import WARM_START, read_warm_start
+from nas_evidence.spec.record import is_race
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.toml import StudyError
+from nas_evidence.storage.conditions import check_conditions, data_of_trials
+from nas_evidence.storage.journal import broken_lines
+from nas_evidence.storage.study_folder import read_study
+from nas_evidence.storage.tables import Stock, take_stock
+from nas_evidence.training.checkpoint import read_checkpoint
+
+#: Loads the data of a study.
+Load = Callable[[StudySpec], ArrayData]
+_HOME, _ATTEMPT = re.compile(r"\d{6,}"), re.compile(r"attempt-\d+")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it was written.
+
+    place   relative to the study folder
+    """
+
+    place: str
+    problem: str
+
+
+def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Finding]:
+    """Return all that is wrong in a study folder, in order of place.
+
+    Args:
+        folder: A study folder.
+        with_checkpoints: Whether checkpoints are there; of a store only their names are fetched.
+    """
+    found: list[Finding] = []
+    study = _study(folder, found)
+    stock = take_stock(folder)
+    found += _tables(folder, stock)
+    found += _journal(folder, stock, study)
+    found += _warm_start(folder)
+    found += _models(folder)
+    found += _checkpoints(folder) if with_checkpoints else ()
+    found += [
+        Finding(f"export/{name}", "missing, or not as it was written")
+        for name in wrong_sums(folder / "export")
+    ]
+    return sorted(found, key=lambda finding: finding.place)
+
+
+def check_data(folder: Path, load: Load) -> tuple[list[Finding], str]:
+    """Compare the data set with what the trials were trained on.
+
+    Args:
+        folder: A study folder.
+        load: Loads the data of a study; raises `ValueError` if they are not at hand.
+
+    Returns:
+        What is wrong, and why nothing was compared ("" if it was).
+    """
+    try:
+        study = read_study(folder)
+    except StudyError:
+        return [], "study.toml does not say which"
+    place, recorded = f"data set '{study.dataset.name}'", data_of_trials(folder)
+    if not recorded:
+        return [], "no trial has recorded a hash of it"
+    try:
+        now = data_digest(load(study))
+    except ChangedDataError as error:
+        return [Finding(place, str(error))], ""
+    except ValueError as error:
+        return [], f"it is not at hand: {str(error).removesuffix('.')}"
+    if now == recorded:
+        return [], ""
+    problem = f"not what the trials were trained on (the hash was {recorded}, now {now})"
+    return [Finding(place, problem)], ""
+
+
+def not_checked(folder: Path, *, with_checkpoints: bool = True, data: str = "") -> list[str]:
+    """Return what was left unchecked of a study folder, each with the reason or who checks it.
+
+    Args:
+        folder: A study folder.
+        with_checkpoints: As given to `verify`.
+        data: Why the data set was not compared, as returned by `check_data`.
+    """
+    left = [f"the data set ({data})"] if data else []
+    if not with_checkpoints:
+        left.append("the checkpoints in the store (a trial checks its own when it resumes)")
+    return left
+
+
+def _study(folder: Path, found: list[Finding]) -> StudySpec | None:
+    try:
+        study = read_study(folder)
+    except StudyError as error:
+        found += [Finding("study.toml", message) for message in error.messages]
+        return None
+    try:
+        check_conditions(folder, study)
+    except ValueError as error:
+        found.append(Finding("study.toml", str(error)))
+    return study
+
+
+def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
+    """Yield damaged files with the trials that lost rows by them, then rows lost otherwise."""
+    short = set(stock.short)
+    of_one = {i for file in stock.unreadable if (i := file.trial_id) in short and i is not None}
+    with_part = False
+    for file in stock.unreadable:
+        is_part = file.path.name.startswith("part-")
+        with_part |= is_part
+        lost = sorted(short - of_one) if is_part else sorted(of_one & {file.trial_id})
+        problem = file.reason + (f" (rows of trial {', '.join(map(str, lost))})" if lost else "")
+        yield Finding(file.path.relative_to(folder).as_posix(), problem)
+    for trial_id in () if with_part else sorted(short - of_one):
+        yield Finding("trials", f"trial {trial_id} lacks rows of evidence, terms or curves")
+    hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}
+    if len(hashes) > 1:
+        yield Finding("trials", f"the trials ran under {len(hashes)} different conditions")
+
+
+def _journal(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Finding]:
+    place = "logs/events.jsonl"
+    if n := broken_lines(folder):
+        yield Finding(place, f"{n} lines cannot be used")
+    if study is None:
+        return
+    known = proposals_in_journal(folder)
+    ran = {
+        trial_id // study.replicates: row.architecture
+        for trial_id, row in sorted(stock.rows.items())
+        if not is_race(trial_id)
+    }
+    if lacking := sorted(ran.keys() - known.keys()):
+        yield Finding(place, f"it lacks {len(lacking)} proposals that ran, first {lacking[0]}")
+    for number in sorted(ran.keys() & known.keys()):
+        if known[number].key != ran[number].key:
+            wrong = f"proposal {number} is {known[number]} there, but ran as {ran[number]}"
+            yield Finding(place, wrong)
+
+
+def _warm_start(folder: Path) -> Iterator[Finding]:
+    try:
+        read_warm_start(folder)
+    except ValueError as error:
+        yield Finding(WARM_START, _short(error, folder / WARM_START).partition(";")[0])
+
+
+def _models(folder: Path) -> Iterator[Finding]:
+    for path in sorted((folder / "models").glob("*")):
+        try:
+            read_tensors(path)
+        except (OSError, DamagedError) as error:
+            yield Finding(f"models/{path.name}", _short(error, path))
+
+
+def _checkpoints(folder: Path) -> Iterator[Finding]:
+    for home in sorted((folder / "checkpoints").glob("*")):
+        if home.name == "retrained":
+            continue
+        if not _HOME.fullmatch(home.name) or not home.is_dir():
+            yield Finding(f"checkpoints/{home.name}", "not the folder of a trial")
+            continue
+        for path in sorted(home.glob("attempt-*/epoch-*.pt")):
+            try:
+                read_checkpoint(path)
+            except (OSError, DamagedError) as error:
+                name = path.relative_to(folder).as_posix()
+                yield Finding(name, _short(error, path))
+
+
+def _short(error: Exception, path: Path) -> str:
+    return str(error).replace(f"{path} is ", "").replace(str(path), path.name)

@@ -1,0 +1,137 @@
+"""The contents of a study's report, computed once: tables in, one value out.
+
+The page, its text as Markdown, the CSV files and the terminal are written from this value without
+further computation.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from nas_evidence.baselines.comparison import Judgement
+from nas_evidence.reporting.along_training import EarlyTrust, early_trust, settling_sentence
+from nas_evidence.reporting.certainty import Certainty, certainty_of
+from nas_evidence.reporting.correlations import ALL, Trust, trust
+from nas_evidence.reporting.headline import Headline, headline
+from nas_evidence.reporting.importance import (
+    ParameterImportance,
+    importance_sentence,
+    importances,
+)
+from nas_evidence.reporting.problems import (
+    Problem,
+    StatusCount,
+    flags,
+    problems,
+    spent_sentence,
+    statuses,
+)
+from nas_evidence.reporting.pruning import PruningReport, pruning_report
+from nas_evidence.reporting.study_tables import Study
+from nas_evidence.reporting.terms import Comparison, comparison, explanation
+from nas_evidence.spec.registry import FREE_SCORES, SCORES
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of a study in tables, statistics and sentences.
+
+    study        the tables and the ranking
+    headline     the sentences of the first screen
+    certainty    how sure the first rank is; None with fewer than two architectures
+    judgement    the winner beside simple models, None where that is unknown
+    metric       of the winner's predictions, shown after the log loss; None if none was named
+    trust        how well each score ranks at the end of training
+    early        the same at each epoch with stored evidence; `settling` is its sentence
+    importances  of the architecture parameters; `importance` is its sentence
+    compared     the parts of each trial's score, None if it has none; `why` says in plain words
+                 what the score is and what sets the first two apart
+    pruning      what pruning saved, or would have saved
+    statuses     how trials ended; `spent` is the sentence about their time
+    problems     what went wrong
+    flags        warning signs in valid estimates
+    """
+
+    study: Study
+    headline: Headline
+    certainty: Certainty | None
+    judgement: Judgement | None
+    metric: str | None
+    trust: Trust
+    early: tuple[EarlyTrust, ...]
+    settling: str
+    importances: tuple[ParameterImportance, ...]
+    importance: str
+    compared: Comparison | None
+    why: str
+    pruning: PruningReport
+    statuses: tuple[StatusCount, ...]
+    spent: str
+    problems: tuple[Problem, ...]
+    flags: tuple[Problem, ...]
+
+    def free_scores_ahead(self, target: str) -> dict[str, float]:
+        """Return the free scores that rank `target` at least as well as the main one.
+
+        The values are Spearman's rho over all architectures.
+        """
+        rho = {
+            row.score: row.statistics.rho
+            for row in self.trust.rows
+            if (row.target, row.group) == (target, ALL) and row.statistics.rho is not None
+        }
+        least = rho.get(self.trust.main, math.inf)
+        free = FREE_SCORES
+        return {score: own for score, own in rho.items() if score in free and own >= least}
+
+
+def report_on(
+    study: Study,
+    judgement: Judgement | None = None,
+    *,
+    place: Path = Path(),
+    metric: str | None = None,
+) -> Report:
+    """Compute the report of a study, for any number of trials.
+
+    Args:
+        study: its tables.
+        judgement: the winner beside simple models, if known.
+        place: its folder, as the reader names it.
+        metric: of the winner's predictions, to say on the first screen.
+    """
+    judged = trust(
+        study.architectures,
+        scores=study.scores,
+        targets=study.targets,
+        rivals=[name for name in study.scores if _is_rival(name) and name != study.spec.objective],
+        group="family",
+        seed=study.spec.seed,
+    )
+    early, matter, sure = early_trust(study), importances(study), certainty_of(study)
+    compared = comparison(study)
+    return Report(
+        study=study,
+        headline=headline(study, sure, judgement, place=place, metric=metric),
+        certainty=sure,
+        judgement=judgement,
+        metric=metric,
+        trust=judged,
+        early=tuple(early),
+        settling=settling_sentence(study, early),
+        importances=tuple(matter),
+        importance=importance_sentence(matter),
+        compared=compared,
+        why=explanation(study, compared),
+        pruning=pruning_report(study),
+        statuses=tuple(statuses(study)),
+        spent=spent_sentence(study),
+        problems=tuple(problems(study)),
+        flags=tuple(flags(study)),
+    )
+
+
+def _is_rival(score: str) -> bool:
+    """Return whether a score is a baseline, such as a held-out score, which evidence replaces."""
+    # A table may hold scores that this version does not know.
+    return score in SCORES and SCORES[score].baseline

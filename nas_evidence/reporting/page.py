@@ -1,0 +1,307 @@
+"""The report of a study: one HTML page, its text as Markdown, and every table as CSV.
+
+The first screen is the answer: which architecture, how sure, what it costs to be wrong, beside
+which simple models, and how to use it. Then five pictures. All else folds away.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from nas_evidence.baselines.comparison import METRICS as METRICS_BY_LIKELIHOOD
+from nas_evidence.baselines.comparison import check_metric, read_judgement
+from nas_evidence.maths.ranking import MIN_PAIRS
+from nas_evidence.reporting import interactive
+from nas_evidence.reporting.contents import Report, report_on
+from nas_evidence.reporting.correlations import SCALES, write_csv
+from nas_evidence.reporting.figure_data import (
+    MAX_LINES,
+    evidence_lines,
+    front_dots,
+    importance_bars,
+    loss_lines,
+    score_lines,
+    score_marks,
+    study_dots,
+    target_words,
+)
+from nas_evidence.reporting.importance import BY_CHANCE
+from nas_evidence.reporting.study_tables import Study, ranked_study
+from nas_evidence.reporting.templating import write_markdown, write_page
+from nas_evidence.reporting.terms import layer_rows, page_data, term_rows
+from nas_evidence.spec.record import n_searched
+from nas_evidence.spec.registry import declared
+from nas_evidence.storage.tables import ARCHITECTURE, StudyTables, read_study_tables
+
+CAPTIONS: Mapping[str, str] = {
+    "scatter": (
+        "Score against test result, one marker per architecture, larger with more parameters. If "
+        "the score can be trusted here, the markers rise to the right. Open triangles lie beyond "
+        "the axes."
+    ),
+    "training": (
+        "Loss on the training data, epoch by epoch; the thick line is the winner. A line that "
+        f"still falls at its end wants more epochs. The {MAX_LINES} best are drawn."
+    ),
+    "calibration": (
+        "Of the unseen data that the winner predicts with some confidence, the share that is "
+        "right. On the dotted line it is as sure as it should be; below, too sure. The bars are "
+        "two standard errors."
+    ),
+    "confusion": "Unseen data by true and predicted class; a perfect model has only the diagonal.",
+    "pairs": "Unseen data, predicted against true; a perfect model lies on the dotted line.",
+    "importance": (
+        "How much the best quarter of the architectures differs from all in each parameter "
+        "(PED-ANOVA; Watanabe et al., 2023). Coloured bars are more than chance, corrected for "
+        "testing several (Holm, 1979)."
+    ),
+    "trust": (
+        "How to read it: the dot is Spearman's rho between score and target over all "
+        "architectures, the bar its 95 % bootstrap interval. 1 is the same order, 0 no relation, "
+        "-1 the reverse order; 95 % of random orders fall within the bar of random. The score "
+        "that ranks should lie clearly to the right of its baselines."
+    ),
+    "evidence": (
+        "How to read it: one line per architecture, the thick one is the winner: the score that "
+        "ranks at each evaluation (larger is better)."
+    ),
+    "epochs": (
+        "How to read it: each line is one score, taken at that epoch and compared with the test "
+        "result at the end of training. Above, rho (1 is the same order); below, the loss from "
+        "using its first choice (0 is best). The thick line is the score that ranks; dotted lines "
+        "are baselines."
+    ),
+    "front": (
+        "How to read it: up is a better score, left is cheaper. Large markers are on the Pareto "
+        "front: no other architecture is as good in every objective and better in one. The line "
+        "joins those that no cheaper one beats; with several costs, more markers are on the front "
+        "than lie on the line of one picture."
+    ),
+}
+#: Most architectures on the page; all are in ranking.csv and terms.csv.
+MOST_ROWS = 200
+#: Names of metrics as shown, in this order.
+METRICS: Mapping[str, str] = {
+    "log_loss": "log loss",
+    **METRICS_BY_LIKELIHOOD["categorical"],
+    **METRICS_BY_LIKELIHOOD["gaussian"],
+}
+
+
+@dataclass(frozen=True)
+class ReportPaths:
+    """The paths of a report."""
+
+    html: Path
+    markdown: Path
+    correlations: Path
+
+
+def build_report(
+    study: Path | StudyTables,
+    to: Path | None = None,
+    *,
+    reload_seconds: int | None = None,
+    metric: str | None = None,
+) -> ReportPaths:
+    """Write the report of a study to `to`, by default the folder `report` of its own.
+
+    Needs only the Parquet tables and study.toml of its folder, or both as they were read; works
+    for any number of trials. An open page reloads itself every `reload_seconds`, if given. A
+    `metric` is shown after the log loss.
+
+    Raises:
+        ValueError: the folder holds no study file, or its studies have no such metric.
+    """
+    tables = read_study_tables(study) if isinstance(study, Path) else study
+    folder = tables.folder
+    check_metric(metric, tables.spec.plan.likelihood)
+    report = report_on(ranked_study(tables), read_judgement(folder), place=folder, metric=metric)
+    return write_report(report, to or folder / "report", reload_seconds=reload_seconds)
+
+
+def write_report(report: Report, to: Path, *, reload_seconds: int | None = None) -> ReportPaths:
+    """Write the page, its text as Markdown and the CSV files into the folder `to`."""
+    to.mkdir(parents=True, exist_ok=True)
+    values = _values(report)
+    values["reload_seconds"] = reload_seconds
+    values["figures"] = _figures(report)
+    paths = ReportPaths(to / "index.html", to / "report.md", to / "correlations.csv")
+    write_page(paths.html, "study.html.j2", values)
+    write_markdown(paths.markdown, "study.md.j2", values)
+    write_csv(paths.correlations, report.trust.rows)
+    _write_tables(report, to)
+    return paths
+
+
+def _values(report: Report) -> dict[str, object]:
+    """Return the values that both templates use."""
+    study, compared = report.study, report.compared
+    varied = [name for name in _parameters(study) if name not in ("depth", "width")]
+    return {
+        "title": f"{study.spec.name}: architectures ranked by evidence",
+        "study": study,
+        "spec": study.spec,
+        "labels": study.spec.plan.likelihood == "categorical",
+        "trust": report.trust,
+        "scales": SCALES,
+        "captions": CAPTIONS,
+        "min_pairs": MIN_PAIRS,
+        "headline": report.headline,
+        "sure": report.certainty,
+        "judgement": report.judgement,
+        "metrics": _shown_metrics(report),
+        "metric_names": [METRICS[name] for name in _metrics_in_order(report)],
+        "target_words": target_words(study.targets[0]),
+        "objective_words": declared(report.study.spec.objective).summary,
+        "verdict": report.trust.sentences[0][1],
+        "columns": ["depth", "width", *varied],
+        "replicated": any(len(one.trial_ids) > 1 for one in study.ranking),
+        "statuses": report.statuses,
+        "spent": report.spent,
+        "n_complete": len(study.complete),
+        "n_searched": n_searched(study.trials["trial_id"]),
+        "problems": report.problems,
+        "flags": report.flags,
+        "early": report.early,
+        "settling": report.settling,
+        "pruning": report.pruning,
+        "compared": compared,
+        "why": report.why,
+        "most_rows": MOST_ROWS,
+        "terms": page_data(compared)[:MOST_ROWS] if compared else [],
+        "importances": report.importances,
+        "by_chance": BY_CHANCE,
+        "importance": report.importance,
+    }
+
+
+def _figures(report: Report) -> dict[str, interactive.Figure]:
+    """Return the figures of the page."""
+    study, judged = report.study, report.trust
+    target = study.targets[0]
+    x_title = f"{study.spec.objective} ({study.objective_unit})"
+    y_title = target_words(target)
+    figures = {}
+    if dots := study_dots(study):
+        figures["scatter"] = interactive.scatter_figure(dots, x_title=x_title, y_title=y_title)
+    if marks := score_marks(judged, target=target):
+        figures["trust"] = interactive.trust_figure(marks, target=target)
+    if lines := loss_lines(study):
+        panels = [("training loss, nats per datum", lines)]
+        figures["training"] = interactive.training_figure(panels)
+    own = evidence_lines(study)
+    if any(len(set(line.values)) > 1 for line in own):
+        panels = [(f"{study.spec.objective}, {study.objective_unit}", own)]
+        figures["evidence"] = interactive.training_figure(panels)
+    if bars := importance_bars(report.importances):
+        figures["importance"] = interactive.importance_figure(bars)
+    figures |= _judged_figures(report)
+    scores, unit = score_lines(judged, report.early), judged.scale.unit
+    if any(len(line.epochs) > 1 for line in scores):
+        figures["epochs"] = interactive.epochs_figure(scores, target=target, unit=unit)
+    for cost in study.spec.minimise:
+        if front := front_dots(study, cost):
+            name = f"front_{cost}"
+            figures[name] = interactive.front_figure(front, cost=cost, y_title=x_title)
+    return figures
+
+
+def _judged_figures(report: Report) -> dict[str, interactive.Figure]:
+    """Return the figures of the winner's predictions of the test data."""
+    judged, figures = report.judgement, {}
+    if judged is None:
+        return {}
+    if judged.calibration:
+        labels = judged.task == "labels"
+        figures["calibration"] = interactive.calibration_figure(judged.calibration, labels=labels)
+    if judged.confusion:
+        figures["confusion"] = interactive.confusion_figure(judged.confusion)
+    if judged.pairs:
+        figures["pairs"] = interactive.pairs_figure(judged.pairs)
+    return figures
+
+
+def _shown_metrics(report: Report) -> list[tuple[str, list[float | None]]]:
+    """Return name and metrics of the winner and of each yardstick, in the order of METRICS.
+
+    Of a winner with several seeds the first name says whether its metrics are of one or of all.
+    """
+    judged, study = report.judgement, report.study
+    if judged is None or study.winner is None or judged.trial_id != study.winner.trial_id:
+        return []
+    seeds = (
+        f"mean of {judged.seeds} seeds" if judged.seeds > 1 else f"trial {judged.trial_id} alone"
+    )
+    several = len(study.winner.trial_ids) > 1
+    winner = f"winner, {seeds}" if several else "winner"
+    rows = [(winner, judged.metrics), *((one.name, one.metrics) for one in judged.yardsticks)]
+    shown = _metrics_in_order(report)
+    return [(name, [own.get(metric) for metric in shown]) for name, own in rows]
+
+
+def _metrics_in_order(report: Report) -> list[str]:
+    """Return the metrics that the winner has: log loss, the one that was asked for, the others."""
+    first = ["log_loss", *([report.metric] if report.metric else [])]
+    known = report.judgement.metrics if report.judgement else {}
+    return [name for name in dict.fromkeys([*first, *METRICS]) if name in known]
+
+
+def _write_tables(report: Report, to: Path) -> None:
+    """Write every table of the page as CSV, beside correlations.csv."""
+    compared = report.compared
+    tables = {
+        "ranking": pd.DataFrame(_ranking_rows(report)),
+        "epochs": pd.DataFrame([_flat(asdict(one)) for one in report.early]),
+        "pruning": pd.DataFrame([asdict(one) for one in report.pruning.rungs]),
+        "terms": term_rows(compared) if compared else pd.DataFrame(),
+        "layers": layer_rows(compared) if compared else pd.DataFrame(),
+        "yardsticks": pd.DataFrame(
+            [
+                one.model_dump(exclude={"metrics"}) | dict(one.metrics)
+                for one in (report.judgement.yardsticks if report.judgement else ())
+            ]
+        ),
+        "importance": pd.DataFrame([asdict(one) for one in report.importances]),
+        "statuses": pd.DataFrame([asdict(one) for one in report.statuses]),
+        "problems": pd.DataFrame([asdict(one) for one in (*report.problems, *report.flags)]),
+    }
+    for name, table in tables.items():
+        table.to_csv(to / f"{name}.csv", index=False, lineterminator="\n")
+
+
+def _ranking_rows(report: Report) -> list[dict[str, object]]:
+    """Return the ranking with the probability of each to be the best by the score, if stated."""
+    best = (report.certainty and report.certainty.best) or ()
+    return [
+        _flat(asdict(one)) | {"p_best": best[i] if i < len(best) else None}
+        for i, one in enumerate(report.study.ranking)
+    ]
+
+
+def _flat(row: Mapping[str, object]) -> dict[str, object]:
+    """Return a row without nesting: pairs become _low and _high, mappings columns."""
+    flat: dict[str, object] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            prefix = {"values": ARCHITECTURE, "interval": "rho_"}.get(name, "")
+            flat |= {f"{prefix}{key}": inner for key, inner in value.items()}
+        elif name == "rank_seeds":
+            low, high = value if isinstance(value, tuple) else (None, None)
+            flat |= {f"{name}_low": low, f"{name}_high": high}
+        elif isinstance(value, tuple):
+            flat[name] = " ".join(map(str, value))
+        elif name != "interval":
+            flat[name] = value
+    return flat
+
+
+def _parameters(study: Study) -> list[str]:
+    """Return the architecture parameters with more than one value among the ranked."""
+    values: dict[str, set[object]] = {}
+    for one in study.ranking:
+        for name, value in one.values.items():
+            values.setdefault(name, set()).add(value)
+    return [name for name, distinct in values.items() if len(distinct) > 1]

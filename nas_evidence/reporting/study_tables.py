@@ -1,0 +1,390 @@
+"""A study folder as tables: read the Parquet files, average replicates, rank architectures.
+
+The unit of every comparison is the architecture: trials that differ only in their seed are its
+replicates and enter as their mean, never as independent architectures. All targets are
+larger-is-better, so that correlations keep their sign: losses are negated and keep their name.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pandas as pd
+
+from nas_evidence.maths.pareto import on_front
+from nas_evidence.spec.domains import ParameterValue
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.registry import FREE_SCORES
+from nas_evidence.spec.study import ALL_COSTS, StudySpec
+from nas_evidence.storage.best import Standings
+from nas_evidence.storage.tables import (
+    StudyTables,
+    UnreadableFile,
+    architecture_values,
+    read_study_tables,
+    read_tables,
+    rows_of,
+)
+
+#: The targets that scores are compared with, by likelihood; the first one is the main target.
+TARGETS: Mapping[str, tuple[str, ...]] = {
+    "categorical": ("test_nll_per_datum", "test_accuracy"),
+    "gaussian": ("test_nll_per_datum", "test_rmse"),
+}
+LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
+Row = Mapping[str, Any]  # a table row by column
+#: Baselines that are also known without an evaluation.
+_FROM_OTHER_TABLES = frozenset({"n_parameters", "train_nll_per_datum"})
+#: Most epochs shown along training; evenly spaced, including the last one.
+MAX_EPOCHS = 12
+
+
+@dataclass(frozen=True)
+class RankedArchitecture:
+    """One architecture with complete trials; values are means over them.
+
+    rank         None if the objective is missing
+    trial_id     the trial that represents it: the replicate with the best objective
+    spread       standard deviation of the objective over seeds, None for one value
+    rank_seeds   best and worst rank that a single one of its replicates would have
+    unsettled    whether one of them had not reached a mode when its settling stopped
+    raced        whether the race of the finalists trained it again
+    costs        n_parameters, flops, memory_bytes and latency_seconds, where known
+    on_front     no other is as good in all objectives and better in one; None for one objective
+    """
+
+    rank: int | None
+    trial_id: int
+    trial_ids: tuple[int, ...]
+    family: str
+    architecture: str
+    values: Mapping[str, ParameterValue]
+    n_parameters: int | None
+    objective: float | None  # in `Study.objective_unit`
+    spread: float | None
+    rank_seeds: tuple[int, int] | None
+    unsettled: bool
+    raced: bool
+    sotl: float | None  # nats per datum, summed over epochs; smaller is better
+    test_accuracy: float | None  # fraction
+    test_nll: float | None  # nats per datum
+    test_rmse: float | None  # in the unit of the target
+    costs: Mapping[str, float]
+    on_front: bool | None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study as the report sees it.
+
+    trials         one row per finished trial, whatever its status
+    complete       one row per complete trial, by trial_id; `objective` as shown
+    architectures  one row per architecture with complete trials, by key, in order of first
+                   trial: family, `targets` and a column for each name in `scores`
+    ranking        the same, best objective first
+    evidence       every evaluation, with a column `shown`: per datum where that is defined
+    terms          the parts of the last evaluations
+    curves         one row per epoch
+    by_epoch       trial_id, epoch, score, value (larger is better) of all trials at `epochs`,
+                   including pruned ones
+    epochs         epochs with stored evidence, at most MAX_EPOCHS
+    """
+
+    spec: StudySpec
+    objective_unit: str
+    targets: tuple[str, ...]
+    trials: pd.DataFrame
+    complete: pd.DataFrame
+    architectures: pd.DataFrame
+    scores: tuple[str, ...]
+    ranking: tuple[RankedArchitecture, ...]
+    evidence: pd.DataFrame
+    terms: pd.DataFrame
+    curves: pd.DataFrame
+    by_epoch: pd.DataFrame
+    epochs: tuple[int, ...]
+    unreadable: tuple[UnreadableFile, ...]
+
+    @property
+    def winner(self) -> RankedArchitecture | None:
+        """Return the first of the ranking, or None while nothing ranks."""
+        return self.ranking[0] if self.ranking and self.ranking[0].rank else None
+
+    @property
+    def yardstick(self) -> RankedArchitecture | None:
+        """Return the best linear model, or None if there is none."""
+        return next((one for one in self.ranking if one.family == "linear"), None)
+
+    def objectives(self, one: RankedArchitecture) -> list[float]:
+        """Return the objective of each replicate of an architecture, as shown."""
+        return _known(self.complete.loc[list(one.trial_ids)].to_dict("records"), "objective")
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Return the families of the ranking, sorted."""
+        return tuple(sorted({one.family for one in self.ranking}))
+
+
+def load_study_tables(folder: Path) -> Study:
+    """Read a study folder.
+
+    Raises:
+        ValueError: the folder holds no study file, or one with mistakes.
+    """
+    return ranked_study(read_study_tables(folder))
+
+
+def ranked_study(tables: StudyTables) -> Study:
+    """Return a study with its ranking, from tables that were read."""
+    spec, trials, curves = tables.spec, tables.trials, tables.curves
+    own = tables.evidence["per_datum"]
+    evidence = tables.evidence.assign(shown=own.where(own.notna(), tables.evidence["value"]))
+    objective = str(spec.objective)
+    complete = trials[trials["status"] == TrialStatus.COMPLETE.value].set_index("trial_id")
+    scores = _final_scores(complete, evidence, curves, objective)
+    names, epochs = _in_order(scores.columns, objective), _epochs(evidence)
+    complete["objective"] = _shown(evidence, curves, scores, objective)
+    final = curves.drop_duplicates("trial_id", keep="last").set_index("trial_id")
+    complete["sotl"] = final["sotl"].reindex(complete.index).astype(float)
+    targets = TARGETS[spec.plan.likelihood]
+    for target in targets:
+        sign = -1.0 if target in LOSSES else 1.0
+        scores[target] = sign * complete[target].astype(float)
+    keys = complete["architecture_key"]
+    architectures = scores.groupby(keys, sort=False).mean()
+    architectures.insert(0, "family", complete.groupby("architecture_key")["family"].first())
+    ranking = _ranking(complete, tables.standings, spec)
+    return Study(
+        spec=spec,
+        objective_unit=_unit(evidence[evidence["estimator"] == objective]),
+        targets=targets,
+        trials=trials,
+        complete=complete,
+        architectures=architectures[["family", *targets, *names]],
+        scores=names,
+        ranking=ranking,
+        evidence=evidence,
+        terms=_last_terms(tables.terms, evidence),
+        curves=curves,
+        by_epoch=_by_epoch(evidence, curves, names, epochs),
+        epochs=epochs,
+        unreadable=tables.unreadable,
+    )
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The first of a ranking as shown everywhere: the mean of its replicates, in `unit`."""
+
+    trial_id: int
+    value: float
+    unit: str
+
+
+def first_as_shown(folder: Path, objective: str) -> Shown | None:
+    """Return the first architecture of a study as the report shows it; None without a ranking."""
+    tables, _ = read_tables(folder, ["trials", "evidence"])
+    trials, evidence = tables["trials"], tables["evidence"]
+    best = Standings(objective, rows_of(trials, evidence)).best
+    if best is None:
+        return None
+    own = evidence[evidence["estimator"] == objective]
+    last = last_evaluations(own).set_index("trial_id").loc[list(best.objectives)]
+    shown = last["per_datum"].where(last["per_datum"].notna(), last["value"])
+    return Shown(best.trial_id, float(shown.mean()), _unit(own))
+
+
+def last_evaluations(evidence: pd.DataFrame) -> pd.DataFrame:
+    """Return the last evaluation of each estimator in each trial, valid or not."""
+    return evidence.drop_duplicates(["trial_id", "estimator"], keep="last")
+
+
+def usable(evidence: pd.DataFrame) -> pd.DataFrame:
+    """Return the evaluations that are valid and have a value."""
+    return evidence[evidence["valid"].fillna(False) & evidence["value"].notna()]
+
+
+def _epochs(evidence: pd.DataFrame) -> tuple[int, ...]:
+    epochs = sorted({int(epoch) for epoch in evidence["epoch"]})
+    if len(epochs) <= MAX_EPOCHS:
+        return tuple(epochs)
+    step = (len(epochs) - 1) / (MAX_EPOCHS - 1)
+    return tuple(epochs[round(i * step)] for i in range(MAX_EPOCHS))
+
+
+def _by_epoch(
+    evidence: pd.DataFrame, curves: pd.DataFrame, scores: Sequence[str], epochs: Sequence[int]
+) -> pd.DataFrame:
+    own = usable(evidence)[["trial_id", "epoch", "estimator", "value"]]
+    own = own.rename(columns={"estimator": "score"})
+    free = [name for name in FREE_SCORES if name in scores and name != "n_parameters"]
+    points = curves[curves["epoch"].isin(epochs)]
+    long = points.melt(["trial_id", "epoch"], free, "score", "value")
+    long["value"] = -long["value"].astype(float)
+    keys = ["trial_id", "epoch", "score"]
+    return pd.concat([own, long]).drop_duplicates(keys).dropna(subset="value")
+
+
+def _last_terms(terms: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
+    last = last_evaluations(evidence)[["trial_id", "estimator", "epoch"]]
+    return terms.merge(last, on=["trial_id", "estimator", "epoch"])
+
+
+def _final_scores(
+    complete: pd.DataFrame, evidence: pd.DataFrame, curves: pd.DataFrame, objective: str
+) -> pd.DataFrame:
+    last = usable(last_evaluations(evidence))
+    scores = last.pivot(index="trial_id", columns="estimator", values="value")
+    for estimator in {objective, *evidence["estimator"]} - _FROM_OTHER_TABLES:
+        if estimator not in scores:  # never valid: a column of missing values
+            scores[estimator] = float("nan")
+    scores = scores.reindex(complete.index)
+    final = curves.drop_duplicates("trial_id", keep="last").set_index("trial_id")
+    baselines = {
+        "n_parameters": complete["n_parameters"],
+        "train_nll_per_datum": -final["train_nll_per_datum"].reindex(complete.index),
+    }
+    for name, values in baselines.items():
+        if name not in scores:
+            scores[name] = values
+    return scores.astype(float)
+
+
+def _shown(
+    evidence: pd.DataFrame, curves: pd.DataFrame, scores: pd.DataFrame, objective: str
+) -> pd.Series:
+    """Return the objective of each trial as shown."""
+    own = usable(last_evaluations(evidence[evidence["estimator"] == objective]))
+    shown = own.set_index("trial_id")["shown"].reindex(scores.index)
+    return shown.fillna(scores[objective]).astype(float)
+
+
+def _in_order(names: pd.Index, objective: str) -> tuple[str, ...]:
+    """Return the objective first, then other estimators, free scores, and baselines."""
+    last = FREE_SCORES
+    others = sorted(set(names) - {objective, *last})
+    return (objective, *others, *(name for name in last if name in names and name != objective))
+
+
+def _unit(objective: pd.DataFrame) -> str:
+    return "nats per datum" if objective["per_datum"].notna().any() else "larger is better"
+
+
+def _ranking(
+    complete: pd.DataFrame, standings: Standings, spec: StudySpec
+) -> tuple[RankedArchitecture, ...]:
+    groups: dict[str, list[Row]] = {}
+    for row in complete.reset_index().to_dict("records"):
+        groups.setdefault(str(row["architecture_key"]), []).append(row)
+    representatives = {one.key: one.trial_id for one in standings.first()}
+    ranked = list(representatives)
+    objectives = {key: _known(rows, "objective") for key, rows in groups.items()}
+    means = {key: fmean(objectives[key]) for key in ranked}
+    costs = {key: _costs(rows) for key, rows in groups.items()}
+    front = _front(means, costs, spec.minimise)
+    ascending = sorted(means.values())
+    unranked = [key for key in groups if key not in means]
+    return tuple(
+        _ranked(
+            groups[key],
+            representatives.get(key),
+            rank=position + 1 if key in means else None,
+            rank_seeds=_rank_seeds(objectives[key], ascending),
+            costs=costs[key],
+            on_front=front.get(key, False) if spec.minimise else None,
+        )
+        for position, key in enumerate([*ranked, *unranked])
+    )
+
+
+def _rank_seeds(values: list[float], ascending: list[float]) -> tuple[int, int] | None:
+    """Return the best and worst rank that any of `values` has among the others' means."""
+    if len(values) < 2:
+        return None
+    own = fmean(values)
+    ranks = [
+        1 + len(ascending) - bisect_right(ascending, value) - int(own > value) for value in values
+    ]
+    return min(ranks), max(ranks)
+
+
+def _ranked(
+    rows: list[Row],
+    trial_id: int | None,
+    *,
+    rank: int | None,
+    rank_seeds: tuple[int, int] | None,
+    costs: Mapping[str, float],
+    on_front: bool | None,
+) -> RankedArchitecture:
+    objectives = _known(rows, "objective")
+    standing = next((row for row in rows if row["trial_id"] == trial_id), rows[0])
+    values = architecture_values(standing)
+    return RankedArchitecture(
+        rank=rank,
+        trial_id=int(standing["trial_id"]),
+        trial_ids=tuple(int(row["trial_id"]) for row in rows),
+        family=str(standing["family"]),
+        architecture=architecture_text(str(standing["family"]), values),
+        values=values,
+        n_parameters=int(costs["n_parameters"]) if "n_parameters" in costs else None,
+        objective=_mean(rows, "objective"),
+        spread=stdev(objectives) if len(objectives) > 1 else None,
+        rank_seeds=rank_seeds,
+        unsettled=any(is_unsettled(row) for row in rows),
+        raced=any(row.get("stage") == "race" for row in rows),
+        sotl=_mean(rows, "sotl"),
+        test_accuracy=_mean(rows, "test_accuracy"),
+        test_nll=_mean(rows, "test_nll_per_datum"),
+        test_rmse=_mean(rows, "test_rmse"),
+        costs=costs,
+        on_front=on_front,
+    )
+
+
+def is_unsettled(trial: Row) -> bool:
+    """Return whether a trial's settling stopped before a mode and its end was kept.
+
+    A network that was better before settling is none: its state is the scheduled one.
+    """
+    converged = trial.get("converged")
+    return trial.get("kept") == "settled" and not pd.isna(converged) and not converged
+
+
+def _costs(rows: list[Row]) -> dict[str, float]:
+    found = {name: _mean(rows, name) for name in ALL_COSTS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _front(
+    objective: Mapping[str, float],
+    costs: Mapping[str, Mapping[str, float]],
+    minimise: tuple[str, ...],
+) -> dict[str, bool]:
+    """Return which architectures with known objective and costs are on the Pareto front."""
+    keys = [key for key in objective if all(name in costs[key] for name in minimise)]
+    if not minimise or not keys:
+        return {}
+    gains = [(objective[key], *(-costs[key][name] for name in minimise)) for key in keys]
+    return dict(zip(keys, on_front(gains), strict=True))
+
+
+def architecture_text(family: str, values: Mapping[str, ParameterValue]) -> str:
+    """Return an architecture in words.
+
+    >>> architecture_text("mlp", {"depth": 2, "width": 64})
+    'mlp, depth 2, width 64'
+    """
+    return ", ".join([family, *(f"{name} {value}" for name, value in values.items())])
+
+
+def _known(rows: list[Row], name: str) -> list[float]:
+    return [float(row[name]) for row in rows if not pd.isna(row[name])]
+
+
+def _mean(rows: list[Row], name: str) -> float | None:
+    known = _known(rows, name)
+    return fmean(known) if known else None

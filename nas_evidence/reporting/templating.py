@@ -1,0 +1,114 @@
+"""Rendering of the pages: templates, and filters that format numbers and names.
+
+Everything is escaped unless a template says otherwise; in Markdown also its own markup. The page
+contains its scripts and styles, and its content security policy forbids all requests.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from nas_evidence.plumbing.durations import duration
+
+MISSING = "–"
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_page(path: Path, template: str, values: Mapping[str, object]) -> None:
+    """Write a self-contained HTML page."""
+    values = {**values, "plotly_script": Markup(get_plotlyjs())}
+    path.write_text(_environment().get_template(template).render(values), encoding="utf-8")
+
+
+def write_markdown(path: Path, template: str, values: Mapping[str, object]) -> None:
+    """Write a Markdown document."""
+    text = _environment().get_template(template).render(values)
+    path.write_text(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", encoding="utf-8")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number with `digits` decimals, or a dash where it is missing."""
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def count(value: int | None) -> str:
+    """Return a count with thousands separated, or a dash where it is missing."""
+    return MISSING if value is None else f"{value:,}"
+
+
+def short(value: float | None) -> str:
+    """Return a number with three digits and a suffix, or a dash where it is missing.
+
+    >>> [short(n) for n in (650, 268_393, 1_494_154, 2.5e9, 0.00025, None)]
+    ['650', '268k', '1.49M', '2.5G', '0.00025', '–']
+    """
+    if value is None:
+        return MISSING
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def amount(value: float | None) -> str:
+    """Return a number of any size with its leading digits.
+
+    >>> [amount(x) for x in (0.123456, -1.5, 12345.6, 123.456, 352.0, 0.00012, 0.0, None)]
+    ['0.1235', '-1.5000', '12,346', '123.5', '352', '0.00012', '0', '–']
+    """
+    if value is None:
+        return MISSING
+    if abs(value) >= 1000 or value == round(value):
+        return f"{value:,.0f}"
+    for size, digits in ((100, 1), (10, 2), (0.001, 4)):
+        if abs(value) >= size:
+            return f"{value:.{digits}f}"
+    return f"{value:.2g}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share in percent, or a dash where it is missing.
+
+    >>> [percent(p) for p in (1.0, 0.9996, 0.25, 0.034, 0.0004, 0.0, None)]
+    ['100 %', '99.96 %', '25 %', '3.4 %', '< 0.1 %', '0 %', '–']
+    """
+    if share is None:
+        return MISSING
+    if 0 < share < 0.001:
+        return "< 0.1 %"
+    if 0.995 <= share < 1:
+        return "> 99.99 %" if share > 0.9999 else f"{100 * share:.2f} %"
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+def markdown(text: object) -> Markup:
+    r"""Return text that Markdown and HTML show literally.
+
+    >>> print(markdown("a|b <i>_x_"))
+    a\|b &lt;i&gt;\_x\_
+    """
+    one_line = " ".join(str(text).split())
+    html = re.sub(r"([\\`*_\[\]|#~$])", r"\\\1", one_line)
+    return Markup(html.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "count": count, "md": markdown}
+    environment.filters |= {"short": short, "duration": duration, "amount": amount}
+    environment.filters |= {"percent": percent}
+    environment.globals["include_raw"] = lambda name: Markup(
+        (_TEMPLATES / name).read_text(encoding="utf-8")
+    )
+    return environment

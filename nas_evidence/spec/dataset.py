@@ -1,0 +1,113 @@
+"""Which data a study asks for: `[dataset]` of a study file.
+
+`spec/study.py` has the other tables and re-exports the names of this file.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from nas_evidence.spec.domains import Count, Frozen, Unit
+
+#: Test examples split off the bundled data sets if a study gives no `test_size`.
+DIGITS_TEST_SIZE = 500
+DIABETES_TEST_SIZE = 142
+#: Data sets of the user's own: a table, arrays, and a folder of images by class.
+OWN_DATA = ("table", "npz", "images")
+DATASET_NAMES = ("digits", "diabetes", "mnist", "fashion_mnist", "cifar10", "cifar100", *OWN_DATA)
+#: Task -> likelihood of its targets.
+LIKELIHOODS = {"classification": "categorical", "regression": "gaussian"}
+
+
+class DatasetSpec(Frozen):
+    """Which data, and how much of it; only the report reads the test part."""
+
+    name: Literal[*DATASET_NAMES]  # type: ignore[valid-type]
+    """Name of a data set; "table", "npz" (arrays) or "images" (a folder) for data of your own."""
+    test_size: Annotated[Count, Unit("examples")] | None = None
+    """Examples split off for testing: of `digits` (by default 500) or `diabetes` (142)."""
+    max_train: Annotated[Count, Unit("examples")] | None = None
+    """Most training examples: a seeded subset, stratified by class; if absent, all."""
+    max_test: Annotated[Count, Unit("examples")] | None = None
+    """Most test examples, chosen in the same way; if absent, all."""
+    path: str | None = None
+    """File or folder of data of your own, relative to the study file: CSV or Parquet for "table",
+    .npz or a folder of .npy files for "npz", a folder of folders for "images"."""
+    test_path: str | None = None
+    """Another file with the test rows; used with `name = "table"`."""
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the rows split off for testing, seeded and stratified by class; for data of your
+    own that come without test rows."""
+    target: str | None = None
+    """Column to predict; used with `name = "table"`."""
+    task: Literal["classification", "regression"] | None = None
+    """What the targets of data of your own are; if absent, as `likelihood` says if that is given,
+    else inferred from the values."""
+    drop: tuple[str, ...] | None = None
+    """Columns of a table to leave out."""
+    categorical: tuple[str, ...] | None = None
+    """Columns of a table to read as categories though they hold numbers or many texts."""
+    numeric: tuple[str, ...] | None = None
+    """Columns of a table to read as numbers; what is not a number counts as missing."""
+    image_size: Annotated[Count, Unit("pixels")] | None = None
+    """Height and width that every image of a folder is resized to; if absent, all must agree."""
+    content: str | None = None
+    """SHA-256 of the data; written by `search`, so that data that changed are refused."""
+
+    @model_validator(mode="after")
+    def _path(self) -> "DatasetSpec":
+        own = self.name in OWN_DATA
+        if own and self.path is None:
+            what = {"table": "CSV or Parquet", "npz": ".npz"}.get(self.name)
+            what = f"the {what} file" if what else "the folder of images"
+            raise ValueError(f'`path` must name {what} when name = "{self.name}"')
+        if self.name == "table" and self.target is None:
+            raise ValueError('`target` must name the column to predict when name = "table"')
+        if self.test_path is not None and self.test_fraction is not None:
+            raise ValueError(
+                "`test_fraction` splits off test rows, but test_path names some already; "
+                "give one of the two"
+            )
+        if self.name not in ("digits", "diabetes") and self.test_size is not None:
+            remedy = "test_fraction" if own else "max_test"
+            raise ValueError(
+                f'`test_size` is for digits and diabetes, but name = "{self.name}"; use {remedy}'
+            )
+        self._check_used()
+        return self
+
+    def _check_used(self) -> None:
+        """Refuse keys that this kind of data does not use."""
+        of_a_table = ("target", "test_path", "drop", "categorical", "numeric")
+        users = {
+            **dict.fromkeys(of_a_table, ("table",)),
+            "image_size": ("images",),
+            **dict.fromkeys(("path", "test_fraction", "task", "content"), OWN_DATA),
+        }
+        for key, names in users.items():
+            if getattr(self, key) is not None and self.name not in names:
+                listed = " or ".join(f'"{name}"' for name in names)
+                raise ValueError(
+                    f'`{key}` is used only with name = {listed}, but name = "{self.name}"'
+                )
+
+
+def with_task(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a study's tables in which [dataset] task and [plan] likelihood follow each other.
+
+    Either may be absent: the one that is given decides. Only data of one's own have a task.
+
+    >>> with_task({"dataset": {"name": "npz", "task": "regression"}})["plan"]
+    {'likelihood': 'gaussian'}
+    """
+    dataset, plan = data.get("dataset"), data.get("plan", {})
+    if not isinstance(dataset, Mapping) or not isinstance(plan, Mapping):
+        return data  # a mistake, which validation reports
+    task, likelihood = dataset.get("task"), plan.get("likelihood")
+    if likelihood is None and task in LIKELIHOODS:
+        return {**data, "plan": {**plan, "likelihood": LIKELIHOODS[task]}}
+    tasks = {value: key for key, value in LIKELIHOODS.items()}
+    if task is None and dataset.get("name") in OWN_DATA and likelihood in tasks:
+        return {**data, "dataset": {**dataset, "task": tasks[likelihood]}}
+    return data

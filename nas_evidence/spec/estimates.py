@@ -1,0 +1,37 @@
+"""One score of one model, with its parts.
+
+Every `value` is larger-is-better; evidence is in nats, summed over the data.
+"""
+
+from nas_evidence.spec.domains import Frozen
+from nas_evidence.spec.registry import Relation
+
+
+class Term(Frozen):
+    """One named part of an estimate; `group` is a parameter tensor, or "all"."""
+
+    term: str
+    group: str
+    value: float
+
+
+class EvidenceEstimate(Frozen):
+    """One score of one model.
+
+    value           larger is better; nats summed over the data where `per_datum` is given
+    per_datum       value / n_data in nats, or None for other units
+    standard_error  of `value`, None where the estimator is deterministic
+    relation        what holds on linear-Gaussian models: exact, lower bound, or score only
+    terms           the parts of the value, some by parameter group
+    valid, note     False, with the condition that was not met; never a silent NaN
+    """
+
+    estimator: str
+    value: float
+    per_datum: float | None = None
+    standard_error: float | None = None
+    relation: Relation = "SCORE"
+    terms: tuple[Term, ...] = ()
+    seconds: float = 0.0
+    valid: bool = True
+    note: str = ""

@@ -1,0 +1,98 @@
+"""Families of networks from outside the package, by reference `module:NAME`.
+
+Such a family is an object, or a class without arguments, with
+
+    domains                               parameter -> what it may be, as in a study file
+    build(values, input_shape, n_outputs) -> torch.nn.Module
+
+It is imported only where the user allows its code to run (`registry.import_outside`).
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from nas_evidence.spec.domains import Choice, Domain, ParameterValue
+
+
+class OutsideFamily(Protocol):
+    """What a family from outside the package has."""
+
+    domains: Mapping[str, Any]
+
+    def build(
+        self, values: Mapping[str, ParameterValue], input_shape: tuple[int, ...], n_outputs: int
+    ) -> Any:
+        """Return a network for inputs [n, *input_shape] with outputs [n, n_outputs]."""
+
+
+#: Imported families by reference.
+_IMPORTED: dict[str, OutsideFamily] = {}
+
+
+def is_family(found: object) -> bool:
+    """Tell whether an object is a family."""
+    return hasattr(found, "domains") and callable(getattr(found, "build", None))
+
+
+def add_family(reference: str, found: Any) -> None:
+    """Make a family known under its reference; a class is called without arguments."""
+    _IMPORTED[reference] = found() if isinstance(found, type) else found
+
+
+def outside_family(reference: str) -> OutsideFamily:
+    """Return an imported family.
+
+    Raises:
+        ValueError: if it has not been imported.
+    """
+    if reference not in _IMPORTED:
+        raise ValueError(
+            f"family {reference} is code from outside nas-evidence, which has not been imported; "
+            "allow it with --allow-code"
+        )
+    return _IMPORTED[reference]
+
+
+def domains_of(reference: str) -> dict[str, Domain]:
+    """Return the domains of an imported family.
+
+    Raises:
+        ValueError: if one is not a domain; names it.
+    """
+    found = {}
+    for name, value in outside_family(reference).domains.items():
+        if isinstance(value, list | tuple):
+            value = {"options": tuple(value)}
+        elif not isinstance(value, Mapping) and not hasattr(value, "contains"):
+            value = Choice(options=(value,))
+        try:
+            found[name] = TypeAdapter(Domain).validate_python(value)
+        except ValidationError:
+            raise ValueError(
+                f"`{name}` in the domains of {reference} must be a list of options, or "
+                f"{{low = ..., high = ...}}, but is {value!r}"
+            ) from None
+    return found
+
+
+def reference_of(family: Any) -> str:
+    """Return the reference `module:NAME` of a family given as a class or an object.
+
+    Raises:
+        ValueError: if it is no family, or an object that has no name in its module.
+    """
+    if not is_family(family):
+        raise ValueError(
+            f"a family must have `domains` and `build(values, input_shape, n_outputs)`, but "
+            f"{family!r} has not"
+        )
+    if isinstance(family, type):
+        return f"{family.__module__}:{family.__qualname__}"
+    module = sys.modules[type(family).__module__]
+    for name, value in vars(module).items():
+        if value is family:
+            return f"{module.__name__}:{name}"
+    return f"{module.__name__}:{type(family).__qualname__}"

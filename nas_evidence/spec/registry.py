@@ -1,0 +1,389 @@
+"""Declarations of all scores and curvature kinds; reading them needs no torch.
+
+A declaration says what a score is: its unit, when it is taken, what it needs and how it relates to
+the log evidence. Its implementation is named as `module:name` and imported on first use, so study
+files, reports and the terminal can look up a score without torch. Nothing parses a score's name:
+use its declaration.
+
+The name of a score from outside the package is its reference `module:NAME`, where NAME is a
+`Score` in that module. It is imported by `import_outside`, which the command line calls for
+`--allow-code`; before that, `declared` knows only the reference. See docs/how-to/add-a-score.md.
+"""
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from nas_evidence.spec.families import add_family, is_family
+
+#: What holds on linear-Gaussian models at the mode: equal, a lower bound, or neither (score only).
+Relation = Literal["EXACT_ON_LINEAR", "LOWER_BOUND", "SCORE"]
+#: "python": only in Python and the audit, not in studies.
+Taken = Literal["before", "first_pass", "evaluation", "end", "python"]
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """A kind of curvature: the structure of the matrix, and the columns it is built from.
+
+    structure     of the matrix; all but "full" have one block per parameter tensor
+    columns       sent back through the network: the residual of each datum (empirical Fisher),
+                  all roots of the output Hessian, or one sampled root per datum
+    approximates  the exact kind that a sampled one estimates
+    trace         the exact diagonal kind whose trace this Kronecker kind should match
+    """
+
+    structure: Literal["diagonal", "kronecker", "eigen_corrected", "block", "full"]
+    columns: Literal["residual", "exact", "sampled"]
+    approximates: str | None = None
+    trace: str | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether it couples the parameter tensors; online only up to a size."""
+        return self.structure == "full"
+
+    @property
+    def any_layer(self) -> bool:
+        """Return whether it supports models that hooks cannot follow, one datum at a time."""
+        return self.structure in ("diagonal", "block", "full")
+
+
+CURVATURES: Mapping[str, Curvature] = {
+    "diag_ef": Curvature("diagonal", "residual"),
+    "diag_ggn": Curvature("diagonal", "exact"),
+    "diag_ggn_mc": Curvature("diagonal", "sampled", approximates="diag_ggn"),
+    "kfac_ggn": Curvature("kronecker", "exact", trace="diag_ggn"),
+    "kfac_ggn_mc": Curvature("kronecker", "sampled", approximates="kfac_ggn", trace="diag_ggn"),
+    "kfac_ef": Curvature("kronecker", "residual", trace="diag_ef"),
+    "ekfac_ggn": Curvature("eigen_corrected", "exact"),
+    "block_ggn": Curvature("block", "exact"),
+    "full_ggn": Curvature("full", "exact"),
+    "full_ef": Curvature("full", "residual"),
+}
+ONLINE_CURVATURES = tuple(CURVATURES)
+DIAGONAL_CURVATURES = tuple(n for n, kind in CURVATURES.items() if kind.structure == "diagonal")
+
+
+@dataclass(frozen=True)
+class Score:
+    """The declaration of a score.
+
+    name            in study files and in the column `estimator`; for a score from outside the
+                    package its reference replaces it
+    summary         what it is, in one line
+    implementation  a `Scorer` or a function (see scores/protocol.py), or its place "module:name"
+    taken           before training, during the first epoch, at every evaluation, or at the end
+    unit            of `value`; nats are summed over the data that are scored
+    relation        to the log evidence, on linear-Gaussian models at the mode
+    on_request      computed only if `estimators` names it; the others are free and always computed
+    baseline        a baseline that evidence has to beat
+    curvature       the kind whose Laplace evidence it needs
+    approximates    the exact score that a random one estimates
+    labels_only     not defined for real targets
+    plain_only      not defined with `plan.augment`
+    trainings       cost of trainings on parts of the data, as a multiple of the main training
+    """
+
+    name: str
+    summary: str
+    implementation: str | Callable[..., Any]
+    taken: Taken = "evaluation"
+    unit: Literal["nats", "nats per datum", "fraction", "none"] = "none"
+    relation: Relation = "SCORE"
+    on_request: bool = True
+    baseline: bool = False
+    curvature: str | None = None
+    approximates: str | None = None
+    labels_only: bool = False
+    plain_only: bool = False
+    trainings: float = 0.0
+
+    @property
+    def is_laplace(self) -> bool:
+        """Return whether this is the trained network's Laplace evidence, named after its kind."""
+        return self.name in CURVATURES
+
+
+# Dropping entries of H off a block diagonal raises its determinant (Fischer), hence the bounds. On
+# one linear layer Kronecker blocks are exact and only the weight-bias part is dropped.
+_RELATIONS: Mapping[str, Relation] = {
+    "diag_ggn": "LOWER_BOUND",
+    "kfac_ggn": "LOWER_BOUND",
+    "ekfac_ggn": "LOWER_BOUND",
+    "block_ggn": "LOWER_BOUND",
+    "full_ggn": "EXACT_ON_LINEAR",
+}
+_STRUCTURE = {
+    "diagonal": "diagonal",
+    "kronecker": "Kronecker-factored",
+    "eigen_corrected": "eigenvalue-corrected Kronecker-factored",
+    "block": "block-diagonal",
+    "full": "full",
+}
+_COLUMNS = {
+    "residual": "empirical Fisher",
+    "exact": "Gauss-Newton",
+    "sampled": "Gauss-Newton, Monte Carlo",
+}
+_LAPLACE = [
+    Score(
+        name=name,
+        summary=f"Laplace evidence, {_STRUCTURE[kind.structure]} {_COLUMNS[kind.columns]}",
+        implementation="nas_evidence.scores.laplace_scores:Laplace",
+        unit="nats",
+        relation=_RELATIONS.get(name, "SCORE"),
+        curvature=name,
+        approximates=kind.approximates,
+    )
+    for name, kind in CURVATURES.items()
+]
+
+
+def _folds(
+    name: str, what: str, trainings: float, *, baseline: bool = False
+) -> tuple[Score, Score]:
+    log_density = Score(
+        name=name,
+        summary=f"{what}: log predictive density, output scale marginalised",
+        implementation="nas_evidence.scores.folds:Folds",
+        taken="before",
+        unit="nats",
+        baseline=baseline,
+        trainings=trainings,
+    )
+    accuracy = replace(
+        log_density,
+        name=f"{name}_accuracy",
+        summary=f"{what}: accuracy",
+        unit="fraction",
+        labels_only=True,
+    )
+    return log_density, accuracy
+
+
+def _on_halves(name: str, summary: str) -> Score:
+    return Score(
+        name=name,
+        summary=summary,
+        # The class that trains the halves of `two_fold` also computes what is made from them.
+        implementation="nas_evidence.scores.folds:Folds",
+        taken="before",
+        unit="nats",
+        relation="EXACT_ON_LINEAR",
+        plain_only=True,
+        trainings=1.0,
+    )
+
+
+def _free(
+    name: str,
+    summary: str,
+    unit: Literal["nats", "nats per datum", "none"],
+    where: str = "sotl:Sotl",
+) -> Score:
+    return Score(
+        name=name,
+        summary=summary,
+        implementation=f"nas_evidence.scores.{where}",
+        unit=unit,
+        on_request=False,
+        baseline=True,
+    )
+
+
+def _sampled(name: str, summary: str, module: str, relation: Relation) -> Score:
+    return Score(
+        name=name,
+        summary=summary,
+        implementation=f"nas_evidence.scores.{module}",
+        taken="end",
+        unit="nats",
+        relation=relation,
+        plain_only=True,
+    )
+
+
+_ALL = [
+    *_LAPLACE,
+    *_folds("two_fold", "two-fold cross-validation", 1.0),
+    *_folds("heldout_10", "a tenth held out", 0.9, baseline=True),
+    *_folds("five_fold", "five-fold cross-validation", 4.0, baseline=True),
+    Score(
+        name="conditional_full_ggn",
+        summary="Laplace evidence, full Gauss-Newton, of all data minus that of one half",
+        implementation="nas_evidence.scores.conditional:Conditional",
+        taken="before",
+        unit="nats",
+        relation="EXACT_ON_LINEAR",  # the other kinds' errors do not cancel
+        curvature="full_ggn",
+        plain_only=True,
+        trainings=1.5,
+    ),
+    _on_halves("tangent_conditional", "linearised networks: half of the data given the other"),
+    _on_halves("last_layer_conditional", "last layers: half of the data given the other"),
+    Score(
+        name="prequential_replay",
+        summary="chain-rule code of three quarters of the data, by one network that learns on",
+        implementation="nas_evidence.scores.prequential_replay:PrequentialReplay",
+        taken="before",
+        unit="nats",
+        trainings=0.8,
+    ),
+    Score(
+        name="ntk_init",
+        summary="evidence of the network linearised at initialisation",
+        implementation="nas_evidence.scores.tangent:NtkInit",
+        taken="before",
+        unit="nats",
+        plain_only=True,
+    ),
+    Score(
+        name="tangent",
+        summary="evidence of the network linearised where its training ended",
+        implementation="nas_evidence.scores.tangent:tangent",
+        taken="end",
+        unit="nats",
+        relation="EXACT_ON_LINEAR",
+        plain_only=True,
+    ),
+    Score(
+        name="full_ggn_slq",
+        summary="Laplace evidence, full Gauss-Newton, log determinant by random probes",
+        implementation="nas_evidence.scores.full_ggn_slq:score",
+        taken="end",
+        unit="nats",
+        approximates="full_ggn",
+        plain_only=True,
+    ),
+    Score(
+        name="prequential_epoch1_laplace",
+        summary="first epoch predicted by linearised networks",
+        implementation="nas_evidence.scores.first_pass:FirstPass",
+        taken="first_pass",
+        unit="nats",
+        plain_only=True,
+    ),
+    _sampled("sgd_entropy", "lower bound by the entropy of SGD", "sgd_entropy:score",
+             "LOWER_BOUND"),
+    _sampled("thermodynamic", "thermodynamic integration", "thermodynamic:score",
+             "EXACT_ON_LINEAR"),
+    _sampled("thermodynamic_box", "thermodynamic integration, uniform prior in a box",
+             "thermodynamic_box:score", "SCORE"),
+    _sampled("temperature_ladder", "replica exchange over temperatures",
+             "temperature_ladder:score", "EXACT_ON_LINEAR"),
+    _sampled("sto_lk", "chunks predicted by ensembles that are drawn, then optimised",
+             "sample_then_optimise:score", "LOWER_BOUND"),
+    Score(
+        name="stochastic_ggn",
+        summary="Gauss-Newton evidence on blocks of data, a bound",
+        implementation="nas_evidence.evidence.stochastic_bound:stochastic_lower_bound",
+        taken="python",
+        unit="nats",
+        relation="LOWER_BOUND",
+        plain_only=True,
+    ),
+    _free("sotl", "minus the sum of training losses", "nats per datum"),
+    _free("sotl_e", "minus the sum of the latest training losses", "nats per datum"),
+    _free("sotl_ema", "minus the discounted sum of training losses", "nats per datum"),
+    _free("prequential_epoch1", "minus the code length of the first epoch", "nats"),
+    _free("n_parameters", "number of parameters", "none", "n_parameters:n_parameters"),
+    _free("train_nll_per_datum", "minus the last training loss", "nats per datum"),
+]  # fmt: skip
+#: Every score of the package by name.
+SCORES: Mapping[str, Score] = {score.name: score for score in _ALL}
+#: Those that cost nothing and are computed for every trial.
+FREE_SCORES = tuple(name for name, score in SCORES.items() if not score.on_request)
+#: Other names of scores, which study files and Python may use.
+ALIASES: Mapping[str, str] = {
+    "prequential": "two_fold",
+    "prequential_accuracy": "two_fold_accuracy",
+}
+#: The objective if a study names none: the first of these in its `estimators`.
+PREFERRED = (
+    "two_fold",
+    "tangent_conditional",
+    "last_layer_conditional",
+    "prequential_replay",
+    "kfac_ggn",
+)
+#: Draws of the Monte-Carlo kinds; the estimate is their mean.
+MC_DRAWS = 4
+#: Scores from outside the package that have been imported, by reference.
+_OUTSIDE: dict[str, Score] = {}
+
+
+def is_outside(name: str) -> bool:
+    """Return whether a name is the reference `module:NAME` of a score from outside the package."""
+    return ":" in name
+
+
+def declared(name: str) -> Score:
+    """Return the declaration of a score; for one not yet imported, only its reference.
+
+    Raises:
+        ValueError: for an unknown name; suggests a close one.
+    """
+    name = ALIASES.get(name, name)
+    if name in SCORES:
+        return SCORES[name]
+    if is_outside(name):
+        return _OUTSIDE.get(name, Score(name=name, summary=name, implementation=name))
+    near = difflib.get_close_matches(name, [*SCORES, *ALIASES], n=1, cutoff=0.5)
+    meant = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(study_scores())}"
+    raise ValueError(f"must be the name of a score, or module:NAME, but got {name!r}; {meant}")
+
+
+def study_scores() -> tuple[str, ...]:
+    """Return the names of the scores that a study may ask for or use."""
+    return tuple(name for name, score in SCORES.items() if score.taken != "python")
+
+
+def draws_of(kind: str) -> int:
+    """Return of how many draws the last evaluation of a curvature kind is the mean."""
+    return MC_DRAWS if CURVATURES[kind].approximates else 1
+
+
+def curvatures_of(names: Iterable[str]) -> set[str]:
+    """Return the curvature kinds that the named scores need.
+
+    >>> sorted(curvatures_of(["kfac_ggn", "conditional_full_ggn", "sotl"]))
+    ['full_ggn', 'kfac_ggn']
+    """
+    return {kind for name in names if (kind := declared(name).curvature) is not None}
+
+
+def import_outside(names: Iterable[str]) -> None:
+    """Import the scores and families among `names` from outside the package: runs their code.
+
+    Raises:
+        ValueError: if there is no such module, or no `Score` or family of that name in it.
+    """
+    for name in filter(is_outside, names):
+        module, _, attribute = name.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(
+                f"{name} cannot be imported: {error}; it must name a `Score` or a family in a "
+                "module that is installed or is in the folder of the study file."
+            ) from error
+        if is_family(found):
+            add_family(name, found)
+            continue
+        if not isinstance(found, Score):
+            raise ValueError(
+                f"{name} must be a nas_evidence.Score, or a family with `domains` and `build`, "
+                f"but is a {type(found).__name__}."
+            )
+        _OUTSIDE[name] = replace(found, name=name)
+
+
+def implementation_of(score: Score) -> Any:
+    """Import and return the implementation of a score."""
+    if not isinstance(score.implementation, str):
+        return score.implementation
+    module, _, name = score.implementation.partition(":")
+    return getattr(importlib.import_module(module), name)

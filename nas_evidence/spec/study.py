@@ -1,0 +1,608 @@
+"""The value types of a study, from the search space to one assignment.
+
+All defaults of the project are in this file. The types are frozen and refuse unknown keys;
+`spec/toml.py` builds them from a study file, with one message per error. The string below a field
+gives its meaning: `docs/study_reference.py` makes the reference page from these strings.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from nas_evidence.spec.dataset import DATASET_NAMES as DATASET_NAMES
+from nas_evidence.spec.dataset import LIKELIHOODS
+from nas_evidence.spec.dataset import DatasetSpec as DatasetSpec
+from nas_evidence.spec.domains import (
+    LARGEST,
+    Choice,
+    Count,
+    Domain,
+    Epochs,
+    Frozen,
+    IntRange,
+    NotNegative,
+    ParameterValue,
+    Positive,
+    Seconds,
+    Unit,
+)
+from nas_evidence.spec.families import domains_of
+from nas_evidence.spec.registry import (
+    ALIASES,
+    DIAGONAL_CURVATURES,
+    ONLINE_CURVATURES,
+    PREFERRED,
+    curvatures_of,
+    declared,
+    is_outside,
+)
+from nas_evidence.spec.retry_limits import RetrySpec
+
+#: Costs of an architecture that can be limited.
+ALL_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
+#: Costs in use, known before training, that a study can minimise.
+COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
+
+#: Batch size of `estimate_evidence`; does not affect the result.
+EVIDENCE_BATCH = 512
+#: Architectures that race if a study does not say, and the smallest search that has a race then.
+FINALISTS, FEWEST_FOR_RACE = 5, 20
+#: Folds of the scores of cross-validation that are predicted, each after a training of its own;
+#: `two_fold` predicts `plan.folds` of them.
+PREDICTED_FOLDS: Mapping[str, int] = {"two_fold": 2, "five_fold": 5, "heldout_10": 1}
+
+#: Longest name of a study, characters.
+MAX_NAME = 200
+
+#: The parameters of each family, with the widest domain of each.
+FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
+    "mlp": {
+        "depth": IntRange(low=1, high=5),
+        "width": IntRange(low=4, high=1024),
+        "shape": Choice(options=("constant", "taper")),
+    },
+    "cnn": {"depth": IntRange(low=1, high=5), "width": IntRange(low=1, high=256)},
+    "resnet": {"depth": IntRange(low=8, high=110, step=6), "width": IntRange(low=4, high=64)},
+    "linear": {},
+}
+#: Values of parameters that a study omits.
+FAMILY_DEFAULTS: Mapping[str, Mapping[str, ParameterValue]] = {
+    "mlp": {"depth": 2, "width": 64, "shape": "constant"},
+    "cnn": {"depth": 2, "width": 8},
+    "resnet": {"depth": 8, "width": 16},
+    "linear": {},
+}
+
+
+def defaults_of(family: str) -> Mapping[str, ParameterValue]:
+    """Return the values of parameters that a study omits; families from outside omit none."""
+    return FAMILY_DEFAULTS.get(family, {})
+
+
+def parameters_of(family: str) -> Mapping[str, Domain]:
+    """Return the parameters of a family and the widest domain of each.
+
+    Raises:
+        ValueError: if it is from outside the package and has not been imported.
+    """
+    return domains_of(family) if is_outside(family) else FAMILY_PARAMETERS[family]
+
+
+def _current(name: object) -> object:
+    """Return the current name of a score given by an earlier one."""
+    return ALIASES.get(name, name) if isinstance(name, str) else name
+
+
+def _known_score(name: str) -> str:
+    if declared(name).taken == "python":
+        raise ValueError(f"must be a score that studies have, but got {name!r}")
+    return name
+
+
+#: A score by name, or by reference if it is from outside the package.
+ScoreName = Annotated[str, BeforeValidator(_current), AfterValidator(_known_score)]
+
+
+class ArchitectureSpec(Frozen):
+    """One point of the search space: a family and the values of its parameters."""
+
+    family: str
+    values: Mapping[str, ParameterValue] = {}
+
+    @property
+    def key(self) -> str:
+        """Return a stable 12-digit hash of family and values, equal in every process."""
+        text = json.dumps([self.family, dict(sorted(self.values.items()))], separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        return f"{self.family}({inside})"
+
+
+def _interval(value: object) -> object:
+    count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST
+    if not count and value not in ("auto", "never"):
+        raise ValueError(f'must be an integer >= 1, "auto" or "never", but got {value!r}')
+    return value
+
+
+def _milestones(value: object) -> object:
+    """Check epochs, or fractions of the epochs; in order."""
+    if not isinstance(value, list | tuple):
+        return value
+    epochs = [isinstance(m, int) and not isinstance(m, bool) and m >= 1 for m in value]
+    fractions = [isinstance(m, float) and 0 < m < 1 for m in value]
+    if not (all(epochs) or all(fractions)):
+        raise ValueError(
+            f"must be epochs >= 1, or all of them fractions of the epochs between 0 and 1, but "
+            f"got {list(value)}"
+        )
+    if list(value) != sorted(set(value)):
+        raise ValueError(f"must increase, but got {list(value)}")
+    return tuple(value)
+
+
+class OnlinePlan(Frozen):
+    """Online Laplace updates of the prior precisions (Immer et al. 2021, Algorithm 1)."""
+
+    every: Annotated[Epochs | Literal["auto", "never"], BeforeValidator(_interval)] = "auto"
+    """Epochs between updates and stored evaluations (F); the last epoch always has an evaluation.
+    "auto": an eighth of the epochs after `burn_in`, at least 5 but at most a sixth, so that the
+    network trains on after each of five updates; stored as a number when the study begins.
+    "never": hyperparameters keep their first values."""
+    burn_in: Annotated[int, Field(ge=0), Unit("epochs")] = 0
+    """First epochs, without updates and stored evaluations (B)."""
+    curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
+    """Curvature of the Laplace evidence that the updates maximise; `full_ggn` and `full_ef` for
+    small networks or few data: parameters or rows up to 2,000."""
+    hyper_step: Literal["newton", "adam", "mackay"] = "newton"
+    """Maximiser: Newton to the maximum, Adam steps, or MacKay's fixed point."""
+    hyper_steps: Annotated[Count, Unit("steps")] = 100
+    """Adam steps per update (K); used with `hyper_step = "adam"`."""
+    hyper_learning_rate: Positive = 1.0
+    """Their learning rate (gamma), on log precisions; used with `hyper_step = "adam"`."""
+    prior_groups: Literal["tensor", "module", "kind", "width", "scalar", "parameter"] = "tensor"
+    """Parameters that share one prior precision: those of a tensor, of a module, of a kind of
+    layer, all scaled by the fan-in ("width"), all ("scalar"), or none ("parameter")."""
+    learn_noise: bool = True
+    """Whether updates also learn the noise; used with `likelihood = "gaussian"`."""
+    learn_temperature: bool = False
+    """Whether updates also learn the softmax temperature, at the cost of about ten passes each;
+    used with `likelihood = "categorical"`."""
+
+    @model_validator(mode="after")
+    def _parameter_groups(self) -> "OnlinePlan":
+        if self.prior_groups == "parameter" and self.curvature not in DIAGONAL_CURVATURES:
+            raise ValueError(
+                '`curvature` must be a diagonal kind with prior_groups = "parameter", '
+                f'but got "{self.curvature}"'
+            )
+        return self
+
+
+def _settle(data: Mapping[str, Any]) -> float:
+    return 1.0 if data.get("likelihood") == "gaussian" and not data.get("augment") else 0.0
+
+
+class TrainingPlan(Frozen):
+    """How one architecture is trained; the prior is the only regulariser."""
+
+    likelihood: Literal["categorical", "gaussian"] = "categorical"
+    """Type of the targets: "categorical" for class labels, "gaussian" for real numbers."""
+    noise_std: Annotated[Positive, Unit("standard deviations of the targets")] = 1.0
+    """Noise of the targets before the first update; used with `likelihood = "gaussian"`."""
+    temperature: Positive = 1.0
+    """Divides the logits; the initial value if it is learned; used with
+    `likelihood = "categorical"`."""
+    likelihood_power: Positive = 1.0
+    """Weight of the log likelihood (kappa), in training and in the evidence."""
+    augment: tuple[Literal["RandomCrop", "RandomHorizontalFlip"], ...] = ()
+    """Random operations on images, as torchvision's, drawn anew in each epoch: shifts by up to an
+    eighth of a side, and reflections. The evidence is that of the images after one draw, with
+    `likelihood_power` for how often an image and its variants count. Without settling."""
+    epochs: Epochs = 40
+    """Most passes over the training data. "auto", the default of study files: about 2,500 steps of
+    the optimiser, from 20 to 300 epochs, chosen from the number of training data when the study
+    begins and stored as a number."""
+    batch_size: Annotated[Count, Unit("examples")] = 128
+    """Examples per step."""
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    """Optimiser of the weights."""
+    learning_rate: Positive = 0.01
+    """Learning rate at the start of training."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Momentum of SGD; used with `optimiser = "sgd"`."""
+    schedule: Literal["constant", "cosine", "steps"] = "cosine"
+    """Learning rate: constant, falling along a half cosine to 0, or falling at `milestones`."""
+    milestones: Annotated[
+        tuple[int | float, ...], BeforeValidator(_milestones), Unit("epochs")
+    ] = ()
+    """Epochs after which the learning rate falls, or fractions of `epochs`, such as 0.5; in order;
+    used with `schedule = "steps"`."""
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Factor on the learning rate at each milestone."""
+    settle: Annotated[NotNegative, Unit("scheduled trainings")] = Field(default_factory=_settle)
+    """Budget of settling: after the last epoch the network is optimised to a mode, and its
+    hyperparameters to the largest evidence there; 0 for no settling. Without it 1 with
+    `likelihood = "gaussian"`, else 0. Linear networks always settle, except with `augment`."""
+    prior_precision: Positive = 1.0
+    """Precision of the Gaussian prior of the weights, before the first update."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Arithmetic of products in training steps: "bf16" is bfloat16 by autocast, for GPUs that are
+    faster so. Parameters, curvature, evidence and test metrics are float32 or float64 always."""
+    compile: bool = False
+    """Run training steps on a GPU as compiled CUDA graphs; pays for small networks, whose steps
+    wait for launches. On a CPU it changes nothing."""
+    folds: Annotated[Literal[1, 2], Unit("folds")] = 2
+    """Folds that the score `two_fold` predicts: both halves, or only one at half the cost."""
+    online: OnlinePlan = OnlinePlan()
+
+    @model_validator(mode="after")
+    def _augment(self) -> "TrainingPlan":
+        if len(set(self.augment)) < len(self.augment):
+            raise ValueError(
+                f"`augment` must name an operation once, but got {list(self.augment)}"
+            )
+        if self.augment and self.settle:
+            raise ValueError(
+                f"`settle` must be 0 with `augment`, but got {self.settle:g}: settling would fit "
+                "one draw of the images; remove one of the two"
+            )
+        return self
+
+    @property
+    def automatic(self) -> bool:
+        """Return whether the number of epochs is still to be chosen from the data."""
+        return "epochs" not in self.model_fields_set
+
+    @model_validator(mode="after")
+    def _falling(self) -> "TrainingPlan":
+        if self.schedule == "steps" and not self.milestones:
+            raise ValueError('`milestones` must name at least one epoch with schedule = "steps"')
+        return self
+
+    @property
+    def milestone_epochs(self) -> tuple[int, ...]:
+        """Return the epochs after which the learning rate falls."""
+        return tuple(m if isinstance(m, int) else round(m * self.epochs) for m in self.milestones)
+
+    @property
+    def interval(self) -> int:
+        """Return the epochs between evaluations (F), "auto" as a number; of "never" the same."""
+        if isinstance(self.online.every, int):
+            return self.online.every
+        epochs = self.epochs - self.online.burn_in
+        return max(1, min(max(5, epochs // 8), epochs // 6))
+
+    def updates_after(self, epoch: int) -> bool:
+        """Return whether the hyperparameters are updated after the 1-based `epoch`."""
+        online = self.online
+        if online.every == "never" or epoch <= online.burn_in:
+            return False
+        return epoch % self.interval == 0
+
+    @property
+    def learns(self) -> bool:
+        """Return whether the hyperparameters are updated at all."""
+        return any(map(self.updates_after, range(1, self.epochs + 1)))
+
+    def evaluation_epochs(self) -> tuple[int, ...]:
+        """Return the 1-based epochs at which evidence is stored: every F after B, and the last."""
+        regular = range(self.interval, self.epochs + 1, self.interval)
+        return tuple(sorted({e for e in regular if e > self.online.burn_in} | {self.epochs}))
+
+    def never_reached(self) -> dict[str, str]:
+        """Return the keys whose epochs a plan never reaches, each with what to change."""
+        found, online = {}, self.online
+        trained_on = range(1, max(2, self.epochs))  # one epoch has no better place for an update
+        if online.every != "never" and not any(map(self.updates_after, trained_on)):
+            late = "burn_in" if online.burn_in >= self.epochs - 1 > 0 else "every"
+            found[f"online.{late}"] = (
+                f"[plan.online]: `{late}` must leave epochs to train on after an update, but got "
+                f"{getattr(online, late)} with epochs = {self.epochs}: prior and noise would "
+                'never be learned; give burn_in = 0 and every = "auto", or every = "never" to '
+                "keep their first values"
+            )
+        late_ones = [m for m in self.milestones if isinstance(m, int) and m >= self.epochs]
+        if self.schedule == "steps" and late_ones:
+            found["milestones"] = (
+                f"[plan]: `milestones` must be below epochs = {self.epochs}, but got "
+                f"{list(self.milestones)}; give fractions of the epochs, such as [0.5, 0.75]"
+            )
+        return found
+
+
+class SamplerSpec(Frozen):
+    """How architectures are proposed."""
+
+    name: Literal["tpe", "random", "qmc", "grid"] = "tpe"
+    """Tree-structured Parzen estimator, uniform draws, a quasi-random sequence, or every point."""
+
+
+class PruningSpec(Frozen):
+    """When to stop trials that score badly at a rung; uses no validation data."""
+
+    rule: Literal["none", "halving", "median"] = "none"
+    """Trials that continue at a rung: all, the best 1/`reduction`, or the median and above."""
+    score: ScoreName | None = None
+    """The score that trials are compared by; if absent, the objective."""
+    first_epoch: Epochs = 5
+    """Epoch of the first rung; the next are at this times `reduction`, its square, ..."""
+    reduction: Annotated[int, Field(ge=2)] = 3
+    """Factor between the epochs of rungs (eta); "halving" keeps the best 1/eta."""
+    startup_trials: Annotated[Count, Unit("trials")] = 4
+    """Trials that must have reached a rung before any is pruned there."""
+
+    def rungs(self, plan: TrainingPlan) -> tuple[int, ...]:
+        """Return the epochs at which trials are compared: evaluations before the last epoch.
+
+        The first evaluation from `first_epoch` on, from `first_epoch` times `reduction` on, ...
+        """
+        if self.rule == "none":
+            return ()
+        due, rungs = plan.evaluation_epochs(), []
+        wanted = self.first_epoch
+        while wanted < plan.epochs:
+            rungs.append(min(epoch for epoch in due if epoch >= wanted))
+            wanted *= self.reduction
+        return tuple(sorted({rung for rung in rungs if rung < plan.epochs}))
+
+
+class LimitSpec(Frozen):
+    """Upper limits; an architecture above one is `infeasible` and is not trained."""
+
+    n_parameters: Annotated[Count, Unit("parameters")] | None = None
+    """Largest number of parameters."""
+    flops: Annotated[Count, Unit("operations")] | None = None
+    """Most floating-point operations in a forward pass of one example."""
+    memory_bytes: Annotated[Count, Unit("bytes")] | None = None
+    """Largest estimated memory of training."""
+    latency_seconds: Seconds | None = None
+    """Longest forward pass of one example, measured before training."""
+
+
+class BudgetSpec(Frozen):
+    """When a study stops before its last trial; may change between runs of a study."""
+
+    wall_seconds: Seconds | None = None
+    """Wall time over all runs of the study."""
+    device_seconds: Seconds | None = None
+    """Time summed over all workers."""
+
+
+class RaceSpec(Frozen):
+    """The race of the finalists after the search; see `finalists`."""
+
+    trials: Annotated[Count, Unit("trials")] | None = None
+    """Most trials of the race, on top of `n_trials`; if absent a third of `n_trials`, at least
+    10."""
+
+
+class ResourceSpec(Frozen):
+    """The resources of a study; may change between runs of a study."""
+
+    workers: Annotated[Count, Unit("processes")] = 2
+    """Trials that run in parallel, as soon as there is room for so many."""
+    cpus: Annotated[Count, Unit("CPUs")] = 1
+    """CPUs and torch threads per worker."""
+    gpus: Literal["auto"] | float = "auto"
+    """Share of one GPU per trial, from 0 to 1; "auto" chooses it by estimated memory."""
+    slice_timeout_seconds: Seconds = 300.0
+    """Silence after which a worker counts as hung, or five times the longest slice so far if that
+    is longer."""
+
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _share(cls, value: object) -> object:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value != "auto" and not (number and 0 <= value <= 1):  # type: ignore[operator]
+            raise ValueError(f'`gpus` must be "auto" or a share from 0 to 1, but got {value!r}')
+        return value
+
+
+#: Keys of a study that may change between its runs: none decides the result of a trial.
+FREE_KEYS = ("n_trials", "budget", "resources", "retries", "finalists", "race")
+
+
+def _preferred(data: Mapping[str, Any]) -> str:
+    asked = [name for name in PREFERRED if name in data.get("estimators", ())]
+    others = [str(name) for name in data.get("estimators", ())]
+    return (*asked, *others, PREFERRED[-1])[0]
+
+
+class StudySpec(Frozen):
+    """A complete study: one file, one folder of results."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """Name of the study, and of its folder runs/<name> unless --out gives another."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of all random streams: the same study and seed give the same results."""
+    n_trials: Annotated[Count, Unit("trials")] = 24
+    """Trials to run, whatever their final status: architectures times replicates."""
+    replicates: Annotated[Count, Unit("trials")] = 1
+    """Trials per architecture, each with its own seed."""
+    finalists: Annotated[int, Field(ge=0), Unit("architectures")] | None = None
+    """Best architectures that are trained again after the search, with further seeds, until the
+    first is the best by the score with probability 0.9; 0 for none. If absent 5, but 0 with fewer
+    than 20 trials or with `minimise`."""
+    minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
+    """Costs to trade off against the objective: the sampler then searches the Pareto front."""
+    estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
+    """Scores to compute in each trial; see [scores](estimators.md)."""
+    objective: ScoreName = Field(default_factory=_preferred)
+    """The score that ranks; if absent `two_fold` if in `estimators`, else `kfac_ggn`, else the
+    first of them."""
+    scheduling: Literal["async", "batch"] = "async"
+    """Whether to propose whenever a worker is free, or `batch` architectures together, which makes
+    the proposals independent of the number and speed of workers."""
+    batch: Annotated[Count, Unit("proposals")] = 8
+    """Proposals per batch; used with `scheduling = "batch"`."""
+    curves: bool = False
+    """Whether to compute Laplace scores at every evaluation, for curves over the epochs, and not
+    only at the last one; pruning has its own score at every evaluation in any case."""
+    warm_start: str | None = None
+    """Folder of an older study of the same data and objective for the sampler to learn from."""
+    first: tuple[Mapping[str, ParameterValue], ...] = ()
+    """Architectures to try before all others: `family` and its parameters."""
+    dataset: DatasetSpec
+    family: Mapping[str, Mapping[str, Domain]]
+    """The tables [family.NAME]: families to search, and the domains of their parameters."""
+    plan: TrainingPlan = TrainingPlan()
+    sampler: SamplerSpec = SamplerSpec()
+    pruning: PruningSpec = PruningSpec()
+    limits: LimitSpec = LimitSpec()
+    budget: BudgetSpec = BudgetSpec()
+    resources: ResourceSpec = ResourceSpec()
+    retries: RetrySpec = RetrySpec()
+    race: RaceSpec = RaceSpec()
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        if len(value) > MAX_NAME or not value.isprintable() or not value.strip():
+            raise ValueError(
+                f"`name` must be 1 to {MAX_NAME} printable characters, but got {value[:20]!r} "
+                f"and in all {len(value)} characters"
+            )
+        return value
+
+    @property
+    def n_finalists(self) -> int:
+        """Return how many architectures the race of the finalists compares, 0 for no race."""
+        if self.finalists is not None:
+            return self.finalists
+        return FINALISTS if self.n_trials >= FEWEST_FOR_RACE and not self.minimise else 0
+
+    @property
+    def pruning_score(self) -> str:
+        """Return the score by which trials are compared at the rungs."""
+        return str(self.pruning.score or self.objective)
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """Return the scores to compute at every evaluation, even if they cost a pass each time."""
+        if self.curves:
+            return self.estimators
+        pruned_by = () if self.pruning.rule == "none" else (self.pruning_score,)
+        return tuple(name for name in self.estimators if name in pruned_by)
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """Return the epochs at which trials are compared; 0 if the score is known before training.
+
+        Rung 0 compares the score of the first fold; only survivors train the others.
+        """
+        if self.pruning.rule == "none":
+            return ()
+        early = (0,) if declared(self.pruning_score).taken == "before" else ()
+        return early + self.pruning.rungs(self.plan)
+
+    @model_validator(mode="after")
+    def _finalists(self) -> "StudySpec":
+        if self.finalists == 1:
+            raise ValueError("`finalists` must be 0 (no race) or at least 2, but got 1")
+        if self.finalists and self.minimise:
+            raise ValueError(
+                "`finalists` must be 0 with `minimise`: several objectives have no single best"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _task(self) -> "StudySpec":
+        task, likelihood = self.dataset.task, self.plan.likelihood
+        if task is not None and LIKELIHOODS[task] != likelihood:
+            raise ValueError(
+                f'`likelihood` in [plan] must be "{LIKELIHOODS[task]}" with task = "{task}" '
+                f'in [dataset], but got "{likelihood}"; remove one of the two'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _objective(self) -> "StudySpec":
+        if declared(self.objective).on_request and self.objective not in self.estimators:
+            raise ValueError(
+                f'`objective` must be one of the estimators, but got "{self.objective}" '
+                f"with estimators = {list(self.estimators)}"
+            )
+        kinds, diagonal = curvatures_of(self.estimators), set(DIAGONAL_CURVATURES)
+        if self.plan.online.prior_groups == "parameter" and not kinds <= diagonal:
+            raise ValueError(
+                f"`estimators` must be diagonal kinds ({', '.join(DIAGONAL_CURVATURES)}) with "
+                f'prior_groups = "parameter", but got {sorted(kinds - diagonal)}'
+            )
+        if self.plan.likelihood == "gaussian" and (
+            of_labels := [e for e in self.estimators if declared(e).labels_only]
+        ):
+            raise ValueError(
+                f'`estimators` must be defined for real targets with likelihood = "gaussian", but '
+                f"got {of_labels}"
+            )
+        if self.plan.augment and (
+            of_plain := [e for e in self.estimators if declared(e).plain_only]
+        ):
+            raise ValueError(
+                "`estimators` must be defined for augmented images with `augment` in [plan], but "
+                f"got {of_plain}; remove them, or `augment`"
+            )
+        if self.pruning.rule != "none" and declared(self.pruning_score).taken == "end":
+            raise ValueError(
+                "`score` in [pruning] must be known before the end of training, but "
+                f'"{self.pruning_score}" is not; name another'
+            )
+        if declared(self.pruning_score).on_request and self.pruning_score not in self.estimators:
+            raise ValueError(
+                f"`score` in [pruning] must be one of the estimators, but got "
+                f'"{self.pruning_score}" with estimators = {list(self.estimators)}'
+            )
+        if self.sampler.name == "grid":
+            for family, domains in self.family.items():
+                for key, domain in domains.items():
+                    if math.isinf(domain.size):
+                        raise ValueError(
+                            f"`{key}` in [family.{family}] has no finite grid; "
+                            'give options, or another sampler than "grid"'
+                        )
+        return self
+
+
+class Assignment(Frozen):
+    """One trial to run, self-contained: any machine with the data can run it."""
+
+    trial_id: Annotated[int, Field(ge=0)]
+    attempt: Annotated[int, Field(ge=1)]
+    replicate: Annotated[int, Field(ge=0)]
+    architecture: ArchitectureSpec
+    dataset: DatasetSpec
+    plan: TrainingPlan
+    estimators: tuple[Annotated[str, BeforeValidator(_current)], ...]
+    followed: tuple[str, ...] = ()
+    limits: LimitSpec = LimitSpec()
+    #: Whether trials are compared after the first fold, which is then not trained beside others.
+    first_fold_alone: bool = False
+    seed: int
+
+    def derived_seed(self, purpose: str, counter: int = 0) -> int:
+        """Return the seed of one random stream; it does not depend on the attempt."""
+        return derive_seed(self.seed, purpose, counter)
+
+
+def derive_seed(*parts: int | str) -> int:
+    """Return a 63-bit seed, a pure function of `parts`, equal in every process.
+
+    >>> derive_seed(0, "order", 1) == derive_seed(0, "order", 1) != derive_seed(0, "order", 2)
+    True
+    """
+    text = json.dumps(parts, separators=(",", ":"))
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -1,0 +1,81 @@
+"""The protocol of executors, which run trials, and the messages that pass through it.
+
+The driver launches a trial on a free worker, polls for what happened, and answers each slice with
+`advance`, `park` or `finish`. An executor knows nothing of scores, results or the journal.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.study import Assignment
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A trial to start: what to run, where to write, and what to continue from.
+
+    min_share   smallest share of one GPU, after the trial ran out of memory with less
+    """
+
+    assignment: Assignment
+    folder: Path
+    resume_from: Path | None
+    min_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A final status that the driver gives to a running trial, and why."""
+
+    status: TrialStatus
+    cause: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An attempt whose worker crashed or stopped answering; not the architecture's fault.
+
+    machine   whether it was lost together with its machine
+    """
+
+    trial_id: int
+    attempt: int
+    cause: str
+    machine: bool = False
+
+
+Event = SliceReport | TrialRecord | Lost
+
+
+class Executor(Protocol):
+    """A pool of workers. Every launch ends in one TrialRecord or one Lost, or is parked."""
+
+    @property
+    def free(self) -> int:
+        """Return how many trials may be launched now."""
+
+    def launch(self, launch: Launch) -> None:
+        """Start a trial on a free worker."""
+
+    def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
+        """Let a trial continue after its report; it is lost after `timeout` seconds of silence."""
+
+    def park(self, trial_id: int) -> None:
+        """Take a trial off its worker after its report; only its checkpoint stays."""
+
+    def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
+        """Ask for a trial's record after a report; a `verdict` ends the trial early."""
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Return what happened; wait up to `timeout` seconds for an event."""
+
+    def now(self) -> float:
+        """Return the time in seconds on the clock of the trials; virtual in a simulation."""
+
+    def idle_share(self) -> float:
+        """Return the share of worker time spent waiting so far, 0 to 1."""
+
+    def close(self) -> None:
+        """Stop all workers; running trials keep their checkpoints."""

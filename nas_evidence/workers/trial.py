@@ -1,0 +1,467 @@
+"""Run one assignment in slices; failures become rows.
+
+The interface to the service: an `Assignment` goes in, a `TrialRecord` comes out. Inside there is
+no Ray, no Optuna and no Parquet; outside there are no tensors. `Trial.start`, `advance`, `finish`
+is the only path through a trial. It writes only into its attempt folder.
+
+Failures of the network become a status of the trial. Failures of the machine do not: an `OSError`,
+such as a full disk, propagates from `advance` and `finish`, and the attempt is lost.
+"""
+
+import json
+import logging
+import platform
+import time
+import traceback
+from importlib import metadata
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.data.task import check_task
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.maths.precisions import Precisions
+from nas_evidence.models import build, infeasible
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.seals import KEPT_PREFIX, PRECISION_PREFIX, sealed_tensors
+from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
+from nas_evidence.scores.sotl import sotl, with_sums
+from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.registry import declared
+from nas_evidence.spec.study import COSTS, EVIDENCE_BATCH, Assignment, TrainingPlan
+from nas_evidence.training.checkpoint import (
+    load_checkpoint,
+    restore,
+    save_checkpoint,
+    state_of,
+)
+from nas_evidence.training.cost import Cost, cost_of, measured_latency, obstacle
+from nas_evidence.training.loop import (
+    DivergedError,
+    Training,
+    begin,
+    likelihood_of,
+    train_epoch,
+)
+from nas_evidence.training.online import Passes, passes_of, update_and_follow
+from nas_evidence.training.parts import settling_after
+from nas_evidence.training.settling import Settling, load_settling, settle_slice
+
+_LOG = logging.getLogger(__name__)
+CHECKPOINT_VERSION = 7
+
+
+def device_for(gpu_share: str | float) -> torch.device:
+    """Return the training device: a GPU if there is one and a share of it is requested."""
+    wanted = gpu_share == "auto" or float(gpu_share) > 0
+    return torch.device("cuda" if wanted and torch.cuda.is_available() else "cpu")
+
+
+class Trial:
+    """One attempt at one trial, from `start` to `finish`."""
+
+    def __init__(
+        self, assignment: Assignment, data: TensorData, folder: Path, *, gpu_share: float = 0.0
+    ) -> None:
+        self.assignment = assignment
+        self.data = data
+        self.folder = folder
+        self.gpu_share = gpu_share
+        self.status = TrialStatus.RUNNING
+        self.cause = ""
+        self.error = ""
+        self.earlier_seconds = 0.0
+        self.slice_seconds = 0.0
+        self.started = time.perf_counter()
+        self.cost: Cost | None = None
+        self.latency_seconds: float | None = None
+        self.training: Training | None = None
+        self.context: Context | None = None
+        self.scorers: dict[str, Scorer] = {}
+        self.evaluations: list[Evaluation] = []
+        self.settling: Settling | None = None
+
+    @classmethod
+    def start(
+        cls,
+        assignment: Assignment,
+        data: TensorData,
+        folder: Path,
+        *,
+        resume_from: Path | None = None,
+        gpu_share: float = 0.0,
+    ) -> "Trial":
+        """Build the model, or restore it from an earlier attempt; failures become the status.
+
+        Args:
+            assignment: what to run.
+            data: on the training device.
+            folder: for checkpoints and weights.
+            resume_from: the folder of an earlier attempt.
+            gpu_share: share of one GPU that this trial has; recorded.
+        """
+        trial = cls(assignment, data, folder, gpu_share=gpu_share)
+        with _Failures(trial):
+            trial._start(resume_from)
+        return trial
+
+    def _start(self, resume_from: Path | None) -> None:
+        given, data = self.assignment, self.data
+        plan, architecture = given.plan, given.architecture
+        check_task(plan, data)
+        shape, width = data.input_shape, data.n_outputs
+        reason = infeasible(architecture, shape, width)
+        if not reason:
+            n_data, scores = len(data.x_train), given.estimators
+            self.cost = cost_of(architecture, shape, width, plan, scores, n_data)
+            reason = self._exceeded_limit() or obstacle(
+                architecture, shape, width, plan, scores, n_data=n_data
+            )
+        if reason:
+            self.status, self.cause = TrialStatus.INFEASIBLE, reason
+            return
+        generator = torch.Generator().manual_seed(given.derived_seed("init"))
+        model = build(architecture, shape, width, generator).to(data.x_train.device)
+        self.training = begin(model, plan)
+        self.context = Context(self.training, data, given)
+        self.scorers = scorers_of(self.context)
+        if resume_from is not None and self._restore(resume_from):
+            return  # the first attempt already checked the latency
+        self.latency_seconds = measured_latency(model, data.x_train[:1])
+        reason = self._exceeded_limit()
+        if reason:
+            self.status, self.cause = TrialStatus.INFEASIBLE, reason
+
+    def _exceeded_limit(self) -> str:
+        """Return the first limit that the known costs exceed, or an empty string."""
+        for name, limit in self.assignment.limits.model_dump(exclude_none=True).items():
+            found = getattr(self if name == "latency_seconds" else self.cost, name)
+            if found is not None and found > limit:
+                return f"{name} {found:.6g} > {limit:.6g} allowed"
+        return ""
+
+    def advance(self, until_epoch: int) -> SliceReport:
+        """Train up to `until_epoch`, evaluating on the way, and write a checkpoint.
+
+        Scores taken before training run their slices first, one per call, and the report says
+        epoch 0. After the last epoch the network settles, one round per call.
+
+        Raises:
+            OSError: if the checkpoint cannot be written.
+        """
+        started = time.perf_counter()
+        with _Failures(self):
+            training = self.training
+            plan = self.assignment.plan
+            if self.status is TrialStatus.RUNNING and training and self.context:
+                due = plan.evaluation_epochs()
+                last = min(until_epoch, plan.epochs)
+                before = next((s for s in self.scorers.values() if s.due()), None)
+                if before is not None:
+                    before.advance()
+                elif self.settling is not None:
+                    self._settle(training, self.settling)
+                while before is None and training.epoch < last:
+                    self._train_epoch(training)
+                    if training.epoch in due:
+                        self._update(training)
+                self._checkpoint()
+                self._complete_if_done()
+        self.slice_seconds = time.perf_counter() - started
+        return self.report()
+
+    def _train_epoch(self, training: Training) -> None:
+        """Run an epoch; scores may read each minibatch of the first one."""
+        if training.epoch > 0:
+            train_epoch(training, self.data, self.assignment)
+            return
+
+        def show(x: Tensor, y: Tensor) -> float:
+            started = time.perf_counter()
+            for scorer in self.scorers.values():
+                scorer.before_step(x, y)
+            seconds = time.perf_counter() - started
+            training.evidence_seconds += seconds
+            return seconds
+
+        train_epoch(training, self.data, self.assignment, show)
+
+    def _update(self, training: Training) -> None:
+        """Update the hyperparameters if due; then evaluate, or start to settle."""
+        given = self.assignment
+        follow = any(declared(name).is_laplace for name in given.estimators)
+        passes = update_and_follow(training, self.data, given, follow=follow)
+        over = training.epoch == given.plan.epochs
+        if over:
+            self.settling = settling_after(training, self.data, given)
+        if self.settling is None:
+            self._evaluate(passes, last=over)
+
+    def _settle(self, training: Training, settling: Settling) -> None:
+        """Settle for a round; after the last one, evaluate the state that is kept."""
+        if settle_slice(settling, training, self.data, self.assignment):
+            evidence, best = settling.evidence, training.best_evidence
+            more = evidence is not None and (best is None or evidence > best)
+            if settling.kept == "settled" and more:
+                training.best_epoch, training.best_evidence = training.epoch, evidence
+            self._evaluate(passes_of(training, self.data, self.assignment), last=True)
+
+    def _evaluate(self, passes: Passes, *, last: bool) -> None:
+        assert self.context is not None
+        self.evaluations += evaluate(self.context, self.scorers.values(), passes, last=last)
+
+    def _known(self) -> list[Evaluation]:
+        """Return every evaluation so far; before the first, the scores taken before training."""
+        if self.evaluations or self.training is None:
+            return self.evaluations
+        return [
+            Evaluation(epoch=0, estimate=estimate)
+            for scorer in self.scorers.values()
+            if declared(scorer.names[0]).taken == "before"
+            for estimate in scorer.evaluate(last=False)
+        ]
+
+    def report(self) -> SliceReport:
+        """Return the current state of the trial."""
+        training = self.training
+        scores: dict[str, float] = {}
+        for evaluation in self._known():
+            estimate = evaluation.estimate
+            per_datum = estimate.per_datum
+            if estimate.valid:
+                scores[estimate.estimator] = estimate.value if per_datum is None else per_datum
+        losses = [point.train_nll_per_datum for point in training.curve] if training else []
+        known = {"latency_seconds": self.latency_seconds, **_known(self.cost)}
+        costs = {name: known.get(name) for name in COSTS}
+        return SliceReport(
+            trial_id=self.assignment.trial_id,
+            attempt=self.assignment.attempt,
+            epoch=training.epoch if training else 0,
+            epochs=self.assignment.plan.epochs,
+            done=self.status is not TrialStatus.RUNNING,
+            status=self.status,
+            scores=scores,
+            costs={name: cost for name, cost in costs.items() if cost is not None},
+            sotl=sotl(losses) if losses else None,
+            seconds=self.slice_seconds,
+        )
+
+    def finish(self, status: TrialStatus | None = None, cause: str = "") -> TrialRecord:
+        """Return the record; first test a complete trial and write its weights.
+
+        Args:
+            status: of a trial that is still running, to end it early.
+            cause: the reason for that.
+
+        Raises:
+            OSError: if the weights cannot be written.
+        """
+        if status is not None and self.status is TrialStatus.RUNNING:
+            self.status, self.cause = status, cause
+        tested: dict[str, float] = {}
+        with _Failures(self):
+            if self.status is TrialStatus.COMPLETE and self.training is not None:
+                tested = _test(self.training, self.data, self.assignment.plan)
+                self._save_model(self.training)
+        training, given = self.training, self.assignment
+        found: dict[str, object] = {}
+        if training is not None:
+            gaussian = given.plan.likelihood == "gaussian"
+            found = {
+                "epochs": training.epoch,
+                "best_epoch": training.best_epoch,
+                "best_evidence": training.best_evidence,
+                "noise_std": training.noise_std if gaussian else None,
+                "temperature": None if gaussian else training.temperature,
+                "evaluations": tuple(self._known()),
+                "curve": with_sums(training.curve, len(self.data.x_train)),
+                "train_seconds": training.train_seconds,
+                "evidence_seconds": training.evidence_seconds,
+            }
+        if training is not None and self.status is TrialStatus.COMPLETE:
+            found |= {"converged": False, "kept": "scheduled"}
+        if (settling := self.settling) is not None:
+            found |= {
+                "converged": settling.converged,
+                "kept": settling.kept,
+                "decrement_per_datum": settling.decrement_per_datum,
+                "settle_seconds": settling.seconds,
+            }
+        return TrialRecord.model_validate(
+            {
+                "trial_id": given.trial_id,
+                "attempt": given.attempt,
+                "replicate": given.replicate,
+                "architecture": given.architecture,
+                "status": self.status,
+                "cause": self.cause,
+                "seed": given.seed,
+                "n_data": len(self.data.x_train),
+                **_known(self.cost),
+                "latency_seconds": self.latency_seconds,
+                "gpu_share": self.gpu_share,
+                **found,
+                **tested,
+                "total_seconds": self._total_seconds(),
+                "versions": json.dumps(versions(self.data.x_train.device)),
+                "error": self.error,
+            }
+        )
+
+    def _complete_if_done(self) -> None:
+        training = self.training
+        assert training is not None
+        if self.settling is not None and not self.settling.done:
+            return
+        if training.epoch >= self.assignment.plan.epochs:
+            self.status = TrialStatus.COMPLETE
+
+    def _total_seconds(self) -> float:
+        return self.earlier_seconds + time.perf_counter() - self.started
+
+    def _checkpoint(self) -> None:
+        training = self.training
+        assert training is not None
+        state = {
+            "version": CHECKPOINT_VERSION,
+            "same_trial": _identity(self.assignment),
+            "training": state_of(training),
+            "scores": {name: scorer.state_dict() for name, scorer in self.scorers.items()},
+            "evaluations": [evaluation.model_dump_json() for evaluation in self.evaluations],
+            "settling": None if self.settling is None else self.settling.state_dict(),
+            "latency_seconds": self.latency_seconds,
+            "total_seconds": self._total_seconds(),
+        }
+        save_checkpoint(self.folder, training.epoch, state)
+
+    def _restore(self, folder: Path) -> bool:
+        """Restore the newest checkpoint in `folder`; tell whether there was one of this trial."""
+        state = load_checkpoint(folder)
+        training = self.training
+        assert training is not None
+        if state is None:
+            return False
+        same = state["same_trial"] == _identity(self.assignment)
+        if state["version"] != CHECKPOINT_VERSION or not same:
+            _LOG.warning("checkpoint_of_another_trial folder=%s", folder)
+            return False
+        restore(training, state["training"])
+        for name, scorer in self.scorers.items():
+            scorer.load_state_dict(state["scores"][name])
+        self.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
+        if state["settling"] is not None:
+            self.settling = load_settling(training, self.data, self.assignment, state["settling"])
+        self.latency_seconds = state["latency_seconds"]
+        self.earlier_seconds = state["total_seconds"]
+        # After a checkpoint of the last epoch there is nothing to train, only `finish`.
+        self._complete_if_done()
+        return True
+
+    def _save_model(self, training: Training) -> None:
+        state = training.model.state_dict()
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        header = {
+            "trial_id": str(self.assignment.trial_id),
+            "epoch": str(training.epoch),
+            "noise_std": repr(training.noise_std),
+            "temperature": repr(training.temperature),
+            "assignment": self.assignment.model_dump_json(),
+            "curvature_batch": str(rows_at_once(training.model, self.data.x_train)),
+        }
+        named = dict(training.model.named_parameters())
+        precisions = Precisions(training.prior_precision, [p.numel() for p in named.values()])
+        parts = dict(zip(named, precisions.by_tensor(), strict=True))
+        if precisions.is_per_tensor:
+            by_name = {name: float(part) for name, part in parts.items()}
+            header["prior_precision"] = json.dumps(by_name)
+        else:
+            for name, part in parts.items():
+                tensors[PRECISION_PREFIX + name] = part.view(named[name].shape).contiguous()
+        for scorer in self.scorers.values():
+            kept = scorer.kept()
+            tensors |= {KEPT_PREFIX + name: tensor for name, tensor in kept.items()}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / "model.safetensors", sealed_tensors(tensors, header))
+
+
+class _Failures:
+    """Turn an exception into the trial's status, so that it becomes a row."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, tb: object) -> bool:
+        # An OSError comes from the machine, not the network; another machine may succeed.
+        if not isinstance(error, Exception) or isinstance(error, OSError):
+            return False
+        trial = self.trial
+        out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if isinstance(error, DivergedError):
+            trial.status = TrialStatus.DIVERGED
+        elif out_of_memory:
+            trial.status = TrialStatus.OUT_OF_MEMORY
+        else:
+            trial.status = TrialStatus.FAILED
+            trial.error = "".join(traceback.format_exception(error))
+        trial.cause = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        _LOG.warning(
+            "trial_ended trial_id=%d status=%s cause=%s",
+            trial.assignment.trial_id,
+            trial.status,
+            trial.cause,
+            exc_info=error,
+        )
+        return True
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    """Return the versions of the packages and hardware that a result depends on."""
+    packages = ("nas-evidence", "torch", "numpy")
+    found = {name: metadata.version(name) for name in packages}
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {**found, "python": platform.python_version(), "device": f"{device.type} {name}"}
+
+
+def _identity(assignment: Assignment) -> str:
+    # What is followed changes no training.
+    return assignment.model_dump_json(exclude={"attempt", "followed"})
+
+
+def _known(cost: Cost | None) -> dict[str, int]:
+    if cost is None:
+        return {}
+    names = ("n_parameters", "flops", "memory_bytes")
+    return {name: getattr(cost, name) for name in names}
+
+
+@torch.no_grad()
+def _test(training: Training, data: TensorData, plan: TrainingPlan) -> dict[str, float]:
+    """Return the metrics on the test data, for reports only; none without test data.
+
+    The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
+    fraction, or the root mean squared error over data and outputs, in the unit of the targets.
+    """
+    if not len(data.y_test):
+        return {}
+    likelihood = likelihood_of(plan, training.noise_std, training.temperature)
+    model: nn.Module = training.model
+    model.eval()
+    nll, total = 0.0, 0.0
+    for start in range(0, len(data.y_test), EVIDENCE_BATCH):
+        rows = slice(start, start + EVIDENCE_BATCH)
+        x, y = data.x_test[rows], data.y_test[rows]
+        outputs = model(x)
+        nll -= float(likelihood.log_likelihood(outputs, y))
+        if plan.likelihood == "categorical":
+            total += int((outputs.argmax(-1) == y).sum())
+        else:
+            total += float(((outputs - y).double() * data.y_std.to(y.device)).square().sum())
+    measures = {"test_nll_per_datum": nll / len(data.y_test)}
+    if plan.likelihood == "categorical":
+        return measures | {"test_accuracy": total / len(data.y_test)}
+    return measures | {"test_rmse": float((total / data.y_test.numel()) ** 0.5)}

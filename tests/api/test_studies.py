@@ -1,0 +1,237 @@
+"""A search in Python: two lines from data to predictions with uncertainty."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fakes import record_of
+
+import nas_evidence
+from nas_evidence.api.progress import Block
+from nas_evidence.exporting.predictor import Predictor
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+
+QUICK = {
+    "plan.epochs": 2,
+    "plan.settle": 0,
+    "estimators": ["diag_ef"],
+    "objective": "diag_ef",
+}
+
+
+def table(n: int = 60) -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    weight = generator.normal(10, 4, n)
+    frame = pd.DataFrame({"weight": weight, "town": generator.choice(["rome", "oslo"], n)})
+    frame.loc[3, "weight"] = np.nan
+    return frame.assign(pet=np.where(weight > 10, "dog", "cat"), price=weight**2)
+
+
+@pytest.fixture(scope="module")
+def classified(tmp_path_factory: pytest.TempPathFactory) -> nas_evidence.Study:
+    out = tmp_path_factory.mktemp("study") / "pets"
+    return nas_evidence.search(
+        table(), target="pet", drop=["price"], n_trials=2, settings=QUICK, out=out
+    )
+
+
+def search(data: Any, y: Any, folder: Path, **more: Any) -> nas_evidence.Study:
+    return nas_evidence.search(data, y, n_trials=1, settings=QUICK, out=folder / "s", **more)
+
+
+def test_the_api_starts_without_torch_and_ray() -> None:
+    code = "import sys, nas_evidence; nas_evidence.search; nas_evidence.Study; " + (
+        "assert not {'torch', 'ray', 'optuna'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_study_ranks_and_predicts_with_class_names(classified: nas_evidence.Study) -> None:
+    ranking = classified.ranking
+    assert ranking["rank"].tolist() == [1, 2]
+    assert classified.best.trial_id == ranking["trial_id"][0]
+    found = classified.predict(table(7).drop(columns=["pet", "price"]))
+    assert found.classes == ("cat", "dog")
+    assert found.probabilities is not None
+    np.testing.assert_allclose(found.probabilities.sum(1), 1)
+    assert set(found.labels) <= {"cat", "dog"}
+    assert list(found.to_frame()) == ["prediction", "p(cat)", "p(dog)"]
+    assert found.measures(table(7)["pet"]).keys() >= {"accuracy", "log_loss"}
+    with pytest.raises(ValueError, match="true label 'cow' is not among"):
+        found.measures(["cow"] * 7)
+
+
+def test_methods_agree_without_uncertainty_and_the_posterior_makes_less_sure(
+    classified: nas_evidence.Study,
+) -> None:
+    methods = ("map", "probit", "mc")
+    found = {m: classified.predict(table(), method=m).probabilities for m in methods}
+    assert found["map"] is not None
+    assert found["probit"] is not None
+    assert (found["probit"].argmax(1) == found["map"].argmax(1)).all()
+    assert (found["probit"].max(1) <= found["map"].max(1) + 1e-12).all()
+    assert np.abs(found["probit"] - found["mc"]).max() < 0.1
+    unasked = classified.predict(table()).probabilities
+    np.testing.assert_array_equal(unasked, found["map"])
+    predictor = classified.predictor()
+    assert predictor.posterior is not None
+    same = {name: torch.zeros_like(t) for name, t in predictor.posterior.tensors.items()}
+    sure = nas_evidence.Predictor(
+        predictor.exported,
+        type(predictor.posterior)(predictor.posterior.structure, predictor.posterior.names, same),
+        predictor.meaning,
+    )
+    for method in ("probit", "mc"):
+        np.testing.assert_allclose(
+            sure.predict(table(), method=method).probabilities, found["map"], atol=1e-9
+        )
+
+
+def test_the_export_alone_predicts_the_same(
+    classified: nas_evidence.Study, tmp_path: Path
+) -> None:
+    folder = classified.export(tmp_path / "winner")
+    alone = Predictor.load(folder).predict(table())
+    np.testing.assert_allclose(alone.probabilities, classified.predict(table()).probabilities)
+    with pytest.raises(ValueError, match="has no 'weight'"):
+        Predictor.load(folder).predict(table().drop(columns="weight"))
+
+
+@pytest.mark.slow
+def test_a_study_is_loaded_and_resumed(classified: nas_evidence.Study) -> None:
+    assert nas_evidence.load(classified.folder).ranking.equals(classified.ranking)
+    more = nas_evidence.resume(classified.folder, n_trials=3)
+    assert len(more.trials) == 3
+    assert "3 of 3 trials" in repr(more)
+    assert more.report().is_file()
+    for figure in (more.plot_ranking(), more.plot_curves()):
+        assert figure.axes
+
+
+def test_real_targets_have_intervals_in_their_unit(tmp_path: Path) -> None:
+    frame = table().drop(columns="pet")
+    study = search(frame, None, tmp_path, target="price", test_fraction=0.2)
+    found = study.predict(frame, level=0.8)
+    assert found.mean is not None
+    assert found.std is not None
+    assert found.std_model is not None
+    assert ((found.low < found.mean) & (found.mean < found.high)).all()
+    noise = np.array(study.predictor().meaning["noise_std"]) * frame["price"].std()
+    assert found.std.mean() == pytest.approx(np.hypot(found.std_model, noise).mean(), rel=0.2)
+    assert abs(found.mean.mean() - frame["price"].mean()) < 2 * frame["price"].std()
+    assert found.measures(frame["price"])["level"] == 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["array", "tensor", "dataset", "text", "images"])
+def test_data_in_memory_of_any_kind(kind: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)
+    y = np.array(["a", "b"] * 12)
+    numbers = torch.arange(24) % 2
+    given = {
+        "array": (x, y),
+        "tensor": (torch.tensor(x), numbers),
+        "dataset": (torch.utils.data.TensorDataset(torch.tensor(x), numbers), None),
+        "text": (np.array([["u", "1.5"], ["v", "2.5"]] * 12), y),
+        "images": ((x.repeat(12, 1).reshape(24, 6, 6) * 20).astype(np.uint8), y),
+    }
+    study = search(*given[kind], tmp_path)
+    data = given[kind][0] if kind != "dataset" else x
+    if kind == "text":
+        data = pd.DataFrame(data, columns=["x0", "x1"])
+    found = study.predict(data)
+    assert found.probabilities is not None
+    assert found.probabilities.shape == (24, 2)
+    expected = (0, 1) if kind in ("tensor", "dataset") else ("a", "b")
+    assert found.classes == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "y", "more", "says"),
+    [
+        (np.ones((20, 2)), np.ones(19), {}, "equal lengths, but have 20 and 19"),
+        (table(), None, {}, "name the column to predict with target=..., or give y"),
+        (table(), [1], {}, r"one value for each of the 60 rows, but has the shape \[1\]"),
+        (table(), np.ones(60), {"target": "pet"}, "not both"),
+        ({"a": 1}, None, {}, "must be a DataFrame, .* but got dict"),
+        ("gone.csv", None, {}, "there is no file gone.csv"),
+        ("digits", [1], {}, "y is for data in memory"),
+        (np.ones((20, 2)), np.arange(20) % 2, {"target": "a"}, "a column of a DataFrame"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(
+    data: Any, y: Any, more: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        search(data, y, tmp_path, **more)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_estimators_work_in_a_pipeline() -> None:
+    from sklearn.base import clone
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    labels = np.where(x[:, 0] > 0, "up", "down")
+    classifier = nas_evidence.EvidenceClassifier(n_trials=1, settings=QUICK)
+    pipeline = make_pipeline(StandardScaler(), clone(classifier)).fit(x, labels)
+    assert pipeline.classes_.tolist() == ["down", "up"]
+    assert pipeline.predict_proba(x).shape == (40, 2)
+    assert set(pipeline.predict(x)) <= {"up", "down"}
+    assert pipeline.score(x, labels) > 0.5
+    regressor = nas_evidence.EvidenceRegressor(n_trials=1, settings=QUICK).fit(x, 3 * x[:, 0] + 9)
+    mean, std = regressor.predict(x, return_std=True)
+    assert mean.shape == std.shape == (40,)
+    assert (std > 0).all()
+
+
+def test_calibration_is_drawn_of_labelled_data(classified: nas_evidence.Study) -> None:
+    axes = classified.plot_calibration(table(30)).axes[0]
+    found = classified.predict(table(30)).reliability(table(30)["pet"])
+    drawn = axes.lines[1].get_xydata()
+    np.testing.assert_allclose(drawn, np.stack([found.confidence, found.accuracy], 1))
+    assert f"{found.error:.3f}, n = 30" in axes.get_title()
+    with pytest.raises(ValueError, match="has no target column"):
+        classified.plot_calibration(table(30).drop(columns="pet"))
+    with pytest.raises(ValueError, match="search with the score two_fold"):
+        classified.plot_calibration()  # this study has no folds
+    with pytest.raises(ValueError, match="Which parameters matter is unknown"):
+        classified.plot_importance()
+
+
+def test_a_notebook_shows_one_block_with_what_is_done_and_the_best() -> None:
+    shown: list[str] = []
+    families = {"mlp": {"width": {"low": 4, "high": 64}}}
+    spec = StudySpec.model_validate(
+        {"name": "a<b", "n_trials": 3, "dataset": {"name": "digits"}, "family": families,
+         "objective": "kfac_ggn", "estimators": ["kfac_ggn"]}
+    )  # fmt: skip
+    block = Block(spec, 1, shown.append)
+    assert "a&lt;b: 1 of 3 trials" in shown[0]
+    for trial_id, status in ((1, TrialStatus.DIVERGED), (2, TrialStatus.COMPLETE)):
+        block.ended(
+            record_of(
+                Assignment(
+                    trial_id=trial_id,
+                    attempt=1,
+                    replicate=0,
+                    architecture=ArchitectureSpec(family="mlp", values={"width": 7 + trial_id}),
+                    dataset=spec.dataset,
+                    plan=spec.plan,
+                    estimators=("kfac_ggn",),
+                    seed=0,
+                ),
+                status,
+            )
+        )
+    assert "2 of 3 trials · less than a minute left · last mlp(width=8) diverged" in shown[1]
+    assert "best" not in shown[1]
+    assert "3 of 3 trials · best mlp(width=9), kfac_ggn -0.5" in shown[2]

@@ -1,0 +1,237 @@
+"""Claims about the winner beside simple models: its own stored predictions, on the same rows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lone_trials import linear_assignment
+from sklearn.metrics import balanced_accuracy_score, r2_score, roc_auc_score
+
+from nas_evidence.baselines import on_folds as on_halves
+from nas_evidence.baselines.comparison import METRICS, read_judgement
+from nas_evidence.baselines.measures import beside, measured
+from nas_evidence.baselines.models import OnHalves, Predicted, halves_of, predict_halves
+from nas_evidence.baselines.on_folds import judged_on_halves, predicted_of
+from nas_evidence.baselines.stored_comparison import kept_judgement
+from nas_evidence.data import ArrayData, load
+from nas_evidence.data.source import stored_source
+from nas_evidence.exporting.winner import Winner, load_winner
+from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
+from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD
+from nas_evidence.spec.study import DatasetSpec
+from nas_evidence.storage.tables import read_study_tables, read_table
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from nas_evidence.api.studies import search
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 6)).astype(np.float32)
+    y = (x[:, 0] + rng.logistic(size=400) > 0).astype(np.int64)
+    out = tmp_path_factory.mktemp("judged")
+    data = out / "mine.npz"
+    np.savez(data, x_train=x[:120], y_train=y[:120], x_test=x[120:], y_test=y[120:])
+    quick = {"plan.epochs": 3, "estimators": ["two_fold"]}
+    search(data, n_trials=1, settings=quick, out=out / "study", progress=False)
+    return out / "study"
+
+
+@pytest.mark.slow
+def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired(
+    folder: Path,
+) -> None:
+    tables = read_study_tables(folder)
+    data = stored_source(tables.spec.dataset, base=folder.resolve())
+    found = kept_judgement(tables, data)
+    assert found is not None
+    assert found == read_judgement(folder)
+    [trial] = read_table(folder, "trials").to_dict("records")
+    assert found.metrics["log_loss"] == pytest.approx(trial["test_nll_per_datum"], rel=1e-5)
+    assert found.metrics["accuracy"] == pytest.approx(trial["test_accuracy"])
+    assert (found.on, found.n) == ("test", 280)
+    assert sum(map(sum, found.confusion)) == 280
+    assert sum(point.n for point in found.calibration) == 280
+    for one in found.yardsticks:
+        gap = one.metrics["log_loss"] - found.metrics["log_loss"]
+        assert one.behind == pytest.approx(gap)
+        assert one.interval is not None
+        assert one.interval[0] < one.behind < one.interval[1]
+    assert kept_judgement(tables, data) == found
+
+
+@pytest.fixture(scope="module", params=["labels", "real"])
+def without_test(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, ArrayData]:
+    """A study of one architecture and two seeds, without test rows, and its data."""
+    from nas_evidence.api.studies import search
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(61, 4)).astype(np.float32)
+    y = x[:, 0] + rng.logistic(size=61)
+    out = tmp_path_factory.mktemp("halves") / request.param
+    quick = {"plan.epochs": 3, "replicates": 2, "finalists": 0}
+    labels = request.param == "labels"
+    study = search(
+        x, (y > 0).astype(np.int64) if labels else y, n_trials=2, settings=quick, out=out,
+        task="classification" if labels else "regression", progress=False,
+    )  # fmt: skip
+    spec = study.spec
+    return out, load(spec.dataset, seed=spec.seed, base=out.resolve())
+
+
+def trial_of(place: tuple[Path, ArrayData], trial_id: int) -> Winner:
+    folder, arrays = place
+    return load_winner(read_study_tables(folder), arrays, trial_id)
+
+
+@pytest.mark.slow
+def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_two_fold(
+    without_test: tuple[Path, ArrayData],
+) -> None:
+    folder, arrays = without_test
+    evidence = read_table(folder, "evidence").set_index(["trial_id", "estimator"])
+    one = trial_of(without_test, 0)
+    table = on_halves.stored_unseen(one, arrays.n_train)
+    assert table is not None
+    halves = halves_of(arrays, one.assignment)
+    assert sorted(np.concatenate(halves)) == list(range(arrays.n_train))
+    # Independent of `log_densities`: each half, at each scale, by hand.
+    spread = one.kept[SPREAD].double().numpy()[:, None]
+    outputs = one.kept[OUTPUTS].double().numpy()
+    total, at_one = 0.0, np.empty(arrays.n_train)
+    for half in halves:
+        logs = []
+        for scale in SCALES:
+            if arrays.task == "labels":
+                z = outputs[half] / (scale * spread[half])
+                z -= np.log(np.exp(z).sum(1, keepdims=True))
+                logs.append(z[np.arange(len(half)), arrays.y_train[half]])
+            else:
+                y, s = (arrays.y_train[half] - arrays.y_mean) / arrays.y_std, scale * spread[half]
+                z = -0.5 * ((y - outputs[half]) / s) ** 2 - np.log(s) - 0.5 * np.log(2 * np.pi)
+                logs.append(z.sum(1))
+        sums = np.array([own.sum() for own in logs])
+        total += sums.max() + np.log(np.exp(sums - sums.max()).mean())
+        at_one[half] = logs[SCALES.index(1.0)]
+    stored = evidence.loc[(0, "two_fold"), "per_datum"]
+    assert total / arrays.n_train == pytest.approx(stored, rel=1e-4)
+    losses, _ = measured(predicted_of(table, arrays), arrays.y_train, arrays.y_std)
+    assert -losses == pytest.approx(at_one, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_halves(
+    without_test: tuple[Path, ArrayData],
+) -> None:
+    folder, arrays = without_test
+    trials, evidence = read_table(folder, "trials"), read_table(folder, "evidence")
+    found = judged_on_halves(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
+    assert found is not None
+    by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
+    tables = [
+        on_halves.stored_unseen(trial_of(without_test, i), 61)
+        for i in next(own for own in by_key if 0 in own)
+    ]
+    outputs = [one[:, :-1].double().numpy() for one in tables if one is not None]
+    y, more = arrays.y_train, {"recall", "confusion"}
+    if arrays.task == "labels":
+        areas = [roc_auc_score(y, one[:, 1] - one[:, 0]) for one in outputs]
+        assert found.metrics["roc_auc"] == pytest.approx(np.mean(areas))
+        balanced = [balanced_accuracy_score(y, one.argmax(1)) for one in outputs]
+        assert found.metrics["balanced_accuracy"] == pytest.approx(np.mean(balanced))
+        assert sum(map(sum, found.confusion)) == 61
+        assert sum(one.n for one in found.calibration) == 61
+    else:
+        means = [one * arrays.y_std + arrays.y_mean for one in outputs]
+        errors = [np.sqrt(np.mean((y - one) ** 2)) for one in means]
+        assert found.metrics["rmse"] == pytest.approx(np.mean(errors))
+        assert found.metrics["r2"] == pytest.approx(np.mean([r2_score(y, one) for one in means]))
+        assert np.array(found.pairs)[:, 0] == pytest.approx(y.ravel())
+        assert len(found.calibration) == 9
+        more = {"pairs"}
+    assert all(getattr(found, name) for name in more)
+    known = METRICS[{"labels": "categorical", "real": "gaussian"}[arrays.task]]
+    assert all({*known} <= {*one.metrics} for one in (found, *found.yardsticks))
+
+
+@pytest.mark.slow
+def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_error(
+    without_test: tuple[Path, ArrayData],
+) -> None:
+    folder, arrays = without_test
+    trials, evidence = read_table(folder, "trials"), read_table(folder, "evidence")
+    by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
+    ids = next(own for own in by_key if 0 in own)
+    assert len(ids) == 2
+    found = judged_on_halves(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
+    assert found is not None
+    assert (found.on, found.seeds, found.n) == ("folds", 2, 61)
+    tables = {i: on_halves.stored_unseen(trial_of(without_test, i), 61) for i in ids}
+    own = {i: losses(table, arrays) for i, table in tables.items() if table is not None}
+    assert found.metrics["log_loss"] == pytest.approx(np.mean(list(own.values())))
+    if arrays.task == "labels":
+        right = evidence[evidence["estimator"] == "two_fold_accuracy"]
+        hits = right.groupby("trial_id")["value"].last()
+        assert found.metrics["accuracy"] == pytest.approx(hits[ids].mean())
+    rows = {i: list(predict_halves(arrays, trial_of(without_test, i).assignment)) for i in ids}
+    for k, one in enumerate(found.yardsticks):
+        gaps = [losses(rows[i][k].table, arrays) - own[i] for i in ids]
+        assert one.behind == pytest.approx(np.mean(gaps))
+        assert one.behind == pytest.approx(one.metrics["log_loss"] - found.metrics["log_loss"])
+        assert one.interval is not None
+        low, high = paired_interval(np.mean(gaps, axis=0))[1:]
+        assert one.interval[0] <= low < high <= one.interval[1]
+    alone = judged_on_halves(
+        0, arrays, trials, evidence, lambda i: trial_of(without_test, i) if i == 0 else None
+    )
+    assert alone is not None
+    assert alone.seeds == 1
+
+
+def losses(table: torch.Tensor, arrays: ArrayData) -> np.ndarray:
+    return measured(predicted_of(table, arrays), arrays.y_train, arrays.y_std)[0]
+
+
+def seed_of(own: OnHalves) -> on_halves._Seed:
+    return on_halves._Seed(linear_assignment(), own.log_predictive, float("nan"), own.table)
+
+
+def test_a_model_is_not_behind_itself() -> None:
+    arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
+    own = next(iter(predict_halves(arrays, linear_assignment())))
+    found = on_halves._compared([seed_of(own)] * 2, [own, own], arrays)
+    assert found.behind == pytest.approx(0.0)
+    assert found.interval == pytest.approx((0.0, 0.0))
+
+
+def test_on_halves_the_interval_is_that_of_the_differences_averaged_over_seeds() -> None:
+    arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
+    _, ridge, boosted = predict_halves(arrays, linear_assignment())
+    found = on_halves._compared([seed_of(boosted), seed_of(ridge)], [ridge, ridge], arrays)
+    gaps = (losses(ridge.table, arrays) - losses(boosted.table, arrays)) / 2
+    assert (found.behind, *(found.interval or ())) == pytest.approx(paired_interval(gaps))
+
+
+def test_for_labels_the_interval_holds_losses_too_rare_to_be_seen() -> None:
+    rng = np.random.default_rng(0)
+    p, q = rng.beta(50, 2, size=(2, 30))
+    one, other = (Predicted(np.stack([x, 1 - x], 1)) for x in (p, q))
+    y, std = np.zeros(30, np.int64), np.ones(2)
+    found = beside([one], "simple", [other], y, std)
+    expected = expected_variance_of_classes(one.outputs, other.outputs, y)
+    gaps = np.log(p) - np.log(q)
+    held = paired_interval(gaps, expected_variance=expected)
+    assert found.interval == pytest.approx(held[1:])
+    assert held.low < paired_interval(gaps).low
+
+
+def test_without_kept_predictions_values_of_two_fold_are_compared_without_an_interval() -> None:
+    arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
+    own = next(iter(predict_halves(arrays, linear_assignment())))
+    seed = on_halves._Seed(linear_assignment(), own.log_predictive + 0.25, float("nan"), None)
+    found = on_halves._compared([seed], [own], arrays)
+    assert (found.behind, found.interval) == (pytest.approx(0.25), None)
+    assert found.metrics["log_loss"] == pytest.approx(-own.log_predictive)

@@ -1,0 +1,200 @@
+"""Claims about yardsticks: fitted on the same rows, at their optimum, on the networks' halves."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from lone_trials import linear_assignment
+from numpy.testing import assert_allclose
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
+from sklearn.metrics import log_loss
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from nas_evidence.baselines.comparison import Judgement, Yardstick, read_judgement, write_judgement
+from nas_evidence.baselines.models import (
+    ALPHAS,
+    PENALTIES,
+    flat,
+    predict_halves,
+    predict_test,
+    yardstick_models,
+)
+from nas_evidence.data import assembled, load
+from nas_evidence.data.arrays import ArrayData
+from nas_evidence.data.table_file import arrays_of
+from nas_evidence.maths.metrics import class_metrics, real_metrics
+from nas_evidence.maths.normals import Normals
+from nas_evidence.spec.study import DatasetSpec
+from nas_evidence.training.parts import order_of_data
+
+
+def table(*, labels: bool, n: int = 160, n_test: int = 400, seed: int = 0) -> ArrayData:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n + n_test, 5)).astype(np.float32)
+    signal = x @ np.array([2.0, -1.0, 0.5, 0.0, 0.0])
+    if labels:
+        y = (signal + rng.logistic(size=len(x)) > 1).astype(np.int64)
+    else:
+        y = (10 + signal + 0.5 * rng.normal(size=len(x)))[:, None]
+    mean, std = x[:n].mean(0), x[:n].std(0)
+    real = not labels
+    return ArrayData(
+        "mine", x[:n], y[:n], x[n:], y[n:], task="real" if real else "labels",
+        n_outputs=1 if real else 2, input_shape=(5,), mean=mean, std=std,
+        y_mean=y[:n].mean(0) if real else np.zeros(2), y_std=y[:n].std(0) if real else np.ones(2),
+    )  # fmt: skip
+
+
+def churn(seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Customers of 30 cities, some of them small; 400 rows to train on and 4,000 to test."""
+    rng = np.random.default_rng(seed)
+    n = 4400
+    shares = rng.dirichlet(np.full(30, 0.5))
+    city = rng.choice(30, n, p=shares)
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, n),
+            "balance": rng.gamma(2, 5000, n).round(2),
+            "months": rng.integers(0, 120, n),
+            "city": [f"city {i}" for i in city],
+        }
+    )
+    signal = 0.03 * (frame["age"] - 45) - 0.02 * (frame["months"] - 60)
+    signal += rng.normal(0, 0.7, 30)[city]
+    frame["churned"] = np.where(signal + rng.logistic(size=n) > 0.5, "yes", "no")
+    return frame[:400], frame[400:]
+
+
+@pytest.mark.slow
+def test_logistic_regression_nears_the_best_possible_loss_and_the_majority_the_worst() -> None:
+    arrays = table(labels=True, n=400, n_test=4000)
+    found = {name: class_metrics(one.outputs, arrays.y_test) for name, one in predict_test(arrays)}
+    assert list(found) == ["majority class", "logistic regression", "gradient boosting"]
+    signal = flat(arrays.x_test) @ np.array([2.0, -1.0, 0.5, 0.0, 0.0]) - 1
+    p = 1 / (1 + np.exp(-signal))
+    best = class_metrics(np.stack([1 - p, p], 1), arrays.y_test)["log_loss"]
+    assert best <= found["logistic regression"]["log_loss"] < best + 0.02
+    assert found["gradient boosting"]["log_loss"] > found["logistic regression"]["log_loss"]
+    share = arrays.y_train.mean()
+    frequencies = -(
+        arrays.y_test.mean() * np.log(share) + (1 - arrays.y_test.mean()) * np.log(1 - share)
+    )
+    assert found["majority class"]["log_loss"] == pytest.approx(frequencies)
+
+
+def test_logistic_regression_is_scikit_learns_pipeline_and_no_worse_on_30_cities() -> None:
+    """One-hot columns are left as they are, as in scikit-learn's examples of mixed types."""
+    behind = []
+    for seed in range(5):
+        train, test = churn(seed)
+        spec = DatasetSpec(name="table", path="churn.csv", test_path="new.csv", target="churned")
+        raw = arrays_of(train, test, spec, seed=0, where="churn.csv")
+        arrays = assembled(raw, spec, seed=0)
+        found = dict(predict_test(arrays))["logistic regression"].outputs
+        columns = make_column_transformer(
+            (StandardScaler(), ["age", "balance", "months"]),
+            (OneHotEncoder(handle_unknown="ignore"), ["city"]),
+        )
+        features, y = ["age", "balance", "months", "city"], (train["churned"] == "yes")
+        cross_validated = LogisticRegressionCV(
+            Cs=PENALTIES, cv=StratifiedKFold(5, shuffle=True, random_state=0),
+            scoring="neg_log_loss", l1_ratios=(0.0,), use_legacy_attributes=False, max_iter=5000,
+        )  # fmt: skip
+        same = make_pipeline(columns, cross_validated).fit(train[features], y)
+        assert_allclose(found, same.predict_proba(test[features]), atol=2e-3)
+        plain = make_pipeline(columns, LogisticRegression()).fit(train[features], y)
+        own, other = (
+            log_loss(test["churned"] == "yes", p)
+            for p in (found, plain.predict_proba(test[features]))
+        )
+        behind.append(own - other)
+    assert np.mean(behind) < 0.0005
+
+
+def test_ridge_regression_leaves_one_hot_columns_as_they_are() -> None:
+    train, test = churn(0)
+    features = ["age", "months", "city"]
+    spec = DatasetSpec(name="table", path="a.csv", test_path="b.csv", target="balance")
+    drop = ["churned"]
+    raw = arrays_of(train.drop(columns=drop), test.drop(columns=drop), spec, seed=0, where="a.csv")
+    found = dict(predict_test(assembled(raw, spec, seed=0)))["ridge regression"].outputs
+    columns = make_column_transformer(
+        (StandardScaler(), features[:2]), (OneHotEncoder(handle_unknown="ignore"), ["city"])
+    )
+    same = make_pipeline(columns, RidgeCV(ALPHAS)).fit(train[features], train["balance"])
+    assert_allclose(found[:, 0], same.predict(test[features]), rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_ridge_regression_nears_the_noise_and_its_intervals_cover() -> None:
+    arrays = table(labels=False, n=300, n_test=3000)
+    found = {}
+    for name, one in predict_test(arrays):
+        assert one.noise is not None
+        found[name] = real_metrics(Normals.single(one.outputs, one.noise), arrays.y_test)
+    assert list(found) == ["mean", "ridge regression", "gradient boosting"]
+    assert found["ridge regression"]["rmse"] == pytest.approx(0.5, rel=0.06)
+    assert all(0.86 < one["coverage"] < 0.94 for one in found.values())
+    assert found["mean"]["r2"] == pytest.approx(0.0, abs=0.01)
+
+
+def test_without_a_test_split_the_halves_are_those_of_the_networks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arrays = table(labels=True, n=41)
+    seen = []
+
+    def recorder(x: np.ndarray, y: np.ndarray, unseen: np.ndarray, n_outputs: int) -> object:
+        from nas_evidence.baselines.models import Predicted
+
+        seen.append((x, unseen))
+        return Predicted(np.full((len(unseen), n_outputs), 0.5))
+
+    monkeypatch.setattr(
+        "nas_evidence.baselines.models.yardstick_models", lambda _: {"even": recorder}
+    )
+    [found] = predict_halves(arrays, linear_assignment())
+    order = order_of_data(41, linear_assignment())
+    first = arrays.x_train[order[:20].numpy()]
+    assert (seen[0][0] == first).all()
+    assert (seen[1][1] == first).all()
+    assert len(seen[0][1]) == 21
+    assert (found.name, found.log_predictive) == ("even", pytest.approx(np.log(0.5)))
+    assert found.accuracy == pytest.approx((arrays.y_train == 0).mean())
+
+
+def test_a_class_that_a_half_lacks_costs_a_finite_loss() -> None:
+    arrays = table(labels=True, n=40)
+    model = yardstick_models(arrays)["logistic regression"]
+    one_class = np.zeros(20, np.int64)
+    found = model(flat(arrays.x_train)[:20], one_class, flat(arrays.x_train)[20:], 2)
+    assert (found.outputs > 0).all()
+    assert found.outputs.sum(1) == pytest.approx(1.0)
+
+
+def test_large_data_get_fewer_yardsticks() -> None:
+    arrays = table(labels=True)
+    wide = ArrayData(**{**arrays.__dict__, "input_shape": (3, 200, 200)})
+    assert list(yardstick_models(wide)) == ["majority class"]
+
+
+def test_a_judgement_is_read_back_and_a_damaged_one_is_none(tmp_path: Path) -> None:
+    stick = Yardstick(name="mean", metrics={"rmse": 1.0}, behind=0.5)
+    one = Judgement(trial_id=3, task="real", on="test", n=9, metrics={}, yardsticks=(stick,))
+    assert read_judgement(tmp_path) is None
+    write_judgement(tmp_path, one)
+    assert read_judgement(tmp_path) == one
+    (tmp_path / "report" / "judgement.json").write_text("{")
+    assert read_judgement(tmp_path) is None
+
+
+def test_the_yardsticks_leave_the_random_state_of_torch_alone() -> None:
+    arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
+    before = torch.get_rng_state()
+    list(predict_halves(arrays, linear_assignment()))
+    assert torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,187 @@
+import math
+
+import pytest
+import reference
+import torch
+from largest_tensor import LargestTensor
+from torch.distributions import Normal
+from torch.testing import assert_close
+
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, random_signs
+
+CLASSES = (2, 3, 10)
+
+
+def _outer(roots: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("knc,knd->ncd", roots, roots)
+
+
+@pytest.mark.parametrize("n_classes", CLASSES)
+def test_categorical_roots_multiply_to_the_output_hessian(n_classes: int) -> None:
+    outputs = 3 * torch.randn(20, n_classes, dtype=torch.float64)
+    roots = Categorical().hessian_roots(outputs)
+    assert roots.shape == (n_classes - 1, 20, n_classes)
+    assert_close(_outer(roots), reference.output_hessian(outputs, None), rtol=0, atol=2e-15)
+
+
+def test_saturated_roots_keep_relative_accuracy_where_subtraction_loses_all() -> None:
+    # p = (1 - tiny, tiny): the Hessian is tiny * [[1, -1], [-1, 1]] to within rounding.
+    for gap in (1.0, 40.0, 300.0, 600.0):
+        outputs = torch.tensor([[gap, 0.0]], dtype=torch.float64)
+        tiny = math.exp(-gap) / (1 + math.exp(-gap)) ** 2
+        sign = torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]], dtype=torch.float64)
+        found = _outer(Categorical().hessian_roots(outputs))
+        assert_close(found, tiny * sign, rtol=1e-12, atol=0)
+
+
+def test_roots_with_exact_zero_probabilities_are_finite_and_right() -> None:
+    inf = float("inf")
+    rows = [[0.0, -inf, 1.0, -inf], [-inf, 0.0, -inf, -inf], [-2e3, 0.0, 2e3, 1.0]]
+    outputs = torch.tensor(rows, dtype=torch.float64)
+    found = _outer(Categorical().hessian_roots(outputs))
+    assert_close(found, reference.output_hessian(outputs, None), rtol=0, atol=1e-15)
+
+
+def test_categorical_log_likelihood_matches_torch_and_is_float64() -> None:
+    outputs, labels = torch.randn(7, 3), torch.randint(0, 3, (7,))
+    found = Categorical().log_likelihood(outputs, labels)
+    assert_close(found.item(), reference.log_likelihood(outputs.double(), labels, None))
+    assert found.dtype == torch.float64
+    assert_close(Categorical().nll_mean(outputs, labels).item(), -found.item() / 7)
+
+
+def test_gaussian_log_likelihood_has_every_constant() -> None:
+    outputs, targets = torch.randn(5, 2).double(), torch.randn(5, 2).double()
+    expected = Normal(outputs, 0.3).log_prob(targets).sum()
+    found = Gaussian(0.3).log_likelihood(outputs, targets)
+    assert_close(found, expected)
+    assert_close(Gaussian(0.3).nll_mean(outputs, targets), -expected / 5)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_training_loss_with_decay_over_data_has_the_ridge_solution(n_outputs: int) -> None:
+    # Averaging the error over outputs as well would make the prior C times too strong.
+    x, y = torch.randn(20, 4).double(), torch.randn(20, n_outputs).double()
+    noise_std, delta = 0.7, 5.0
+    theta = torch.zeros(4, n_outputs, dtype=torch.float64, requires_grad=True)
+
+    def objective(at: torch.Tensor) -> torch.Tensor:
+        return Gaussian(noise_std).nll_mean(x @ at, y) + delta * at.square().sum() / (2 * len(x))
+
+    gradient = torch.autograd.functional.jacobian(objective, theta).flatten()
+    hessian = torch.autograd.functional.hessian(objective, theta).reshape(len(gradient), -1)
+    found = -torch.linalg.solve(hessian, gradient).reshape(theta.shape)  # quadratic: one step
+    variance = noise_std**2
+    expected = torch.linalg.solve(x.T @ x + delta * variance * torch.eye(4).double(), x.T @ y)
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 3.0])
+def test_temperature_is_a_divisor_of_the_outputs(temperature: float) -> None:
+    outputs, labels = torch.randn(7, 4).double(), torch.randint(0, 4, (7,))
+    warm, cold = Categorical(temperature), Categorical()
+    divided = outputs / temperature
+    assert_close(warm.log_likelihood(outputs, labels), cold.log_likelihood(divided, labels))
+    assert_close(warm.nll_mean(outputs, labels), cold.nll_mean(divided, labels))
+    assert_close(_outer(warm.hessian_roots(outputs)),
+                 _outer(cold.hessian_roots(divided)) / temperature**2)  # fmt: skip
+    expected = torch.autograd.functional.jacobian(
+        lambda f: warm.log_likelihood(f, labels), outputs
+    )
+    assert_close(warm.residual(outputs, labels), expected)
+
+
+@pytest.mark.parametrize("noise_std", [None, 0.4])
+def test_residual_is_the_gradient_of_the_log_likelihood(noise_std: float | None) -> None:
+    outputs = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, 3, (6,))
+    likelihood = Categorical() if noise_std is None else Gaussian(noise_std)
+    targets = labels if noise_std is None else torch.randn(6, 3).double()
+    (expected,) = torch.autograd.grad(likelihood.log_likelihood(outputs, targets), outputs)
+    assert_close(likelihood.residual(outputs, targets), expected)
+
+
+def test_residual_of_a_certain_and_right_class_does_not_cancel() -> None:
+    outputs = torch.tensor([[100.0, 0.0]], dtype=torch.float64)
+    found = Categorical().residual(outputs, torch.tensor([0]))
+    tiny = math.exp(-100)
+    assert_close(found, torch.tensor([[tiny, -tiny]], dtype=torch.float64), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Gaussian(0.5)])
+def test_sampled_roots_are_unbiased(
+    likelihood: Categorical | Gaussian, generator: torch.Generator
+) -> None:
+    outputs = torch.randn(1, 4, dtype=torch.float64)
+    draws = 40_000
+    roots = _sampled_root(likelihood, outputs.expand(draws, 4), generator)[0]
+    products = roots[:, :, None] * roots[:, None, :]
+    exact = _outer(likelihood.hessian_roots(outputs))[0]
+    error = products.std(0) / math.sqrt(draws)
+    assert bool(((products.mean(0) - exact).abs() <= 5 * error + 1e-12).all())
+
+
+def _sampled_root(
+    likelihood: Categorical | Gaussian, outputs: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    shape = (likelihood.n_roots(outputs.shape[1]), len(outputs))
+    return likelihood.signed_root(outputs, random_signs(shape, generator))
+
+
+def _signed_sum_of_roots(
+    likelihood: Categorical | Gaussian, outputs: torch.Tensor, seed: int
+) -> torch.Tensor:
+    """The definition of a sampled root: all exact roots, each with its own random sign."""
+    roots = likelihood.hessian_roots(outputs)
+    generator = torch.Generator().manual_seed(seed)
+    signs = 2 * torch.randint(0, 2, roots.shape[:2], generator=generator) - 1
+    return (signs[:, :, None].to(roots) * roots).sum(0, keepdim=True)
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Categorical(2.5), Gaussian(0.5)])
+@pytest.mark.parametrize("scale", [0.1, 3.0, 300.0])
+@pytest.mark.parametrize("n_classes", CLASSES)
+def test_a_sampled_root_is_the_signed_sum_of_the_exact_roots(
+    likelihood: Categorical | Gaussian, scale: float, n_classes: int
+) -> None:
+    outputs = scale * torch.randn(50, n_classes, dtype=torch.float64)
+    found = _sampled_root(likelihood, outputs, torch.Generator().manual_seed(3))
+    expected = _signed_sum_of_roots(likelihood, outputs, 3)
+    assert_close(found, expected, rtol=1e-13, atol=1e-15)
+
+
+def test_a_sampled_root_has_zeros_where_probabilities_are_exactly_zero() -> None:
+    inf = float("inf")
+    rows = [[0.0, -inf, 1.0, -inf], [-inf, 0.0, -inf, -inf], [-2e3, 0.0, 2e3, 1.0]]
+    outputs = torch.tensor(rows, dtype=torch.float64)
+    found = _sampled_root(Categorical(), outputs, torch.Generator().manual_seed(3))
+    assert_close(found, _signed_sum_of_roots(Categorical(), outputs, 3), rtol=1e-13, atol=0)
+    assert bool((found[0][outputs.softmax(1) == 0] == 0).all())
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Gaussian(0.5)])
+def test_sampled_roots_of_many_outputs_need_no_square_array(
+    likelihood: Categorical | Gaussian,
+) -> None:
+    n_data, n_outputs = 4, 1000
+    outputs = torch.randn(n_data, n_outputs)
+    outputs[0, 7] = 1e4  # saturated: every other probability is exactly zero
+    outputs[1] *= 100
+    with LargestTensor() as seen:
+        roots = _sampled_root(likelihood, outputs, torch.Generator().manual_seed(3))
+    assert roots.shape == (1, n_data, n_outputs)
+    assert bool(roots.isfinite().all())
+    assert 0 < seen.largest <= n_data * n_outputs
+
+
+def test_mistakes_are_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="noise_std > 0"):
+        Gaussian(0.0)
+    with pytest.raises(ValueError, match="temperature > 0"):
+        Categorical(-1.0)
+    with pytest.raises(ValueError, match=r"shape \[n, C\]"):
+        Gaussian(1.0).log_likelihood(torch.zeros(3, 1), torch.zeros(3))
+    with pytest.raises(ValueError, match="int64"):
+        Categorical().log_likelihood(torch.zeros(3, 2), torch.zeros(3))
+    with pytest.raises(ValueError, match="C >= 2"):
+        Categorical().nll_mean(torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64))

@@ -1,0 +1,390 @@
+"""Jobs of a study: ids, what travels, what is said when something is wrong. No cluster here."""
+
+import http.server
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import nas_evidence.jobs.code_package as code_package
+from nas_evidence.jobs.auth_token import read_token, use_token_if_there_is_one
+from nas_evidence.jobs.code_package import PACKAGE, package_to_send, write_package
+from nas_evidence.jobs.jobs import (
+    PATIENCE,
+    STOP_SECONDS,
+    IdTakenError,
+    Job,
+    NotReadyError,
+    UnreachableError,
+    ask_there,
+    follow,
+    jobs_of,
+    latest_job,
+    namespace_of,
+    submit_study,
+)
+from nas_evidence.spec.domains import IntRange
+from nas_evidence.spec.study import DatasetSpec, StudySpec
+from nas_evidence.spec.toml import load_study
+
+TOKEN = "never-shown-0123456789"
+ARGUMENTS = ["search", "study.toml", "--out", "/s", "--address", "auto"]
+
+
+class FakeClient:
+    """A job server in memory: every submitted job waits until `state` says otherwise."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, list] = {}  # id -> metadata, state, message
+        self.text = ""
+        self.submitted: list[dict[str, object]] = []
+        self.silent = 0
+        self.refusals: list[Exception] = []
+
+    def jobs(self) -> list[tuple[str, Mapping[str, str], str, str]]:
+        if self.silent:
+            self.silent -= 1
+            raise UnreachableError("no answer")
+        return [(name, *facts) for name, facts in self.table.items()]
+
+    def submit(self, command: str, *, job_id: str, **how: object) -> None:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        if job_id in self.table:
+            raise IdTakenError(job_id)
+        self.table[job_id] = [how["metadata"], "RUNNING", ""]
+        self.submitted.append({"command": command, "job_id": job_id, **how})
+
+    def stop(self, job_id: str) -> None:
+        self.table[job_id][1] = "STOPPED"
+
+    def logs(self, job_id: str) -> str:
+        return self.text
+
+
+def put(client: FakeClient, name: str = "demo", store: str = "/s") -> tuple[Job, bool]:
+    how = {"arguments": ARGUMENTS, "folder": None, "sleep": lambda seconds: None}
+    return submit_study(client, name, store, **how)[:2]
+
+
+def study(**changes: object) -> StudySpec:
+    given = {
+        "name": "s",
+        "dataset": DatasetSpec(name="digits"),
+        "family": {"mlp": {"width": IntRange(low=4, high=64)}},
+    }
+    return StudySpec.model_validate({**given, **changes})
+
+
+# --- ids
+
+
+def test_a_living_job_is_found_again_and_a_dead_one_is_followed_by_the_next_number() -> None:
+    client = FakeClient()
+    job, is_new = put(client)
+    assert (job.id, is_new) == ("nas-demo-1", True)
+    assert put(client) == (jobs_of(client, "demo")[0], False)
+    client.stop("nas-demo-1")
+    assert put(client)[0].id == "nas-demo-2"
+    client.table["nas-demo-2"][1] = "FAILED"
+    client.table["nas-demo-10"] = [client.table["nas-demo-2"][0], "SUCCEEDED", ""]
+    assert put(client)[0].id == "nas-demo-11"  # by number, not by letters
+
+
+def test_names_that_begin_alike_are_not_mixed_up() -> None:
+    client = FakeClient()
+    put(client, "demo")
+    put(client, "demo-2")
+    put(client, "demo.x")
+    assert [job.id for job in jobs_of(client, "demo")] == ["nas-demo-1"]
+
+
+def test_a_living_job_with_another_store_is_refused() -> None:
+    client = FakeClient()
+    put(client)
+    with pytest.raises(ValueError, match=r"store /s, not /t; give this one another --name"):
+        put(client, store="/t")
+
+
+def test_of_two_that_submit_at_once_one_finds_the_job_of_the_other() -> None:
+    client = FakeClient()
+    rival = client.submit
+
+    def late(command: str, **how: object) -> None:
+        client.submit = rival  # type: ignore[method-assign]
+        rival("other", **how)
+        rival(command, **how)
+
+    client.submit = late  # type: ignore[method-assign]
+    assert put(client)[1] is False
+    assert len(client.submitted) == 1
+
+
+def test_a_cluster_that_has_just_started_is_asked_again_for_a_minute() -> None:
+    client = FakeClient()
+    client.refusals = [NotReadyError("not yet")] * 3
+    assert put(client)[1]
+    client.refusals = [NotReadyError("not yet")] * 100
+    client.stop("nas-demo-1")
+    with pytest.raises(UnreachableError, match="not yet"):
+        put(client)
+    assert len(client.refusals) == 100 - PATIENCE - 1
+
+
+def test_the_job_creates_or_resumes_and_has_time_to_stop() -> None:
+    client = FakeClient()
+    submit_study(client, "a study", "/s x", arguments=["resume", "/s x"], folder="here")
+    (job,) = client.submitted
+    assert job["job_id"] == "nas-a-study-1"
+    assert job["command"] == "exec python -m nas_evidence resume '/s x'"
+    assert job["environment"] == {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)}
+
+
+def test_an_unknown_name_is_told_with_those_that_are_known() -> None:
+    client = FakeClient()
+    put(client, "demo")
+    with pytest.raises(ValueError, match=r"no study named 'dem' \(known: demo\)"):
+        latest_job(client, "dem")
+
+
+def test_namespaces_differ_by_name_and_by_store() -> None:
+    assert len({namespace_of("a", "/s"), namespace_of("a", "/t"), namespace_of("b", "/s")}) == 3
+
+
+# --- following
+
+
+def test_following_yields_whole_lines_once_and_at_last_the_end() -> None:
+    client = FakeClient()
+    job, _ = put(client)
+    texts = iter(["one\ntw", "one\ntwo\n", "one\ntwo\nend"])
+    client.logs = lambda job_id: client.text  # type: ignore[method-assign]
+
+    def step(seconds: float) -> None:
+        client.text = next(texts)
+        if client.text.endswith("end"):
+            client.table[job.id][1] = "SUCCEEDED"
+
+    *said, last = follow(client, job, sleep=step)
+    assert said == ["one\n", "two\n", "end"]
+    assert isinstance(last, Job)
+    assert last.state == "SUCCEEDED"
+
+
+def test_following_outlives_a_silent_minute_and_no_more() -> None:
+    client = FakeClient()
+    job, _ = put(client)
+    client.stop(job.id)
+    client.silent = int(PATIENCE)
+    assert [j.state for j in follow(client, job, sleep=lambda s: None)] == ["STOPPED"]
+    client.silent = int(PATIENCE) + 2
+    with pytest.raises(UnreachableError, match="no answer"):
+        list(follow(client, job, sleep=lambda s: None))
+
+
+def test_following_ends_in_one_line_when_the_head_has_forgotten_the_job() -> None:
+    client = FakeClient()
+    job, _ = put(client)
+    client.table.clear()
+    with pytest.raises(UnreachableError, match="its head was restarted"):
+        list(follow(client, job))
+
+
+def test_what_is_asked_there_comes_back() -> None:
+    client = FakeClient()
+    client.text = '{"state": "running"}\n'
+    begin = client.submit
+
+    def at_once(command: str, **how: object) -> None:
+        begin(command, **how)
+        client.table[str(how["job_id"])][1] = "SUCCEEDED"
+
+    client.submit = at_once  # type: ignore[method-assign]
+    text, job = ask_there(client, ["status", "/s", "--json"], folder=None)
+    assert text == client.text
+    assert job.state == "SUCCEEDED"
+    assert client.submitted[0]["command"] == "exec python -m nas_evidence status /s --json"
+    assert not jobs_of(client, "s")
+
+
+# --- what travels
+
+
+def test_the_study_travels_with_its_overrides_and_the_code_without_its_caches(
+    tmp_path: Path,
+) -> None:
+    package = tmp_path / "package"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "__pycache__" / "a.pyc").write_bytes(b"x")
+    (package / "a.py").write_text("A = 1\n")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    size = write_package(folder, study(n_trials=7), package=package)
+    files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    assert files == ["package/a.py", "study.toml"]
+    assert size == sum((folder / name).stat().st_size for name in files)
+    assert load_study(folder / "study.toml").n_trials == 7
+
+
+def test_too_much_code_is_refused_before_anything_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_package, "MAX_BYTES", 1000)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "big.bin").write_bytes(b"x" * 1001)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ValueError, match=r"at most 1000 bytes of code can be sent .* holds 1001"):
+        write_package(tmp_path / "out", study(), package=tmp_path / "package")
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"dataset": DatasetSpec(name="npz", path="data.npz")}, {"warm_start": "runs/old"}],
+    ids=["data", "warm start"],
+)
+def test_a_relative_path_to_data_is_refused_for_data_do_not_travel(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="absolute path on the cluster"):
+        write_package(tmp_path, study(**changes), package=None)
+
+
+def test_a_checkout_is_sent_and_a_released_wheel_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Installed:
+        def __init__(self, origin: str | None) -> None:
+            self.origin = origin
+
+        def read_text(self, name: str) -> str | None:
+            return self.origin
+
+        def locate_file(self, name: str) -> Path:
+            return PACKAGE
+
+    for origin, sent in ((None, None), ('{"dir_info": {"editable": true}}', PACKAGE)):
+        installed = Installed(origin)
+        monkeypatch.setattr("importlib.metadata.distribution", lambda _, i=installed: i)
+        assert package_to_send() == sent
+
+
+# --- the token, and the address
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_the_token_is_looked_for_where_ray_looks(
+    clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_token() is None
+    use_token_if_there_is_one()
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    (clean / ".ray").mkdir()
+    (clean / ".ray" / "auth_token").write_text("of-home\n")
+    assert read_token() == "of-home"
+    (clean / "file").write_text("of-file")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(clean / "file"))
+    assert read_token() == "of-file"
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of-environment")
+    assert read_token() == "of-environment"
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert read_token() is None
+
+
+def test_a_token_file_that_is_not_there_is_one_line(
+    clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere/token")
+    with pytest.raises(ValueError, match="RAY_AUTH_TOKEN_PATH must name a file with a token"):
+        read_token()
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    """Answers every request with the status and the text of its server."""
+
+    def do_GET(self) -> None:
+        self.send_response(self.server.status)  # type: ignore[attr-defined]
+        self.end_headers()
+        self.wfile.write(self.server.text)  # type: ignore[attr-defined]
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[http.server.HTTPServer]:
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "token", "message"),
+    [
+        (200, b"<html>", None, "answers, but is not the dashboard of a Ray cluster"),
+        (200, b"{}", None, "answers, but is not the dashboard of a Ray cluster"),
+        (404, b"", None, "answers, but is not the dashboard of a Ray cluster"),
+        (401, b"Unauthorized", None, "asks for a token, and none was found"),
+        (403, b"Forbidden", TOKEN, "refuses the token"),
+    ],
+)
+def test_an_address_that_is_none_of_ours_is_one_line(
+    server: http.server.HTTPServer,
+    clean: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    text: bytes,
+    token: str | None,
+    message: str,
+) -> None:
+    from nas_evidence.jobs.client import RayClient
+
+    server.status, server.text = status, text  # type: ignore[attr-defined]
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")  # --address counts, not this
+    if token:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+    with pytest.raises(ValueError, match=message) as caught:
+        RayClient(f"http://127.0.0.1:{server.server_port}")
+    assert "\n" not in str(caught.value)
+    assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["head:8265", "ray://head:10001", "http://", "http://h:port"])
+def test_an_address_that_is_no_url_is_refused(address: str, clean: Path) -> None:
+    from nas_evidence.jobs.client import RayClient
+
+    with pytest.raises(ValueError, match="must be the URL of the cluster's dashboard"):
+        RayClient(address)
+
+
+def test_a_closed_port_is_one_line(clean: Path) -> None:
+    from nas_evidence.jobs.client import RayClient
+
+    with socket.socket() as taken:  # bound, but not listening
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(UnreachableError, match="does not answer"):
+            RayClient(f"http://127.0.0.1:{taken.getsockname()[1]}")
+
+
+def test_a_token_that_goes_over_a_network_unencrypted_is_noticed(
+    clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nas_evidence.jobs.client as submit_module
+
+    monkeypatch.setattr(submit_module, "_Jobs", lambda address, headers: None)
+    addresses = ["http://127.0.0.1:1", "http://localhost:1", "https://head:1", "http://head:1"]
+    clear = [submit_module.RayClient(a).sends_token_in_clear for a in addresses]
+    assert clear == [False] * 4  # there is no token
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    clear = [submit_module.RayClient(a).sends_token_in_clear for a in addresses]
+    assert clear == [False, False, False, True]

@@ -1,0 +1,386 @@
+"""Trials: one path, failures as rows, bit-identical after any resume, blind to test labels."""
+
+import dataclasses
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nas_evidence.data import ArrayData, load
+from nas_evidence.data.task import check_task
+from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.study import (
+    ArchitectureSpec,
+    Assignment,
+    DatasetSpec,
+    LimitSpec,
+    TrainingPlan,
+)
+from nas_evidence.training import loop
+from nas_evidence.workers.trial import Trial
+
+PLAN = {"epochs": 5, "batch_size": 64, "learning_rate": 0.05, "online": {"every": 2}}
+
+
+@pytest.fixture(scope="module")
+def arrays() -> ArrayData:
+    return load(DatasetSpec(name="digits", max_train=300, max_test=100), seed=0)
+
+
+@pytest.fixture(scope="module")
+def data(arrays: ArrayData) -> TensorData:
+    return to_tensors(arrays, "cpu")
+
+
+def assignment(family: str = "cnn", plan: dict[str, object] | None = None, **values: int):
+    sizes = {"cnn": {"depth": 2, "width": 4}, "mlp": {"depth": 1, "width": 16}}
+    return Assignment.model_validate(
+        {
+            "trial_id": 3,
+            "attempt": 1,
+            "replicate": 0,
+            "architecture": ArchitectureSpec(
+                family=family, values={**sizes.get(family, {}), **values}
+            ),
+            "dataset": DatasetSpec(name="digits"),
+            "plan": {"settle": 0, **PLAN, **(plan or {})},
+            "estimators": ("diag_ef", "kfac_ggn", "kfac_ggn_mc"),
+            "seed": 11,
+        }
+    )
+
+
+def run(given: Assignment, data: TensorData, folder: Path, *, slices: int = 99) -> TrialRecord:
+    trial = Trial.start(given, data, folder)
+    for until in range(slices, given.plan.epochs + slices, slices):
+        trial.advance(until)
+    while trial.status is TrialStatus.RUNNING:  # linear networks settle
+        trial.advance(given.plan.epochs)
+    return trial.finish()
+
+
+def found(record: TrialRecord) -> dict[str, object]:
+    """All that must be reproducible: everything but durations."""
+    text = record.model_dump()
+    for key in [name for name in text if name.endswith("seconds")] + ["attempt"]:
+        text.pop(key)
+    for evaluation in text["evaluations"]:
+        evaluation["estimate"].pop("seconds")
+    for point in text["curve"]:
+        point.pop("seconds")
+    return text
+
+
+@pytest.mark.parametrize("family", ["linear", "mlp", "cnn", "resnet"])
+def test_a_trial_of_every_family_completes_with_every_score(
+    data: TensorData, tmp_path: Path, family: str
+) -> None:
+    values = {"depth": 8, "width": 4} if family == "resnet" else {}
+    record = run(assignment(family, **values), data, tmp_path)
+    assert record.status is TrialStatus.COMPLETE, record.error
+    assert record.epochs == len(record.curve) == 5
+    assert sorted({e.epoch for e in record.evaluations}) == [2, 4, 5]
+    names = [e.estimate.estimator for e in record.evaluations if e.epoch == 5]
+    assert sorted(names) == sorted(
+        ["diag_ef", "kfac_ggn", "kfac_ggn_mc", "sotl", "sotl_e", "sotl_ema",
+         "prequential_epoch1", "train_nll_per_datum", "n_parameters"]
+    )  # fmt: skip
+    assert all(e.estimate.valid for e in record.evaluations)
+    assert record.test_accuracy is not None
+    assert (tmp_path / "model.safetensors").is_file()
+
+
+def test_scores_of_the_curve_have_their_signs_and_definitions(
+    data: TensorData, tmp_path: Path
+) -> None:
+    record = run(assignment(), data, tmp_path)
+    losses = [point.train_nll_per_datum for point in record.curve]
+    last = {e.estimate.estimator: e.estimate for e in record.evaluations if e.epoch == 5}
+    assert last["sotl"].value == pytest.approx(-sum(losses), rel=1e-14)
+    assert last["sotl_e"].value == -losses[-1] == last["train_nll_per_datum"].value
+    ema = sum(0.9 ** (5 - t) * loss for t, loss in enumerate(losses, start=1))
+    assert last["sotl_ema"].value == pytest.approx(-ema, rel=1e-14)
+    assert last["prequential_epoch1"].value == pytest.approx(-300 * losses[0], rel=1e-14)
+    assert last["prequential_epoch1"].per_datum == pytest.approx(-losses[0], rel=1e-14)
+    assert last["n_parameters"].value == record.n_parameters
+    assert last["sotl"].per_datum is None
+    for name in ("diag_ef", "kfac_ggn"):
+        assert last[name].per_datum == pytest.approx(last[name].value / 300, rel=1e-14)
+
+
+def test_evidence_is_the_sum_of_its_terms(data: TensorData, tmp_path: Path) -> None:
+    record = run(assignment(), data, tmp_path)
+    for evaluation in record.evaluations:
+        terms = evaluation.estimate.terms
+        if not terms:
+            continue
+        total = {
+            name: sum(t.value for t in terms if t.term == name)
+            for name in ("log_likelihood", "scatter", "log_det_ratio")
+        }
+        expected = total["log_likelihood"] - 0.5 * (total["scatter"] + total["log_det_ratio"])
+        assert evaluation.estimate.value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["cnn", "mlp"])
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_a_resumed_trial_ends_bit_identical_to_an_undisturbed_one(
+    data: TensorData, tmp_path: Path, family: str, optimiser: str
+) -> None:
+    given = assignment(family, {"optimiser": optimiser})
+    whole = run(given, data, tmp_path / "whole")
+    for cut in (1, 4, 5):
+        folder = tmp_path / f"cut{cut}"
+        Trial.start(given, data, folder).advance(cut)
+        torch.manual_seed(cut)  # another process, another global state
+        again = given.model_copy(update={"attempt": 2})
+        trial = Trial.start(again, data, folder / "2", resume_from=folder)
+        assert trial.report().epoch == cut
+        trial.advance(5)
+        assert found(trial.finish()) == found(whole)
+        old, new = tmp_path / "whole" / "model.safetensors", folder / "2" / "model.safetensors"
+        assert old.read_bytes()[-1000:] == new.read_bytes()[-1000:]
+
+
+def test_slicing_changes_nothing(data: TensorData, tmp_path: Path) -> None:
+    one = run(assignment(), data, tmp_path / "one")
+    five = run(assignment(), data, tmp_path / "five", slices=1)
+    assert found(one) == found(five)
+
+
+@pytest.mark.slow
+def test_a_torn_newest_checkpoint_costs_a_slice_and_not_the_trial(
+    data: TensorData, tmp_path: Path
+) -> None:
+    trial = Trial.start(assignment(), data, tmp_path)
+    trial.advance(2)
+    trial.advance(4)
+    newest = tmp_path / "epoch-000004.pt"
+    newest.write_bytes(newest.read_bytes()[:100])
+    again = Trial.start(assignment(), data, tmp_path / "2", resume_from=tmp_path)
+    assert again.report().epoch == 2
+    again.advance(5)
+    assert found(again.finish()) == found(run(assignment(), data, tmp_path / "whole"))
+
+
+def test_a_checkpoint_of_another_trial_is_not_taken_up(data: TensorData, tmp_path: Path) -> None:
+    Trial.start(assignment(width=5), data, tmp_path).advance(2)
+    trial = Trial.start(assignment(), data, tmp_path / "2", resume_from=tmp_path)
+    assert trial.report().epoch == 0
+
+
+@pytest.mark.slow
+def test_trials_one_after_another_in_one_process_do_not_touch_each_other(
+    data: TensorData, tmp_path: Path
+) -> None:
+    fresh = run(assignment(), data, tmp_path / "1")
+    run(assignment("mlp"), data, tmp_path / "2")
+    torch.rand(17)
+    assert found(run(assignment(), data, tmp_path / "3")) == found(fresh)
+
+
+@pytest.mark.slow
+def test_permuting_the_test_labels_changes_nothing_but_test_columns(
+    arrays: ArrayData, tmp_path: Path
+) -> None:
+    mixed = np.random.default_rng(0).permutation(arrays.y_test)
+    other = dataclasses.replace(arrays, y_test=mixed)
+    one = found(run(assignment(), to_tensors(arrays, "cpu"), tmp_path / "1"))
+    two = found(run(assignment(), to_tensors(other, "cpu"), tmp_path / "2"))
+    assert one["test_accuracy"] != two["test_accuracy"]
+    for key in ("test_accuracy", "test_nll_per_datum"):
+        one.pop(key), two.pop(key)
+    assert one == two
+
+
+def test_divergence_is_a_row(data: TensorData, tmp_path: Path) -> None:
+    record = run(assignment(plan={"learning_rate": 1e6}), data, tmp_path)
+    assert record.status is TrialStatus.DIVERGED
+    assert "training loss is" in record.cause
+    assert record.test_accuracy is None
+
+
+def test_what_the_input_cannot_carry_is_infeasible_with_its_reason(
+    data: TensorData, tmp_path: Path
+) -> None:
+    record = run(assignment(depth=5), data, tmp_path)
+    assert record.status is TrialStatus.INFEASIBLE
+    assert "8" in record.cause
+    assert record.epochs == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), TrialStatus.OUT_OF_MEMORY),
+        (RuntimeError("a bug in the model"), TrialStatus.FAILED),
+    ],
+)
+def test_an_exception_becomes_a_row_with_cause_and_traceback(
+    data: TensorData,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    status: TrialStatus,
+) -> None:
+    def explode(*args: object) -> None:
+        raise error
+
+    trial = Trial.start(assignment(), data, tmp_path)
+    monkeypatch.setattr("nas_evidence.workers.trial.train_epoch", explode)
+    report = trial.advance(5)
+    assert report.done
+    record = trial.finish()
+    assert record.status is status
+    assert str(error) in record.cause
+    assert ("explode" in record.error) == (status is TrialStatus.FAILED)
+
+
+@pytest.mark.parametrize(("likelihood", "task"), [("gaussian", "labels"), ("categorical", "real")])
+def test_a_likelihood_that_does_not_fit_the_targets_is_refused_with_the_remedy(
+    arrays: ArrayData, data: TensorData, tmp_path: Path, likelihood: str, task: str
+) -> None:
+    plan = TrainingPlan(likelihood=likelihood)
+    other = {"gaussian": "categorical", "categorical": "gaussian"}[likelihood]
+    match = f'must be "{other}".* but got "{likelihood}"; set likelihood = "{other}"'
+    with pytest.raises(ValueError, match=match):
+        check_task(plan, dataclasses.replace(arrays, task=task))
+    check_task(TrainingPlan(likelihood=other), dataclasses.replace(arrays, task=task))
+    record = run(
+        assignment(plan={"likelihood": likelihood}),
+        dataclasses.replace(data, task=task),
+        tmp_path,
+    )
+    assert record.status is TrialStatus.FAILED
+    assert other in record.cause
+
+
+def test_costs_are_reported_from_the_start_and_recorded(data: TensorData, tmp_path: Path) -> None:
+    trial = Trial.start(assignment(), data, tmp_path, gpu_share=0.25)
+    first = trial.report()
+    assert set(first.costs) == {"n_parameters", "flops", "latency_seconds"}
+    assert first.seconds == 0
+    report = trial.advance(5)
+    assert report.costs == first.costs
+    assert report.seconds > 0
+    record = trial.finish()
+    assert record.model_dump(include=set(first.costs)) == dict(first.costs)
+    assert trial.training is not None
+    assert record.n_parameters == sum(p.numel() for p in trial.training.model.parameters())
+    assert record.memory_bytes is not None
+    assert record.gpu_share == 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("n_parameters", 10), ("flops", 10), ("memory_bytes", 10), ("latency_seconds", 1e-9)],
+)
+def test_what_costs_more_than_is_allowed_is_infeasible(
+    data: TensorData, tmp_path: Path, name: str, limit: float
+) -> None:
+    given = assignment().model_copy(update={"limits": LimitSpec(**{name: limit})})
+    trial = Trial.start(given, data, tmp_path)
+    assert trial.report().done
+    record = trial.finish()
+    assert record.status is TrialStatus.INFEASIBLE
+    assert record.cause.startswith(f"{name} ")
+    assert record.cause.endswith(f" > {limit:g} allowed")
+    assert record.epochs == 0
+    assert record.n_parameters is not None  # so that a sampler can learn from it
+    wide = assignment().model_copy(update={"limits": LimitSpec(**{name: 10**12})})
+    assert not Trial.start(wide, data, tmp_path).report().done
+
+
+def test_a_factor_too_wide_to_decompose_is_infeasible_with_its_remedy(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nas_evidence.curvature.wide.WIDEST", 8)
+    record = run(assignment(), data, tmp_path)
+    assert record.status is TrialStatus.INFEASIBLE
+    assert "has a Kronecker factor of side" in record.cause
+    assert "use diag_ef or diag_ggn instead of" in record.cause
+    assert record.epochs == 0
+    assert record.n_parameters is not None
+
+
+def test_a_resumed_trial_keeps_its_latency(data: TensorData, tmp_path: Path) -> None:
+    trial = Trial.start(assignment(), data, tmp_path)
+    trial.advance(2)
+    again = Trial.start(assignment(), data, tmp_path / "2", resume_from=tmp_path)
+    assert again.report().costs == trial.report().costs
+
+
+@pytest.mark.parametrize("status", [TrialStatus.PRUNED, TrialStatus.CANCELLED])
+def test_a_verdict_ends_a_trial_that_runs_and_no_other(
+    data: TensorData, tmp_path: Path, status: TrialStatus
+) -> None:
+    trial = Trial.start(assignment(), data, tmp_path)
+    trial.advance(2)
+    record = trial.finish(status, "below the median")
+    assert (record.status, record.cause) == (status, "below the median")
+    assert (record.epochs, record.test_accuracy) == (2, None)
+    assert {e.epoch for e in record.evaluations} == {2}
+    assert not (tmp_path / "model.safetensors").exists()
+    diverged = Trial.start(assignment(plan={"learning_rate": 1e6}), data, tmp_path / "2")
+    diverged.advance(5)
+    assert diverged.finish(status, "below the median").status is TrialStatus.DIVERGED
+    whole = Trial.start(assignment(), data, tmp_path / "3")
+    whole.advance(5)
+    assert whole.finish(status, "too late").cause == ""
+
+
+def test_a_full_disk_is_not_the_networks_failure(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    trial = Trial.start(assignment("mlp"), data, tmp_path)
+    trial.advance(2)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*epoch-000005.pt'"):
+            trial.advance(5)
+    assert [p.name for p in tmp_path.iterdir()] == ["epoch-000002.pt"]  # nothing torn is left
+    again = Trial.start(assignment("mlp"), data, tmp_path / "2", resume_from=tmp_path)
+    again.advance(5)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*model.safetensors'"):
+            again.finish()
+    assert found(again.finish()) == found(run(assignment("mlp"), data, tmp_path / "whole"))
+
+
+def test_the_prior_alone_regularises_as_ridge_regression_does(data: TensorData) -> None:
+    # At the end of long training of a linear model the gradient of the objective vanishes:
+    # grad nll_sum + delta theta = 0 for each tensor, delta held fixed.
+    given = assignment(
+        "linear",
+        {"epochs": 400, "batch_size": 300, "learning_rate": 0.3, "prior_precision": 5.0,
+         "schedule": "constant", "online": {"burn_in": 1000}},
+    )  # fmt: skip
+    trial = Trial.start(given, data, Path("unused"))
+    training = trial.training
+    assert training is not None
+    for _ in range(400):
+        loop.train_epoch(training, data, given)
+    model = training.model.double()
+    loss = torch.nn.functional.cross_entropy(
+        model(data.x_train.double()), data.y_train, reduction="sum"
+    )
+    parameters = list(model.parameters())
+    for gradient, p in zip(torch.autograd.grad(loss, parameters), parameters, strict=True):
+        torch.testing.assert_close(gradient, -5.0 * p.detach(), atol=2e-2, rtol=1e-3)
+
+
+def test_learning_rates_follow_their_schedules() -> None:
+    plan = assignment(plan={"schedule": "steps", "milestones": [2, 4], "learning_rate": 1.0}).plan
+    rates = [loop.learning_rate(plan, e) for e in range(1, 6)]
+    assert rates == pytest.approx([1, 1, 0.1, 0.1, 0.01])
+    cosine = assignment(plan={"schedule": "cosine", "learning_rate": 1.0}).plan
+    assert [loop.learning_rate(cosine, e) for e in (1, 6)] == pytest.approx([1.0, 0.0])
