@@ -6,7 +6,7 @@ shorter. The rule of `epochs = "auto"` (`data/proposed.py`) is chosen from what 
     python benchmarks/epochs_rule.py DATA_ROOT [--seeds 1] [--to FILE.json]
 
 DATA_ROOT holds `uci/` and `uci-classification/`. The split of a set is one for all seeds. The
-linear model settles at its optimum however long it trains: it is here as the yardstick, once.
+linear model settles at its optimum however long it trains: it is here as the baseline, once.
 """
 
 import argparse

@@ -37,7 +37,7 @@ from epochs_rule import correlated
 from sklearn.datasets import load_diabetes, load_digits, make_classification, make_moons
 
 import nas_evidence
-from nas_evidence.baselines.comparison import read_judgement
+from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.baselines.models import Predicted, predict_test
 from nas_evidence.data.arrays import Array, ArrayData, moments
 from nas_evidence.maths.metrics import log_losses
@@ -111,7 +111,7 @@ Statement = dict[str, Any]
 
 def statements(study: Any, arrays: ArrayData) -> list[Statement]:
     """Return what else the first screen says, what is found, and whether it holds."""
-    judged, tables = read_judgement(study.folder), load_study_tables(study.folder)
+    judged, tables = read_comparison(study.folder), load_study_tables(study.folder)
     metric = "accuracy" if arrays.task == "labels" else "rmse"
     screen = report_on(tables, judged, place=study.folder, metric=metric).headline
     ranked = [one for one in tables.ranking if one.rank is not None]
@@ -186,7 +186,7 @@ def checked(
                 task="regression" if arrays.task == "real" else "classification", progress=False,
             )  # fmt: skip
         study.report()
-        judged = read_judgement(study.folder)
+        judged = read_comparison(study.folder)
         assert judged is not None
         tables = load_study_tables(study.folder)
         screen = report_on(tables, judged).headline
@@ -195,7 +195,7 @@ def checked(
         other = own_losses(study, arrays, second.trial_id)
         others = statements(study, arrays)
     simple = {key: losses(found, arrays) for key, found in predict_test(arrays)}
-    named = min(judged.yardsticks, key=lambda one: one.behind)
+    named = min(judged.baselines, key=lambda one: one.behind)
     behind, error = paired_difference(simple[named.name], ours)
     verdict = next(word for word in ("Yes", "No", "Not shown") if f"? {word}:" in screen.worth)
     low, high = limits_of(named, judged.n)

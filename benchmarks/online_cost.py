@@ -44,7 +44,7 @@ ARCHITECTURES = {
     "cnn": ArchitectureSpec(family="cnn", values={"depth": 3, "width": 8}),
     "resnet": ArchitectureSpec(family="resnet", values={"depth": 8, "width": 16}),
 }
-#: Variant -> (epochs between updates, curvature of the updates); the first is the yardstick.
+#: Variant -> (epochs between updates, curvature of the updates); the first is the baseline.
 VARIANTS = {
     "plain": (10 * EPOCHS, "diag_ef"),
     "diag_ef F=5": (5, "diag_ef"),

@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,17 @@ def test_imports_go_down(path: Path) -> None:
         other = parts[1]
         allowed = other == mine or LAYERS[other] < LAYERS[mine]
         assert allowed, f"{mine} (layer {LAYERS[mine]}) imports {name} (layer {LAYERS[other]})"
+
+
+def test_no_two_files_have_one_name() -> None:
+    names = Counter(path.name for path in FILES if path.name != "__init__.py")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_the_floors_on_the_page_of_the_architecture_are_these() -> None:
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| `(\w+)[/.]", page, flags=re.MULTILINE)
+    assert {room: int(floor) for floor, room in rows} == LAYERS
 
 
 def module(path: Path) -> str:

@@ -146,12 +146,12 @@ class Study:
 
     def report(self, to: str | Path | None = None) -> Path:
         """Write the report and return the path of its page."""
-        from nas_evidence.baselines.stored_comparison import kept_judgement
+        from nas_evidence.baselines.stored_comparison import kept_comparison
         from nas_evidence.reporting.page import build_report
 
         tables = self._tables()
         with suppress(ValueError, OSError):  # without the data the report does without
-            kept_judgement(tables, self._source())
+            kept_comparison(tables, self._source())
         html: Path = build_report(tables, None if to is None else Path(to)).html
         return html
 

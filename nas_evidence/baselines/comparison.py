@@ -1,6 +1,6 @@
-"""The winner beside its yardsticks on data that neither has seen: what is stored of it.
+"""The winner beside its baselines on data that neither has seen: what is stored of it.
 
-The file `report/judgement.json` of a study folder. The numbers never rank anything.
+The file `report/comparison.json` of a study folder. The numbers never rank anything.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.domains import Frozen
 
-FILE = "report/judgement.json"
+FILE = "report/comparison.json"
 #: Metrics of predictions that `--metric` can name, beside the log loss, by likelihood, as shown.
 METRICS: Mapping[str, Mapping[str, str]] = {
     "categorical": {
@@ -23,11 +23,11 @@ METRICS: Mapping[str, Mapping[str, str]] = {
     },
     "gaussian": {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "coverage": "90 % intervals cover"},
 }
-#: Scores of the winner and of each yardstick, by name; losses in nats per datum.
+#: Scores of the winner and of each baseline, by name; losses in nats per datum.
 Metrics = Mapping[str, float]
 
 
-class Yardstick(Frozen):
+class Baseline(Frozen):
     """A simple model beside the winner.
 
     metrics   as of the winner, on the same data
@@ -52,8 +52,8 @@ class CalibrationPoint(Frozen):
     accuracy: float
 
 
-class Judgement(Frozen):
-    """The winner and the yardsticks.
+class Comparison(Frozen):
+    """The winner and the baselines.
 
     on         "test": the test split. "folds": without one, the halves of `two_fold`
     n          data that are predicted
@@ -69,7 +69,7 @@ class Judgement(Frozen):
     n: int
     seeds: int = 1
     metrics: Metrics
-    yardsticks: tuple[Yardstick, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
     recall: Mapping[str, float] = {}
     confusion: tuple[tuple[int, ...], ...] = ()
     calibration: tuple[CalibrationPoint, ...] = ()
@@ -92,15 +92,15 @@ def check_metric(name: str | None, likelihood: str) -> None:
         )
 
 
-def write_judgement(folder: Path, judgement: Judgement) -> None:
-    """Write a judgement into a study folder."""
+def write_comparison(folder: Path, comparison: Comparison) -> None:
+    """Write a comparison into a study folder."""
     (folder / FILE).parent.mkdir(exist_ok=True)
-    write_whole(folder / FILE, judgement.model_dump_json(indent=1))
+    write_whole(folder / FILE, comparison.model_dump_json(indent=1))
 
 
-def read_judgement(folder: Path) -> Judgement | None:
-    """Return the judgement of a study; None if there is none, or of an earlier version."""
+def read_comparison(folder: Path) -> Comparison | None:
+    """Return the comparison of a study; None if there is none, or of an earlier version."""
     try:
-        return Judgement.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
+        return Comparison.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValidationError):
         return None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nas_evidence.baselines.comparison import CalibrationPoint, Yardstick
+from nas_evidence.baselines.comparison import Baseline, CalibrationPoint
 from nas_evidence.baselines.models import Predicted
 from nas_evidence.maths.metrics import (
     Floats,
@@ -67,7 +67,7 @@ def beside(
     others: Sequence[Predicted],
     y: NDArray[Any],
     y_std: Floats,
-) -> Yardstick:
+) -> Baseline:
     """Return a simple model beside the network, in means over seeds.
 
     Args:
@@ -85,7 +85,7 @@ def beside(
         for one, m in pairs
     ]
     found = paired_interval(np.mean(gaps, axis=0), expected_variance=float(np.mean(expected)))
-    return Yardstick(
+    return Baseline(
         name=name,
         metrics=mean_metrics(others, y, y_std),
         behind=found.mean,
@@ -94,7 +94,7 @@ def beside(
 
 
 def drawn(predicted: Predicted, y: NDArray[Any]) -> dict[str, Any]:
-    """Return the fields of `Judgement` that figures show.
+    """Return the fields of `Comparison` that figures show.
 
     Args:
         predicted: of n data.

@@ -60,8 +60,8 @@ class Predicted:
 Model = Callable[[Floats, NDArray[Any], Floats, int], Predicted]
 
 
-def yardstick_models(arrays: ArrayData) -> Mapping[str, Model]:
-    """Return the yardsticks by name that data of this kind and size have."""
+def baseline_models(arrays: ArrayData) -> Mapping[str, Model]:
+    """Return the baselines by name that data of this kind and size have."""
     values = arrays.n_train * int(np.prod(arrays.input_shape))
     labels = arrays.task == "labels"
     found: dict[str, Model] = {"majority class" if labels else "mean": _constant(labels)}
@@ -74,15 +74,15 @@ def yardstick_models(arrays: ArrayData) -> Mapping[str, Model]:
 
 
 def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Predicted]]:
-    """Yield each yardstick's predictions of the test rows, fitted on all training rows."""
+    """Yield each baseline's predictions of the test rows, fitted on all training rows."""
     x, x_test = flat(arrays.x_train), flat(arrays.x_test)
-    for name, model in yardstick_models(arrays).items():
+    for name, model in baseline_models(arrays).items():
         yield name, model(x, arrays.y_train, x_test, arrays.n_outputs)
 
 
 @dataclass(frozen=True)
 class OnHalves:
-    """A yardstick that predicts each half of `two_fold` from the other one.
+    """A baseline that predicts each half of `two_fold` from the other one.
 
     log_predictive  density per datum, nats, scored as that of a network
     accuracy        NaN for real targets
@@ -103,7 +103,7 @@ def halves_of(arrays: ArrayData, assignment: Assignment) -> tuple[NDArray[Any], 
 
 
 def predict_halves(arrays: ArrayData, assignment: Assignment) -> Iterator[OnHalves]:
-    """Yield each yardstick on the halves of `two_fold` in this trial.
+    """Yield each baseline on the halves of `two_fold` in this trial.
 
     Real targets are standardised, as in the scores.
     """
@@ -112,7 +112,7 @@ def predict_halves(arrays: ArrayData, assignment: Assignment) -> Iterator[OnHalv
     labels = arrays.task == "labels"
     if not labels:
         y = (y - arrays.y_mean) / arrays.y_std
-    for name, model in yardstick_models(arrays).items():
+    for name, model in baseline_models(arrays).items():
         total, hits, table = 0.0, 0, torch.zeros(len(x), arrays.n_outputs + 1).double()
         for seen, unseen in ((first, second), (second, first)):
             found = model(x[seen], y[seen], x[unseen], arrays.n_outputs)

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from nas_evidence.baselines.comparison import Judgement, Yardstick
+from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.baselines.measures import beside, drawn, mean_metrics
 from nas_evidence.baselines.models import OnHalves, Predicted, predict_halves
 from nas_evidence.data import ArrayData
@@ -59,7 +59,7 @@ def judged_on_halves(
     trials: pd.DataFrame,
     evidence: pd.DataFrame,
     stored: Callable[[int], Winner | None],
-) -> Judgement | None:
+) -> Comparison | None:
     """Return the comparison by `two_fold`, None if the winner has no such score.
 
     Args:
@@ -80,14 +80,14 @@ def judged_on_halves(
         if kept
         else _mean_values([(seed.value, seed.accuracy) for seed in seeds])
     )
-    return Judgement(
+    return Comparison(
         trial_id=trial_id,
         task=arrays.task,
         on="folds",
         n=arrays.n_train,
         seeds=len(seeds),
         metrics=metrics,
-        yardsticks=tuple(_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True)),
+        baselines=tuple(_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True)),
         **drawn(found[0], arrays.y_train) if kept else {},
     )
 
@@ -122,7 +122,7 @@ def _seeds(
             )
 
 
-def _compared(seeds: Sequence[_Seed], found: Sequence[OnHalves], arrays: ArrayData) -> Yardstick:
+def _compared(seeds: Sequence[_Seed], found: Sequence[OnHalves], arrays: ArrayData) -> Baseline:
     """Return a simple model beside the network, seed by seed."""
     tables = [seed.table for seed in seeds if seed.table is not None]
     if len(tables) == len(seeds):
@@ -134,7 +134,7 @@ def _compared(seeds: Sequence[_Seed], found: Sequence[OnHalves], arrays: ArrayDa
             arrays.y_std,
         )
     pairs = zip(seeds, found, strict=True)
-    return Yardstick(
+    return Baseline(
         name=found[0].name,
         metrics=_mean_values([(own.log_predictive, own.accuracy) for own in found]),
         behind=float(np.mean([seed.value - own.log_predictive for seed, own in pairs])),

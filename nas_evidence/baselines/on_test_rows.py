@@ -7,7 +7,7 @@ split see `on_halves`.
 import numpy as np
 import torch
 
-from nas_evidence.baselines.comparison import Judgement
+from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.baselines.measures import beside, drawn, measured
 from nas_evidence.baselines.models import Predicted, predict_test
 from nas_evidence.baselines.on_folds import judged_on_halves
@@ -19,8 +19,8 @@ from nas_evidence.storage.tables import StudyTables
 _BATCH = 1024
 
 
-def judge(tables: StudyTables, arrays: ArrayData) -> Judgement | None:
-    """Return the winner of a study beside its yardsticks; None without a winner."""
+def judge(tables: StudyTables, arrays: ArrayData) -> Comparison | None:
+    """Return the winner of a study beside its baselines; None without a winner."""
     best = tables.standings.best
     if best is None:
         return None
@@ -48,14 +48,14 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
     return Predicted(outputs, noise)
 
 
-def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Judgement:
-    return Judgement(
+def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Comparison:
+    return Comparison(
         trial_id=trial_id,
         task=arrays.task,
         on="test",
         n=len(arrays.y_test),
         metrics=measured(predicted, arrays.y_test, arrays.y_std)[1],
-        yardsticks=tuple(
+        baselines=tuple(
             beside([predicted], name, [other], arrays.y_test, arrays.y_std)
             for name, other in predict_test(arrays)
         ),

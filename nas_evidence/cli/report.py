@@ -30,7 +30,7 @@ from nas_evidence.cli.terminal import (
 )
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
-    from nas_evidence.baselines.comparison import Judgement
+    from nas_evidence.baselines.comparison import Comparison
     from nas_evidence.data.source import Source
     from nas_evidence.storage.tables import StudyTables
 
@@ -90,7 +90,7 @@ def compare(
         "comparison"
     ),
 ) -> None:
-    """Put two to ten studies on one page: winners, scores, yardsticks, time.
+    """Put two to ten studies on one page: winners, scores, baselines, time.
 
     Example: nas-evidence compare runs/digits runs/digits-wide
     """
@@ -185,15 +185,15 @@ def _data_of(tables: "StudyTables", data_root: Path | None) -> "Source":
     return stored_source(tables.spec.dataset, base=tables.folder.resolve(), data_root=data_root)
 
 
-def judged(tables: "StudyTables", data: "Source") -> "Judgement | None":
+def judged(tables: "StudyTables", data: "Source") -> "Comparison | None":
     """Return the winner of a study beside simple models, computed and stored if it is new.
 
     Where the data or the weights cannot be read the report does without, and the reason is said.
     """
-    from nas_evidence.baselines.stored_comparison import kept_judgement
+    from nas_evidence.baselines.stored_comparison import kept_comparison
 
     try:
-        return kept_judgement(tables, data)
+        return kept_comparison(tables, data)
     except (ValueError, OSError, RuntimeError) as error:
         err.print(f"the winner is not compared with simple models: {error}")
         return None

@@ -296,8 +296,8 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
     from nas_evidence.reporting.study_tables import ranked_study
 
     spec, study = tables.spec, ranked_study(tables)
-    judgement = judged(tables, data)
-    report = report_on(study, judgement, place=Path(store.place), metric=run.metric)
+    comparison = judged(tables, data)
+    report = report_on(study, comparison, place=Path(store.place), metric=run.metric)
     header, rows = ranking_rows(study.ranking, spec)
     print_rows(
         f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows

@@ -1,6 +1,6 @@
 """The study that `search` runs for data without a study file, as the text of a commented file.
 
-    families    vectors: the linear yardstick and multilayer perceptrons; images: convolutional
+    families    vectors: the linear baseline and multilayer perceptrons; images: convolutional
                 networks too, and residual ones where there are data and pixels enough
     sizes       the widest layer grows with the square root of the number of rows
     batch       a power of two near an eightieth of the rows, from 16 to 256
@@ -130,7 +130,7 @@ def _dataset_lines(dataset: DatasetSpec, arrays: ArrayData) -> list[str]:
 
 
 def _family_lines(arrays: ArrayData) -> list[str]:
-    lines = ["[family.linear]                  # the yardstick", ""]
+    lines = ["[family.linear]                  # the baseline", ""]
     root = math.sqrt(arrays.n_train)
     widest = int(2 ** round(math.log2(max(32.0, min(256.0, 4 * root)))))
     lines += [

@@ -56,8 +56,8 @@ class KeptModels:
     """The weights in `models/`: all of a small study, the best few of a large one.
 
     A large study keeps those of the trials that represent the best architectures (see
-    `storage/best.py`) and all that race or may race, hence always the winner's. With several objectives it also
-    keeps those of all architectures on the Pareto front of the means.
+    `storage/best.py`) and all that race or may race, hence always the winner's. With several
+    objectives it also keeps those of all architectures on the Pareto front of the means.
     """
 
     def __init__(self, folder: Path, study: StudySpec, done: Mapping[int, TrialRow]) -> None:

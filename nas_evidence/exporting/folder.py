@@ -81,7 +81,7 @@ def export_winner(
     trial_id: int | None = None,
     onnx: bool = False,
 ) -> ExportReport:
-    """Write the best trial of a study (see `storage/best.py`), or `trial_id`, into the folder `to`.
+    """Write the best trial of a study (`storage/best.py`), or `trial_id`, into the folder `to`.
 
     With `onnx` also as model.onnx, which needs the extra of that name.
 

@@ -20,7 +20,7 @@ Rule = Literal["halving", "median"]
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Comparison:
     """Where a score stands among the others at its rung.
 
     rank    1 + number of others that are better
@@ -36,11 +36,11 @@ class Judgement:
 
 def judge(
     score: float, others: Sequence[float] | NDArray[np.float64], *, rule: Rule, reduction: int
-) -> Judgement:
+) -> Comparison:
     """Return whether a trial with `score` goes on, compared with the `others` [n - 1].
 
     >>> judge(2.0, [3.0, 1.0, 0.0], rule="halving", reduction=3)
-    Judgement(rank=2, n=4, middle=1.0, goes_on=False)
+    Comparison(rank=2, n=4, middle=1.0, goes_on=False)
     >>> judge(2.0, [3.0, 1.0, 0.0], rule="median", reduction=3).goes_on
     True
     """
@@ -48,7 +48,7 @@ def judge(
     rank, n = 1 + int((known > score).sum()), len(known) + 1
     middle = float(np.median(known)) if len(known) else -math.inf
     goes_on = score >= middle if rule == "median" else rank <= n_kept(n, reduction)
-    return Judgement(rank, n, middle, bool(goes_on))
+    return Comparison(rank, n, middle, bool(goes_on))
 
 
 def n_kept(n: int, reduction: int) -> int:

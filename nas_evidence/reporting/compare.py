@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nas_evidence.baselines.comparison import Judgement, read_judgement
+from nas_evidence.baselines.comparison import Comparison, read_comparison
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.reporting import interactive
 from nas_evidence.reporting.figure_data import Line
@@ -36,9 +36,9 @@ def compare_studies(folders: Sequence[Path], to: Path) -> Compared:
     if not FEWEST <= len(folders) <= MOST:
         raise ValueError(f"compare takes {FEWEST} to {MOST} studies, but got {len(folders)}.")
     studies = [load_study_tables(folder) for folder in folders]
-    judgements = [read_judgement(folder) for folder in folders]
+    comparisons = [read_comparison(folder) for folder in folders]
     names = _names(studies, folders)
-    rows = [_row(*one) for one in zip(names, studies, judgements, strict=True)]
+    rows = [_row(*one) for one in zip(names, studies, comparisons, strict=True)]
     notes = _notes(studies)
     if same_power := _power_note(names, studies):
         # An integral of a power of the likelihood is no evidence: values at different powers are
@@ -77,7 +77,7 @@ def _names(studies: Sequence[Study], folders: Sequence[Path]) -> list[str]:
     ]
 
 
-def _row(name: str, study: Study, judgement: Judgement | None) -> list[str]:
+def _row(name: str, study: Study, comparison: Comparison | None) -> list[str]:
     winner = study.winner
     seconds = float(study.trials["total_seconds"].astype(float).sum())
     n = f"{n_searched(study.trials['trial_id'])} of {study.spec.n_trials}"
@@ -86,8 +86,8 @@ def _row(name: str, study: Study, judgement: Judgement | None) -> list[str]:
         return [name, score, *[MISSING] * 4, n, duration(seconds), MISSING]
     labels = study.spec.plan.likelihood == "categorical"
     simple = MISSING
-    if judgement is not None and judgement.trial_id == winner.trial_id and judgement.yardsticks:
-        best = min(judgement.yardsticks, key=lambda one: one.behind)
+    if comparison is not None and comparison.trial_id == winner.trial_id and comparison.baselines:
+        best = min(comparison.baselines, key=lambda one: one.behind)
         simple = f"{best.name} {number(best.metrics.get('log_loss'), 3)}"
     return [
         name,

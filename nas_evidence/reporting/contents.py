@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from nas_evidence.baselines.comparison import Judgement
+from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.reporting.along_training import EarlyTrust, early_trust, settling_sentence
 from nas_evidence.reporting.certainty import Certainty, certainty_of
 from nas_evidence.reporting.correlations import ALL, Trust, trust
@@ -28,7 +28,7 @@ from nas_evidence.reporting.problems import (
 )
 from nas_evidence.reporting.pruning import PruningReport, pruning_report
 from nas_evidence.reporting.study_tables import Study
-from nas_evidence.reporting.terms import Comparison, comparison, explanation
+from nas_evidence.reporting.terms import TermTable, explanation, term_table
 from nas_evidence.spec.registry import FREE_SCORES, SCORES
 
 
@@ -39,7 +39,7 @@ class Report:
     study        the tables and the ranking
     headline     the sentences of the first screen
     certainty    how sure the first rank is; None with fewer than two architectures
-    judgement    the winner beside simple models, None where that is unknown
+    comparison    the winner beside simple models, None where that is unknown
     metric       of the winner's predictions, shown after the log loss; None if none was named
     trust        how well each score ranks at the end of training
     early        the same at each epoch with stored evidence; `settling` is its sentence
@@ -55,14 +55,14 @@ class Report:
     study: Study
     headline: Headline
     certainty: Certainty | None
-    judgement: Judgement | None
+    comparison: Comparison | None
     metric: str | None
     trust: Trust
     early: tuple[EarlyTrust, ...]
     settling: str
     importances: tuple[ParameterImportance, ...]
     importance: str
-    compared: Comparison | None
+    compared: TermTable | None
     why: str
     pruning: PruningReport
     statuses: tuple[StatusCount, ...]
@@ -87,7 +87,7 @@ class Report:
 
 def report_on(
     study: Study,
-    judgement: Judgement | None = None,
+    comparison: Comparison | None = None,
     *,
     place: Path = Path(),
     metric: str | None = None,
@@ -96,7 +96,7 @@ def report_on(
 
     Args:
         study: its tables.
-        judgement: the winner beside simple models, if known.
+        comparison: the winner beside simple models, if known.
         place: its folder, as the reader names it.
         metric: of the winner's predictions, to say on the first screen.
     """
@@ -109,12 +109,12 @@ def report_on(
         seed=study.spec.seed,
     )
     early, matter, sure = early_trust(study), importances(study), certainty_of(study)
-    compared = comparison(study)
+    compared = term_table(study)
     return Report(
         study=study,
-        headline=headline(study, sure, judgement, place=place, metric=metric),
+        headline=headline(study, sure, comparison, place=place, metric=metric),
         certainty=sure,
-        judgement=judgement,
+        comparison=comparison,
         metric=metric,
         trust=judged,
         early=tuple(early),

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from nas_evidence.baselines.comparison import METRICS, Judgement, Yardstick
+from nas_evidence.baselines.comparison import METRICS, Baseline, Comparison
 from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.reporting.certainty import Certainty
@@ -57,7 +57,7 @@ class Headline:
 def headline(
     study: Study,
     sure: Certainty | None,
-    judgement: Judgement | None,
+    comparison: Comparison | None,
     *,
     place: Path,
     metric: str | None = None,
@@ -66,7 +66,7 @@ def headline(
     winner = study.winner
     if winner is None:
         return Headline("", "", "", "", "", (), settled_sentence(study), (), "")
-    judged = judgement if judgement and judgement.trial_id == winner.trial_id else None
+    judged = comparison if comparison and comparison.trial_id == winner.trial_id else None
     return Headline(
         answer=_answer(study, winner),
         sure=certainty_sentence(study, sure),
@@ -151,13 +151,13 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
     return " ".join(parts)
 
 
-def worth_sentence(study: Study, judgement: Judgement | None) -> str:
+def worth_sentence(study: Study, comparison: Comparison | None) -> str:
     """Answer in one sentence: is a network worth its weights here?"""
     question = "Is a network worth its weights here?"
-    winner, linear = study.winner, study.yardstick
+    winner, linear = study.winner, study.baseline
     if winner is None:
         return ""
-    if judgement is None or not judgement.yardsticks:
+    if comparison is None or not comparison.baselines:
         if linear is winner:
             return f"{question} No: the linear model itself comes first by {study.spec.objective}."
         return (
@@ -166,14 +166,14 @@ def worth_sentence(study: Study, judgement: Judgement | None) -> str:
         )
     if linear is winner:
         question = "The winner is the linear model of the study. Is it better than simple models?"
-    best = min(judgement.yardsticks, key=lambda one: one.behind)
+    best = min(comparison.baselines, key=lambda one: one.behind)
     where = (
-        f"on {judgement.n:,} test rows"
-        if judgement.on == "test"
+        f"on {comparison.n:,} test rows"
+        if comparison.on == "test"
         else "on the halves of the training data that each model had not seen"
     )
     amount = f"{_short(abs(best.behind))} nats per datum"
-    low, high = limits_of(best, judgement.n)
+    low, high = limits_of(best, comparison.n)
     if low > 0:
         return (
             f"{question} Yes: its log loss is {amount} below that of {best.name}, the best "
@@ -203,31 +203,31 @@ def _short(nats: float) -> str:
     return f"{nats:.3f}" if nats == 0 or abs(nats) >= 5e-4 else f"{nats:.1g}"
 
 
-def metric_sentence(judgement: Judgement | None, metric: str, study: Study) -> str:
+def metric_sentence(comparison: Comparison | None, metric: str, study: Study) -> str:
     """Say a metric of the winner and of the simple model that is best by it.
 
     The winner is chosen by the score alone, so this sentence never changes the choice.
     """
     words = METRICS[study.spec.plan.likelihood][metric]
-    if judgement is None:
+    if comparison is None:
         return f"The {words} is unknown: the predictions of the winner have not been computed."
-    if metric not in judgement.metrics:
+    if metric not in comparison.metrics:
         why = (
             "without a test split it takes the predictions of `two_fold`, which were not kept"
-            if judgement.on == "folds"
+            if comparison.on == "folds"
             else "it is not defined for these data"
         )
         return f"The {words} is not known: {why}."
     where = (
-        f"{judgement.n:,} test rows" if judgement.on == "test" else "the other half of the data"
+        f"{comparison.n:,} test rows" if comparison.on == "test" else "the other half of the data"
     )
-    value = judgement.metrics[metric]
+    value = comparison.metrics[metric]
     said = f"On {where}, {words}: {value:.3f}"
     if metric == "accuracy":
-        said += f" ± {math.sqrt(value * (1 - value) / judgement.n):.3f}"
-    if judgement.seeds > 1:
-        said += f" (mean of {_seeds(judgement.seeds)})"
-    rivals = [one for one in judgement.yardsticks if metric in one.metrics]
+        said += f" ± {math.sqrt(value * (1 - value) / comparison.n):.3f}"
+    if comparison.seeds > 1:
+        said += f" (mean of {_seeds(comparison.seeds)})"
+    rivals = [one for one in comparison.baselines if metric in one.metrics]
     if not rivals:
         return f"{said}."
     best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
@@ -241,7 +241,7 @@ def _merit(metric: str, value: float) -> float:
     return -value if metric in _LESS else value
 
 
-def limits_of(one: Yardstick, n: int) -> tuple[float, float]:
+def limits_of(one: Baseline, n: int) -> tuple[float, float]:
     """Return the 95 % interval of how far a simple model is behind over n data, nats.
 
     Where none is stored it is that of a usual spread.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from nas_evidence.baselines.comparison import METRICS as METRICS_BY_LIKELIHOOD
-from nas_evidence.baselines.comparison import check_metric, read_judgement
+from nas_evidence.baselines.comparison import check_metric, read_comparison
 from nas_evidence.maths.ranking import MIN_PAIRS
 from nas_evidence.reporting import interactive
 from nas_evidence.reporting.contents import Report, report_on
@@ -118,7 +118,7 @@ def build_report(
     tables = read_study_tables(study) if isinstance(study, Path) else study
     folder = tables.folder
     check_metric(metric, tables.spec.plan.likelihood)
-    report = report_on(ranked_study(tables), read_judgement(folder), place=folder, metric=metric)
+    report = report_on(ranked_study(tables), read_comparison(folder), place=folder, metric=metric)
     return write_report(report, to or folder / "report", reload_seconds=reload_seconds)
 
 
@@ -151,7 +151,7 @@ def _values(report: Report) -> dict[str, object]:
         "min_pairs": MIN_PAIRS,
         "headline": report.headline,
         "sure": report.certainty,
-        "judgement": report.judgement,
+        "comparison": report.comparison,
         "metrics": _shown_metrics(report),
         "metric_names": [METRICS[name] for name in _metrics_in_order(report)],
         "target_words": target_words(study.targets[0]),
@@ -211,7 +211,7 @@ def _figures(report: Report) -> dict[str, interactive.Figure]:
 
 def _judged_figures(report: Report) -> dict[str, interactive.Figure]:
     """Return the figures of the winner's predictions of the test data."""
-    judged, figures = report.judgement, {}
+    judged, figures = report.comparison, {}
     if judged is None:
         return {}
     if judged.calibration:
@@ -225,11 +225,11 @@ def _judged_figures(report: Report) -> dict[str, interactive.Figure]:
 
 
 def _shown_metrics(report: Report) -> list[tuple[str, list[float | None]]]:
-    """Return name and metrics of the winner and of each yardstick, in the order of METRICS.
+    """Return name and metrics of the winner and of each baseline, in the order of METRICS.
 
     Of a winner with several seeds the first name says whether its metrics are of one or of all.
     """
-    judged, study = report.judgement, report.study
+    judged, study = report.comparison, report.study
     if judged is None or study.winner is None or judged.trial_id != study.winner.trial_id:
         return []
     seeds = (
@@ -237,7 +237,7 @@ def _shown_metrics(report: Report) -> list[tuple[str, list[float | None]]]:
     )
     several = len(study.winner.trial_ids) > 1
     winner = f"winner, {seeds}" if several else "winner"
-    rows = [(winner, judged.metrics), *((one.name, one.metrics) for one in judged.yardsticks)]
+    rows = [(winner, judged.metrics), *((one.name, one.metrics) for one in judged.baselines)]
     shown = _metrics_in_order(report)
     return [(name, [own.get(metric) for metric in shown]) for name, own in rows]
 
@@ -245,7 +245,7 @@ def _shown_metrics(report: Report) -> list[tuple[str, list[float | None]]]:
 def _metrics_in_order(report: Report) -> list[str]:
     """Return the metrics that the winner has: log loss, the one that was asked for, the others."""
     first = ["log_loss", *([report.metric] if report.metric else [])]
-    known = report.judgement.metrics if report.judgement else {}
+    known = report.comparison.metrics if report.comparison else {}
     return [name for name in dict.fromkeys([*first, *METRICS]) if name in known]
 
 
@@ -258,10 +258,10 @@ def _write_tables(report: Report, to: Path) -> None:
         "pruning": pd.DataFrame([asdict(one) for one in report.pruning.rungs]),
         "terms": term_rows(compared) if compared else pd.DataFrame(),
         "layers": layer_rows(compared) if compared else pd.DataFrame(),
-        "yardsticks": pd.DataFrame(
+        "baselines": pd.DataFrame(
             [
                 one.model_dump(exclude={"metrics"}) | dict(one.metrics)
-                for one in (report.judgement.yardsticks if report.judgement else ())
+                for one in (report.comparison.baselines if report.comparison else ())
             ]
         ),
         "importance": pd.DataFrame([asdict(one) for one in report.importances]),

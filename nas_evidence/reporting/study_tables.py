@@ -114,7 +114,7 @@ class Study:
         return self.ranking[0] if self.ranking and self.ranking[0].rank else None
 
     @property
-    def yardstick(self) -> RankedArchitecture | None:
+    def baseline(self) -> RankedArchitecture | None:
         """Return the best linear model, or None if there is none."""
         return next((one for one in self.ranking if one.family == "linear"), None)
 

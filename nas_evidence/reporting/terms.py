@@ -56,7 +56,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TermTable:
     """Trials side by side, first one for each of the `n_ranked` architectures, by rank.
 
     The first `n_parts` rows add up to the next one.
@@ -68,7 +68,7 @@ class Comparison:
     columns: tuple[Column, ...]
 
 
-def comparison(study: Study) -> Comparison | None:
+def term_table(study: Study) -> TermTable | None:
     """Return the parts of every trial's evidence, or None if no trial has any.
 
     First the trials that represent the ranked architectures, by rank, then their other seeds,
@@ -101,10 +101,10 @@ def comparison(study: Study) -> Comparison | None:
     present = {name for column in columns for name in column.cells}
     rows = [*parts, total, *(name for name in others if name in present)]
     n_ranked = sum(ranks.get(column.trial_id, (2, 0))[0] == 0 for column in columns)
-    return Comparison(n_ranked, tuple(rows), len(parts), tuple(columns))
+    return TermTable(n_ranked, tuple(rows), len(parts), tuple(columns))
 
 
-def _folds(study: Study, own: pd.DataFrame) -> Comparison:
+def _folds(study: Study, own: pd.DataFrame) -> TermTable:
     """Return the parts of a cross-validation: what each fold adds per datum, and its scale."""
     last = last_evaluations(study.evidence)
     last = last[last["estimator"] == study.spec.objective].set_index("trial_id")
@@ -132,10 +132,10 @@ def _folds(study: Study, own: pd.DataFrame) -> Comparison:
     scales = [f"{fold}: likeliest scale of the outputs (1 is as trained)" for fold in folds]
     n_ranked = sum(ranks.get(column.trial_id, (2, 0))[0] == 0 for column in columns)
     rows = (*parts, total, *scales, "parameters")
-    return Comparison(n_ranked, rows, len(parts), tuple(columns))
+    return TermTable(n_ranked, rows, len(parts), tuple(columns))
 
 
-def explanation(study: Study, compared: Comparison | None) -> str:
+def explanation(study: Study, compared: TermTable | None) -> str:
     """Say in plain words what the score that ranks measures, and what sets the first two apart."""
     score, winner = study.spec.objective, study.winner
     if winner is None or winner.objective is None:
@@ -220,7 +220,7 @@ def _cells(
     return {name: float(value) for name, value in cells.items() if not pd.isna(value)}
 
 
-def term_rows(compared: Comparison) -> pd.DataFrame:
+def term_rows(compared: TermTable) -> pd.DataFrame:
     """Return the comparison as a table, one row per trial."""
     return pd.DataFrame(
         [{"trial_id": c.trial_id, "trial": c.label, **c.cells} for c in compared.columns],
@@ -228,7 +228,7 @@ def term_rows(compared: Comparison) -> pd.DataFrame:
     )
 
 
-def layer_rows(compared: Comparison) -> pd.DataFrame:
+def layer_rows(compared: TermTable) -> pd.DataFrame:
     """Return the layers as a table, one row per trial and group of parameters."""
     return pd.DataFrame(
         [{"trial_id": c.trial_id, **asdict(one)} for c in compared.columns for one in c.layers],
@@ -236,7 +236,7 @@ def layer_rows(compared: Comparison) -> pd.DataFrame:
     )
 
 
-def page_data(compared: Comparison) -> list[dict[str, object]]:
+def page_data(compared: TermTable) -> list[dict[str, object]]:
     """Return the data of each trial for the page's script, with more digits than shown."""
     return [
         {
@@ -255,7 +255,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.7g}")
 
 
-def gap_sentence(compared: Comparison) -> str:
+def gap_sentence(compared: TermTable) -> str:
     """Say how fit and complexity set the first two apart."""
     if compared.n_ranked < 2:
         return ""

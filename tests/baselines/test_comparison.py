@@ -9,11 +9,11 @@ from lone_trials import linear_assignment
 from sklearn.metrics import balanced_accuracy_score, r2_score, roc_auc_score
 
 from nas_evidence.baselines import on_folds as on_halves
-from nas_evidence.baselines.comparison import METRICS, read_judgement
+from nas_evidence.baselines.comparison import METRICS, read_comparison
 from nas_evidence.baselines.measures import beside, measured
 from nas_evidence.baselines.models import OnHalves, Predicted, halves_of, predict_halves
 from nas_evidence.baselines.on_folds import judged_on_halves, predicted_of
-from nas_evidence.baselines.stored_comparison import kept_judgement
+from nas_evidence.baselines.stored_comparison import kept_comparison
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.source import stored_source
 from nas_evidence.exporting.winner import Winner, load_winner
@@ -44,21 +44,21 @@ def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired
 ) -> None:
     tables = read_study_tables(folder)
     data = stored_source(tables.spec.dataset, base=folder.resolve())
-    found = kept_judgement(tables, data)
+    found = kept_comparison(tables, data)
     assert found is not None
-    assert found == read_judgement(folder)
+    assert found == read_comparison(folder)
     [trial] = read_table(folder, "trials").to_dict("records")
     assert found.metrics["log_loss"] == pytest.approx(trial["test_nll_per_datum"], rel=1e-5)
     assert found.metrics["accuracy"] == pytest.approx(trial["test_accuracy"])
     assert (found.on, found.n) == ("test", 280)
     assert sum(map(sum, found.confusion)) == 280
     assert sum(point.n for point in found.calibration) == 280
-    for one in found.yardsticks:
+    for one in found.baselines:
         gap = one.metrics["log_loss"] - found.metrics["log_loss"]
         assert one.behind == pytest.approx(gap)
         assert one.interval is not None
         assert one.interval[0] < one.behind < one.interval[1]
-    assert kept_judgement(tables, data) == found
+    assert kept_comparison(tables, data) == found
 
 
 @pytest.fixture(scope="module", params=["labels", "real"])
@@ -154,7 +154,7 @@ def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_
         more = {"pairs"}
     assert all(getattr(found, name) for name in more)
     known = METRICS[{"labels": "categorical", "real": "gaussian"}[arrays.task]]
-    assert all({*known} <= {*one.metrics} for one in (found, *found.yardsticks))
+    assert all({*known} <= {*one.metrics} for one in (found, *found.baselines))
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
         hits = right.groupby("trial_id")["value"].last()
         assert found.metrics["accuracy"] == pytest.approx(hits[ids].mean())
     rows = {i: list(predict_halves(arrays, trial_of(without_test, i).assignment)) for i in ids}
-    for k, one in enumerate(found.yardsticks):
+    for k, one in enumerate(found.baselines):
         gaps = [losses(rows[i][k].table, arrays) - own[i] for i in ids]
         assert one.behind == pytest.approx(np.mean(gaps))
         assert one.behind == pytest.approx(one.metrics["log_loss"] - found.metrics["log_loss"])

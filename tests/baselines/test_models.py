@@ -1,4 +1,4 @@
-"""Claims about yardsticks: fitted on the same rows, at their optimum, on the networks' halves."""
+"""Claims about baselines: fitted on the same rows, at their optimum, on the networks' halves."""
 
 from pathlib import Path
 
@@ -15,14 +15,19 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from nas_evidence.baselines.comparison import Judgement, Yardstick, read_judgement, write_judgement
+from nas_evidence.baselines.comparison import (
+    Baseline,
+    Comparison,
+    read_comparison,
+    write_comparison,
+)
 from nas_evidence.baselines.models import (
     ALPHAS,
     PENALTIES,
+    baseline_models,
     flat,
     predict_halves,
     predict_test,
-    yardstick_models,
 )
 from nas_evidence.data import assembled, load
 from nas_evidence.data.arrays import ArrayData
@@ -156,7 +161,7 @@ def test_without_a_test_split_the_halves_are_those_of_the_networks(
         return Predicted(np.full((len(unseen), n_outputs), 0.5))
 
     monkeypatch.setattr(
-        "nas_evidence.baselines.models.yardstick_models", lambda _: {"even": recorder}
+        "nas_evidence.baselines.models.baseline_models", lambda _: {"even": recorder}
     )
     [found] = predict_halves(arrays, linear_assignment())
     order = order_of_data(41, linear_assignment())
@@ -170,30 +175,30 @@ def test_without_a_test_split_the_halves_are_those_of_the_networks(
 
 def test_a_class_that_a_half_lacks_costs_a_finite_loss() -> None:
     arrays = table(labels=True, n=40)
-    model = yardstick_models(arrays)["logistic regression"]
+    model = baseline_models(arrays)["logistic regression"]
     one_class = np.zeros(20, np.int64)
     found = model(flat(arrays.x_train)[:20], one_class, flat(arrays.x_train)[20:], 2)
     assert (found.outputs > 0).all()
     assert found.outputs.sum(1) == pytest.approx(1.0)
 
 
-def test_large_data_get_fewer_yardsticks() -> None:
+def test_large_data_get_fewer_baselines() -> None:
     arrays = table(labels=True)
     wide = ArrayData(**{**arrays.__dict__, "input_shape": (3, 200, 200)})
-    assert list(yardstick_models(wide)) == ["majority class"]
+    assert list(baseline_models(wide)) == ["majority class"]
 
 
-def test_a_judgement_is_read_back_and_a_damaged_one_is_none(tmp_path: Path) -> None:
-    stick = Yardstick(name="mean", metrics={"rmse": 1.0}, behind=0.5)
-    one = Judgement(trial_id=3, task="real", on="test", n=9, metrics={}, yardsticks=(stick,))
-    assert read_judgement(tmp_path) is None
-    write_judgement(tmp_path, one)
-    assert read_judgement(tmp_path) == one
-    (tmp_path / "report" / "judgement.json").write_text("{")
-    assert read_judgement(tmp_path) is None
+def test_a_comparison_is_read_back_and_a_damaged_one_is_none(tmp_path: Path) -> None:
+    stick = Baseline(name="mean", metrics={"rmse": 1.0}, behind=0.5)
+    one = Comparison(trial_id=3, task="real", on="test", n=9, metrics={}, baselines=(stick,))
+    assert read_comparison(tmp_path) is None
+    write_comparison(tmp_path, one)
+    assert read_comparison(tmp_path) == one
+    (tmp_path / "report" / "comparison.json").write_text("{")
+    assert read_comparison(tmp_path) is None
 
 
-def test_the_yardsticks_leave_the_random_state_of_torch_alone() -> None:
+def test_the_baselines_leave_the_random_state_of_torch_alone() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
     before = torch.get_rng_state()
     list(predict_halves(arrays, linear_assignment()))

@@ -94,7 +94,7 @@ def test_report_and_export_read_each_table_and_the_data_once(
     wave: str, calls: Counter[str]
 ) -> None:
     search(wave, target="y", test_fraction=0.2, trials=2, executor="inline", overrides=QUICK)
-    Path("runs/wave/report/judgement.json").unlink()
+    Path("runs/wave/report/comparison.json").unlink()
     calls.clear()
     report("runs/wave")
     assert calls["read_frame"] == calls["prepare"] == 1

@@ -13,8 +13,8 @@ from nas_evidence.maths.paired import expected_variance_of_classes, paired_inter
 
 
 def simulation() -> Any:
-    path = Path(__file__).parents[2] / "benchmarks" / "judgement_coverage.py"
-    spec = importlib.util.spec_from_file_location("judgement_coverage", path)
+    path = Path(__file__).parents[2] / "benchmarks" / "comparison_coverage.py"
+    spec = importlib.util.spec_from_file_location("comparison_coverage", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

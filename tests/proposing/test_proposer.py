@@ -87,7 +87,7 @@ def ask_all(
 # --- the start --------------------------------------------------------------------------------
 
 
-def test_start_up_gives_each_family_its_share_and_the_yardstick_one_trial() -> None:
+def test_start_up_gives_each_family_its_share_and_the_baseline_one_trial() -> None:
     points = startup_points(study())
     assert Counter(p.family for p in points) == {"linear": 1, "mlp": 6, "cnn": 6, "resnet": 6}
     assert points[0].family == "linear"

@@ -10,10 +10,10 @@ from reporting.test_report_search import EPOCHS, QUALITY, folder, load, record
 
 from nas_evidence.baselines.comparison import (
     METRICS,
-    Judgement,
-    Yardstick,
+    Baseline,
+    Comparison,
     check_metric,
-    write_judgement,
+    write_comparison,
 )
 from nas_evidence.baselines.measures import measured
 from nas_evidence.baselines.models import Predicted
@@ -29,7 +29,7 @@ from nas_evidence.reporting.headline import (
 )
 from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.study_tables import load_study_tables
-from nas_evidence.reporting.terms import comparison, explanation
+from nas_evidence.reporting.terms import explanation, term_table
 from nas_evidence.spec.record import Evaluation, EvidenceEstimate, Term, TrialRecord
 from nas_evidence.spec.study import TrainingPlan
 
@@ -125,11 +125,11 @@ def test_a_network_is_worth_it_only_if_the_interval_leaves_out_no_difference(
 ) -> None:
     study = load(tmp_path, [record(key, key) for key in range(3)])
     sticks = (
-        Yardstick(name="mean", metrics={}, behind=0.9, interval=(0.8, 1.0)),
-        Yardstick(name="ridge regression", metrics={}, behind=behind, interval=interval),
+        Baseline(name="mean", metrics={}, behind=0.9, interval=(0.8, 1.0)),
+        Baseline(name="ridge regression", metrics={}, behind=behind, interval=interval),
     )
-    judged = Judgement(
-        trial_id=1, task="real", on="test", n=500, metrics={}, yardsticks=sticks
+    judged = Comparison(
+        trial_id=1, task="real", on="test", n=500, metrics={}, baselines=sticks
     )  # fmt: skip
     sentence = worth_sentence(study, judged)
     assert said in sentence
@@ -159,11 +159,11 @@ def test_a_named_metric_is_said_beside_the_simple_model_that_is_best_by_it(
     plan = TrainingPlan.model_validate({"likelihood": likelihood, "epochs": EPOCHS})
     study = load(tmp_path, [record(key, key) for key in range(3)], plan=plan)
     sticks = tuple(
-        Yardstick(name=name, metrics={metric: value}, behind=0.1)
+        Baseline(name=name, metrics={metric: value}, behind=0.1)
         for name, value in zip(("mean", "ridge"), values, strict=True)
     )
-    judged = Judgement(
-        trial_id=1, task="real", on="test", n=1500, metrics={metric: 0.5}, yardsticks=sticks
+    judged = Comparison(
+        trial_id=1, task="real", on="test", n=1500, metrics={metric: 0.5}, baselines=sticks
     )
     words, own = (
         METRICS[likelihood][metric],
@@ -180,7 +180,7 @@ def test_a_named_metric_is_said_beside_the_simple_model_that_is_best_by_it(
 def test_an_accuracy_is_said_with_its_error_and_the_seeds_it_is_a_mean_of(tmp_path: Path) -> None:
     plan = TrainingPlan.model_validate({"likelihood": "categorical", "epochs": EPOCHS})
     study = load(tmp_path, [record(key, key) for key in range(3)], plan=plan)
-    one = Judgement(trial_id=1, task="labels", on="test", n=400, metrics={"accuracy": 0.8})
+    one = Comparison(trial_id=1, task="labels", on="test", n=400, metrics={"accuracy": 0.8})
     assert metric_sentence(one, "accuracy", study) == "On 400 test rows, accuracy: 0.800 ± 0.020."
     three = one.model_copy(update={"on": "folds", "seeds": 3})
     said = metric_sentence(three, "accuracy", study)
@@ -206,12 +206,12 @@ def test_a_named_metric_comes_right_after_the_log_loss_on_the_page(tmp_path: Pat
     winner = load_study_tables(tmp_path).winner
     assert winner is not None
     metrics = {"accuracy": 0.9, "balanced_accuracy": 0.8, "log_loss": 0.3, "ece": 0.1}
-    stick = Yardstick(name="majority class", metrics=metrics, behind=0.5)
-    write_judgement(
+    stick = Baseline(name="majority class", metrics=metrics, behind=0.5)
+    write_comparison(
         tmp_path,
-        Judgement(
+        Comparison(
             trial_id=winner.trial_id, task="labels", on="test", n=500, metrics=metrics,
-            yardsticks=(stick,),
+            baselines=(stick,),
         ),
     )  # fmt: skip
     asked = build_report(tmp_path, metric="balanced_accuracy").markdown.read_text("utf-8")
@@ -255,7 +255,7 @@ def test_cross_validation_that_ranked_is_what_is_explained(tmp_path: Path) -> No
     names = ("kfac_ggn", "two_fold")
     folder(tmp_path, records, objective="two_fold", estimators=names)
     study = load_study_tables(tmp_path)
-    found = comparison(study)
+    found = term_table(study)
     assert found is not None
     cells = found.columns[0].cells
     parts = [cells[name] for name in found.rows[: found.n_parts]]

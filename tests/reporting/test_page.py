@@ -10,7 +10,7 @@ from reporting.test_report import study_folder, trial
 
 from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.study_tables import Study, load_study_tables
-from nas_evidence.reporting.terms import comparison
+from nas_evidence.reporting.terms import term_table
 
 pytestmark = pytest.mark.slow
 
@@ -148,7 +148,7 @@ def test_every_table_with_headings_to_click_sorts_without_an_error(desktop: Brow
 
 
 def test_any_two_trials_can_be_put_side_by_side(desktop: Browser, study: Study) -> None:
-    compared = comparison(study)
+    compared = term_table(study)
     assert compared is not None
     assert [one.trial_id for one in compared.columns][-1] == 5  # failed, but it came this far
     labels = desktop.evaluate(

@@ -216,7 +216,7 @@ def test_correlations_csv_holds_what_scipy_says_of_the_stored_trials(paths: Repo
     assert linear["note"] == "undefined: only 1 with both values, at least 5 needed"
 
 
-def test_the_headline_names_winner_yardstick_and_statuses(page: str) -> None:
+def test_the_headline_names_winner_baseline_and_statuses(page: str) -> None:
     records = [trial(i) for i in range(22)]
     winner = max(records, key=lambda r: r.final_estimate("kfac_ggn").value)  # type: ignore[union-attr]
     values = winner.architecture.values

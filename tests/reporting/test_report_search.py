@@ -23,7 +23,7 @@ from nas_evidence.reporting.plots import plot_importance
 from nas_evidence.reporting.problems import flags, problems, statuses
 from nas_evidence.reporting.pruning import pruning_report
 from nas_evidence.reporting.study_tables import Study, load_study_tables
-from nas_evidence.reporting.terms import Layer, comparison, gap_sentence
+from nas_evidence.reporting.terms import Layer, gap_sentence, term_table
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import (
     CurvePoint,
@@ -274,7 +274,7 @@ def test_infeasible_trials_are_counted_by_the_limit_they_break(tmp_path: Path) -
 
 def test_the_terms_side_by_side_add_up_to_the_evidence(tmp_path: Path) -> None:
     study = load(tmp_path, [record(key, key) for key in range(4)])
-    found = comparison(study)
+    found = term_table(study)
     assert found is not None
     assert found.columns[0].label == "rank 1: mlp, width 5 (trial 1)"
     for column, one in zip(found.columns, study.ranking, strict=True):
@@ -325,7 +325,7 @@ def test_every_table_of_the_page_is_a_csv_file(tmp_path: Path) -> None:
         for path in report.glob("*.csv")
     }
     assert set(tables) == {
-        "correlations", "ranking", "yardsticks", "epochs", "pruning", "terms", "layers",
+        "correlations", "ranking", "baselines", "epochs", "pruning", "terms", "layers",
         "importance", "statuses", "problems",
     }  # fmt: skip
     assert [int(row["rank"]) for row in tables["ranking"]] == list(range(1, 9))
@@ -342,13 +342,13 @@ def test_every_trial_can_be_compared_those_that_stand_for_their_architecture_fir
         record(10 * key + i, key, value=0.1 * key + 0.01 * i) for key in (1, 2) for i in (0, 1)
     ]
     records.append(record(5, 3, status=TrialStatus.PRUNED, epochs=10))
-    found = comparison(load(tmp_path, records))
+    found = term_table(load(tmp_path, records))
     assert found is not None
     assert [one.trial_id for one in found.columns] == [21, 11, 20, 10, 5]
     assert found.n_ranked == 2
     assert found.columns[-1].label == "pruned at epoch 10: mlp, width 7 (trial 5)"
     assert "gains 0.1000 by its fit" in gap_sentence(found)  # 0.21 against 0.11
-    alone = comparison(load(tmp_path / "one", records[:2]))
+    alone = term_table(load(tmp_path / "one", records[:2]))
     assert alone is not None
     assert (len(alone.columns), gap_sentence(alone)) == (2, "")
 

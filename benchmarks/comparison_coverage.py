@@ -1,6 +1,6 @@
 """Does the interval of “Worth it?” cover? Losses of two models are simulated, nothing is trained.
 
-    python benchmarks/judgement_coverage.py [--task real labels] [--times 2000] [--seed 0]
+    python benchmarks/comparison_coverage.py [--task real labels] [--times 2000] [--seed 0]
                                             [--to FILE]
 
 The share of intervals that hold the expected difference of the log losses of two models, by the
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--to", type=Path, default=Path("benchmarks/results/judgement_coverage.json")
+        "--to", type=Path, default=Path("benchmarks/results/comparison_coverage.json")
     )
     given = parser.parse_args()
     situations = {"real": REAL, "labels": (*LABELS, *SHOWN)}
