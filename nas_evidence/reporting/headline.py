@@ -334,7 +334,7 @@ def _settings(study: Study, winner: RankedArchitecture) -> str:
     plan = study.spec.plan
     n_data = study.complete["n_data"].dropna()
     rows = f"{int(n_data.max()):,} rows, " if len(n_data) else ""
-    settling = f"settling {plan.settle:g}" if plan.settle else "no settling"
+    settling = f"settling up to {plan.settle:g} times as long" if plan.settle else "no settling"
     return (
         f"{rows}{plan.epochs} epochs, batches of {plan.batch_size}, {plan.optimiser} at "
         f"{plan.learning_rate:g} ({plan.schedule}), {settling}; "
