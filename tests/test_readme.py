@@ -65,7 +65,7 @@ def test_every_toml_snippet_is_a_valid_part_of_a_study(tmp_path: Path, snippet: 
 
 
 def test_every_verb_and_option_of_the_readme_exists() -> None:
-    verbs = {command.callback.__name__: command.callback for command in app.registered_commands}
+    verbs = {one.name or one.callback.__name__: one.callback for one in app.registered_commands}
     lines = [line for block in snippets("console") for line in block.splitlines()]
     used = [line for line in lines if line.startswith("nas-evidence ")]
     assert len(used) >= 8

@@ -5,6 +5,7 @@ import functools
 import re
 from pathlib import Path
 
+import file_reference
 import pytest
 import table_reference
 
@@ -22,6 +23,13 @@ def test_the_page_of_columns_is_what_the_code_says() -> None:
     page = DOCS / "reference" / "columns.md"
     assert page.read_text(encoding="utf-8") == table_reference.page(), (
         "run python docs/table_reference.py > docs/reference/columns.md"
+    )
+
+
+def test_the_page_of_files_is_what_their_first_lines_say() -> None:
+    page = DOCS / "reference" / "files.md"
+    assert page.read_text(encoding="utf-8") == file_reference.page(), (
+        "run python docs/file_reference.py > docs/reference/files.md"
     )
 
 

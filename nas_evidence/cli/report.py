@@ -103,7 +103,7 @@ def compare(
     out.print(f"report: {to / 'index.html'}")
 
 
-def audit(
+def audit_estimators(
     only: Annotated[
         str | None,
         typer.Option("--only", metavar="NAME", help="One problem, or the rows of one estimator."),

@@ -1,0 +1,1 @@
+"""Every estimator against the truth, and the papers' figures beside ours."""

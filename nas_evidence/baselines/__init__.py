@@ -1,0 +1,1 @@
+"""The winner beside simple models."""

@@ -1,0 +1,1 @@
+"""Files written whole, seals, retries, and durations in words."""
