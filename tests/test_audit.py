@@ -11,6 +11,7 @@ from torch import nn
 from nas_evidence import auditing as audit
 from nas_evidence import auditing_sampled
 from nas_evidence.auditing import AuditRow, Claim, run_audit
+from nas_evidence.auditing_parts import NAMES as PARTS
 from nas_evidence.auditing_problems import (
     Problem,
     definition,
@@ -111,15 +112,15 @@ def test_the_whole_audit_holds_for_every_registered_estimator() -> None:
     rows = run_audit(say=said.append)
     missed = [row for row in rows if not row.holds]
     assert not missed
-    assert {row.estimator for row in rows} == set(SCORES)
+    assert {row.estimator for row in rows} == {*SCORES, *PARTS}
     for problem in audit.PROBLEMS:
         there = {row.estimator for row in rows if row.problem == problem}
         assert there == audit.estimators_in(problem), problem
     assert len(said) == len(audit.PROBLEMS)
     assert re.match(rf"1/{len(said)} linear-3: (\d+) of \1 rows hold, ", said[0])
     both = {row.estimator for row in rows if row.low is not None and row.high is not None}
-    assert both == set(SCORES)
-    # A log probability of labels has no closed form; these scores have one on trial-linear.
+    assert both == {*SCORES, *PARTS}
+    # Only luck with coins has a limit on one side; these scores have both on trial-linear.
     one_sided = {row.problem for row in rows if row.low is None or row.high is None}
     assert one_sided == {"trial"}
 

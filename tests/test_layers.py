@@ -19,6 +19,7 @@ LAYERS = {
     "judgement": 1, "trial": 6, "store": 6, "table_checksum": 5, "yardsticks": 6, "sealing": 1,
     "storage": 7, "reporting": 7, "exporting": 7, "auditing": 7, "auditing_problems": 7,
     "auditing_rows": 6, "auditing_measured": 7, "auditing_sampled": 7, "auditing_trials": 7,
+    "auditing_parts": 7,
     "reproducing": 7,
     "workers": 8, "proposing": 8, "table_reference": 8,
     "driver": 9,
@@ -36,7 +37,8 @@ SIDEWAYS = {
     ("spec", "retry_spec"), ("retry_spec", "domains"),
     ("estimates", "registry"), ("record", "estimates"),
     ("sampling_plan", "domains"), ("auditing", "auditing_problems"),
-    ("auditing", "auditing_trials"), ("auditing", "auditing_measured"),
+    ("auditing", "auditing_trials"), ("auditing", "auditing_parts"),
+    ("auditing_parts", "auditing_problems"), ("auditing", "auditing_measured"),
     ("auditing", "auditing_sampled"), ("auditing_sampled", "auditing_measured"),
     ("auditing_sampled", "auditing_problems"), ("auditing_measured", "auditing_problems"),
 }  # fmt: skip

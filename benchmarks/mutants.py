@@ -1,0 +1,503 @@
+"""Put wrong formulas into a copy of the code, one at a time, and say which check sees each.
+
+    python benchmarks/mutants.py              record the coverage if it is not there, run, write
+    python benchmarks/mutants.py record       record which check runs which line, again
+    python benchmarks/mutants.py run NAME...  run some mutants only, and keep the other results
+    python benchmarks/mutants.py page         write docs/reference/mutants.md from the results
+
+`mutants.toml` has the mutants: a module, a text that is in it exactly once, the wrong text, and the
+claim that it breaks. Each is checked by the fast tests and by the problems of the audit whose
+recorded coverage touches its statement, and by nothing else: those of the module's own file first,
+the quick ones before the slow, up to the first failure. `--workers` copies of the tree work side by
+side in a temporary folder; the checkout is never changed. The coverage is kept in `--home`.
+"""
+
+import argparse
+import ast
+import concurrent.futures
+import contextlib
+import importlib.util
+import json
+import os
+import platform
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import coverage
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MUTANTS = ROOT / "benchmarks" / "mutants.toml"
+RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
+PAGE = ROOT / "docs" / "reference" / "mutants.md"
+FAST = "not slow and not ray"
+AUDIT = "audit:"
+#: A mutant whose checks do not end within this time is seen too: it does not end.
+_SECONDS = 900
+#: Where the recording runs of pytest and of the audit write; they read these variables.
+_RECORD, _ORDER = "MUTANTS_RECORD", "MUTANTS_ORDER"
+
+
+# --- mutants
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A patch of one line.
+
+    module   dotted           old, new  texts; `old` is in the module exactly once
+    claim    what it breaks   audited   whether the audit makes that claim too
+    """
+
+    name: str
+    module: str
+    old: str
+    new: str
+    claim: str
+    audited: bool = False
+
+    def file(self, root: Path) -> Path:
+        """Return the file of the module below a folder.
+
+        Raises:
+            LookupError: if there is none.
+        """
+        base = root.joinpath(*self.module.split("."))
+        for path in (base.with_suffix(".py"), base / "__init__.py"):
+            if path.is_file():
+                return path
+        raise LookupError(f"{self.name}: no module {self.module}")
+
+    def patched(self, text: str) -> str:
+        """Return the text of the module with the wrong formula.
+
+        Raises:
+            LookupError: unless `old` is in it exactly once.
+        """
+        found = text.count(self.old)
+        if found != 1:
+            raise LookupError(
+                f"{self.name}: {self.old!r} must be in {self.module} once, but is {found} times"
+            )
+        return text.replace(self.old, self.new)
+
+    def lines(self, text: str) -> set[int]:
+        """Return the lines of the smallest statement that the patch is in."""
+        start = text.index(self.old)
+        first = text.count("\n", 0, start) + 1
+        last = first + self.old.rstrip("\n").count("\n")
+        spans = [
+            (node.lineno, node.end_lineno or node.lineno)
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.stmt)
+        ]
+        around = [(a, b) for a, b in spans if a <= first and last <= b]
+        a, b = min(around, key=lambda span: span[1] - span[0])
+        return set(range(a, b + 1))
+
+
+def mutants() -> list[Mutant]:
+    """Return the mutants of `mutants.toml`.
+
+    Raises:
+        ValueError: if two have the same name.
+    """
+    found = [Mutant(**entry) for entry in tomllib.loads(MUTANTS.read_text("utf-8"))["mutant"]]
+    names = [one.name for one in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"names must differ, but these do not: {', '.join(sorted(twice))}")
+    return found
+
+
+# --- copies of the tree
+
+
+@contextlib.contextmanager
+def copies(number: int) -> Iterator[list[Path]]:
+    """Yield copies of the tree, beside a link to the folder of reference data."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    names = [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        made = [Path(folder) / f"{k}" / "tree" for k in range(number)]
+        for tree in made:
+            for name in names:
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, tree / name)
+            if (ROOT.parent / "shared").is_dir():
+                (tree.parent / "shared").symlink_to(ROOT.parent / "shared")
+        yield made
+
+
+def environment(tree: Path, **more: str) -> dict[str, str]:
+    """Return the environment of a run in a copy."""
+    path = os.pathsep.join([str(tree), str(tree / "benchmarks")])
+    fixed = {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    return os.environ | fixed | {"PYTHONPATH": path} | more
+
+
+@contextlib.contextmanager
+def applied(mutant: Mutant, tree: Path) -> Iterator[None]:
+    """Have the wrong formula in a copy, and nothing compiled from the right one."""
+    path = mutant.file(tree)
+    right = path.read_text("utf-8")
+    for text in (mutant.patched(right), right):
+        path.write_text(text, "utf-8")
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+        if text is not right:
+            yield
+
+
+# --- recording: hooks of pytest in a copy
+
+
+class Recorder:
+    """Records the lines of each test, its duration and whether it passed; a plugin of pytest."""
+
+    def __init__(self, to: Path) -> None:
+        self.to, self.ended = to, {}
+        self.measured = measuring(to)
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Run a test in a context of its own."""
+        self.measured.switch_context(item.nodeid)
+        started = time.perf_counter()
+        yield
+        self.ended.setdefault(item.nodeid, {})["seconds"] = time.perf_counter() - started
+        self.measured.switch_context("")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note whether it passed."""
+        one = self.ended.setdefault(report.nodeid, {"passed": True})
+        one["passed"] = one.get("passed", True) and not report.failed
+
+    def pytest_unconfigure(self) -> None:
+        """Write what was found."""
+        finish(self.measured, self.to, self.ended)
+
+
+def measuring(to: Path) -> coverage.Coverage:
+    """Return a running measurement of the package in this folder."""
+    found = coverage.Coverage(
+        data_file=str(to.with_suffix(".db")), config_file=False,
+        include=[f"{Path.cwd()}/nas_evidence/*"],
+    )  # fmt: skip
+    found.start()
+    return found
+
+
+def finish(measured: coverage.Coverage, to: Path, ended: dict[str, Any]) -> None:
+    """Write lines by file and check: {module file: {check: [line]}}, and the checks."""
+    measured.stop()
+    measured.save()
+    data, table = measured.get_data(), {}
+    for name in data.measured_files():
+        by_check: dict[str, list[int]] = {}
+        for line, checks in data.contexts_by_lineno(name).items():
+            for check in checks:
+                by_check.setdefault(check, []).append(line)
+        table[str(Path(name).relative_to(Path.cwd()))] = by_check
+    to.write_text(json.dumps({"checks": ended, "lines": table}), "utf-8")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record if asked to: this file is a plugin of the runs in a copy."""
+    if to := os.environ.get(_RECORD):
+        config.pluginmanager.register(Recorder(Path(to)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests in the order asked for."""
+    if given := os.environ.get(_ORDER):
+        place = {name: k for k, name in enumerate(Path(given).read_text("utf-8").splitlines())}
+        items.sort(key=lambda item: place.get(item.nodeid, len(place)))
+
+
+def record_tests(tree: Path, files: Sequence[str], to: Path) -> None:
+    """Run the fast tests of some files in a copy, and write their coverage."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants", "-m", FAST, *files]
+    env = environment(tree, **{_RECORD: str(to)})
+    subprocess.run(command, cwd=tree, env=env, check=False)
+
+
+def record_audit(to: Path) -> None:
+    """Run every problem of the audit in this folder, and write its coverage."""
+    measured, ended = measuring(to), {}
+    from nas_evidence.auditing import PROBLEMS, run_audit
+
+    for name in PROBLEMS:
+        measured.switch_context(AUDIT + name)
+        started = time.perf_counter()
+        rows = run_audit([name])
+        passed = all(row.holds for row in rows)
+        ended[AUDIT + name] = {"passed": passed, "seconds": time.perf_counter() - started}
+    measured.switch_context("")
+    finish(measured, to, ended)
+
+
+def record(home: Path, workers: int, rooms: Sequence[str] = ()) -> None:
+    """Record the coverage of the fast tests, room by room, and of the audit."""
+    home.mkdir(parents=True, exist_ok=True)
+    files: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        files.setdefault(path.parent.name, []).append(str(path.relative_to(ROOT)))
+    chosen = rooms or [*files, "audit"]
+    free: queue.Queue[Path] = queue.Queue()
+    with copies(workers) as trees, concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        for tree in trees:
+            free.put(tree)
+
+        def one(room: str) -> None:
+            tree = free.get()
+            to = home / f"{room}.json"
+            if room == "audit":
+                command = [sys.executable, "benchmarks/mutants.py", "record-audit", str(to)]
+                subprocess.run(command, cwd=tree, env=environment(tree), check=True)
+            else:
+                record_tests(tree, files[room], to)
+            free.put(tree)
+
+        for job in [pool.submit(one, room) for room in chosen]:
+            job.result()
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What was recorded: checks with seconds, and {file: {check: [line]}} of those that passed."""
+
+    seconds: dict[str, float]
+    lines: dict[str, dict[str, list[int]]]
+
+    @classmethod
+    def read(cls, home: Path) -> "Recorded":
+        """Return the recordings in a folder; a check that failed then is left out."""
+        seconds: dict[str, float] = {}
+        lines: dict[str, dict[str, list[int]]] = {}
+        for path in sorted(home.glob("*.json")):
+            found = json.loads(path.read_text("utf-8"))
+            good = {name: one for name, one in found["checks"].items() if one.get("passed")}
+            seconds |= {name: one.get("seconds", 0.0) for name, one in good.items()}
+            for file, by_check in found["lines"].items():
+                kept = {c: found for c, found in by_check.items() if c in good}
+                lines.setdefault(file, {}).update(kept)
+        return cls(seconds, lines)
+
+    def touching(self, mutant: Mutant) -> list[str]:
+        """Return the checks that run the mutant's statement, in the order in which to run them.
+
+        What runs at import, as a constant does, is in no check: then those that run the file.
+        """
+        path = mutant.file(ROOT)
+        by_check = self.lines.get(str(path.relative_to(ROOT)), {})
+        wanted = mutant.lines(path.read_text("utf-8"))
+        found = [name for name, lines in by_check.items() if not wanted.isdisjoint(lines)]
+        return sorted(found or by_check, key=lambda name: (self._far(mutant, name), name))
+
+    def _far(self, mutant: Mutant, check: str) -> tuple[bool, float]:
+        own = mutant.module.split(".")[-1] in check.split("::")[0]
+        return not own, self.seconds[check]
+
+
+# --- running
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Who saw a mutant first, None for nobody, and how many checks could have.
+
+    test, audit  the first test or row that failed     tests, problems  those that run its statement
+    """
+
+    name: str
+    test: str | None
+    audit: str | None
+    tests: int
+    problems: int
+    seconds: float
+
+
+def run(mutant: Mutant, tree: Path, recorded: Recorded) -> Seen:
+    """Return who sees a mutant in a copy."""
+    started = time.perf_counter()
+    checks = recorded.touching(mutant)
+    tests = [name for name in checks if not name.startswith(AUDIT)]
+    problems = [name.removeprefix(AUDIT) for name in checks if name.startswith(AUDIT)]
+    own = [name for name in tests if mutant.module.split(".")[-1] in name.split("::")[0]]
+    others = [name for name in tests if name not in own]
+    with applied(mutant, tree):
+        test = _first_test(tree, own) or _first_test(tree, others)
+        audit = _first_row(tree, problems)
+    return Seen(
+        mutant.name,
+        test,
+        audit,
+        len(tests),
+        len(problems),
+        round(time.perf_counter() - started, 1),
+    )
+
+
+def _first_test(tree: Path, tests: Sequence[str]) -> str | None:
+    """Return the first of some tests that fails in a copy."""
+    if not tests:
+        return None
+    order = tree.parent / "order.txt"
+    order.write_text("\n".join(tests), "utf-8")
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "--no-header",
+               "-p", "mutants", "-rfE", f"@{order}"]  # fmt: skip
+    env = environment(tree, **{_ORDER: str(order), "COLUMNS": "1000"})
+    try:
+        ended = subprocess.run(
+            command, cwd=tree, env=env, capture_output=True, text=True, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return "does not end"
+    if ended.returncode == 0:
+        return None
+    for line in ended.stdout.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")):
+            return line.split(" ", 1)[1].split(" - ")[0]
+    return f"pytest ends with {ended.returncode}"
+
+
+def _first_row(tree: Path, problems: Sequence[str]) -> str | None:
+    """Return the first row of some problems of the audit that does not hold in a copy."""
+    for problem in problems:
+        command = [sys.executable, "benchmarks/mutants.py", "audit", problem]
+        try:
+            ended = subprocess.run(
+                command, cwd=tree, env=environment(tree), capture_output=True, text=True,
+                timeout=_SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return f"{problem}: does not end"
+        if ended.returncode:
+            return f"{problem}: {(ended.stdout.splitlines() or ['an exception'])[-1]}"
+    return None
+
+
+def audited(problem: str) -> int:
+    """Print the first row of a problem in this folder that does not hold; return 1 for one."""
+    from nas_evidence.auditing import run_audit
+
+    missed = [row.estimator for row in run_audit([problem]) if not row.holds]
+    if missed:
+        print(missed[0])
+    return 1 if missed else 0
+
+
+def run_all(chosen: Sequence[Mutant], home: Path, workers: int) -> list[Seen]:
+    """Return who sees each mutant; results so far are kept as they come."""
+    recorded, found = Recorded.read(home), {one.name: one for one in read_results()}
+    free: queue.Queue[Path] = queue.Queue()
+    with copies(workers) as trees, concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        for tree in trees:
+            free.put(tree)
+
+        def one(mutant: Mutant) -> Seen:
+            tree = free.get()
+            try:
+                return run(mutant, tree, recorded)
+            finally:
+                free.put(tree)
+
+        for job in concurrent.futures.as_completed([pool.submit(one, m) for m in chosen]):
+            seen = job.result()
+            found[seen.name] = seen
+            print(f"{seen.name}: {seen.test} | {seen.audit} | {seen.seconds:.0f} s", flush=True)
+            write_results([found[m.name] for m in mutants() if m.name in found])
+    return list(found.values())
+
+
+def read_results() -> list[Seen]:
+    """Return the committed results."""
+    if not RESULTS.is_file():
+        return []
+    return [Seen(**one) for one in json.loads(RESULTS.read_text("utf-8"))["mutants"]]
+
+
+def write_results(found: Sequence[Seen]) -> None:
+    """Write the results, one mutant a line."""
+    head = {"python": platform.python_version(), "cpu": "two x86-64 cores"}
+    lines = ",\n".join("  " + json.dumps(asdict(one), ensure_ascii=False) for one in found)
+    text = json.dumps(head)[:-1] + f', "mutants": [\n{lines}\n]}}\n'
+    RESULTS.write_text(text, "utf-8")
+
+
+# --- the page
+
+
+def page() -> str:
+    """Return the text of docs/reference/mutants.md from the committed results."""
+    found = {one.name: one for one in read_results()}
+    known = [(m, found[m.name]) for m in mutants() if m.name in found]
+    by_audit = [(m, s) for m, s in known if m.audited]
+    n_tests = sum(s.test is not None for _, s in known)
+    n_audit = sum(s.audit is not None for _, s in by_audit)
+    escaped = [m.name for m, s in known if s.test is None and s.audit is None]
+    lines = [
+        "# Wrong formulas, and the checks that see them",
+        "",
+        "`benchmarks/mutants.toml` has wrong formulas, each a patch of one line. `make mutants` puts them into a copy of",
+        "the code one at a time and runs the fast tests (`make check`) and the problems of the audit whose recorded",
+        "coverage touches the line, up to the first failure. *By the audit* is empty where the audit makes no such claim.",
+        "",
+        f"The fast tests see {n_tests} of {len(known)}, the audit {n_audit} of the {len(by_audit)} that break a claim of it.",
+        f"Seen by neither: {', '.join(escaped) if escaped else 'none'}.",
+        "",
+        "| module | what is wrong | by the fast tests | by the audit |",
+        "|---|---|---|---|",
+    ]  # fmt: skip
+    for mutant, seen in known:
+        test = "**not seen**" if seen.test is None else f"`{_short(seen.test)}`"
+        audit = "" if seen.audit is None else f"`{seen.audit}`"
+        if mutant.audited and seen.audit is None:
+            audit = "**not seen**"
+        place = mutant.module.removeprefix("nas_evidence.")
+        lines.append(f"| `{place}` | {mutant.claim} | {test} | {audit} |")
+    return "\n".join(lines) + "\n"
+
+
+def _short(test: str) -> str:
+    """Return `file::test` without folders, suffix and parameters."""
+    file, _, name = test.partition("::")
+    return f"{Path(file).stem}::{name.partition('[')[0]}" if name else test
+
+
+def main() -> None:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("verb", nargs="?", default="all")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--home", type=Path, default=ROOT / "runs" / "mutants")
+    parser.add_argument("--workers", type=int, default=2)
+    given = parser.parse_intermixed_args()
+    if given.verb == "audit":
+        sys.exit(audited(given.names[0]))
+    if given.verb == "record-audit":
+        record_audit(Path(given.names[0]))
+        return
+    if given.verb == "record" or (given.verb != "page" and not list(given.home.glob("*.json"))):
+        record(given.home, given.workers, given.names if given.verb == "record" else ())
+    if given.verb in ("run", "all"):
+        chosen = [m for m in mutants() if not given.names or m.name in given.names]
+        run_all(chosen, given.home, given.workers)
+    if given.verb != "record":
+        PAGE.write_text(page(), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
