@@ -5,11 +5,12 @@
     python benchmarks/mutants.py run NAME...  run some mutants only, and keep the other results
     python benchmarks/mutants.py page         write docs/reference/mutants.md from the results
 
-`mutants.toml` has the mutants: a module, a text that is in it exactly once, the wrong text, and the
-claim that it breaks. Each is checked by the fast tests and by the problems of the audit whose
+`mutants.toml` has the mutants: a module, a text that is in it exactly once, the wrong text, and
+the claim that it breaks. Each is checked by the fast tests and by the problems of the audit whose
 recorded coverage touches its statement, and by nothing else: those of the module's own file first,
-the quick ones before the slow, up to the first failure. `--workers` copies of the tree work side by
-side in a temporary folder; the checkout is never changed. The coverage is kept in `--home`.
+the quick ones before the slow, up to the first failure. As many copies of the tree as `--workers`
+work side by side in a temporary folder; the checkout is never changed. The coverage is kept in
+`--home`; `record ROOM...` records that of some folders of tests only, or of the audit.
 """
 
 import argparse
@@ -318,7 +319,8 @@ class Recorded:
 class Seen:
     """Who saw a mutant first, None for nobody, and how many checks could have.
 
-    test, audit  the first test or row that failed     tests, problems  those that run its statement
+    test, audit      the first test or row that failed
+    tests, problems  how many run its statement
     """
 
     name: str
@@ -340,14 +342,8 @@ def run(mutant: Mutant, tree: Path, recorded: Recorded) -> Seen:
     with applied(mutant, tree):
         test = _first_test(tree, own) or _first_test(tree, others)
         audit = _first_row(tree, problems)
-    return Seen(
-        mutant.name,
-        test,
-        audit,
-        len(tests),
-        len(problems),
-        round(time.perf_counter() - started, 1),
-    )
+    seconds = round(time.perf_counter() - started, 1)
+    return Seen(mutant.name, test, audit, len(tests), len(problems), seconds)
 
 
 def _first_test(tree: Path, tests: Sequence[str]) -> str | None:
@@ -439,6 +435,19 @@ def write_results(found: Sequence[Seen]) -> None:
 
 # --- the page
 
+_HEAD = """# Wrong formulas, and the checks that see them
+
+`benchmarks/mutants.toml` has wrong formulas, each a patch of one line. `make mutants` puts them
+into a copy of the code one at a time and runs the fast tests (`make check`) and the problems of
+`nas-evidence audit` whose recorded coverage touches the line, up to the first failure. The last
+column is empty where the audit makes no such claim.
+
+The fast tests see {n_tests} of {n}, the audit {n_audit} of the {n_audited} that break a claim of it.
+Seen by neither: {escaped}.
+
+| module | what is wrong | seen by the test | seen by the row of the audit |
+|---|---|---|---|"""
+
 
 def page() -> str:
     """Return the text of docs/reference/mutants.md from the committed results."""
@@ -449,17 +458,10 @@ def page() -> str:
     n_audit = sum(s.audit is not None for _, s in by_audit)
     escaped = [m.name for m, s in known if s.test is None and s.audit is None]
     lines = [
-        "# Wrong formulas, and the checks that see them",
-        "",
-        "`benchmarks/mutants.toml` has wrong formulas, each a patch of one line. `make mutants` puts them into a copy of",
-        "the code one at a time and runs the fast tests (`make check`) and the problems of the audit whose recorded",
-        "coverage touches the line, up to the first failure. *By the audit* is empty where the audit makes no such claim.",
-        "",
-        f"The fast tests see {n_tests} of {len(known)}, the audit {n_audit} of the {len(by_audit)} that break a claim of it.",
-        f"Seen by neither: {', '.join(escaped) if escaped else 'none'}.",
-        "",
-        "| module | what is wrong | by the fast tests | by the audit |",
-        "|---|---|---|---|",
+        _HEAD.format(
+            n_tests=n_tests, n=len(known), n_audit=n_audit, n_audited=len(by_audit),
+            escaped=", ".join(escaped) or "none",
+        )
     ]  # fmt: skip
     for mutant, seen in known:
         test = "**not seen**" if seen.test is None else f"`{_short(seen.test)}`"
