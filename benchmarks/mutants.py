@@ -29,7 +29,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -331,19 +331,22 @@ class Seen:
     seconds: float
 
 
-def run(mutant: Mutant, tree: Path, recorded: Recorded) -> Seen:
-    """Return who sees a mutant in a copy."""
+def run(mutant: Mutant, tree: Path, recorded: Recorded, only: str, known: Seen | None) -> Seen:
+    """Return who sees a mutant in a copy; what `only` leaves out is as it was known."""
     started = time.perf_counter()
     checks = recorded.touching(mutant)
     tests = [name for name in checks if not name.startswith(AUDIT)]
     problems = [name.removeprefix(AUDIT) for name in checks if name.startswith(AUDIT)]
     own = [name for name in tests if mutant.module.split(".")[-1] in name.split("::")[0]]
     others = [name for name in tests if name not in own]
+    found = known or Seen(mutant.name, None, None, 0, 0, 0.0)
     with applied(mutant, tree):
-        test = _first_test(tree, own) or _first_test(tree, others)
-        audit = _first_row(tree, problems)
-    seconds = round(time.perf_counter() - started, 1)
-    return Seen(mutant.name, test, audit, len(tests), len(problems), seconds)
+        if only != "audit":
+            test = _first_test(tree, own) or _first_test(tree, others)
+            found = replace(found, test=test, tests=len(tests))
+        if only != "tests":
+            found = replace(found, audit=_first_row(tree, problems), problems=len(problems))
+    return replace(found, seconds=round(time.perf_counter() - started, 1))
 
 
 def _first_test(tree: Path, tests: Sequence[str]) -> str | None:
@@ -395,7 +398,7 @@ def audited(problem: str) -> int:
     return 1 if missed else 0
 
 
-def run_all(chosen: Sequence[Mutant], home: Path, workers: int) -> list[Seen]:
+def run_all(chosen: Sequence[Mutant], home: Path, workers: int, only: str) -> list[Seen]:
     """Return who sees each mutant; results so far are kept as they come."""
     recorded, found = Recorded.read(home), {one.name: one for one in read_results()}
     free: queue.Queue[Path] = queue.Queue()
@@ -406,7 +409,7 @@ def run_all(chosen: Sequence[Mutant], home: Path, workers: int) -> list[Seen]:
         def one(mutant: Mutant) -> Seen:
             tree = free.get()
             try:
-                return run(mutant, tree, recorded)
+                return run(mutant, tree, recorded, only, found.get(mutant.name))
             finally:
                 free.put(tree)
 
@@ -442,8 +445,8 @@ into a copy of the code one at a time and runs the fast tests (`make check`) and
 `nas-evidence audit` whose recorded coverage touches the line, up to the first failure. The last
 column is empty where the audit makes no such claim.
 
-The fast tests see {n_tests} of {n}, the audit {n_audit} of the {n_audited} that break a claim of it.
-Seen by neither: {escaped}.
+Of {n} the fast tests see {n_tests}; of the {n_audited} that break a claim of the audit it sees
+{n_audit}. Seen by neither: {escaped}.
 
 | module | what is wrong | seen by the test | seen by the row of the audit |
 |---|---|---|---|"""
@@ -486,6 +489,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--home", type=Path, default=ROOT / "runs" / "mutants")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", choices=("both", "tests", "audit"), default="both")
     given = parser.parse_intermixed_args()
     if given.verb == "audit":
         sys.exit(audited(given.names[0]))
@@ -496,7 +500,7 @@ def main() -> None:
         record(given.home, given.workers, given.names if given.verb == "record" else ())
     if given.verb in ("run", "all"):
         chosen = [m for m in mutants() if not given.names or m.name in given.names]
-        run_all(chosen, given.home, given.workers)
+        run_all(chosen, given.home, given.workers, given.only)
     if given.verb != "record":
         PAGE.write_text(page(), "utf-8")
 

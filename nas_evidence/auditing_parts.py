@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.auditing_problems import (
+    NOISE_STD,
     Problem,
     definition,
     linear_problem,
@@ -48,7 +49,8 @@ from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
 from nas_evidence.maths.lanczos import stochastic_lanczos
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.sampling_plan import MomentumPlan, SweepPlan
-from nas_evidence.scores.first_pass import FirstPass
+from nas_evidence.scores.first_pass import FirstPass, log_predictive
+from nas_evidence.scores.full_ggn_slq import evidence_by_products
 from nas_evidence.scores.heavy_ball import heavy_ball_bound
 from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
@@ -121,10 +123,28 @@ def _effective(name: str, seed: int) -> list[AuditRow]:
         (found.effective, found.effective_error, (1 - 1 / values).sum()),
         (found.log_det, found.log_det_error, values.log().sum()),
     )
-    return [
+    rows = [
         _row(name, value, around(float(exact), _ERRORS * error, text), error)
         for value, error, exact in pairs
     ]
+    return [*rows, _effective_of_score(name, seed)]
+
+
+def _effective_of_score(name: str, seed: int) -> AuditRow:
+    """Return the row of the term of `full_ggn_slq` on linear regression with κ ≠ 1."""
+    problem = _regression(name, seed)
+    delta = Precisions(problem.precision, (8, 1)).of_each_parameter()
+    joint = LogJoint(
+        problem.model, problem.x, problem.y, problem.likelihood, delta, problem.power, 7
+    )
+    theta = torch.cat([p.detach().flatten() for p in problem.model.parameters()])
+    found = evidence_by_products(joint, theta, _generator(name, seed))
+    terms = {term.term: term.value for term in found.terms}
+    phi, error = _features(problem), terms.get("effective_parameters_error", 0.0)
+    hessian = problem.power * phi.mT @ phi / NOISE_STD**2
+    exact = float(torch.linalg.solve(hessian + torch.diag(delta), hessian).trace())
+    claim = around(exact, _ERRORS * error + 1e-6, f"{_ERRORS:g} errors of dense algebra")
+    return _row(name, terms["effective_parameters"], claim, error)
 
 
 # --- hyperparameters
@@ -303,7 +323,21 @@ def _first_pass(name: str, seed: int) -> list[AuditRow]:
         spread = 0.25 + (phi[rows].square() / seen).sum(1)
         exact -= 0.5 * float((away[rows].square() / spread + (2 * math.pi * spread).log()).sum())
         seen = seen + _POWER * phi[rows].square().sum(0) / 0.25
-    return [_row(name, scorer.value, around(exact, 1e-6 * abs(exact), "dense matrices"))]
+    plain = _row(name, scorer.value, around(exact, 1e-6 * abs(exact), "dense matrices"))
+    return [plain, _of_classes(name)]
+
+
+def _of_classes(name: str) -> AuditRow:
+    """Return the row of two independent logits of the same variance, up to 2."""
+    gaps = torch.linspace(-2, 2, 5, dtype=torch.float64)
+    variances = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    gap, variance = (one.flatten() for one in torch.meshgrid(gaps, variances, indexing="ij"))
+    means = torch.stack([gap, torch.zeros_like(gap)], 1)
+    both = variance[:, None].expand(-1, 2)
+    first = torch.zeros(len(gap), dtype=torch.int64)
+    found = log_predictive(means, both, first, Categorical()).exp()
+    exact = _first_probability(means, torch.diag_embed(both), 1.0)
+    return _small(name, float((found - exact).abs().max()), 0.05, "an error of 0.05 as said")
 
 
 # --- descents and integrals

@@ -16,7 +16,7 @@ from nas_evidence.auditing_problems import (
     Problem,
     definition,
     linear_problem,
-    of_single_data,
+    of_blocks,
 )
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
 from nas_evidence.likelihood import Categorical
@@ -157,4 +157,4 @@ def test_blocks_of_one_datum_are_the_lowest_bound_on_the_full_curvature() -> Non
         prior_precision=problem.precision, block_size=1,
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
-    assert of_single_data(problem) == pytest.approx(single.value, rel=1e-9)
+    assert of_blocks(problem, torch.arange(9).split(1)) == pytest.approx(single.value, rel=1e-9)
