@@ -19,6 +19,7 @@ import concurrent.futures
 import contextlib
 import importlib.util
 import json
+import multiprocessing
 import os
 import platform
 import queue
@@ -28,10 +29,12 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+os.environ |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "MPLBACKEND": "Agg"}
 
 import coverage
 import pytest
@@ -44,8 +47,10 @@ FAST = "not slow and not ray"
 AUDIT = "audit:"
 #: A mutant whose checks do not end within this time is seen too: it does not end.
 _SECONDS = 900
-#: Where the recording runs of pytest and of the audit write; they read these variables.
-_RECORD, _ORDER = "MUTANTS_RECORD", "MUTANTS_ORDER"
+#: Imported once, by the process that all others are copies of.
+_LARGE = ("torch", "torch._dynamo", "torchvision", "pandas", "scipy.stats", "scipy.optimize",
+          "sklearn.linear_model", "sklearn.ensemble", "pyarrow.parquet", "optuna",
+          "plotly.graph_objects", "matplotlib.pyplot", "_pytest.assertion")  # fmt: skip
 
 
 # --- mutants
@@ -141,11 +146,37 @@ def copies(number: int) -> Iterator[list[Path]]:
         yield made
 
 
-def environment(tree: Path, **more: str) -> dict[str, str]:
-    """Return the environment of a run in a copy."""
-    path = os.pathsep.join([str(tree), str(tree / "benchmarks")])
-    fixed = {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-    return os.environ | fixed | {"PYTHONPATH": path} | more
+def apart(tree: Path, call: Callable[..., Any], *given: Any) -> Any:
+    """Return what a call returns in a copy, from a process that has the large libraries already.
+
+    Raises:
+        TimeoutError: if it does not end in time.
+        EOFError: if the process ends without an answer.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(_LARGE))
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_in_copy, args=(theirs, tree, call, given))
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(_SECONDS):
+            raise TimeoutError
+        return ours.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+def _in_copy(answer: Any, tree: Path, call: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    """Send what a call returns in a copy."""
+    os.chdir(tree)
+    sys.path.insert(0, str(tree))
+    os.environ |= {"PYTHONPATH": str(tree), "RAY_AUTH_MODE": "disabled"}
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nothing, stream)
+    answer.send(call(*given))
 
 
 @contextlib.contextmanager
@@ -160,15 +191,14 @@ def applied(mutant: Mutant, tree: Path) -> Iterator[None]:
             yield
 
 
-# --- recording: hooks of pytest in a copy
+# --- recording: in a copy
 
 
 class Recorder:
     """Records the lines of each test, its duration and whether it passed; a plugin of pytest."""
 
-    def __init__(self, to: Path) -> None:
-        self.to, self.ended = to, {}
-        self.measured = measuring(to)
+    def __init__(self, measured: coverage.Coverage) -> None:
+        self.measured, self.ended = measured, {}
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -183,10 +213,6 @@ class Recorder:
         """Note whether it passed."""
         one = self.ended.setdefault(report.nodeid, {"passed": True})
         one["passed"] = one.get("passed", True) and not report.failed
-
-    def pytest_unconfigure(self) -> None:
-        """Write what was found."""
-        finish(self.measured, self.to, self.ended)
 
 
 def measuring(to: Path) -> coverage.Coverage:
@@ -213,38 +239,42 @@ def finish(measured: coverage.Coverage, to: Path, ended: dict[str, Any]) -> None
     to.write_text(json.dumps({"checks": ended, "lines": table}), "utf-8")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Record if asked to: this file is a plugin of the runs in a copy."""
-    if to := os.environ.get(_RECORD):
-        config.pluginmanager.register(Recorder(Path(to)))
+def record_tests(files: Sequence[str], to: Path) -> None:
+    """Run the fast tests of some files in this folder, and write their coverage."""
+    measured = measuring(to)
+    recorder = Recorder(measured)
+    pytest.main(["-q", "-m", FAST, *files], plugins=[recorder])
+    finish(measured, to, recorder.ended)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests in the order asked for."""
-    if given := os.environ.get(_ORDER):
-        place = {name: k for k, name in enumerate(Path(given).read_text("utf-8").splitlines())}
-        items.sort(key=lambda item: place.get(item.nodeid, len(place)))
+def audit_checks() -> list[str]:
+    """Return the problems of the audit; those of its parts that can be asked for alone."""
+    from nas_evidence.auditing import PROBLEMS
+    from nas_evidence.auditing_parts import NAMES
+
+    return [*(name for name in PROBLEMS if name != "parts"), *(f"parts {n}" for n in NAMES)]
 
 
-def record_tests(tree: Path, files: Sequence[str], to: Path) -> None:
-    """Run the fast tests of some files in a copy, and write their coverage."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants", "-m", FAST, *files]
-    env = environment(tree, **{_RECORD: str(to)})
-    subprocess.run(command, cwd=tree, env=env, check=False)
+def missed_row(check: str) -> str | None:
+    """Return the first row of a problem, or of a part, that does not hold in this folder."""
+    from nas_evidence.auditing import run_audit
+    from nas_evidence.auditing_parts import rows_of_part
+
+    problem, _, part = check.partition(" ")
+    rows = rows_of_part(part, seed=0) if part else run_audit([problem])
+    return next((row.estimator for row in rows if not row.holds), None)
 
 
-def record_audit(to: Path) -> None:
-    """Run every problem of the audit in this folder, and write its coverage."""
+def record_audit(to: Path, only: str = "") -> None:
+    """Run the audit in this folder, check by check, and write its coverage."""
     measured, ended = measuring(to), {}
-    from nas_evidence.auditing import PROBLEMS, run_audit
-
-    for name in PROBLEMS:
-        measured.switch_context(AUDIT + name)
+    for check in audit_checks():
+        if not check.startswith(only):
+            continue
+        measured.switch_context(AUDIT + check)
         started = time.perf_counter()
-        rows = run_audit([name])
-        passed = all(row.holds for row in rows)
-        ended[AUDIT + name] = {"passed": passed, "seconds": time.perf_counter() - started}
+        passed = missed_row(check) is None
+        ended[AUDIT + check] = {"passed": passed, "seconds": time.perf_counter() - started}
     measured.switch_context("")
     finish(measured, to, ended)
 
@@ -264,11 +294,10 @@ def record(home: Path, workers: int, rooms: Sequence[str] = ()) -> None:
         def one(room: str) -> None:
             tree = free.get()
             to = home / f"{room}.json"
-            if room == "audit":
-                command = [sys.executable, "benchmarks/mutants.py", "record-audit", str(to)]
-                subprocess.run(command, cwd=tree, env=environment(tree), check=True)
+            if room in ("audit", "parts"):
+                apart(tree, record_audit, to, "parts" if room == "parts" else "")
             else:
-                record_tests(tree, files[room], to)
+                apart(tree, record_tests, files[room], to)
             free.put(tree)
 
         for job in [pool.submit(one, room) for room in chosen]:
@@ -342,60 +371,60 @@ def run(mutant: Mutant, tree: Path, recorded: Recorded, only: str, known: Seen |
     found = known or Seen(mutant.name, None, None, 0, 0, 0.0)
     with applied(mutant, tree):
         if only != "audit":
-            test = _first_test(tree, own) or _first_test(tree, others)
+            parts = [part for part in (own, others) if part]
+            test = next(filter(None, (_asked(tree, _first_test, part) for part in parts)), None)
             found = replace(found, test=test, tests=len(tests))
         if only != "tests":
-            found = replace(found, audit=_first_row(tree, problems), problems=len(problems))
+            audit = next(filter(None, (_asked(tree, _first_row, one) for one in problems)), None)
+            found = replace(found, audit=audit, problems=len(problems))
     return replace(found, seconds=round(time.perf_counter() - started, 1))
 
 
-def _first_test(tree: Path, tests: Sequence[str]) -> str | None:
-    """Return the first of some tests that fails in a copy."""
-    if not tests:
-        return None
-    order = tree.parent / "order.txt"
-    order.write_text("\n".join(tests), "utf-8")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "--no-header",
-               "-p", "mutants", "-rfE", f"@{order}"]  # fmt: skip
-    env = environment(tree, **{_ORDER: str(order), "COLUMNS": "1000"})
+class First:
+    """Runs tests in an order and keeps the first that fails; a plugin of pytest."""
+
+    def __init__(self, order: Sequence[str]) -> None:
+        self.place = {name: k for k, name in enumerate(order)}
+        self.failed: str | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Put the tests in order."""
+        items.sort(key=lambda item: self.place.get(item.nodeid, len(self.place)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the first failure."""
+        if report.failed and self.failed is None:
+            self.failed = report.nodeid
+
+    pytest_collectreport = pytest_runtest_logreport
+
+
+def _first_test(tests: Sequence[str]) -> str | None:
+    """Return the first of some tests that fails in this folder."""
+    first = First(tests)
+    code = pytest.main(["-x", "-q", "--tb=no", "-p", "no:xdist", *tests], plugins=[first])
+    return first.failed or (f"pytest ends with {int(code)}" if code else None)
+
+
+def _first_row(check: str) -> str | None:
+    """Return the first row of a check of the audit that does not hold, in words."""
     try:
-        ended = subprocess.run(
-            command, cwd=tree, env=env, capture_output=True, text=True, timeout=_SECONDS
-        )
-    except subprocess.TimeoutExpired:
+        missed = missed_row(check)
+    except Exception as error:
+        return f"{check}: {type(error).__name__}"
+    return f"{check.split()[0]}: {missed}" if missed else None
+
+
+def _asked(tree: Path, call: Callable[..., str | None], given: Any) -> str | None:
+    """Return who sees the mutant in a copy; a process that never ends, or dies, sees it too."""
+    try:
+        found: str | None = apart(tree, call, given)
+    except TimeoutError:
         return "does not end"
-    if ended.returncode == 0:
-        return None
-    for line in ended.stdout.splitlines():
-        if line.startswith(("FAILED ", "ERROR ")):
-            return line.split(" ", 1)[1].split(" - ")[0]
-    return f"pytest ends with {ended.returncode}"
-
-
-def _first_row(tree: Path, problems: Sequence[str]) -> str | None:
-    """Return the first row of some problems of the audit that does not hold in a copy."""
-    for problem in problems:
-        command = [sys.executable, "benchmarks/mutants.py", "audit", problem]
-        try:
-            ended = subprocess.run(
-                command, cwd=tree, env=environment(tree), capture_output=True, text=True,
-                timeout=_SECONDS,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return f"{problem}: does not end"
-        if ended.returncode:
-            return f"{problem}: {(ended.stdout.splitlines() or ['an exception'])[-1]}"
-    return None
-
-
-def audited(problem: str) -> int:
-    """Print the first row of a problem in this folder that does not hold; return 1 for one."""
-    from nas_evidence.auditing import run_audit
-
-    missed = [row.estimator for row in run_audit([problem]) if not row.holds]
-    if missed:
-        print(missed[0])
-    return 1 if missed else 0
+    except EOFError:
+        return "the process dies"
+    return found
 
 
 def run_all(chosen: Sequence[Mutant], home: Path, workers: int, only: str) -> list[Seen]:
@@ -472,7 +501,8 @@ def page() -> str:
         if mutant.audited and seen.audit is None:
             audit = "**not seen**"
         place = mutant.module.removeprefix("nas_evidence.")
-        lines.append(f"| `{place}` | {mutant.claim} | {test} | {audit} |")
+        claim = mutant.claim.replace("|", r"\|")
+        lines.append(f"| `{place}` | {claim} | {test} | {audit} |")
     return "\n".join(lines) + "\n"
 
 
@@ -491,11 +521,6 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", choices=("both", "tests", "audit"), default="both")
     given = parser.parse_intermixed_args()
-    if given.verb == "audit":
-        sys.exit(audited(given.names[0]))
-    if given.verb == "record-audit":
-        record_audit(Path(given.names[0]))
-        return
     if given.verb == "record" or (given.verb != "page" and not list(given.home.glob("*.json"))):
         record(given.home, given.workers, given.names if given.verb == "record" else ())
     if given.verb in ("run", "all"):
