@@ -10,7 +10,8 @@ the claim that it breaks. Each is checked by the fast tests and by the problems 
 recorded coverage touches its statement, and by nothing else: those of the module's own file first,
 the quick ones before the slow, up to the first failure. As many copies of the tree as `--workers`
 work side by side in a temporary folder; the checkout is never changed. The coverage is kept in
-`--home`; `record ROOM...` records that of some folders of tests only, or of the audit.
+`--home`; `record ROOM...` records that of some folders of tests only, or of `audit`, or of the
+checks of the audit whose names begin so.
 """
 
 import argparse
@@ -294,10 +295,10 @@ def record(home: Path, workers: int, rooms: Sequence[str] = ()) -> None:
         def one(room: str) -> None:
             tree = free.get()
             to = home / f"{room}.json"
-            if room in ("audit", "parts"):
-                apart(tree, record_audit, to, "parts" if room == "parts" else "")
-            else:
+            if room in files:
                 apart(tree, record_tests, files[room], to)
+            else:
+                apart(tree, record_audit, to, room.removeprefix("audit"))
             free.put(tree)
 
         for job in [pool.submit(one, room) for room in chosen]:
@@ -427,18 +428,22 @@ def _asked(tree: Path, call: Callable[..., str | None], given: Any) -> str | Non
     return found
 
 
-def run_all(chosen: Sequence[Mutant], home: Path, workers: int, only: str) -> list[Seen]:
+def run_all(chosen: Sequence[Mutant], given: argparse.Namespace) -> None:
     """Return who sees each mutant; results so far are kept as they come."""
-    recorded, found = Recorded.read(home), {one.name: one for one in read_results()}
+    recorded = Recorded.read(given.home)
+    found = {one.name: one for one in read_results(given.results)}
     free: queue.Queue[Path] = queue.Queue()
-    with copies(workers) as trees, concurrent.futures.ThreadPoolExecutor(workers) as pool:
+    with (
+        copies(given.workers) as trees,
+        concurrent.futures.ThreadPoolExecutor(given.workers) as pool,
+    ):
         for tree in trees:
             free.put(tree)
 
         def one(mutant: Mutant) -> Seen:
             tree = free.get()
             try:
-                return run(mutant, tree, recorded, only, found.get(mutant.name))
+                return run(mutant, tree, recorded, given.only, found.get(mutant.name))
             finally:
                 free.put(tree)
 
@@ -446,23 +451,22 @@ def run_all(chosen: Sequence[Mutant], home: Path, workers: int, only: str) -> li
             seen = job.result()
             found[seen.name] = seen
             print(f"{seen.name}: {seen.test} | {seen.audit} | {seen.seconds:.0f} s", flush=True)
-            write_results([found[m.name] for m in mutants() if m.name in found])
-    return list(found.values())
+            write_results([found[m.name] for m in mutants() if m.name in found], given.results)
 
 
-def read_results() -> list[Seen]:
-    """Return the committed results."""
-    if not RESULTS.is_file():
+def read_results(path: Path = RESULTS) -> list[Seen]:
+    """Return the results of a file, by default the committed ones."""
+    if not path.is_file():
         return []
-    return [Seen(**one) for one in json.loads(RESULTS.read_text("utf-8"))["mutants"]]
+    return [Seen(**one) for one in json.loads(path.read_text("utf-8"))["mutants"]]
 
 
-def write_results(found: Sequence[Seen]) -> None:
+def write_results(found: Sequence[Seen], path: Path) -> None:
     """Write the results, one mutant a line."""
     head = {"python": platform.python_version(), "cpu": "two x86-64 cores"}
     lines = ",\n".join("  " + json.dumps(asdict(one), ensure_ascii=False) for one in found)
     text = json.dumps(head)[:-1] + f', "mutants": [\n{lines}\n]}}\n'
-    RESULTS.write_text(text, "utf-8")
+    path.write_text(text, "utf-8")
 
 
 # --- the page
@@ -519,13 +523,14 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--home", type=Path, default=ROOT / "runs" / "mutants")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", choices=("both", "tests", "audit"), default="both")
     given = parser.parse_intermixed_args()
     if given.verb == "record" or (given.verb != "page" and not list(given.home.glob("*.json"))):
         record(given.home, given.workers, given.names if given.verb == "record" else ())
     if given.verb in ("run", "all"):
         chosen = [m for m in mutants() if not given.names or m.name in given.names]
-        run_all(chosen, given.home, given.workers, given.only)
+        run_all(chosen, given)
     if given.verb != "record":
         PAGE.write_text(page(), "utf-8")
 
