@@ -233,7 +233,8 @@ def of_blocks(problem: Problem, blocks: Sequence[Tensor]) -> float:
 
     def ratio(rows: Tensor) -> Tensor:
         ggn = torch.einsum("ncp,ncd,ndq->pq", jacobian[rows], hessian[rows], jacobian[rows])
-        return torch.linalg.slogdet(torch.eye(len(delta)).double() + ggn / delta)[1]
+        found: Tensor = torch.linalg.slogdet(torch.eye(len(delta)).double() + ggn / delta)[1]
+        return found
 
     whole = ratio(torch.arange(len(problem.x)))
     return full - 0.5 * float(torch.stack([ratio(rows) for rows in blocks]).sum() - whole)

@@ -72,7 +72,7 @@ def sampled_rows(problem: Problem, full: float, seed: int) -> list[AuditRow]:
         slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, problem.truth_error)
         if name == "stochastic_ggn":
             generator.manual_seed(derive_seed(seed, problem.name, name))
-            blocks = torch.randperm(len(problem.x), generator=generator).split(block)
+            blocks = torch.split(torch.randperm(len(problem.x), generator=generator), block)
             claim = around(of_blocks(problem, blocks), _ROUNDING * abs(full), "dense algebra")
         elif name == "sgd_entropy":
             claim = _entropy_claim(problem, slack, seed)
