@@ -9,6 +9,7 @@
     gain_over_a_constant  noise profiled out                 the noise maximised for each
     products              gradient and curvature of κ ≠ 1    dense matrices
     first_pass            two minibatches, κ ≠ 1             dense matrices
+    one_product           bound on log|I − A|                traces
     heavy_ball            descent with momentum              moments of the linear map
     box_normaliser        uniform prior, walls that matter   the error function
     pairwise_mean         probabilities of Gaussian logits   quadrature
@@ -54,6 +55,7 @@ from nas_evidence.scores.first_pass import FirstPass, log_predictive
 from nas_evidence.scores.full_ggn_slq import evidence_by_products
 from nas_evidence.scores.heavy_ball import heavy_ball_bound
 from nas_evidence.scores.protocol import Context
+from nas_evidence.scores.sgd_entropy import one_product_bound
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
 from nas_evidence.spec import (
     ArchitectureSpec,
@@ -270,7 +272,9 @@ def _prior(name: str, seed: int) -> list[AuditRow]:
         passed.curvature.spectra(), norms, sizes, problem.precision, method="newton", steps=1,
         learning_rate=1.0, groups="tensor", names=passed.curvature.names,
     )  # fmt: skip
-    parts = [part.mT @ part / NOISE_STD**2 for part in torch.split(_features(problem), sizes, 1)]
+    parts = [
+        part.mT @ part / NOISE_STD**2 for part in torch.split(_features(problem), list(sizes), 1)
+    ]
 
     def evidence(at: list[float]) -> float:
         ratios = [
@@ -379,6 +383,19 @@ def _of_classes(name: str) -> AuditRow:
 
 
 # --- descents and integrals
+
+
+def _one_product(name: str, seed: int) -> list[AuditRow]:
+    """Mean over random signs, of a symmetric matrix with eigenvalues up to 0.6."""
+    generator = _generator(name, seed)
+    vectors = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64, generator=generator))[0]
+    matrix = (vectors * torch.linspace(0.1, 0.6, 6).double()) @ vectors.mT
+    signs = 2.0 * torch.randint(0, 2, (2000, 6), generator=generator).double() - 1
+    ones = torch.ones(6, dtype=torch.float64)
+    found = torch.stack([one_product_bound(lambda u: matrix @ u, r, ones)[0] for r in signs])
+    exact, error = -float((matrix + matrix @ matrix).trace()), float(found.std()) / 2000**0.5
+    text = f"{_ERRORS:g} errors of minus the traces of A and A²"
+    return [_row(name, float(found.mean()), around(exact, _ERRORS * error, text), error)]
 
 
 def _heavy_ball(name: str, seed: int) -> list[AuditRow]:
@@ -577,6 +594,7 @@ _PARTS: dict[str, Callable[[str, int], list[AuditRow]]] = {
     "gain_over_a_constant": _gain,
     "products": _products,
     "first_pass": _first_pass,
+    "one_product": _one_product,
     "heavy_ball": _heavy_ball,
     "box_normaliser": _box,
     "pairwise_mean": _pairwise,
