@@ -9,7 +9,8 @@
     gain_over_a_constant  noise profiled out                 the noise maximised for each
     products              gradient and curvature of κ ≠ 1    dense matrices
     first_pass            two minibatches, κ ≠ 1             dense matrices
-    one_product           bound on log|I − A|                traces
+    entropy_of_descent    bound on log|I − A|, first entropy traces, normal densities
+    ensemble_members      sampled, then optimised            posterior in closed form
     heavy_ball            descent with momentum              moments of the linear map
     box_normaliser        uniform prior, walls that matter   the error function
     pairwise_mean         probabilities of Gaussian logits   quadrature
@@ -42,6 +43,7 @@ from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.jacobian import jacobian
 from nas_evidence.evidence.laplace import squared_norms
+from nas_evidence.evidence.network_density import flat_log_likelihood
 from nas_evidence.evidence.tangent import Tangent, log_evidence, tangent_of
 from nas_evidence.evidence.tangent_fit import fit_by_mackay
 from nas_evidence.likelihood import Categorical, Gaussian
@@ -50,11 +52,14 @@ from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
 from nas_evidence.maths.lanczos import stochastic_lanczos
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
-from nas_evidence.sampling_plan import MomentumPlan, SweepPlan
+from nas_evidence.sampling_plan import EnsemblePlan, MomentumPlan, SweepPlan
 from nas_evidence.scores.first_pass import FirstPass, log_predictive
 from nas_evidence.scores.full_ggn_slq import evidence_by_products
 from nas_evidence.scores.heavy_ball import heavy_ball_bound
 from nas_evidence.scores.protocol import Context
+from nas_evidence.scores.sample_then_optimise import _Ensemble as Ensemble
+from nas_evidence.scores.sample_then_optimise import _one_member as one_member
+from nas_evidence.scores.sgd_entropy import _prior_entropy as prior_entropy
 from nas_evidence.scores.sgd_entropy import one_product_bound
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
 from nas_evidence.spec import (
@@ -395,7 +400,32 @@ def _one_product(name: str, seed: int) -> list[AuditRow]:
     found = torch.stack([one_product_bound(lambda u: matrix @ u, r, ones)[0] for r in signs])
     exact, error = -float((matrix + matrix @ matrix).trace()), float(found.std()) / 2000**0.5
     text = f"{_ERRORS:g} errors of minus the traces of A and A²"
-    return [_row(name, float(found.mean()), around(exact, _ERRORS * error, text), error)]
+    row = _row(name, float(found.mean()), around(exact, _ERRORS * error, text), error)
+    delta = torch.tensor([0.5, 4.0], dtype=torch.float64)
+    first = float(0.5 * (2 * math.pi * math.e / delta).log().sum())
+    start = _row(name, prior_entropy(delta), around(first, 1e-9, "entropies of normal densities"))
+    return [row, start]
+
+
+def _ensemble(name: str, seed: int) -> list[AuditRow]:
+    """The second half predicted by members that have learned the first: posterior draws."""
+    problem, n_members = linear_problem(name, seed, n_data=12, n_features=1, n_outputs=1), 150
+    log_likelihood, x, y = flat_log_likelihood(
+        problem.model, problem.x, problem.y, problem.likelihood
+    )
+    ensemble = Ensemble(log_likelihood, problem.likelihood, problem.precision, EnsemblePlan())
+    generator = _generator(name, seed)
+    values = torch.stack(
+        [one_member(ensemble, x, y, [6, 12], generator)[0][1] for _ in range(n_members)]
+    )
+    phi, late, s2 = _features(problem)[:6], _features(problem)[6:], NOISE_STD**2
+    hessian = phi.mT @ phi / s2 + torch.diag(problem.precision)
+    mean = torch.linalg.solve(hessian, phi.mT @ y[:6] / s2)
+    spread = (late @ torch.linalg.inv(hessian) * late).sum()
+    exact = problem.likelihood.log_likelihood(late @ mean, y[6:]) - 0.5 * spread / s2
+    error = float(values.std()) / n_members**0.5
+    claim = around(float(exact), _ERRORS * error, f"{_ERRORS:g} errors of posterior draws")
+    return [_row(name, float(values.mean()), claim, error)]
 
 
 def _heavy_ball(name: str, seed: int) -> list[AuditRow]:
@@ -594,7 +624,8 @@ _PARTS: dict[str, Callable[[str, int], list[AuditRow]]] = {
     "gain_over_a_constant": _gain,
     "products": _products,
     "first_pass": _first_pass,
-    "one_product": _one_product,
+    "entropy_of_descent": _one_product,
+    "ensemble_members": _ensemble,
     "heavy_ball": _heavy_ball,
     "box_normaliser": _box,
     "pairwise_mean": _pairwise,

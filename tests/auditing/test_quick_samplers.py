@@ -97,3 +97,15 @@ def test_ensembles_have_the_mean_of_exact_draws() -> None:
         mean, error = exact_ensembles(problem, plan, torch.Generator().manual_seed(1), n_runs=600)
         assert found.standard_error is not None
         assert abs(found.value - mean) < 4 * math.hypot(error, found.standard_error)
+
+
+def test_members_that_agree_have_their_own_likelihood() -> None:
+    """Under a prior that leaves no choice, two members are one."""
+    problem = linear_problem("p", 1, n_data=6, n_features=1, n_outputs=1)
+    found = sample_then_optimise_evidence(
+        problem.model, problem.x, problem.y, likelihood=problem.likelihood,
+        prior_precision=1e12, generator=torch.Generator().manual_seed(0),
+        plan=EnsemblePlan(n_runs=2, n_draws=2, n_chunks=2),
+    )  # fmt: skip
+    exact = problem.likelihood.log_likelihood(torch.zeros_like(problem.y), problem.y)
+    assert found.value == pytest.approx(float(exact), rel=1e-4)
