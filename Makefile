@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
 check test: export RAY_AUTH_MODE := disabled
 
-.PHONY: help demo check test oracles bench docs clean
+.PHONY: help demo check test mutants oracles bench docs clean
 help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
@@ -30,12 +30,15 @@ check: $(VENV)/installed-test  ## ruff, mypy and the fast tests, under two minut
 test: $(VENV)/installed-test  ## all tests
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
+mutants: $(VENV)/installed-test  ## wrong formulas in a copy, and which check sees each
+	$(BIN)/python benchmarks/mutants.py
+
 oracles: $(VENV)/installed-test  ## our curvature against laplace-torch, BackPACK and curvlinops
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m pytest -q tests/oracles
 
 bench: $(VENV)/installed-test  ## measure (DATA_ROOT=folder of the data sets); prints tables
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(DATA_ROOT) || exit 1; done
+	@for script in $(filter-out benchmarks/mutants.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script $(DATA_ROOT) || exit 1; done
 
 docs: $(VENV)/installed  ## the documentation site, in site/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -9,6 +9,7 @@ they must have.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -214,10 +215,10 @@ def _inputs_of_layers(model: nn.Module, x: Tensor) -> list[tuple[Tensor, bool]] 
     return found
 
 
-def of_single_data(problem: Problem) -> float:
-    """Return the Gauss-Newton evidence in nats with a block of its own for each datum.
+def of_blocks(problem: Problem, blocks: Sequence[Tensor]) -> float:
+    """Return the Gauss-Newton evidence in nats with a block of its own for each set of rows.
 
-    Blocks of more data give at least as much (Fischer), all data in one block give `full_ggn`.
+    Larger blocks give at least as much (Fischer), all data in one block give `full_ggn`.
     """
     full = definition(problem, "full_ggn")
     assert full is not None
@@ -229,12 +230,14 @@ def of_single_data(problem: Problem) -> float:
     hessian = -vmap(jacrev(jacrev(log_p)))(outputs, problem.y)
     sizes = [p.numel() for p in problem.model.parameters()]
     delta = problem.precision.repeat_interleave(torch.tensor(sizes))
-    kernel = torch.einsum("ncp,p,ndp->ncd", jacobian, 1 / delta, jacobian)
-    eye = torch.eye(kernel.shape[1], dtype=torch.float64)
-    blocks = torch.linalg.slogdet(eye + kernel @ hessian)[1].sum()
-    ggn = torch.einsum("ncp,ncd,ndq->pq", jacobian, hessian, jacobian)
-    whole = torch.linalg.slogdet(torch.eye(len(delta)).double() + ggn / delta)[1]
-    return full - 0.5 * float(blocks - whole)
+
+    def ratio(rows: Tensor) -> Tensor:
+        ggn = torch.einsum("ncp,ncd,ndq->pq", jacobian[rows], hessian[rows], jacobian[rows])
+        found: Tensor = torch.linalg.slogdet(torch.eye(len(delta)).double() + ggn / delta)[1]
+        return found
+
+    whole = ratio(torch.arange(len(problem.x)))
+    return full - 0.5 * float(torch.stack([ratio(rows) for rows in blocks]).sum() - whole)
 
 
 def entropy_bound_of_linear(problem: Problem, plan: EntropyPlan) -> float:

@@ -10,6 +10,7 @@
     trial        a short trial on digits    scores of the training curve from the curve itself
     trial-linear linear regression          predictive scores and the training of prior and noise
                                             against closed forms
+    parts        what scores are made of, and formulas beside them; see auditing_parts.py
 
 A row has a value, the true log evidence if there is one, and the interval that must contain the
 value. A Laplace evidence must equal its definition, computed by dense algebra that shares nothing
@@ -27,6 +28,8 @@ from functools import partial
 import torch
 from torch import nn
 
+from nas_evidence.auditing_parts import NAMES as PARTS
+from nas_evidence.auditing_parts import part_rows
 from nas_evidence.audit.known_problems import (
     NOISE_STD,
     Problem,
@@ -117,7 +120,7 @@ def named(name: str) -> tuple[list[str], str | None]:
     name = ALIASES.get(name, name)
     if name in PROBLEMS:
         return [name], None
-    if name not in SCORES:
+    if name not in (*SCORES, *PARTS):
         known = ", ".join(PROBLEMS)
         raise ValueError(f"{name} is no problem of the audit ({known}) and no estimator.")
     return [problem for problem in PROBLEMS if name in estimators_in(problem)], name
@@ -129,6 +132,8 @@ def estimators_in(problem: str) -> set[str]:
         return set(trial_names(SAMPLED))
     if problem == "trial-linear":
         return set(linear_trial_names(SAMPLED))
+    if problem == "parts":
+        return set(PARTS)
     found = {*CURVATURES, "tangent", "full_ggn_slq", *SAMPLED} - {"thermodynamic_box"}
     if problem != "tanh-22":  # one linear layer
         found.add("ntk_init")
@@ -308,4 +313,5 @@ PROBLEMS: dict[str, Callable[[int], list[AuditRow]]] = {
     "tanh-22": _tanh,
     "trial": partial(trial_rows, sampled=SAMPLED),
     "trial-linear": partial(linear_trial_rows, sampled=SAMPLED),
+    "parts": part_rows,
 }

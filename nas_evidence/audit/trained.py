@@ -73,8 +73,8 @@ def trial_rows(seed: int, sampled: Sequence[str]) -> list[AuditRow]:
             architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 16}),
             dataset=DatasetSpec(name="npz", path=str(path)),
             plan=TrainingPlan(
-                epochs=20, optimiser="adam", learning_rate=0.03, batch_size=16,
-                prior_precision=0.1, online=OnlinePlan(every=10, curvature="diag_ggn"),
+                epochs=60, optimiser="adam", learning_rate=0.05, batch_size=16,
+                prior_precision=0.1, online=OnlinePlan(every=20, curvature="diag_ggn"),
             ),
             estimators=tuple(names),
             seed=seed,

@@ -10,11 +10,12 @@ from torch import nn
 
 from nas_evidence.audit import run as audit
 from nas_evidence.audit import sampled as auditing_sampled
+from nas_evidence.auditing_parts import NAMES as PARTS
 from nas_evidence.audit.known_problems import (
     Problem,
     definition,
     linear_problem,
-    of_single_data,
+    of_blocks,
 )
 from nas_evidence.audit.run import AuditRow, Claim, run_audit
 from nas_evidence.curvature.likelihood import Categorical
@@ -109,15 +110,15 @@ def test_the_whole_audit_holds_for_every_registered_estimator() -> None:
     rows = run_audit(say=said.append)
     missed = [row for row in rows if not row.holds]
     assert not missed
-    assert {row.estimator for row in rows} == set(SCORES)
+    assert {row.estimator for row in rows} == {*SCORES, *PARTS}
     for problem in audit.PROBLEMS:
         there = {row.estimator for row in rows if row.problem == problem}
         assert there == audit.estimators_in(problem), problem
     assert len(said) == len(audit.PROBLEMS)
     assert re.match(rf"1/{len(said)} linear-3: (\d+) of \1 rows hold, ", said[0])
     both = {row.estimator for row in rows if row.low is not None and row.high is not None}
-    assert both == set(SCORES)
-    # A log probability of labels has no closed form; these scores have one on trial-linear.
+    assert both == {*SCORES, *PARTS}
+    # Only luck with coins has a limit on one side; these scores have both on trial-linear.
     one_sided = {row.problem for row in rows if row.low is None or row.high is None}
     assert one_sided == {"trial"}
 
@@ -154,4 +155,4 @@ def test_blocks_of_one_datum_are_the_lowest_bound_on_the_full_curvature() -> Non
         prior_precision=problem.precision, block_size=1,
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
-    assert of_single_data(problem) == pytest.approx(single.value, rel=1e-9)
+    assert of_blocks(problem, torch.arange(9).split(1)) == pytest.approx(single.value, rel=1e-9)

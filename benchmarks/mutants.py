@@ -1,0 +1,539 @@
+"""Put wrong formulas into a copy of the code, one at a time, and say which check sees each.
+
+    python benchmarks/mutants.py              record the coverage if it is not there, run, write
+    python benchmarks/mutants.py record       record which check runs which line, again
+    python benchmarks/mutants.py run NAME...  run some mutants only, and keep the other results
+    python benchmarks/mutants.py page         write docs/reference/mutants.md from the results
+
+`mutants.toml` has the mutants: a module, a text that is in it exactly once, the wrong text, and
+the claim that it breaks. Each is checked by the fast tests and by the problems of the audit whose
+recorded coverage touches its statement, and by nothing else: those of the module's own file first,
+the quick ones before the slow, up to the first failure. As many copies of the tree as `--workers`
+work side by side in a temporary folder; the checkout is never changed. The coverage is kept in
+`--home`; `record ROOM...` records that of some folders of tests only, or of `audit`, or of the
+checks of the audit whose names begin so.
+"""
+
+import argparse
+import ast
+import concurrent.futures
+import contextlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import platform
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "MPLBACKEND": "Agg"}
+
+import coverage
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MUTANTS = ROOT / "benchmarks" / "mutants.toml"
+RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
+PAGE = ROOT / "docs" / "reference" / "mutants.md"
+FAST = "not slow and not ray"
+AUDIT = "audit:"
+#: A mutant whose checks do not end within this time is seen too: it does not end.
+_SECONDS = 900
+#: Imported once, by the process that all others are copies of.
+_LARGE = ("torch", "torch._dynamo", "torchvision", "pandas", "scipy.stats", "scipy.optimize",
+          "sklearn.linear_model", "sklearn.ensemble", "pyarrow.parquet", "optuna",
+          "plotly.graph_objects", "matplotlib.pyplot", "_pytest.assertion")  # fmt: skip
+
+
+# --- mutants
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A patch of one line.
+
+    module   dotted           old, new  texts; `old` is in the module exactly once
+    claim    what it breaks   audited   whether the audit makes that claim too
+    """
+
+    name: str
+    module: str
+    old: str
+    new: str
+    claim: str
+    audited: bool = False
+
+    def file(self, root: Path) -> Path:
+        """Return the file of the module below a folder.
+
+        Raises:
+            LookupError: if there is none.
+        """
+        base = root.joinpath(*self.module.split("."))
+        for path in (base.with_suffix(".py"), base / "__init__.py"):
+            if path.is_file():
+                return path
+        raise LookupError(f"{self.name}: no module {self.module}")
+
+    def patched(self, text: str) -> str:
+        """Return the text of the module with the wrong formula.
+
+        Raises:
+            LookupError: unless `old` is in it exactly once.
+        """
+        found = text.count(self.old)
+        if found != 1:
+            raise LookupError(
+                f"{self.name}: {self.old!r} must be in {self.module} once, but is {found} times"
+            )
+        return text.replace(self.old, self.new)
+
+    def lines(self, text: str) -> set[int]:
+        """Return the lines of the smallest statement that the patch is in."""
+        start = text.index(self.old)
+        first = text.count("\n", 0, start) + 1
+        last = first + self.old.rstrip("\n").count("\n")
+        spans = [
+            (node.lineno, node.end_lineno or node.lineno)
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.stmt)
+        ]
+        around = [(a, b) for a, b in spans if a <= first and last <= b]
+        a, b = min(around, key=lambda span: span[1] - span[0])
+        return set(range(a, b + 1))
+
+
+def mutants() -> list[Mutant]:
+    """Return the mutants of `mutants.toml`.
+
+    Raises:
+        ValueError: if two have the same name.
+    """
+    found = [Mutant(**entry) for entry in tomllib.loads(MUTANTS.read_text("utf-8"))["mutant"]]
+    names = [one.name for one in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"names must differ, but these do not: {', '.join(sorted(twice))}")
+    return found
+
+
+# --- copies of the tree
+
+
+@contextlib.contextmanager
+def copies(number: int) -> Iterator[list[Path]]:
+    """Yield copies of the tree, beside a link to the folder of reference data."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    names = [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        made = [Path(folder) / f"{k}" / "tree" for k in range(number)]
+        for tree in made:
+            for name in names:
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, tree / name)
+            if (ROOT.parent / "shared").is_dir():
+                (tree.parent / "shared").symlink_to(ROOT.parent / "shared")
+        yield made
+
+
+def apart(tree: Path, call: Callable[..., Any], *given: Any) -> Any:
+    """Return what a call returns in a copy, from a process that has the large libraries already.
+
+    Raises:
+        TimeoutError: if it does not end in time.
+        EOFError: if the process ends without an answer.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(_LARGE))
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_in_copy, args=(theirs, tree, call, given))
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(_SECONDS):
+            raise TimeoutError
+        return ours.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+def _in_copy(answer: Any, tree: Path, call: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    """Send what a call returns in a copy."""
+    os.chdir(tree)
+    sys.path.insert(0, str(tree))
+    os.environ |= {"PYTHONPATH": str(tree), "RAY_AUTH_MODE": "disabled"}
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nothing, stream)
+    answer.send(call(*given))
+
+
+@contextlib.contextmanager
+def applied(mutant: Mutant, tree: Path) -> Iterator[None]:
+    """Have the wrong formula in a copy, and nothing compiled from the right one."""
+    path = mutant.file(tree)
+    right = path.read_text("utf-8")
+    for text in (mutant.patched(right), right):
+        path.write_text(text, "utf-8")
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+        if text is not right:
+            yield
+
+
+# --- recording: in a copy
+
+
+class Recorder:
+    """Records the lines of each test, its duration and whether it passed; a plugin of pytest."""
+
+    def __init__(self, measured: coverage.Coverage) -> None:
+        self.measured, self.ended = measured, {}
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Run a test in a context of its own."""
+        self.measured.switch_context(item.nodeid)
+        started = time.perf_counter()
+        yield
+        self.ended.setdefault(item.nodeid, {})["seconds"] = time.perf_counter() - started
+        self.measured.switch_context("")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note whether it passed."""
+        one = self.ended.setdefault(report.nodeid, {"passed": True})
+        one["passed"] = one.get("passed", True) and not report.failed
+
+
+def measuring(to: Path) -> coverage.Coverage:
+    """Return a running measurement of the package in this folder."""
+    found = coverage.Coverage(
+        data_file=str(to.with_suffix(".db")), config_file=False,
+        include=[f"{Path.cwd()}/nas_evidence/*"],
+    )  # fmt: skip
+    found.start()
+    return found
+
+
+def finish(measured: coverage.Coverage, to: Path, ended: dict[str, Any]) -> None:
+    """Write lines by file and check: {module file: {check: [line]}}, and the checks."""
+    measured.stop()
+    measured.save()
+    data, table = measured.get_data(), {}
+    for name in data.measured_files():
+        by_check: dict[str, list[int]] = {}
+        for line, checks in data.contexts_by_lineno(name).items():
+            for check in checks:
+                by_check.setdefault(check, []).append(line)
+        table[str(Path(name).relative_to(Path.cwd()))] = by_check
+    to.write_text(json.dumps({"checks": ended, "lines": table}), "utf-8")
+
+
+def record_tests(files: Sequence[str], to: Path) -> None:
+    """Run the fast tests of some files in this folder, and write their coverage."""
+    measured = measuring(to)
+    recorder = Recorder(measured)
+    pytest.main(["-q", "-m", FAST, *files], plugins=[recorder])
+    finish(measured, to, recorder.ended)
+
+
+def audit_checks() -> list[str]:
+    """Return the problems of the audit; those of its parts that can be asked for alone."""
+    from nas_evidence.auditing import PROBLEMS
+    from nas_evidence.auditing_parts import NAMES
+
+    return [*(name for name in PROBLEMS if name != "parts"), *(f"parts {n}" for n in NAMES)]
+
+
+def missed_row(check: str) -> str | None:
+    """Return the first row of a problem, or of a part, that does not hold in this folder."""
+    from nas_evidence.auditing import run_audit
+    from nas_evidence.auditing_parts import rows_of_part
+
+    problem, _, part = check.partition(" ")
+    rows = rows_of_part(part, seed=0) if part else run_audit([problem])
+    return next((row.estimator for row in rows if not row.holds), None)
+
+
+def record_audit(to: Path, only: str = "") -> None:
+    """Run the audit in this folder, check by check, and write its coverage."""
+    measured, ended = measuring(to), {}
+    for check in audit_checks():
+        if not check.startswith(only):
+            continue
+        measured.switch_context(AUDIT + check)
+        started = time.perf_counter()
+        passed = missed_row(check) is None
+        ended[AUDIT + check] = {"passed": passed, "seconds": time.perf_counter() - started}
+    measured.switch_context("")
+    finish(measured, to, ended)
+
+
+def record(home: Path, workers: int, rooms: Sequence[str] = ()) -> None:
+    """Record the coverage of the fast tests, room by room, and of the audit."""
+    home.mkdir(parents=True, exist_ok=True)
+    files: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        files.setdefault(path.parent.name, []).append(str(path.relative_to(ROOT)))
+    chosen = rooms or [*files, "audit"]
+    free: queue.Queue[Path] = queue.Queue()
+    with copies(workers) as trees, concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        for tree in trees:
+            free.put(tree)
+
+        def one(room: str) -> None:
+            tree = free.get()
+            to = home / f"{room}.json"
+            if room in files:
+                apart(tree, record_tests, files[room], to)
+            else:
+                apart(tree, record_audit, to, room.removeprefix("audit"))
+            free.put(tree)
+
+        for job in [pool.submit(one, room) for room in chosen]:
+            job.result()
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What was recorded: checks with seconds, and {file: {check: [line]}} of those that passed."""
+
+    seconds: dict[str, float]
+    lines: dict[str, dict[str, list[int]]]
+
+    @classmethod
+    def read(cls, home: Path) -> "Recorded":
+        """Return the recordings in a folder; a check that failed then is left out."""
+        seconds: dict[str, float] = {}
+        lines: dict[str, dict[str, list[int]]] = {}
+        for path in sorted(home.glob("*.json")):
+            found = json.loads(path.read_text("utf-8"))
+            good = {name: one for name, one in found["checks"].items() if one.get("passed")}
+            seconds |= {name: one.get("seconds", 0.0) for name, one in good.items()}
+            for file, by_check in found["lines"].items():
+                kept = {c: found for c, found in by_check.items() if c in good}
+                lines.setdefault(file, {}).update(kept)
+        return cls(seconds, lines)
+
+    def touching(self, mutant: Mutant) -> list[str]:
+        """Return the checks that run the mutant's statement, in the order in which to run them.
+
+        What runs at import, as a constant does, is in no check: then those that run the file.
+        """
+        path = mutant.file(ROOT)
+        by_check = self.lines.get(str(path.relative_to(ROOT)), {})
+        wanted = mutant.lines(path.read_text("utf-8"))
+        found = [name for name, lines in by_check.items() if not wanted.isdisjoint(lines)]
+        return sorted(found or by_check, key=lambda name: (self._far(mutant, name), name))
+
+    def _far(self, mutant: Mutant, check: str) -> tuple[bool, float]:
+        own = mutant.module.split(".")[-1] in check.split("::")[0]
+        return not own, self.seconds[check]
+
+
+# --- running
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Who saw a mutant first, None for nobody, and how many checks could have.
+
+    test, audit      the first test or row that failed
+    tests, problems  how many run its statement
+    """
+
+    name: str
+    test: str | None
+    audit: str | None
+    tests: int
+    problems: int
+    seconds: float
+
+
+def run(mutant: Mutant, tree: Path, recorded: Recorded, only: str, known: Seen | None) -> Seen:
+    """Return who sees a mutant in a copy; what `only` leaves out is as it was known."""
+    started = time.perf_counter()
+    checks = recorded.touching(mutant)
+    tests = [name for name in checks if not name.startswith(AUDIT)]
+    problems = [name.removeprefix(AUDIT) for name in checks if name.startswith(AUDIT)]
+    own = [name for name in tests if mutant.module.split(".")[-1] in name.split("::")[0]]
+    others = [name for name in tests if name not in own]
+    found = known or Seen(mutant.name, None, None, 0, 0, 0.0)
+    with applied(mutant, tree):
+        if only != "audit":
+            parts = [part for part in (own, others) if part]
+            test = next(filter(None, (_asked(tree, _first_test, part) for part in parts)), None)
+            found = replace(found, test=test, tests=len(tests))
+        if only != "tests":
+            audit = next(filter(None, (_asked(tree, _first_row, one) for one in problems)), None)
+            found = replace(found, audit=audit, problems=len(problems))
+    return replace(found, seconds=round(time.perf_counter() - started, 1))
+
+
+class First:
+    """Runs tests in an order and keeps the first that fails; a plugin of pytest."""
+
+    def __init__(self, order: Sequence[str]) -> None:
+        self.place = {name: k for k, name in enumerate(order)}
+        self.failed: str | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Put the tests in order."""
+        items.sort(key=lambda item: self.place.get(item.nodeid, len(self.place)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the first failure."""
+        if report.failed and self.failed is None:
+            self.failed = report.nodeid
+
+    pytest_collectreport = pytest_runtest_logreport
+
+
+def _first_test(tests: Sequence[str]) -> str | None:
+    """Return the first of some tests that fails in this folder."""
+    first = First(tests)
+    code = pytest.main(["-x", "-q", "--tb=no", "-p", "no:xdist", *tests], plugins=[first])
+    return first.failed or (f"pytest ends with {int(code)}" if code else None)
+
+
+def _first_row(check: str) -> str | None:
+    """Return the first row of a check of the audit that does not hold, in words."""
+    try:
+        missed = missed_row(check)
+    except Exception as error:
+        return f"{check}: {type(error).__name__}"
+    return f"{check.split()[0]}: {missed}" if missed else None
+
+
+def _asked(tree: Path, call: Callable[..., str | None], given: Any) -> str | None:
+    """Return who sees the mutant in a copy; a process that never ends, or dies, sees it too."""
+    try:
+        found: str | None = apart(tree, call, given)
+    except TimeoutError:
+        return "does not end"
+    except EOFError:
+        return "the process dies"
+    return found
+
+
+def run_all(chosen: Sequence[Mutant], given: argparse.Namespace) -> None:
+    """Return who sees each mutant; results so far are kept as they come."""
+    recorded = Recorded.read(given.home)
+    found = {one.name: one for one in read_results(given.results)}
+    free: queue.Queue[Path] = queue.Queue()
+    with (
+        copies(given.workers) as trees,
+        concurrent.futures.ThreadPoolExecutor(given.workers) as pool,
+    ):
+        for tree in trees:
+            free.put(tree)
+
+        def one(mutant: Mutant) -> Seen:
+            tree = free.get()
+            try:
+                return run(mutant, tree, recorded, given.only, found.get(mutant.name))
+            finally:
+                free.put(tree)
+
+        for job in concurrent.futures.as_completed([pool.submit(one, m) for m in chosen]):
+            seen = job.result()
+            found[seen.name] = seen
+            print(f"{seen.name}: {seen.test} | {seen.audit} | {seen.seconds:.0f} s", flush=True)
+            write_results([found[m.name] for m in mutants() if m.name in found], given.results)
+
+
+def read_results(path: Path = RESULTS) -> list[Seen]:
+    """Return the results of a file, by default the committed ones."""
+    if not path.is_file():
+        return []
+    return [Seen(**one) for one in json.loads(path.read_text("utf-8"))["mutants"]]
+
+
+def write_results(found: Sequence[Seen], path: Path) -> None:
+    """Write the results, one mutant a line."""
+    head = {"python": platform.python_version(), "cpu": "two x86-64 cores"}
+    lines = ",\n".join("  " + json.dumps(asdict(one), ensure_ascii=False) for one in found)
+    text = json.dumps(head)[:-1] + f', "mutants": [\n{lines}\n]}}\n'
+    path.write_text(text, "utf-8")
+
+
+# --- the page
+
+_HEAD = """# Wrong formulas, and the checks that see them
+
+`benchmarks/mutants.toml` has wrong formulas, each a patch of one line. `make mutants` puts them
+into a copy of the code one at a time and runs the fast tests (`make check`) and the problems of
+`nas-evidence audit` whose recorded coverage touches the line, up to the first failure. The last
+column is empty where the audit makes no such claim.
+
+Of {n} the fast tests see {n_tests}; of the {n_audited} that break a claim of the audit it sees
+{n_audit}. Seen by neither: {escaped}.
+
+| module | what is wrong | seen by the test | seen by the row of the audit |
+|---|---|---|---|"""
+
+
+def page() -> str:
+    """Return the text of docs/reference/mutants.md from the committed results."""
+    found = {one.name: one for one in read_results()}
+    known = [(m, found[m.name]) for m in mutants() if m.name in found]
+    by_audit = [(m, s) for m, s in known if m.audited]
+    n_tests = sum(s.test is not None for _, s in known)
+    n_audit = sum(s.audit is not None for _, s in by_audit)
+    escaped = [m.name for m, s in known if s.test is None and s.audit is None]
+    lines = [
+        _HEAD.format(
+            n_tests=n_tests, n=len(known), n_audit=n_audit, n_audited=len(by_audit),
+            escaped=", ".join(escaped) or "none",
+        )
+    ]  # fmt: skip
+    for mutant, seen in known:
+        test = "**not seen**" if seen.test is None else f"`{_short(seen.test)}`"
+        audit = "" if seen.audit is None else f"`{seen.audit}`"
+        if mutant.audited and seen.audit is None:
+            audit = "**not seen**"
+        place = mutant.module.removeprefix("nas_evidence.")
+        claim = mutant.claim.replace("|", r"\|")
+        lines.append(f"| `{place}` | {claim} | {test} | {audit} |")
+    return "\n".join(lines) + "\n"
+
+
+def _short(test: str) -> str:
+    """Return `file::test` without folders, suffix and parameters."""
+    file, _, name = test.partition("::")
+    return f"{Path(file).stem}::{name.partition('[')[0]}" if name else test
+
+
+def main() -> None:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("verb", nargs="?", default="all")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--home", type=Path, default=ROOT / "runs" / "mutants")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--only", choices=("both", "tests", "audit"), default="both")
+    given = parser.parse_intermixed_args()
+    if given.verb == "record" or (given.verb != "page" and not list(given.home.glob("*.json"))):
+        record(given.home, given.workers, given.names if given.verb == "record" else ())
+    if given.verb in ("run", "all"):
+        chosen = [m for m in mutants() if not given.names or m.name in given.names]
+        run_all(chosen, given)
+    if given.verb != "record":
+        PAGE.write_text(page(), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
