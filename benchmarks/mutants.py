@@ -250,16 +250,16 @@ def record_tests(files: Sequence[str], to: Path) -> None:
 
 def audit_checks() -> list[str]:
     """Return the problems of the audit; those of its parts that can be asked for alone."""
-    from nas_evidence.auditing import PROBLEMS
-    from nas_evidence.auditing_parts import NAMES
+    from nas_evidence.audit.pieces import NAMES
+    from nas_evidence.audit.run import PROBLEMS
 
     return [*(name for name in PROBLEMS if name != "parts"), *(f"parts {n}" for n in NAMES)]
 
 
 def missed_row(check: str) -> str | None:
     """Return the first row of a problem, or of a part, that does not hold in this folder."""
-    from nas_evidence.auditing import run_audit
-    from nas_evidence.auditing_parts import rows_of_part
+    from nas_evidence.audit.pieces import rows_of_part
+    from nas_evidence.audit.run import run_audit
 
     problem, _, part = check.partition(" ")
     rows = rows_of_part(part, seed=0) if part else run_audit([problem])

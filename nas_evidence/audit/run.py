@@ -10,7 +10,7 @@
     trial        a short trial on digits    scores of the training curve from the curve itself
     trial-linear linear regression          predictive scores and the training of prior and noise
                                             against closed forms
-    parts        what scores are made of, and formulas beside them; see auditing_parts.py
+    parts        what scores are made of, and formulas beside them; see audit/pieces.py
 
 A row has a value, the true log evidence if there is one, and the interval that must contain the
 value. A Laplace evidence must equal its definition, computed by dense algebra that shares nothing
@@ -28,8 +28,6 @@ from functools import partial
 import torch
 from torch import nn
 
-from nas_evidence.auditing_parts import NAMES as PARTS
-from nas_evidence.auditing_parts import part_rows
 from nas_evidence.audit.known_problems import (
     NOISE_STD,
     Problem,
@@ -40,6 +38,8 @@ from nas_evidence.audit.known_problems import (
     logistic_problem,
 )
 from nas_evidence.audit.measured import measured
+from nas_evidence.audit.pieces import NAMES as PARTS
+from nas_evidence.audit.pieces import part_rows
 from nas_evidence.audit.rows import AuditRow, Claim, around, judged
 from nas_evidence.audit.sampled import (
     SAMPLED,

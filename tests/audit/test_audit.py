@@ -10,13 +10,13 @@ from torch import nn
 
 from nas_evidence.audit import run as audit
 from nas_evidence.audit import sampled as auditing_sampled
-from nas_evidence.auditing_parts import NAMES as PARTS
 from nas_evidence.audit.known_problems import (
     Problem,
     definition,
     linear_problem,
     of_blocks,
 )
+from nas_evidence.audit.pieces import NAMES as PARTS
 from nas_evidence.audit.run import AuditRow, Claim, run_audit
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound

@@ -6,7 +6,7 @@ from statistics import stdev
 import pytest
 import torch
 
-from nas_evidence.auditing_problems import NOISE_STD, linear_problem
+from nas_evidence.audit.known_problems import NOISE_STD, linear_problem
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
 
 

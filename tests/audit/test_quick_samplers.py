@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nas_evidence.auditing_problems import exact_ensembles, linear_problem
+from nas_evidence.audit.known_problems import exact_ensembles, linear_problem
 from nas_evidence.evidence.network_density import gaussian_density
 from nas_evidence.maths.hmc import Path, Tuning, exchange, hmc_step, replicas_at
-from nas_evidence.sampling_plan import EnsemblePlan
 from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
+from nas_evidence.scores.sampling_plan import EnsemblePlan
 from nas_evidence.scores.sgd_entropy import _prior_entropy, one_product_bound
 from nas_evidence.scores.temperature_ladder import (
     LadderSamples,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from nas_evidence import auditing_parts
-from nas_evidence.auditing import run_audit
-from nas_evidence.auditing_parts import NAMES, brute_force, rows_of_part
-from nas_evidence.auditing_trials import coin_claims
+from nas_evidence.audit import pieces as auditing_parts
+from nas_evidence.audit.pieces import NAMES, brute_force, rows_of_part
+from nas_evidence.audit.run import run_audit
+from nas_evidence.audit.trained import coin_claims
 
 
 @pytest.mark.parametrize("name", NAMES)

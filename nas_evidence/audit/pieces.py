@@ -31,38 +31,38 @@ import scipy.special
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.auditing_problems import (
+from nas_evidence.audit.known_problems import (
     NOISE_STD,
     Problem,
     linear_problem,
     tempered_evidence,
 )
-from nas_evidence.auditing_rows import AuditRow, Claim, around, judged
+from nas_evidence.audit.rows import AuditRow, Claim, around, judged
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.jacobian import jacobian
 from nas_evidence.evidence.laplace import squared_norms
+from nas_evidence.evidence.linearised import Tangent, log_evidence, tangent_of
 from nas_evidence.evidence.network_density import flat_log_likelihood
-from nas_evidence.evidence.tangent import Tangent, log_evidence, tangent_of
 from nas_evidence.evidence.tangent_fit import fit_by_mackay
-from nas_evidence.likelihood import Categorical, Gaussian
 from nas_evidence.maths.finalists import FAMILY_SPREAD, N_DRAWS, NOISE_RATIO, posterior_of
 from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
 from nas_evidence.maths.lanczos import stochastic_lanczos
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
-from nas_evidence.sampling_plan import EnsemblePlan, MomentumPlan, SweepPlan
 from nas_evidence.scores.first_pass import FirstPass, log_predictive
 from nas_evidence.scores.full_ggn_slq import evidence_by_products
 from nas_evidence.scores.heavy_ball import heavy_ball_bound
 from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sample_then_optimise import _Ensemble as Ensemble
 from nas_evidence.scores.sample_then_optimise import _one_member as one_member
+from nas_evidence.scores.sampling_plan import EnsemblePlan, MomentumPlan, SweepPlan
 from nas_evidence.scores.sgd_entropy import _prior_entropy as prior_entropy
 from nas_evidence.scores.sgd_entropy import one_product_bound
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
-from nas_evidence.spec import (
+from nas_evidence.spec.study import (
     ArchitectureSpec,
     Assignment,
     DatasetSpec,
