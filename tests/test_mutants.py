@@ -35,9 +35,7 @@ def test_a_text_that_is_gone_or_there_twice_is_an_error(mutants: ModuleType) -> 
     one = mutants.Mutant("m", "nas_evidence.plumbing.files", "x = 1\n", "x = 2\n", "claim")
     assert one.patched("x = 1\n") == "x = 2\n"
     for text in ("y = 1\n", "x = 1\nx = 1\n"):
-        with pytest.raises(
-            LookupError, match=r"m: 'x = 1\\n' must be in nas_evidence.plumbing.files once"
-        ):
+        with pytest.raises(LookupError, match=r"must be in nas_evidence.plumbing.files once"):
             one.patched(text)
     with pytest.raises(LookupError, match=r"m: no module nas_evidence\.gone"):
         mutants.Mutant("m", "nas_evidence.gone", "x", "y", "c").file(mutants.ROOT)

@@ -260,7 +260,9 @@ def _write_tables(report: Report, to: Path) -> None:
         "layers": layer_rows(compared) if compared else pd.DataFrame(),
         "baselines": pd.DataFrame(
             [
-                one.model_dump(exclude={"metrics"}) | dict(one.metrics)
+                {"name": one.name, "behind": one.behind}
+                | dict(zip(("low", "high"), one.interval or (None, None), strict=True))
+                | dict(one.metrics)
                 for one in (report.comparison.baselines if report.comparison else ())
             ]
         ),

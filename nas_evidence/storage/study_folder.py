@@ -50,7 +50,7 @@ class StudyStatus:
     """The status of a study.
 
     state   "running", "stopped", "budget spent" or "finished"
-    best    the trial that represents the best architecture (see `storage/best.py`), None while none ranks
+    best    the trial that represents the best architecture (see `best.py`), None while none ranks
     n_raced finished trials of the race of the finalists, which come on top of `n_trials`
     """
 

@@ -206,7 +206,7 @@ def test_a_named_metric_comes_right_after_the_log_loss_on_the_page(tmp_path: Pat
     winner = load_study_tables(tmp_path).winner
     assert winner is not None
     metrics = {"accuracy": 0.9, "balanced_accuracy": 0.8, "log_loss": 0.3, "ece": 0.1}
-    stick = Baseline(name="majority class", metrics=metrics, behind=0.5)
+    stick = Baseline(name="majority class", metrics=metrics, behind=0.5, interval=(0.4, 0.6))
     write_comparison(
         tmp_path,
         Comparison(
@@ -215,6 +215,9 @@ def test_a_named_metric_comes_right_after_the_log_loss_on_the_page(tmp_path: Pat
         ),
     )  # fmt: skip
     asked = build_report(tmp_path, metric="balanced_accuracy").markdown.read_text("utf-8")
+    header = (tmp_path / "report" / "yardsticks.csv").read_text("utf-8").splitlines()
+    assert header[0].startswith("name,behind,low,high,")
+    assert header[1].startswith("majority class,0.5,0.4,0.6,")
     assert "| log loss | balanced accuracy | accuracy | calibration error |" in asked
     assert "On 500 test rows, balanced accuracy: 0.800" in asked
     plain = build_report(tmp_path).markdown.read_text("utf-8")
