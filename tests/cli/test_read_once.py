@@ -15,7 +15,7 @@ from nas_evidence.cli.report import export, report
 from nas_evidence.cli.search import search
 from nas_evidence.data import digest, source
 from nas_evidence.data import table_file as tables
-from nas_evidence.spec.study import toml as codec
+from nas_evidence.spec import toml as codec
 from nas_evidence.storage import tables as store
 from nas_evidence.storage.tables import TABLES
 
