@@ -1,5 +1,6 @@
 """One `width` from a study file to the report: one word, one value, all the way."""
 
+from contextlib import closing
 from pathlib import Path
 
 import optuna
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 
 from nas_evidence.data import load
 from nas_evidence.driver.driver import Driver
+from nas_evidence.proposing.optuna_export import Export
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.reporting.page import build_report
 from nas_evidence.spec.domains import IntRange
@@ -70,6 +72,8 @@ def test_a_width_keeps_its_name_and_value_from_the_file_to_the_page(tmp_path: Pa
     record: TrialRecord = next(r for r in reader.ends if r.trial_id == trial_id)
     assert record.architecture.values == values
 
+    with closing(Export(spec, folder)) as export:
+        export.update()
     asked = optuna.load_study(study_name="path", storage=f"sqlite:///{folder}/study.db")
     assert asked.trials[trial_id].params["mlp.width"] == WIDTH
     assert asked.trials[trial_id].user_attrs["architecture"]["values"] == values

@@ -54,11 +54,11 @@ def test_the_interval_of_updates_becomes_a_number_and_the_stored_one_stays(tmp_p
     given = load_study(written(tmp_path / "s.toml", "epochs = 64"))
     assert given.plan.online.every == "auto"
     assert 'every = "auto"' in dump_study(given)
-    assert begun(tmp_path / "run", given, None).plan.online.every == 8
+    assert begun(tmp_path / "run", given, None)[0].plan.online.every == 8
     assert "every = 8\n" in (tmp_path / "run" / "study.toml").read_text()
     told = load_study(tmp_path / "s.toml", ["plan.online.every=9"])
-    assert begun(tmp_path / "old", told, None).plan.online.every == 9
-    assert begun(tmp_path / "old", given, None).plan.online.every == 9
+    assert begun(tmp_path / "old", told, None)[0].plan.online.every == 9
+    assert begun(tmp_path / "old", given, None)[0].plan.online.every == 9
 
 
 def test_a_plan_whose_chosen_epochs_never_reach_an_update_is_refused(tmp_path: Path) -> None:
@@ -71,7 +71,8 @@ def test_a_plan_whose_chosen_epochs_never_reach_an_update_is_refused(tmp_path: P
 def test_milestones_as_fractions_go_on_with_those_of_the_folder(tmp_path: Path) -> None:
     path, steps = written(tmp_path / "s.toml", "epochs = 40"), "plan.schedule=steps"
     begun(tmp_path / "run", load_study(path, [steps, "plan.milestones=[20, 30]"]), None)
-    again = begun(tmp_path / "run", load_study(path, [steps, "plan.milestones=[0.5, 0.75]"]), None)
+    fractions = load_study(path, [steps, "plan.milestones=[0.5, 0.75]"])
+    again, _ = begun(tmp_path / "run", fractions, None)
     assert again.plan.milestones == (20, 30)
 
 
@@ -86,7 +87,7 @@ def test_a_proposal_is_made_for_the_rows_and_the_batch_that_are_asked_for(tmp_pa
     assert whole.spec.family["mlp"]["width"].contains(128)
     small = asked_for(str(tmp_path / "d.csv"), [*few, "plan.batch_size=8"], options)
     stored = [
-        begun(tmp_path / name, one.spec, one.source).plan
+        begun(tmp_path / name, one.spec, one.source)[0].plan
         for name, one in (("w", whole), ("l", less), ("s", small))
     ]
     assert [plan.epochs for plan in stored] == [27, 200, 100]

@@ -15,7 +15,7 @@ from faulty import Damage, call, flipped
 from nas_evidence.driver.restoration import restored_study
 from nas_evidence.driver.verification import not_checked, verify
 from nas_evidence.spec.retry_limits import RetrySpec
-from nas_evidence.spec.study import FREE_KEYS, BudgetSpec, DatabaseSpec, RaceSpec, ResourceSpec
+from nas_evidence.spec.study import FREE_KEYS, BudgetSpec, RaceSpec, ResourceSpec
 from nas_evidence.spec.toml import differences, dump_study
 from nas_evidence.storage.conditions import content_hash
 from nas_evidence.storage.study_folder import read_study
@@ -253,7 +253,6 @@ CHANGED: dict[str, object] = {
     "budget": BudgetSpec(wall_seconds=60.0),
     "resources": ResourceSpec(workers=3),
     "retries": RetrySpec(crashes=7),
-    "database": DatabaseSpec(url="postgresql://me@host/db"),
     "finalists": 2,
     "race": RaceSpec(trials=4),
 }

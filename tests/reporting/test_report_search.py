@@ -37,6 +37,7 @@ from nas_evidence.spec.study import (
     ArchitectureSpec,
     BudgetSpec,
     DatasetSpec,
+    OnlinePlan,
     PruningSpec,
     StudySpec,
     TrainingPlan,
@@ -126,7 +127,7 @@ def folder(path: Path, records: list[TrialRecord], **changes: Any) -> Path:
         "objective": "kfac_ggn",
         "dataset": DatasetSpec(name="digits"),
         "family": {"mlp": {"width": IntRange(low=4, high=64)}, "linear": {}},
-        "plan": TrainingPlan(epochs=EPOCHS),
+        "plan": TrainingPlan(epochs=EPOCHS, online=OnlinePlan(every=5)),
     }
     study = StudySpec(**(given | changes))
     path.mkdir(parents=True, exist_ok=True)
@@ -423,15 +424,15 @@ def test_a_report_reads_the_tables_once_and_computes_nothing_twice(
 
         monkeypatch.setattr(module, name, call)
 
-    counted(tables_module, "read_tables")
-    names = ("trust", "early_trust", "pruning_report", "certainty_of", "importances", "comparison",
+    counted(tables_module, "read_study_tables")
+    names = ("trust", "early_trust", "pruning_report", "certainty_of", "importances", "term_table",
              "problems", "flags", "statuses")  # fmt: skip
     for name in names:
         counted(report_module, name)
     report = report_on(load_study_tables(folder(tmp_path, [record(i, i) for i in range(8)])))
     write_report(report, tmp_path / "report")
     trust_line(report)
-    assert calls == {"read_tables": 1} | dict.fromkeys(names, 1)
+    assert calls == {"read_study_tables": 1} | dict.fromkeys(names, 1)
 
 
 @pytest.mark.slow
