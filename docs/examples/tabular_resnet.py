@@ -1,4 +1,4 @@
-"""A residual network for tables as a family of one's own (Gorishniy et al. 2021).
+"""A residual network for tables as your own family (Gorishniy et al. 2021).
 
     features [n, d] -> width -> blocks x + W_down relu(W_up norm(x)) -> norm -> outputs
 

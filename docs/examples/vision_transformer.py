@@ -1,4 +1,4 @@
-"""A small vision transformer as a family of one's own (Dosovitskiy et al. 2021).
+"""A small vision transformer as your own family (Dosovitskiy et al. 2021).
 
     images [n, C, H, W] -> patches [n, T, width] -> blocks of attention and MLP -> mean over T
 

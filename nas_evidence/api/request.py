@@ -41,7 +41,7 @@ class Meant:
 
 
 class DataOptions(TypedDict, total=False):
-    """Options about data of one's own, in Python and on the command line.
+    """Options about your data, in Python and on the command line.
 
     They replace keys of [dataset].
     """
@@ -114,7 +114,7 @@ def asked_for(
     Args:
         study: path or name.
         overrides: `table.key=value`.
-        options: about data of one's own.
+        options: about your data.
         allow_code: import the scores that the study names from outside the package.
         data_root: folder that the paths of a study file are relative to.
 
@@ -207,7 +207,7 @@ def of_data_file(path: Path, overrides: Sequence[str], options: DataOptions) -> 
 def of_source(
     source: "Source", overrides: Sequence[str] = (), *, name: str | None = None
 ) -> Asked:
-    """Return the study that fits data of one's own."""
+    """Return the study that fits your data."""
     from nas_evidence.data.proposed import name_of, proposed_text
 
     name = name or name_of(Path(source.given))

@@ -1,4 +1,4 @@
-"""The verb that checks a family of one's own before a search."""
+"""The verb that checks your own family before a search."""
 
 import sys
 from pathlib import Path

@@ -35,7 +35,7 @@ Metric = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Say it of the winner after the log loss: accuracy, balanced_accuracy, rmse, ...",
+        help="Also report this metric of the winner: accuracy, balanced_accuracy, rmse, ...",
     ),
 ]
 Steal = Annotated[
@@ -69,7 +69,7 @@ JobName = Annotated[
 
 
 def with_data_options(verb: Verb) -> Verb:
-    """Give a verb the options about data of one's own, in place of its `**data`.
+    """Give a verb the options about your data, in place of its `**data`.
 
     They come after the parameters that have no default.
     """

@@ -31,7 +31,11 @@ def predict(
     ] = 0.9,
     ood: Annotated[
         Path | None,
-        typer.Option("--ood", metavar="DATA", help="Other data, to be told from these."),
+        typer.Option(
+            "--ood",
+            metavar="DATA",
+            help="Out-of-distribution data: how well the network tells them apart (AUROC).",
+        ),
     ] = None,
     trial_id: Annotated[
         int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")

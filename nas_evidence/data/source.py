@@ -1,4 +1,4 @@
-"""Data of one's own as the user gave them, and as a study keeps them.
+"""Your data as the user gave them, and as a study keeps them.
 
 A table, images, and arrays in memory are stored once in `data/` of the study folder, so that
 `resume`, `export` and another machine find the same rows; .npz files and folders of .npy files

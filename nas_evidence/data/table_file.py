@@ -1,4 +1,4 @@
-"""A table of one's own: a CSV or Parquet file with the column to predict.
+"""Your table: a CSV or Parquet file with the column to predict.
 
 The rows of `test_path`, or a seeded share `test_fraction`, are the test rows; without either there
 are none, and the study ranks without a test.

@@ -116,8 +116,8 @@ def intended_use(study: StudySpec, arrays: ArrayData) -> str:
     )  # fmt: skip
     return (
         f"{what} for inputs of the shape {shape} that were collected and encoded as those of\n"
-        f"{_data(study, arrays)}. A search made it, not a purpose: whoever uses it for\n"
-        "decisions about people, health or safety has to test it for that first."
+        f"{_data(study, arrays)}. It was not made for a particular use: test it for\n"
+        "yours before it serves decisions about people, health or safety."
     )
 
 

@@ -108,7 +108,7 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
         few, who = min(repeats), "each has" if len(set(repeats)) == 1 else "one of them has"
         lead = (study.ranking[0].objective or 0.0) - (study.ranking[1].objective or 0.0)
         return (
-            f"How sure is unknown: a probability takes {MIN_REPEATS} seeds of each of the first "
+            f"No probability is given: it takes {MIN_REPEATS} seeds of each of the first "
             f"{sure.finalists}, and {who} {_seeds(few)}. The first leads the second by "
             f"{_in_unit(study, lead)}. Set finalists = {sure.finalists}, or replicates = "
             f"{MIN_REPEATS}, to measure the noise of the seeds."

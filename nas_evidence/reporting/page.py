@@ -46,12 +46,12 @@ CAPTIONS: Mapping[str, str] = {
         f"still falls at its end wants more epochs. The {MAX_LINES} best are drawn."
     ),
     "calibration": (
-        "Of the unseen data that the winner predicts with some confidence, the share that is "
+        "Of the held-out data that the winner predicts with some confidence, the share that is "
         "right. On the dotted line it is as sure as it should be; below, too sure. The bars are "
         "two standard errors."
     ),
-    "confusion": "Unseen data by true and predicted class; a perfect model has only the diagonal.",
-    "pairs": "Unseen data, predicted against true; a perfect model lies on the dotted line.",
+    "confusion": "Held-out data by true and predicted class; perfect is the diagonal alone.",
+    "pairs": "Held-out data, predicted against true; a perfect model lies on the dotted line.",
     "importance": (
         "How much the best quarter of the architectures differs from all in each parameter "
         "(PED-ANOVA; Watanabe et al., 2023). Coloured bars are more than chance, corrected for "

@@ -24,7 +24,7 @@ class DatasetSpec(Frozen):
     """Which data, and how much of it; only the report reads the test part."""
 
     name: Literal[*DATASET_NAMES]  # type: ignore[valid-type]
-    """Name of a data set; "table", "npz" (arrays) or "images" (a folder) for data of your own."""
+    """Name of a data set; "table", "npz" (arrays) or "images" (a folder) for your data."""
     test_size: Annotated[Count, Unit("examples")] | None = None
     """Examples split off for testing: of `digits` (by default 500) or `diabetes` (142)."""
     max_train: Annotated[Count, Unit("examples")] | None = None
@@ -32,7 +32,7 @@ class DatasetSpec(Frozen):
     max_test: Annotated[Count, Unit("examples")] | None = None
     """Most test examples, chosen in the same way; if absent, all."""
     path: str | None = None
-    """File or folder of data of your own, relative to the study file: CSV or Parquet for "table",
+    """File or folder of your data, relative to the study file: CSV or Parquet for "table",
     .npz or a folder of .npy files for "npz", a folder of folders for "images"."""
     test_path: str | None = None
     """Another file with the test rows; used with `name = "table"`."""
@@ -42,7 +42,7 @@ class DatasetSpec(Frozen):
     target: str | None = None
     """Column to predict; used with `name = "table"`."""
     task: Literal["classification", "regression"] | None = None
-    """What the targets of data of your own are; if absent, as `likelihood` says if that is given,
+    """What the targets of your data are; if absent, as `likelihood` says if that is given,
     else inferred from the values."""
     drop: tuple[str, ...] | None = None
     """Columns of a table to leave out."""
@@ -96,7 +96,7 @@ class DatasetSpec(Frozen):
 def with_task(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a study's tables in which [dataset] task and [plan] likelihood follow each other.
 
-    Either may be absent: the one that is given decides. Only data of one's own have a task.
+    Either may be absent: the one that is given decides. Only your data have a task.
 
     >>> with_task({"dataset": {"name": "npz", "task": "regression"}})["plan"]
     {'likelihood': 'gaussian'}

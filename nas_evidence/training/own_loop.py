@@ -1,4 +1,4 @@
-"""Online Laplace for a training loop of one's own, in plain torch (Immer et al. 2021).
+"""Online Laplace for your own training loop, in plain torch (Immer et al. 2021).
 
     step    ∇ loss + d θ,    d = min(s² δ_l / (κ N), 1 / (2 ρ))       loss = s² nll_mean
     update  log q(D) = κ l − ½ θᵀΔθ − ½ log|κ H + Δ| / |Δ|, maximised over Δ and s at fixed θ
@@ -35,7 +35,7 @@ from nas_evidence.training.prior_groups import PriorGroups
 
 @dataclass(frozen=True)
 class _Planned:
-    """The plan and the seed of a loop of one's own."""
+    """The plan and the seed of your own loop."""
 
     plan: TrainingPlan
     seed: int

@@ -1,4 +1,4 @@
-"""From data of one's own to a ranking by one command; wrong input is one sentence."""
+"""From your data to a ranking by one command; wrong input is one sentence."""
 
 import re
 from collections.abc import Callable

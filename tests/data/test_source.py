@@ -1,4 +1,4 @@
-"""Data of one's own as a study keeps them: stored once, found again, and refused if changed."""
+"""Your data as a study keeps them: stored once, found again, and refused if changed."""
 
 from pathlib import Path
 from typing import Any

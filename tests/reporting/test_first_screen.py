@@ -215,7 +215,7 @@ def test_a_named_metric_comes_right_after_the_log_loss_on_the_page(tmp_path: Pat
         ),
     )  # fmt: skip
     asked = build_report(tmp_path, metric="balanced_accuracy").markdown.read_text("utf-8")
-    header = (tmp_path / "report" / "yardsticks.csv").read_text("utf-8").splitlines()
+    header = (tmp_path / "report" / "baselines.csv").read_text("utf-8").splitlines()
     assert header[0].startswith("name,behind,low,high,")
     assert header[1].startswith("majority class,0.5,0.4,0.6,")
     assert "| log loss | balanced accuracy | accuracy | calibration error |" in asked

@@ -1,4 +1,4 @@
-"""Online Laplace in a loop of one's own: the service's own numbers, closed forms, refusals."""
+"""Online Laplace in your own loop: the service's own numbers, closed forms, refusals."""
 
 import copy
 import math
