@@ -15,7 +15,6 @@ ELSEWHERE = (
     "in an environment of its own",
     "half an hour of one core",
     "while the study runs",
-    "while the study runs, for minutes, on a cluster",
 )
 LANGUAGES = ("", "text", "console", "bash", "python", "toml", "sql")
 

