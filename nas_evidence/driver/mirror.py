@@ -17,13 +17,13 @@ files, because the driver reads only their names.
 takes one small write however long the study is.
 """
 
+import atexit
 import contextlib
 import os
 import re
 import shutil
 import tempfile
 import time
-import weakref
 from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -154,7 +154,7 @@ class Mirror:
             # The folder gets the last part of the URI as its name: messages may show it.
             name = self.place.rpartition("/")[2] or "study"
             temporary = tempfile.mkdtemp(prefix="nas-evidence-")
-            weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
+            atexit.register(shutil.rmtree, temporary, ignore_errors=True)
             scratch = Path(temporary) / name
         self.folder = scratch
         self.make_worker: MakeWorker | None = partial(StoredWorker, self.place)

@@ -453,7 +453,7 @@ def test_export_writes_the_best_or_the_one_asked_for(home: Path, tmp_path: Path)
     other = next(i for i in range(4) if i != best)
     for arguments, trial_id in ((), best), (("--trial", other), other):
         process = run("export", "done", "--to", tmp_path / str(trial_id), *arguments, folder=home)
-        assert f"(trial {trial_id}, " in process.stdout
+        assert f"(trial {trial_id}: " in process.stdout
         assert "evidence computed again and equal" in process.stdout
         assert {p.name for p in (tmp_path / str(trial_id)).iterdir()} == {
             "architecture.toml", "model.safetensors", "model.pt2", "evidence.json",
