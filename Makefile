@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
-check test: export RAY_AUTH_MODE := disabled
+check test long: export RAY_AUTH_MODE := disabled
 
-.PHONY: help demo check test mutants oracles bench docs clean
+.PHONY: help demo check test long mutants oracles bench docs clean
 help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
@@ -27,8 +27,11 @@ check: $(VENV)/installed-test  ## ruff, mypy and the fast tests, under two minut
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not ray"
 
-test: $(VENV)/installed-test  ## all tests
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+test: $(VENV)/installed-test  ## all tests but those that take minutes each
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
+
+long: $(VENV)/installed-test  ## the tests that take minutes each
+	$(BIN)/python -m pytest -q -m long
 
 mutants: $(VENV)/installed-test  ## wrong formulas in a copy, and which check sees each
 	$(BIN)/python benchmarks/mutants.py

@@ -88,7 +88,7 @@ def train(model, x, y, *, epochs=epochs, **plan):
     for epoch in range(1, epochs + 1):
         train_epoch(state, tensors, assignment)
         state.epoch = epoch
-        if plan.updates_after(epoch):
+        if epoch in plan.evaluation_epochs():
             passes = update_and_follow(state, tensors, assignment)
             evidence = passes.estimate(curvature, passes.of(curvature)[0]).value
             path.append((float(state.prior_precision[0]), evidence))
@@ -103,7 +103,7 @@ def full_evidence(state, x, y, likelihood, **hyperparameter):
     ).value  # fmt: skip
 
 
-never = OnlinePlan(every=epochs, burn_in=epochs, curvature=curvature)  # the prior stays as it was
+never = OnlinePlan(every="never", curvature=curvature)  # the prior stays as it was
 
 # %% [markdown]
 # ## Figure 1: one hidden layer or three?

@@ -292,6 +292,7 @@ def test_the_entry_command_searches_on_the_cluster_that_is_there(
     assert set(read_table(tmp_path / "study", "trials")["status"]) == {"complete"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_containers_command_searches_and_started_again_finds_all_done(tmp_path: Path) -> None:
@@ -430,6 +431,7 @@ def slurm() -> Iterator[Slurm]:
         yield Slurm(Path(home))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_signalled_slurm_job_parks_the_study_is_requeued_and_then_finishes_it(

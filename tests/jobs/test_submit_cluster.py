@@ -164,6 +164,7 @@ def test_killed_driver_and_killed_head_change_nothing(head: Head) -> None:
     assert_undisturbed(head, store)
 
 
+@pytest.mark.long
 def test_two_studies_at_once_and_one_trial_cancelled_in_one_of_them(head: Head) -> None:
     one, other = head.folder / "one", head.folder / "other"
     # Trials that take longer than the command that cancels one of them.
