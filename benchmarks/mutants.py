@@ -35,7 +35,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "MPLBACKEND": "Agg"}
+os.environ |= {
+    "OMP_NUM_THREADS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MPLBACKEND": "Agg",
+    "COVERAGE_CORE": "ctrace",  # the one that knows contexts
+}
 
 import coverage
 import pytest
