@@ -16,14 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nas_evidence.driver.outcomes import KeptModels, told_of
-from nas_evidence.driver.plan import (
-    batch_of,
-    plan_race,
-    plan_trials,
-    to_ask,
-    trials_of,
-    trials_of_batch,
-)
+from nas_evidence.driver.plan import plan_race, plan_trials, to_ask, to_tell, trials_of
 from nas_evidence.driver.race import chosen_so_far, next_round
 from nas_evidence.driver.reconcile import complete, log_ask, restored
 from nas_evidence.driver.retries import Retries
@@ -200,9 +193,6 @@ class Driver:
         proposals = self._proposer.proposals()
         self._n_asked = len(proposals)
         self._queue.extend(plan_trials(proposals, self._done, self._study, self._seen))
-        for number in range(self._n_asked):
-            if number not in self._told:
-                self._tell_batch_of(number)
         self._chosen = dict(chosen_so_far(read_journal(self._folder), self._done))
 
     def _replay_journal(self) -> None:
@@ -438,7 +428,7 @@ class Driver:
         row = self._done[trial_id] = TrialRow.of(record)
         self._log_end(row)
         if not is_race(trial_id):
-            self._tell_batch_of(trial_id // self._study.replicates)
+            self._tell_after(trial_id // self._study.replicates)
         shutil.rmtree(home, ignore_errors=True)
         arrow("removed")
         self.requests.done(trial_id)
@@ -448,13 +438,9 @@ class Driver:
             compact(self._folder)
         self._watcher.ended(record)
 
-    def _tell_batch_of(self, number: int) -> None:
-        """Tell the proposals of a batch in order, if all its trials have ended."""
-        if not all(i in self._done for i in trials_of_batch(number, self._study)):
-            return
-        for n in batch_of(number, self._study):
-            if n in self._told:
-                continue
+    def _tell_after(self, number: int) -> None:
+        """Tell what can be told once a trial of a proposal has ended."""
+        for n in to_tell(number, self._told, self._done, self._study):
             told = self._result(n)
             self._proposer.tell(n, told)
             self._told.add(n)

@@ -2,11 +2,12 @@
 
 Proposal `n` holds the trials n * replicates + r. A batch of proposals is told together, in order
 of number, when its last trial has ended; with asynchronous scheduling a batch is one proposal.
-With `scheduling = "batch"` a batch is asked only after the previous one was told, so that neither
-the speed of workers nor a crash changes what is proposed.
+With `scheduling = "batch"` a batch is asked and told only after the previous one was told, so that
+neither the speed of workers nor a crash nor a torn file changes what is proposed.
 """
 
-from collections.abc import Container, Iterable, Mapping
+import itertools
+from collections.abc import Collection, Container, Iterable, Mapping
 
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
 
@@ -111,3 +112,19 @@ def to_ask(n_asked: int, n_told: int, study: StudySpec) -> int:
     if study.scheduling == "batch" and n_told < batch.start:
         return 0
     return batch.stop - n_asked
+
+
+def to_tell(
+    number: int, told: Collection[int], done: Container[int], study: StudySpec
+) -> list[int]:
+    """Return the proposals to tell, in order, once a trial of proposal `number` has ended.
+
+    Batches are told one after another: those that ended before an earlier one, of which a trial
+    with a torn result ran again, are told after it.
+    """
+    in_order = study.scheduling == "batch"
+    numbers = range(len(told), n_proposals(study)) if in_order else [number]
+    ended = itertools.takewhile(
+        lambda n: all(i in done for i in trials_of_batch(n, study)), numbers
+    )
+    return [n for n in ended if n not in told]

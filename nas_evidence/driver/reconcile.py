@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nas_evidence.driver.outcomes import told_of
-from nas_evidence.driver.plan import batch_of, n_proposals, trials_of
+from nas_evidence.driver.plan import n_proposals, to_tell, trials_of
 from nas_evidence.proposing.proposer import Told
 from nas_evidence.proposing.warm_start import Found, kept_warm_start
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
@@ -117,11 +117,9 @@ def log_ask(journal: Journal, number: int, architecture: ArchitectureSpec, **fac
 
 
 def _tell(proposer: Proposing, until: int, done: Mapping[int, TrialRow], study: StudySpec) -> None:
-    """Tell the finished proposals below a number whose whole batch is there and finished."""
+    """Tell the proposals below a number whose trials, and those of their batch, have ended."""
     told = proposer.told()
     for number in range(until):
-        batch = batch_of(number, study)
-        ids = [i for n in batch for i in trials_of(n, study)]
-        if number not in told and batch.stop <= until and all(i in done for i in ids):
-            rows = [done[i] for i in trials_of(number, study)]
-            proposer.tell(number, told_of(rows, study))
+        for n in to_tell(number, told, done, study):
+            proposer.tell(n, told_of([done[i] for i in trials_of(n, study)], study))
+            told.add(n)

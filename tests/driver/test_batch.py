@@ -12,7 +12,7 @@ from fakes import FakeExecutor, FakeProposer, Silent, asked_in, score_at, told_i
 
 import nas_evidence.driver.driver as driver_module
 from nas_evidence.driver.driver import Driver
-from nas_evidence.driver.plan import to_ask
+from nas_evidence.driver.plan import to_ask, to_tell
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.storage.faults import ARROWS
@@ -201,3 +201,23 @@ def test_a_batch_half_asked_waits_until_the_batches_before_it_are_told(n_asked: 
     assert to_ask(n_asked, 4, spec) == 0
     assert to_ask(n_asked, 8, spec) == 12 - n_asked
     assert to_ask(n_asked, 4, study(n_trials=16, scheduling="async", batch=1, pruning={})) > 0
+
+
+def test_batches_are_told_in_order_and_asynchronous_proposals_as_they_end() -> None:
+    spec, late = study(n_trials=16), set(range(11)) - {1}
+    assert to_tell(0, set(), late, spec) == to_tell(4, set(), late, spec) == []
+    assert to_tell(1, set(), late | {1}, spec) == list(range(8))
+    assert to_tell(11, set(range(8)), set(range(16)), spec) == list(range(8, 16))
+    free = study(n_trials=16, scheduling="async", batch=1, pruning={})
+    assert to_tell(4, set(), late, free) == [4]
+    assert to_tell(1, set(), late, free) == to_tell(4, {4}, late, free) == []
+
+
+def test_a_torn_trial_is_told_before_the_later_batches(
+    tmp_path: Path, calm: list[tuple[object, ...]]
+) -> None:
+    run(study(n_trials=8), tmp_path, FakeExecutor(misbehave=fail))
+    for path in (tmp_path / "trials").glob("000000-*"):
+        path.write_bytes(path.read_bytes()[:40])
+    run(study(), tmp_path, FakeExecutor(misbehave=fail))
+    assert table(tmp_path) == calm

@@ -462,3 +462,23 @@ def histories(machine: type[History], *, n: int, steps: int) -> Callable[[], Non
 
 TestAnyHistory = pytest.mark.slow(histories(History, n=60, steps=6))
 TestAnyHistoryOfTheSampler = pytest.mark.slow(histories(SamplerHistory, n=3, steps=4))
+
+
+def test_batches_that_waited_for_a_torn_trial_are_told_after_its_batch() -> None:
+    """Trials 0 and 1 run again; 2 and 3, of the next batch, end before them."""
+    state = History()
+    state.begin(
+        scheduling="batch",
+        rule="halving",
+        replicates=1,
+        minimise=("n_parameters",),
+        compact_at=3,
+        seed=3,
+    )
+    state.run(chance=657, dies_after=192, fault_rate=0.6, seconds=20.153060873409597, workers=3)
+    state.tear_a_commit_marker(which=76)
+    state.ask_for_more_trials()
+    state.tear_a_commit_marker(which=19)
+    assert [path.name[:6] for path in sorted(state.torn)] == ["000000", "000001"]
+    state.run(chance=67126952, dies_after=2, fault_rate=0.0, seconds=5.501910651640491, workers=5)
+    state.teardown()
