@@ -19,8 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import learning_curves
 import pandas as pd
 import pytest
+import simulated
 from commands import environment, found
 from fakes import Silent
 from learning_curves import synthetic
@@ -92,8 +94,12 @@ class Sleeper:
 
 def search(folder: Path, address: str, slice_seconds: float) -> None:
     """Run the study on the cluster, or what is left of it."""
+    import ray
+
     from nas_evidence.workers.on_ray import RayExecutor
 
+    for module in (learning_curves, simulated):  # the workers cannot import from the tests
+        ray.cloudpickle.register_pickle_by_value(module)
     pool.TRIALS_PER_WORKER = 10_000  # none is replaced but those that are killed
     study = open_study(folder, STUDY)
     with locked(folder):
@@ -138,7 +144,7 @@ class DriverProcess:
         self.errors = (folder.parent / "driver.txt").open("w+")
         self.parent = subprocess.Popen(
             [sys.executable, __file__, str(folder), address, str(slice_seconds)],
-            env={**environment(), "PYTHONPATH": str(Path(__file__).parents[1])},
+            env=environment(PYTHONPATH=os.pathsep.join(map(str, Path(__file__).parents[1:3]))),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
