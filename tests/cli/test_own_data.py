@@ -139,6 +139,11 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
 
 
 @pytest.mark.slow
+def untimed(text: str) -> list[str]:
+    """The lines without the forecast, which depends on the machine's load."""
+    return [line for line in text.splitlines() if not line.startswith("time: ")]
+
+
 def test_init_writes_the_study_that_search_would_run(home: Path) -> None:
     run("init", "pets.csv", "--target", "pet", "--test-fraction", 0.25, folder=home)
     text = (home / "pets.toml").read_text()
@@ -147,7 +152,7 @@ def test_init_writes_the_study_that_search_would_run(home: Path) -> None:
     looked = run("validate", "pets.toml", folder=home).stdout
     assert "data: 45 training rows, 15 test rows, inputs 6, 2 classes" in looked
     given = run("validate", "pets.csv", "--target", "pet", "--test-fraction", 0.25, folder=home)
-    assert looked == given.stdout
+    assert untimed(looked) == untimed(given.stdout)
     assert (
         "pets.toml exists"
         in run("init", "pets.csv", "--target", "pet", folder=home, code=2).stderr
