@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from nas_evidence.storage.tables import read_table
     from nas_evidence.training.own_loop import online_laplace
 
-__version__ = "0.1.0"
+from nas_evidence.plumbing.version import __version__
 
 _EXPORTS = {
     "estimate_evidence": "nas_evidence.evidence.estimate",

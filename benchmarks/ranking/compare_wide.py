@@ -19,7 +19,7 @@
               and for all seeds
 
 The pools kept aside are read with `--aside` or `--all` only, those of 1,000 data or more with
-`--large` only, those with the plan that tables of one's own get with `--own` only.
+`--large` only, those with the plan that your tables get with `--own` only.
 """
 
 import argparse

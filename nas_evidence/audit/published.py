@@ -42,8 +42,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from nas_evidence import __version__
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.version import __version__
 
 Status = Literal["reproduced", "in part", "differs"]
 

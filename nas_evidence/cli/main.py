@@ -16,7 +16,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-import nas_evidence
 from nas_evidence.cli.check_family import check_family
 from nas_evidence.cli.options import with_ids
 from nas_evidence.cli.predict import predict
@@ -29,6 +28,7 @@ from nas_evidence.cli.terminal import err, out
 from nas_evidence.cli.validate import init, validate
 from nas_evidence.cli.verify import repair, verify
 from nas_evidence.cli.watch import watch
+from nas_evidence.plumbing.version import __version__
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import about_disk, is_disk_full, is_read_only
@@ -83,7 +83,7 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
-        out.print(f"nas-evidence {nas_evidence.__version__}")
+        out.print(f"nas-evidence {__version__}")
         raise typer.Exit(0)
 
 

@@ -1,4 +1,4 @@
-"""A family of one's own: from a class or a study file to a ranked and exported network."""
+"""Your own family: from a class or a study file to a ranked and exported network."""
 
 import sys
 from pathlib import Path
