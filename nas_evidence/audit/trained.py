@@ -99,8 +99,8 @@ def trial_rows(seed: int, sampled: Sequence[str]) -> list[AuditRow]:
 def coin_claims(n: int) -> dict[str, Claim]:
     """Return the limits of the scores that predict labels drawn by a coin, of `n` in all."""
     predicted = {
-        "two_fold": n // 2, "five_fold": n // 5, "ten_fold": n // 10, "heldout_10": n - int(0.9 * n),
-        "prequential_replay": n - n // 4,
+        "two_fold": n // 2, "five_fold": n // 5, "ten_fold": n // 10,
+        "heldout_10": n - int(0.9 * n), "prequential_replay": n - n // 4,
     }  # fmt: skip
     claims = {
         f"{name}_accuracy": around(0.5, 2 / math.sqrt(predicted[name]), "4 errors of a coin")

@@ -1,7 +1,7 @@
 """The winner and simple models on data that none has seen.
 
 The winner's predictions of the test rows are computed from its stored weights. Without a test
-split see `on_halves`.
+split see `on_folds`.
 """
 
 import numpy as np

@@ -1,12 +1,12 @@
 """Conditional evidence of a Bayesian last layer on the features of a trained network.
 
-    f_n = A φ_n,   A_ci ~ N(0, 1 / δ_ci)           log q(D_late | D_early) = log q(D) − log q(D_early)
+    f_n = A φ_n,   A_ci ~ N(0, 1 / δ_ci)        log q(D_late | D_early) = log q(D) − log q(D_early)
 
-    log q = κ log p(y | f*) − ½ Σ δ_ci A*_ci² − ½ log|H|,   H = I + D^-½ (Σ_n W_n ⊗ φ_n φ_nᵀ) D^-½
+    log q = κ log p(y | f*) − ½ Σ δ_ci A*_ci² − ½ log|H|,  H = I + D^-½ (Σ_n W_n ⊗ φ_n φ_nᵀ) D^-½
 
-    φ_n  input of the last linear layer of datum n, and 1 for its bias [d]     A  its weights [C, d]
-    A*   weights of largest density      W_n  Hessian of −κ log p(y_n | f_n) in the outputs [C, C]
-    δ    prior precisions, D the diagonal matrix of them                       κ  likelihood power
+    φ_n  input of the last linear layer of datum n, and 1 for its bias [d]    A  its weights [C, d]
+    A*   weights of largest density     W_n  Hessian of −κ log p(y_n | f_n) in the outputs [C, C]
+    δ    prior precisions, D the diagonal matrix of them                      κ  likelihood power
 
 This is the conditional evidence of `linearised.py` for the tensors of the last layer (Lotfi et al.
 2022; Immer et al. 2021), by its structure instead of its Jacobian:
@@ -43,7 +43,7 @@ def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> 
         DoesNotFitError: if memory is short.
     """
     refuse_frozen(model)
-    own = [p for p in model.parameters()]
+    own = list(model.parameters())
     model = copy.deepcopy(model).double().eval()
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not heads:

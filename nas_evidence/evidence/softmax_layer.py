@@ -2,7 +2,7 @@
 
     log q = κ log p(y | f*) − ½ ‖b*‖² − ½ log|H|,    H = I + Σ_n (Uᵀ W_n U) ⊗ φ_n φ_nᵀ
 
-    f_n = U b φ_n   outputs [C]     b*  optimum [K, d]     W_n  Hessian of −κ log p(y_n | f_n) [C, C]
+    f_n = U b φ_n   outputs [C]    b*  optimum [K, d]    W_n  Hessian of −κ log p(y_n | f_n) [C, C]
     φ_n   features divided by the roots of their prior precisions: b has the prior N(0, I) [d]
     U     contrasts: with one prior for all classes the mean of the outputs is not in the
           likelihood, so K = C − 1 coordinates are left; else U = I

@@ -57,7 +57,12 @@ NAMES = ("conditional_evidence", "tangent_conditional", "last_layer_conditional"
 
 @dataclass(frozen=True)
 class FoldTask:
-    """A fold to predict: division, rows to train on and to predict [n], the purpose of its seed."""
+    """A fold to predict.
+
+    score               its division
+    trained, predicted  rows [n]
+    purpose             of the seed of its training
+    """
 
     score: str
     number: int

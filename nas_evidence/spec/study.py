@@ -431,6 +431,11 @@ class ResourceSpec(Frozen):
 FREE_KEYS = ("n_trials", "budget", "resources", "retries", "finalists", "race")
 
 
+def _usual(data: Mapping[str, Any]) -> tuple[str, ...]:
+    plan = data.get("plan")
+    return ("diag_ef", "kfac_ggn", "two_fold" if plan and plan.augment else "conditional_evidence")
+
+
 def _preferred(data: Mapping[str, Any]) -> str:
     asked = [name for name in PREFERRED if name in data.get("estimators", ())]
     others = [str(name) for name in data.get("estimators", ())]
@@ -454,11 +459,13 @@ class StudySpec(Frozen):
     than 20 trials or with `minimise`."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
-    estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
-    """Scores to compute in each trial; see [scores](estimators.md)."""
+    plan: TrainingPlan = TrainingPlan()
+    estimators: tuple[ScoreName, ...] = Field(default_factory=_usual)
+    """Scores to compute in each trial; see [scores](estimators.md). If absent `diag_ef`,
+    `kfac_ggn` and `conditional_evidence`, with `augment` in its place `two_fold`."""
     objective: ScoreName = Field(default_factory=_preferred)
-    """The score that ranks; if absent `two_fold` if in `estimators`, else `kfac_ggn`, else the
-    first of them."""
+    """The score that ranks; if absent `conditional_evidence` if in `estimators`, else `two_fold`,
+    else `kfac_ggn`, else the first of them."""
     scheduling: Literal["async", "batch"] = "async"
     """Whether to propose whenever a worker is free, or `batch` architectures together, which makes
     the proposals independent of the number and speed of workers."""
@@ -474,7 +481,6 @@ class StudySpec(Frozen):
     dataset: DatasetSpec
     family: Mapping[str, Mapping[str, Domain]]
     """The tables [family.NAME]: families to search, and the domains of their parameters."""
-    plan: TrainingPlan = TrainingPlan()
     sampler: SamplerSpec = SamplerSpec()
     pruning: PruningSpec = PruningSpec()
     limits: LimitSpec = LimitSpec()
