@@ -112,24 +112,16 @@ def _of_real(
 ) -> float:
     """Return the difference of two evidences of Bayesian linear regression."""
     beta, total = power / likelihood.noise_std**2, 0.0
-    kinds, kind = layer.precision.unique(dim=0, return_inverse=True)
-    for k, delta in enumerate(kinds):
-        phi, outputs = _fewer(layer.features * delta.rsqrt()), y[:, kind == k]
-        zero = torch.zeros_like(outputs)
-        rows = slice(0, n_early), slice(n_early, None)
-        grams, sums, alone = zip(
-            *(
-                (
-                    phi[r].mT @ phi[r],
-                    phi[r].mT @ outputs[r],
-                    power * float(likelihood.log_likelihood(zero[r], outputs[r])),
-                )
-                for r in rows
-            ),
-            strict=True,
-        )
-        early = _regression(grams[0], sums[0], beta)
-        total += alone[1] + _regression(grams[0] + grams[1], sums[0] + sums[1], beta) - early
+    alike: dict[tuple[float, ...], list[int]] = {}  # outputs by their precisions
+    for c, each in enumerate(layer.precision.tolist()):
+        alike.setdefault(tuple(each), []).append(c)
+    for columns in alike.values():
+        phi, outputs = _fewer(layer.features * layer.precision[columns[0]].rsqrt()), y[:, columns]
+        late = outputs[n_early:]
+        alone = power * float(likelihood.log_likelihood(torch.zeros_like(late), late))
+        gram, sums = phi[:n_early].mT @ phi[:n_early], phi[:n_early].mT @ outputs[:n_early]
+        whole = gram + phi[n_early:].mT @ phi[n_early:], sums + phi[n_early:].mT @ late
+        total += alone + _regression(*whole, beta) - _regression(gram, sums, beta)
     return total
 
 
@@ -146,4 +138,5 @@ def _fewer(features: Tensor) -> Tensor:
     """Return features with the same inner products, at most as many as rows."""
     if len(features) >= features.shape[1]:
         return features
-    return torch.linalg.qr(features.mT, mode="r")[1].mT.contiguous()
+    upper: Tensor = torch.linalg.qr(features.mT, mode="r")[1]
+    return upper.mT.contiguous()
