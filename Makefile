@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
 check test long: export RAY_AUTH_MODE := disabled
+# The tests start hundreds of processes: none of them compiles again what another has compiled.
+check test long: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo check test long mutants oracles bench docs clean
 help:            ## list the targets
