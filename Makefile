@@ -23,7 +23,7 @@ $(VENV)/installed-test: $(VENV)/installed
 demo: $(VENV)/installed  ## search on the bundled digits: ranking, report, exported winner
 	$(BIN)/nas-evidence search search_spaces/digits.toml
 
-check: $(VENV)/installed-test  ## ruff, mypy and the fast tests, under two minutes
+check: $(VENV)/installed-test  ## ruff, mypy and the fast tests, under 90 seconds
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -86,19 +86,19 @@ def _forking() -> subprocess.Popen[str]:
 def run(*arguments: object, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run `nas-evidence ...` in `folder` to its end, which must be the exit code `code`."""
     command = [str(SCRIPT), *map(str, arguments)]
-    ended, out, err = _forked(command, folder)
+    ended, out, err = forked(command, folder, environment())
     assert ended == code, f"exit code {ended}\n{out}\n{err}"
     assert "Traceback" not in out + err
     return subprocess.CompletedProcess(command, code, out, err)
 
 
-def _forked(command: list[str], folder: Path) -> tuple[int, str, str]:
-    """Run the command as a fork; return its exit code and what it wrote."""
+def forked(command: list[str], folder: Path, given: dict[str, str]) -> tuple[int, str, str]:
+    """Run `nas-evidence ...` in this environment; return its exit code and what it wrote."""
     server = _forking()
     assert server.stdin is not None
     assert server.stdout is not None
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        request = {"arguments": command, "folder": str(folder), "environment": environment()}
+        request = {"arguments": command, "folder": str(folder), "environment": given}
         server.stdin.write(json.dumps({**request, "out": out.name, "err": err.name}) + "\n")
         pid = int(server.stdout.readline())
         too_long = threading.Timer(600, os.kill, (pid, signal.SIGKILL))
