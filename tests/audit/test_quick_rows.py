@@ -37,6 +37,7 @@ def test_half_of_the_labels_by_luck_is_not_within_the_limits_of_coins() -> None:
     assert -80 * np.log(2) < claim.high < -64 * np.log(2)
 
 
+@pytest.mark.slow
 def test_the_best_of_equal_architectures_is_any_of_them() -> None:
     best, centre = brute_force([[0.0, 1.0, 0.5]] * 4, n_exact=6)
     np.testing.assert_allclose(best, 0.25, atol=1e-9)

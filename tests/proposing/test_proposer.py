@@ -262,6 +262,7 @@ def test_draws_follow_the_values() -> None:
     assert mean[0] > mean[1] + 1  # nats of the landscape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bad",
     [
