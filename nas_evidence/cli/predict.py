@@ -55,8 +55,9 @@ def predict(
     Example: nas-evidence predict runs/mine labelled.csv --reliability r.png
     """
     check_one(trial_id, top)
-    from nas_evidence.exporting.predictor import ENSEMBLE, Predictor, out_of_distribution
+    from nas_evidence.exporting.predictor import Predictor, out_of_distribution
     from nas_evidence.exporting.program import import_family_of
+    from nas_evidence.exporting.soundness import is_export
 
     for path in filter(None, (data, ood)):
         if not path.expanduser().exists():
@@ -65,7 +66,7 @@ def predict(
         raise ValueError(f"--to must be a file .csv or .parquet, but got {to}.")
     if reliability is not None and reliability.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"--reliability must be .png, .svg or .pdf, but got {reliability}.")
-    if any((Path(place) / name).is_file() for name in ("model.safetensors", ENSEMBLE)):
+    if is_export(Path(place)):
         if trial_id is not None or top is not None:
             raise ValueError(
                 f"--trial and --top choose among the trials of a study, but {place} is an export."

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from nas_evidence.data.given import Given, features_of
 from nas_evidence.data.preparation import Preparation
-from nas_evidence.exporting.posterior import FILE, Posterior
+from nas_evidence.exporting.posterior import Posterior
 from nas_evidence.exporting.program import Exported, load_exported
-from nas_evidence.exporting.sums import wrong_sums
+from nas_evidence.exporting.soundness import ENSEMBLE, MEANING, POSTERIOR, check_files
 from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
 from nas_evidence.maths.metrics import (
     Reliability,
@@ -45,7 +45,6 @@ from nas_evidence.maths.normals import Normals
 
 Method = Literal["probit", "mc", "map"]
 METHODS = ("probit", "mc", "map")
-MEANING, ENSEMBLE = "meaning.json", "ensemble.json"
 #: Draws of "mc", and rows predicted at once.
 N_DRAWS, _ROWS = 256, 1024
 
@@ -245,19 +244,16 @@ class Predictor:
             ValueError: if it is not one, or is damaged.
         """
         folder = Path(folder)
-        if (folder / ENSEMBLE).is_file():
+        if (folder / ENSEMBLE).is_file() or (folder / "members").is_dir():
             return cls._ensemble(folder)
         exported = load_exported(folder)
-        if wrong_sums(folder, [MEANING]):
-            raise ValueError(f"{folder}/{MEANING} is damaged: it does not match SHA256SUMS.")
+        check_files(folder, MEANING, POSTERIOR)
         meaning = json.loads((folder / MEANING).read_text(encoding="utf-8"))
-        found = Posterior.load(folder / FILE) if (folder / FILE).is_file() else None
-        return cls(exported, found, meaning)
+        return cls(exported, Posterior.load(folder / POSTERIOR), meaning)
 
     @classmethod
     def _ensemble(cls, folder: Path) -> "Predictor":
-        if wrong_sums(folder, [ENSEMBLE]):
-            raise ValueError(f"{folder}/{ENSEMBLE} is damaged: it does not match SHA256SUMS.")
+        check_files(folder, ENSEMBLE)
         described = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))["members"]
         members = [(float(one["weight"]), cls.load(folder / one["folder"])) for one in described]
         _, first = max(members, key=lambda member: member[0])

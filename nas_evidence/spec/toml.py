@@ -9,7 +9,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ DATABASE_GONE = (
     "study to a server with --track optuna:URL"
 )
 #: Version of what a study folder holds, and the first line of its study file.
-FORMAT = 1
+FORMAT = 2
 _FORMAT_LINE = "# nas-evidence study folder, format {}"
 #: Smallest similarity between an unknown name and a suggestion for it.
 _SIMILAR = 0.6
@@ -229,15 +229,29 @@ def dump_study(study: StudySpec) -> str:
 
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
     """Return one line per difference, except of the `FREE_KEYS`."""
+    return [
+        f"{name}: {left!r} in the folder, {right!r} asked"
+        for name, left, right in _changed(old, new)
+        if name.partition(".")[0] not in FREE_KEYS
+    ]
+
+
+def changes_between_runs(old: StudySpec, new: StudySpec) -> list[str]:
+    """Return one line per difference of the `FREE_KEYS`."""
+    return [
+        f"{name}: {left!r} then, {right!r} now"
+        for name, left, right in _changed(old, new)
+        if name.partition(".")[0] in FREE_KEYS
+    ]
+
+
+def _changed(old: StudySpec, new: StudySpec) -> Iterator[tuple[str, Any, Any]]:
     left, right = (
         _flatten(dict(with_task(_without_none(s.model_dump(mode="json"))))) for s in (old, new)
     )
-    names = [n for n in {**left, **right} if n.partition(".")[0] not in FREE_KEYS]
-    return [
-        f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"
-        for name in names
-        if left.get(name) != right.get(name)
-    ]
+    for name in {**left, **right}:
+        if left.get(name) != right.get(name):
+            yield name, left.get(name, "absent"), right.get(name, "absent")
 
 
 # ---------------------------------------------------------------------------------------------

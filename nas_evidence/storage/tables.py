@@ -35,6 +35,7 @@ from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.best import Standings
+from nas_evidence.storage.conditions import check_conditions
 
 logger = logging.getLogger(__name__)
 
@@ -321,6 +322,7 @@ def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTable
                 "name the folder that `search` wrote (its --out, by default runs/<name>)."
             )
         spec = load_study(file)
+        check_conditions(folder, spec)
     tables, unreadable = read_tables(folder)
     return StudyTables(
         folder,
