@@ -62,6 +62,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the tests; they end this one
     for name in _LOADED:
         importlib.import_module(name)
+    os.fsync = lambda descriptor: None  # as in conftest.py
     gc.collect()
     gc.freeze()
     _wait_for_requests()

@@ -24,7 +24,6 @@ PRUNING = {"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
     monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
 
 

@@ -40,7 +40,6 @@ def sampler() -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
     if "sampler" not in request.fixturenames:
         monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
 

@@ -1,6 +1,5 @@
 """Claims about the race of the finalists: who runs again, when it ends, and that it resumes."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,6 @@ from nas_evidence.storage.tables import TrialRow, finished, read_table
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
 
 

@@ -122,7 +122,6 @@ def mortality(death: Death, proposer: type[Any], compact_at: int) -> Iterator[No
         driver._journal.close() if death.came else stop(driver)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
         patch.setattr(driver_module, "arrow", death.step)
         patch.setattr("nas_evidence.proposing.startup.STARTUP_PER_FAMILY", 2)
         patch.setattr(driver_module, "Proposer", mortal(death, proposer))
