@@ -32,6 +32,12 @@ _FULL_TEXT = re.compile(
     re.IGNORECASE,
 )
 
+_MEMORY = re.compile(
+    r"allocate memory|not enough memory|out of memory|failed to map segment|bad_alloc|"
+    r"can't start new thread",
+    re.IGNORECASE,
+)
+
 
 class StudyStoppedError(ValueError):
     """The study cannot continue now; nothing is lost."""
@@ -60,6 +66,12 @@ def is_read_only(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in read_only
     return bool(re.search("readonly database|Read-only file system", str(error)))
+
+
+def is_memory_full(error: BaseException) -> bool:
+    """Return whether an error means that memory is used up, or limited."""
+    no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or no_memory or bool(_MEMORY.search(str(error)))
 
 
 def about_disk(error: BaseException) -> str:

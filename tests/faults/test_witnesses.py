@@ -1,4 +1,4 @@
-"""What a study decides from is sealed: a file that fails its seal is never believed over others."""
+"""What a study decides from is sealed; a file that fails its seal is not believed over others."""
 
 import json
 import random
