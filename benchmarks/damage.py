@@ -368,7 +368,7 @@ def _names(said: str, file: str) -> bool:
     parts = file.split("/")
     wanted = [file, f"{parts[-2]}/{parts[-1]}"] if len(parts) > 1 else [rf"{file}\b"]
     if parts[0] in ("trials", "evidence", "terms", "curves"):
-        wanted += [r"damaged files were moved", f"{parts[0]}:", "trained again"]
+        wanted += ["damaged files were moved", f"{parts[0]}:", "trained again", "rows of evidence"]
     if file == "study.toml":
         wanted += ["was edited"]
     if parts[0] == "data":

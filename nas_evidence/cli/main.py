@@ -32,7 +32,13 @@ from nas_evidence.cli.watch import watch
 from nas_evidence.plumbing.version import __version__
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.toml import StudyError
-from nas_evidence.storage.faults import about_disk, is_disk_full, is_memory_full, is_read_only
+from nas_evidence.storage.faults import (
+    about_disk,
+    is_disk_full,
+    is_memory_full,
+    is_memory_limited,
+    is_read_only,
+)
 
 _INTERRUPTED = 130
 #: With this in the environment an unexpected error is raised with its traceback.
@@ -76,7 +82,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get(_DEBUG):
             raise
-        if is_memory_full(error):
+        if is_memory_full(error) or (isinstance(error, ImportError) and is_memory_limited()):
             err.print(
                 f"error: there is not enough memory ({_first_line(error)}); free some, raise the "
                 "limit (`ulimit -v`), or take fewer --workers, then run the same command again"

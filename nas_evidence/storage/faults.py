@@ -7,6 +7,7 @@ time it passes that arrow, with <arrow>:<n> the n-th time. The crash tests use t
 import errno
 import os
 import re
+import resource
 import signal
 from collections import Counter
 from pathlib import Path
@@ -72,6 +73,11 @@ def is_memory_full(error: BaseException) -> bool:
     """Return whether an error means that memory is used up, or limited."""
     no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
     return isinstance(error, MemoryError) or no_memory or bool(_MEMORY.search(str(error)))
+
+
+def is_memory_limited() -> bool:
+    """Return whether this process may not map as much memory as there is (`ulimit -v`)."""
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def about_disk(error: BaseException) -> str:

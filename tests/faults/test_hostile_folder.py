@@ -10,7 +10,7 @@ from faulty import call, quiet_call
 
 pytestmark = pytest.mark.slow
 
-VERBS = ("report", "export", "predict", "verify", "resume", "repair", "status", "show", "watch")
+VERBS = ("report", "export", "predict", "verify", "resume", "repair", "status", "show")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,6 @@ def arguments(verb: str, folder: Path) -> tuple[object, ...]:
         "predict": (folder.parent / "new.csv",),
         "resume": ("--trials", 3, "--executor", "inline"),
         "show": (0,),
-        "watch": ("--once",),
     }
     (folder.parent / "new.csv").write_text("a,b,c,d,e,f\n1,2,3,4,5,6\n")
     return (verb, folder, *more.get(verb, ()))
