@@ -195,8 +195,10 @@ def _check_head(path: Path, separator: str) -> None:
         ValueError: a name occurs twice, which pandas would change, or there are too many columns.
     """
     opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8", errors="replace", newline="") as file:
+    with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
         head = file.readline(_LONGEST_HEAD)
+        while head and not head.strip():  # as pandas
+            head = file.readline(_LONGEST_HEAD)
         names = next(csv.reader([head], delimiter=separator), [])
         if len(names) > MOST_COLUMNS or len(head) >= _LONGEST_HEAD:
             raise ValueError(

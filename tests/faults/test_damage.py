@@ -29,7 +29,9 @@ def damage() -> ModuleType:
 def test_in_a_sample_of_cells_no_damage_is_silent_and_no_sound_file_is_touched(
     damage: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(damage.export_folder, "write_program", damage._short_program)
+    monkeypatch.setattr(damage.export_folder, "write_program", damage.export_folder.write_program)
+    monkeypatch.setattr(damage.page, "write_page", damage.page.write_page)
+    damage.shorten()  # and undone at the end
     studies = damage.made_studies(tmp_path)
     sound = damage._sound(studies)
     cells = damage.cells_of(studies)
