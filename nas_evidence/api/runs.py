@@ -163,6 +163,7 @@ def run_trials(
     from nas_evidence.data.digest import data_digest
     from nas_evidence.data.task import check_task
     from nas_evidence.driver.race import race_left
+    from nas_evidence.driver.reconcile import without_suspects
     from nas_evidence.storage.conditions import note_conditions
 
     done = finds.done
@@ -178,7 +179,7 @@ def run_trials(
     check_task(spec.plan, arrays)
     ran = {row.content_hash for row in done.values() if row.content_hash}
     content_hash, restored = note_conditions(store.folder, spec, data_digest(arrays), ran)
-    for line in restored:
+    for line in restored + without_suspects(store.folder):
         audience.say(f"note: {line}")
     code = keep_code(store.folder, spec)
     inline = run.executor == "inline"

@@ -106,6 +106,11 @@ class Study:
         """The table `trials`: one row per finished trial, whatever its status."""
         return self._tables().trials.copy()
 
+    @property
+    def missing(self) -> list[str]:
+        """What of the results is missing or not as it was written, one line each."""
+        return self._tables().missing
+
     def predict(
         self,
         data: Any,

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Top, check_one, opened
-from nas_evidence.cli.terminal import out, print_json, print_line, print_rows
+from nas_evidence.cli.terminal import out, print_json, print_line, print_rows, say_missing
+from nas_evidence.plumbing.foreign_text import csv_cell
 
 _WORDS = {"ece": "calibration error"}
 
@@ -78,6 +79,7 @@ def predict(
         from nas_evidence.api.studies import Study
 
         study = Study(opened(place).folder, data_root, allow_code=allow_code)
+        say_missing(study.missing)
         predictor = study.predictor(trial_id, top=top)
     given = predictor.given(data)
     found = predictor.predict(given, method=method, level=level)
@@ -100,7 +102,10 @@ def predict(
         plot_reliability(found.reliability(given.truth), labels=labels).savefig(reliability)
     frame = found.to_frame()
     if to is not None:
-        frame.to_csv(to, index=False) if to.suffix == ".csv" else frame.to_parquet(to)
+        if to.suffix == ".csv":
+            frame.rename(columns=csv_cell).map(csv_cell).to_csv(to, index=False)
+        else:
+            frame.to_parquet(to)
     if as_json:
         print_json({"measures": measures, "predictions": frame.to_dict("records")})
         return

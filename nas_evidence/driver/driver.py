@@ -34,7 +34,14 @@ from nas_evidence.storage.journal import Journal, read_journal
 from nas_evidence.storage.redo import Finds, find_done, set_aside_torn
 from nas_evidence.storage.requests import Requests
 from nas_evidence.storage.study_folder import check_lease, holds_lease
-from nas_evidence.storage.tables import COMPACT_AT, TABLES, TrialRow, compact, write_record
+from nas_evidence.storage.tables import (
+    COMPACT_AT,
+    TABLES,
+    TrialRow,
+    compact,
+    lost_rows,
+    write_record,
+)
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
 
 _LOG = logging.getLogger(__name__)
@@ -102,6 +109,9 @@ class Driver:
         self._done, self._redo = finds.done, finds.redo
         self._proposer, again = restored(study, folder, self._done, Proposer)
         self.notices += again + finds.notes
+        if lost := lost_rows(folder, self._done.keys() | self._redo.keys()):
+            ids = ", ".join(map(str, lost))
+            self.notices.append(f"the rows of trials that ended are gone from trials/: {ids}")
         self._told = self._proposer.told()
         self._logged: dict[int, dict[str, Any]] = {}  # results by number, as in the journal
         self._n_asked = 0

@@ -15,7 +15,7 @@ from nas_evidence.plumbing.tensor_seals import read_tensors
 from nas_evidence.proposing.warm_start import WARM_START, read_warm_start
 from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.spec.toml import StudyError
+from nas_evidence.spec.toml import StudyError, load_study
 from nas_evidence.storage.assignments import read_assignment
 from nas_evidence.storage.budget import BUDGET
 from nas_evidence.storage.conditions import (
@@ -28,7 +28,7 @@ from nas_evidence.storage.journal import JOURNAL, journal_problems
 from nas_evidence.storage.outside_code import wrong_code
 from nas_evidence.storage.redo import RETRY
 from nas_evidence.storage.study_folder import COMPARISON, lease_is_damaged, read_study
-from nas_evidence.storage.tables import Stock, take_stock
+from nas_evidence.storage.tables import Stock, lost_rows, take_stock
 from nas_evidence.training.checkpoint import read_checkpoint
 
 #: Loads the data of a study.
@@ -80,7 +80,7 @@ def check_data(folder: Path, load: Load) -> tuple[list[Finding], str]:
         What is wrong, and why nothing was compared ("" if it was).
     """
     try:
-        study = read_study(folder)
+        study = load_study(folder / "study.toml")
     except StudyError:
         return [], "study.toml does not say which"
     place, recorded = f"data set '{study.dataset.name}'", data_of_trials(folder)
@@ -135,6 +135,9 @@ def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
         yield Finding(file.path.relative_to(folder).as_posix(), problem)
     for trial_id in () if with_part else sorted(short - of_one):
         yield Finding("trials", f"trial {trial_id} lacks rows of evidence, terms or curves")
+    torn = {file.trial_id for file in stock.unreadable}
+    for trial_id in lost_rows(folder, stock.rows.keys() | torn):
+        yield Finding("trials", f"the row of trial {trial_id} is gone; `resume` runs it again")
     hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}
     if len(hashes) > 1:
         yield Finding("trials", f"the trials ran under {len(hashes)} different conditions")

@@ -159,7 +159,14 @@ class Prediction:
             raise ValueError(f"there are {n} predictions, but {len(truth)} true values")
         if self.probabilities is None:
             assert self.mean is not None
-            values: np.ndarray = truth.astype(np.float64).reshape(self.mean.shape)
+            try:
+                values: np.ndarray = truth.astype(np.float64).reshape(self.mean.shape)
+            except ValueError:
+                named = ", ".join(map(repr, self.targets))
+                raise ValueError(
+                    f"column {named} must hold the true targets as numbers, but is of type "
+                    f"{truth.dtype} and shape {list(truth.shape)}; leave it out to predict only"
+                ) from None
             return values
         number = {str(value): i for i, value in enumerate(self.classes)}
         found = [number.get(_text(value)) for value in truth.ravel()]
@@ -255,7 +262,10 @@ class Predictor:
     def _ensemble(cls, folder: Path) -> "Predictor":
         check_files(folder, ENSEMBLE)
         described = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))["members"]
-        members = [(float(one["weight"]), cls.load(folder / one["folder"])) for one in described]
+        members = [
+            (float(one["weight"]), cls.load(folder / "members" / Path(one["folder"]).name))
+            for one in described
+        ]
         _, first = max(members, key=lambda member: member[0])
         return cls(first.exported, first.posterior, first.meaning, members)
 

@@ -181,6 +181,10 @@ def parse_study(
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise StudyError([f"{path}: not valid TOML: {error}"]) from error
+    except RecursionError:
+        raise StudyError(
+            [f"{path}: lists or tables are nested too deep; a study file needs three levels"]
+        ) from None
     places = _Places(path, text)
     messages: list[str] = []
     for override in overrides:
@@ -225,6 +229,14 @@ def dump_study(study: StudySpec) -> str:
     if study.plan.automatic:
         keys["plan"]["epochs"] = "auto"
     return f"{_FORMAT_LINE.format(FORMAT)}\n{tomli_w.dumps(keys)}"
+
+
+def toml_line(key: str, value: Any) -> str:
+    """Return a key with its value, a text or a list of texts among others, as one line of TOML."""
+    if isinstance(value, list | tuple):
+        parts = (toml_line(key, item).partition(" = ")[2] for item in value)
+        return f"{key} = [{', '.join(parts)}]"
+    return tomli_w.dumps({key: value}).rstrip("\n")
 
 
 def differences(old: StudySpec, new: StudySpec) -> list[str]:

@@ -40,12 +40,20 @@ _LEASE_BYTES = 512
 
 @dataclass(frozen=True)
 class Lease:
-    """Which process holds a study, and when its lease expires (seconds since 1970)."""
+    """Which process holds a study, when its lease expires, and since when it has held it.
+
+    Times are in seconds since 1970; `since` is 0 if it is not known.
+    """
 
     pid: int
     host: str
     boot_id: str
     expires_at: float
+    since: float = 0.0
+
+    def __str__(self) -> str:
+        since = f", since {_when(self.since)}" if self.since else ""
+        return f"process {self.pid} of host {self.host}{since}"
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,7 @@ class StudyStatus:
     state   "running", "stopped", "budget spent" or "finished"
     best    the trial that represents the best architecture (see `best.py`), None while none ranks
     n_raced finished trials of the race of the finalists, which come on top of `n_trials`
+    holder  which process works on it, if one does
     """
 
     name: str
@@ -65,6 +74,7 @@ class StudyStatus:
     best: TrialRow | None
     objective: str
     n_raced: int = 0
+    holder: Lease | None = None
 
     @property
     def n_finished(self) -> int:
@@ -88,13 +98,14 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
             a running one.
     """
     path = folder / "study.toml"
+    refuse_links(folder)
     if not path.is_file() and _is_foreign(folder):
         raise ValueError(
             f"{folder} is neither empty nor a study folder (it has no study.toml); "
             "give another one with --out."
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / "lock").touch()
     except OSError as error:
         raise ValueError(
@@ -130,9 +141,26 @@ def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
         export = (folder / "MODEL_CARD.md").is_file()
         remedy = " It is an export: nas_evidence.Predictor.load reads it." if export else ""
         raise ValueError(f"{folder} is not a study folder: it has no study.toml.{remedy}")
+    refuse_links(folder)
     study = load_study(folder / "study.toml")
     check_conditions(folder, study)
     return load_study(folder / "study.toml", overrides) if (overrides := [*overrides]) else study
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder in which a link leads out of it: what is written there would go elsewhere.
+
+    Raises:
+        ValueError: names the link, and where it leads.
+    """
+    home = folder.resolve()
+    for place, folders, files in os.walk(home):
+        for path in (Path(place) / name for name in (*folders, *files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(home):
+                raise ValueError(
+                    f"{folder}/{path.relative_to(home)} is a link to {path.resolve()}, outside of "
+                    "the study; put what it leads to in its place, or remove it."
+                )
 
 
 @contextlib.contextmanager
@@ -146,23 +174,25 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
     Raises:
         ValueError: if another process works on the study, or may.
     """
+    refuse_links(folder)
     (folder / "lock").touch()
     with (folder / "lock").open("r+b", buffering=0) as file:  # appending, pwrite knows no offset
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"another process works on {folder} ({_lock_text(folder) or 'unknown'}); "
-                "wait for it, or stop it first."
+                f"another process works on {folder} ({read_lease(folder) or 'unknown'}); wait for "
+                f"it, or stop it first: `nas-evidence cancel {folder}`."
             ) from None
         lease = read_lease(folder)
         if lease is not None and lease.boot_id != boot_id():  # on this host the lock decides
             refuse_if_held(lease, folder, steal=steal)
         elif lease_is_damaged(folder):
             refuse_damaged(folder, steal=steal)
-        _write_lease(file)
+        since = time.time()
+        _write_lease(file, since)
         over = threading.Event()
-        renewal = threading.Thread(target=_renew, args=(folder, file, over), daemon=True)
+        renewal = threading.Thread(target=_renew, args=(folder, file, over, since), daemon=True)
         renewal.start()
         try:
             yield
@@ -218,7 +248,8 @@ def lease_of(text: str) -> Lease | None:
     try:
         facts = read_sealed_json(text, Path("lock"))
         pid, expires_at = int(facts["pid"]), float(facts["expires_at"])
-        return Lease(pid, str(facts["host"]), str(facts["boot_id"]), expires_at)
+        since = float(facts.get("since", 0.0))
+        return Lease(pid, str(facts["host"]), str(facts["boot_id"]), expires_at, since)
     except (DamagedError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
 
@@ -279,16 +310,17 @@ def _when(seconds: float) -> str:
         return f"second {seconds:g}"
 
 
-def _renew(folder: Path, file: FileIO, over: threading.Event) -> None:
+def _renew(folder: Path, file: FileIO, over: threading.Event, since: float) -> None:
     while not over.wait(RENEW_EVERY):
         if not holds_lease(folder):
             return  # taken over: `check_lease` tells the driver
         with contextlib.suppress(OSError):  # the next write of results reports a full disk
-            _write_lease(file)
+            _write_lease(file, since)
 
 
-def _write_lease(file: FileIO) -> None:
-    lease = Lease(os.getpid(), socket.gethostname(), boot_id(), time.time() + LEASE_SECONDS)
+def _write_lease(file: FileIO, since: float) -> None:
+    expires_at = time.time() + LEASE_SECONDS
+    lease = Lease(os.getpid(), socket.gethostname(), boot_id(), expires_at, since)
     # Written in place, in one write of fixed size: the file is locked and cannot be replaced.
     os.pwrite(file.fileno(), text_of(lease).ljust(_LEASE_BYTES).encode(), 0)
 
@@ -353,6 +385,7 @@ def study_status(folder: Path) -> StudyStatus:
         best=None if best is None else done[best.trial_id],
         objective=study.objective,
         n_raced=len(done) - n_searched(done),
+        holder=read_lease(folder) if alive else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a study decides from is sealed: a file that fails its seal is believed over no other."""
+"""What a study decides from is sealed; a file that fails its seal is not believed over others."""
 
 import json
 import random
