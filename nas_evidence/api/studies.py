@@ -231,7 +231,7 @@ class Study:
 
         Args:
             data: with the target, see `predict`; by default the training data, each datum
-                predicted by a network of the same architecture that had not seen it (`two_fold`).
+                predicted by a network of the same architecture that had not seen its fold.
             trial_id: of another network than the best.
 
         Raises:

@@ -49,8 +49,8 @@ def proposed_text(
         toml_line("name", name),
         f"seed = {seed}",
         f"n_trials = {n_trials}                    # trials = architecture x replicate",
-        'objective = "two_fold"           # which score ranks',
-        'estimators = ["diag_ef", "kfac_ggn", "two_fold"]',
+        'objective = "conditional_evidence"  # which score ranks',
+        'estimators = ["diag_ef", "kfac_ggn", "conditional_evidence"]',
         "",
         "[dataset]",
         *_dataset_lines(dataset, arrays),
@@ -98,16 +98,19 @@ def epochs_for(n_rows: int, batch: int) -> int:
 def with_numbers(
     plan: TrainingPlan, n_rows: int, stored: TrainingPlan | None = None
 ) -> TrainingPlan:
-    """Return a plan with numbers for `epochs` and `every` of "auto".
+    """Return a plan with numbers for `epochs`, `folds` and `every` of "auto".
 
     Args:
         plan: of a study.
-        n_rows: training rows, which decide its epochs.
+        n_rows: training rows, which decide its epochs and folds.
         stored: the plan with which the study began before, whose numbers stay.
     """
     if plan.automatic:
         epochs = epochs_for(n_rows, plan.batch_size) if stored is None else stored.epochs
         plan = plan.model_copy(update={"epochs": epochs})
+    if plan.folds == "auto":
+        folds = plan.n_folds(n_rows) if stored is None else stored.folds
+        plan = plan.model_copy(update={"folds": folds})
     if plan.online.every == "auto":
         every = plan.interval if stored is None else stored.online.every
         online = plan.online.model_copy(update={"every": every})
