@@ -58,6 +58,9 @@ N_START = 6
 TRIALS = (12, 24, 50, 100)
 #: Architectures whose expected improvement is computed, and how many of the best are varied.
 N_CANDIDATES, N_VARIED = 512, 5
+#: The gain of `FURTHER` trials is forecast after every `EVERY` trials, and a search would stop
+#: where it is below one of these shares of the noise of a seed.
+FURTHER, EVERY, SHARES = 10, 4, (0.1, 0.2, 0.5, 1.0)
 Point = tuple[int, ...]
 
 
@@ -107,7 +110,10 @@ class Search:
     """One search of a table: what it tried, and what it saw."""
 
     def __init__(self, table: Table, seed: int) -> None:
-        self.table, self.tried, self.seen = table, [], []  # type: ignore[var-annotated]
+        self.table = table
+        self.tried: list[Point] = []
+        self.seen: list[float] = []
+        self.gains: list[tuple[int, float, ArchitecturePosterior]] = []  # from time to time
         self.rng = np.random.default_rng([seed, 0])
         self._luck = np.random.default_rng([seed, 1])
         for _ in range(N_START):
@@ -139,15 +145,27 @@ def by_random(search: Search, n: int) -> None:
 
 
 def by_posterior(search: Search, n: int) -> None:
-    """Try the architecture of the largest expected improvement, of random ones and neighbours."""
+    """Try by turns the largest expected improvement and the largest draw of random candidates."""
     while len(search.tried) < n:
-        posterior = search.posterior()
-        pool = {search.new() for _ in range(N_CANDIDATES)}
-        for i in np.argsort(-posterior.mean())[:N_VARIED]:
-            pool |= set(_varied(search, search.tried[int(i)]))
-        points = sorted(pool - set(search.tried))
-        gain = posterior.expected_improvement(search.table.coordinates(points))
-        search.add(points[int(gain.argmax())])
+        posterior, turn = search.posterior(), len(search.tried)
+        points = _candidates(search, posterior)
+        at = search.table.coordinates(points)
+        if turn % EVERY == 0:
+            search.gains.append((turn, posterior.expected_gain(at, FURTHER), posterior))
+        by_turns = (
+            posterior.expected_improvement(at) if turn % 2 else posterior.thompson(at, seed=turn)
+        )
+        search.add(points[int(by_turns.argmax())])
+
+
+def _candidates(search: Search, posterior: ArchitecturePosterior) -> list[Point]:
+    """Return architectures that were not tried: random ones, and neighbours of the best."""
+    table = search.table
+    drawn = search.rng.integers(table.sizes, size=(N_CANDIDATES, len(table.sizes)))
+    pool = {one for one in map(tuple, drawn.tolist()) if one in table.scores}
+    for i in np.argsort(-posterior.mean(), kind="stable")[:N_VARIED]:
+        pool |= set(_varied(search, search.tried[int(i)]))
+    return sorted(pool - set(search.tried))
 
 
 def _varied(search: Search, point: Point) -> Iterator[Point]:
@@ -172,9 +190,7 @@ def by_optuna(search: Search, n: int, sampler: BaseSampler, retries: int = 3) ->
     def tell(point: Point, value: float) -> None:
         at = table.coordinates([point])[0]
         own = {str(k): float(at[k]) if table.ordered[k] else point[k] for k in range(len(point))}
-        study.add_trial(
-            optuna.trial.create_trial(params=own, distributions=space, values=[value])
-        )
+        study.add_trial(optuna.trial.create_trial(params=own, distributions=space, values=[value]))
 
     for point, value in zip(search.tried, search.seen, strict=True):
         tell(point, value)
@@ -210,7 +226,12 @@ def run(table: Table, sampler: str, seed: int, longest: int) -> dict[str, Any]:
     elif sampler == "tpe":
         by_optuna(search, longest, tpe(seed))
     else:
-        by_optuna(search, longest, GPSampler(seed=seed, n_startup_trials=1, deterministic_objective=False), retries=1)
+        by_optuna(
+            search,
+            longest,
+            GPSampler(seed=seed, n_startup_trials=1, deterministic_objective=False),
+            retries=1,
+        )
     seconds = (time.perf_counter() - start) / (longest - N_START)
     regrets: dict[str, Any] = {"seconds": seconds}
     for n in (n for n in TRIALS if n <= longest):
@@ -220,6 +241,24 @@ def run(table: Table, sampler: str, seed: int, longest: int) -> dict[str, Any]:
             search.tried[int(search.posterior(n).mean().argmax())]
         )
         regrets[f"met {n}"] = min(map(table.regret, search.tried[:n]))
+    for share in SHARES if search.gains else ():
+        n = next((n for n, gain, now in search.gains if n >= TRIALS[0] and
+                  gain < share * now.hyper.noise * now.warp.unit), longest)  # fmt: skip
+        regrets[f"stop {share:g} n"] = n
+        regrets[f"stop {share:g}"] = table.regret(
+            search.tried[int(search.posterior(n).mean().argmax())]
+        )
+    known = {n: (gain, int(now.mean().argmax())) for n, gain, now in search.gains}
+    pairs = [
+        (
+            known[n][0],
+            table.regret(search.tried[known[n][1]]) - table.regret(search.tried[known[n + 12][1]]),
+        )
+        for n in known
+        if n >= TRIALS[0] and n + 12 in known
+    ]
+    if pairs:
+        regrets["forecast gain"], regrets["true gain"] = map(float, np.mean(pairs, 0))
     return regrets
 
 
@@ -242,7 +281,9 @@ def main() -> None:
     }  # fmt: skip
     if given.to.exists():
         found = json.loads(given.to.read_text(encoding="utf-8"))
-    kinds = {name: kind for group in (CHOOSING, ASIDE) for kind, own in group.items() for name in own}
+    kinds = {
+        name: kind for group in (CHOOSING, ASIDE) for kind, own in group.items() for name in own
+    }
     for name in given.only:
         table = table_of(kinds[name], name, given.tables)
         for sampler in given.samplers:
@@ -252,7 +293,15 @@ def main() -> None:
                 done.append({k: float(f"{v:.5g}") for k, v in
                              run(table, sampler, seed, given.longest).items()})  # fmt: skip
             write_whole(given.to, json.dumps(found) + "\n")
-            print(name, sampler, len(done), {k: float(f"{np.mean([one[k] for one in done]):.3g}") for k in done[0]} if done else "", flush=True)
+            print(
+                name,
+                sampler,
+                len(done),
+                {k: float(f"{np.mean([one[k] for one in done]):.3g}") for k in done[0]}
+                if done
+                else "",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
