@@ -106,7 +106,8 @@ class ArchitecturePosterior:
             n=np.array([float(len(own)) for own in z]),
             within=np.array([((own - own.mean()) ** 2).sum() for own in z]),
         )
-        self._known = data.of(_spread_out(data.z, MOST_KNOWN))
+        self._data, self._which = data, _spread_out(data.z, MOST_KNOWN)
+        self._known = data.of(self._which)
         few = data.of(_spread_out(data.z, MOST_FITTED))
         self.hyper = hyper or _fitted(few, self._distances(few.points, few.points))
         self._condition()
@@ -120,8 +121,19 @@ class ArchitecturePosterior:
         return mean, np.sqrt(np.maximum(variance, 1e-12))
 
     def mean(self) -> Floats:
-        """Return the posterior mean of z of each architecture tried [n], in the order given."""
-        return self._known.z - self._noise * self._weights
+        """Return the posterior mean of z of each architecture tried [n], in the order given.
+
+        Those of thousands that are not conditioned on have what the others say of them, and
+        their own score.
+        """
+        found = np.empty(len(self._data.z))
+        found[self._which] = self._known.z - self._noise * self._weights
+        rest = np.setdiff1d(np.arange(len(found)), self._which)
+        if len(rest):
+            mean, deviation = self.predict(self._data.points[rest])
+            kept = deviation**2 / (deviation**2 + self.hyper.noise**2 / self._data.n[rest])
+            found[rest] = mean + kept * (self._data.z[rest] - mean)
+        return found
 
     def draws(self, n_draws: int, *, seed: int) -> Floats:
         """Return joint draws of the true scores of the architectures tried [n_draws, n].
@@ -237,34 +249,53 @@ def _matern(squared: Floats) -> tuple[Floats, Floats]:
 
 
 def _fitted(data: _Data, distances: Floats) -> Hyper:
-    d, n = len(distances), len(data.z)
-    medians = np.log(np.concatenate([_MEDIANS, np.full(d, _LENGTH * np.sqrt(max(d, 1)))]))
-    widths = np.concatenate([_WIDTHS, np.full(d, _LENGTH_WIDTH)])
-    eye, flat = np.eye(n), distances.reshape(d, -1)
-
-    def loss(log: Floats) -> tuple[float, Floats]:
-        b2, t2, s2 = np.exp(2 * log[:3])
-        inverse_l2 = np.exp(-2 * log[3:])
-        matern, slope = _matern((inverse_l2 @ flat).reshape(n, n))
-        own, noise = np.full(n, t2), s2 / data.n
-        factor = cho_factor(
-            _OF_MEAN + b2 * matern + np.diag(own + noise), lower=True, check_finite=False
-        )
-        weights = cho_solve(factor, data.z, check_finite=False)
-        a = np.outer(weights, weights) - cho_solve(factor, eye, check_finite=False)
-        more, within = (data.n - 1).sum(), data.within.sum() / s2
-        likelihood = -0.5 * data.z @ weights - np.log(np.diag(factor[0])).sum()
-        likelihood -= more * log[2] + 0.5 * within
-        on_diagonal = np.diag(a)
-        gradient = np.concatenate([
-            [b2 * (a * matern).sum(), on_diagonal @ own, on_diagonal @ noise - more + within],
-            0.5 * b2 * inverse_l2 * (flat @ (a * slope).ravel()),
-        ])  # fmt: skip
-        away = (log - medians) / widths
-        return float(0.5 * away @ away - likelihood), away / widths - gradient
-
-    bounds = [(m - 5.0, m + 5.0) for m in medians]
-    found = minimize(loss, medians, jac=True, method="L-BFGS-B", bounds=bounds,
-                     options={"maxiter": 40})  # fmt: skip
+    """Return the hyperparameters of the largest marginal likelihood times prior."""
+    medians, _ = _prior_of(len(distances))
+    bounds = [(median - 5.0, median + 5.0) for median in medians]
+    found = minimize(
+        _loss,
+        medians,
+        args=(data, distances),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": 40},
+    )
     b, t, s = np.exp(found.x[:3])
     return Hyper(float(b), float(t), float(s), np.exp(found.x[3:]))
+
+
+def _prior_of(d: int) -> tuple[Floats, Floats]:
+    """Return mean and standard deviation of the logarithms of (b, t, s, l) [3 + d]."""
+    lengths = np.full(d, _LENGTH * np.sqrt(max(d, 1)))
+    widths = np.concatenate([_WIDTHS, np.full(d, _LENGTH_WIDTH)])
+    return np.log(np.concatenate([_MEDIANS, lengths])), widths
+
+
+def _loss(log: Floats, data: _Data, distances: Floats) -> tuple[float, Floats]:
+    """Return minus the log of marginal likelihood times prior, up to a constant, and gradient.
+
+    Args:
+        log: logarithms of (b, t, s, l) [3 + d].
+        data: the replicates of n architectures, by their means and sums of squares.
+        distances: squared differences of each coordinate [d, n, n].
+    """
+    medians, widths = _prior_of(len(distances))
+    n = len(data.z)
+    flat = distances.reshape(len(distances), n * n)
+    b2, t2, s2 = np.exp(2 * log[:3])
+    inverse_l2 = np.exp(-2 * log[3:])
+    matern, slope = _matern((inverse_l2 @ flat).reshape(n, n))
+    noise = s2 / data.n
+    covariance = _OF_MEAN + b2 * matern + np.diag(t2 + noise)
+    factor = cho_factor(covariance, lower=True, check_finite=False)
+    weights = cho_solve(factor, data.z, check_finite=False)
+    further, within = (data.n - 1).sum(), data.within.sum() / s2
+    likelihood = -0.5 * data.z @ weights - np.log(np.diag(factor[0])).sum()
+    likelihood -= further * log[2] + 0.5 * within
+    a = np.outer(weights, weights) - cho_solve(factor, np.eye(n), check_finite=False)
+    of_scales = [b2 * (a * matern).sum(), t2 * np.trace(a), np.diag(a) @ noise - further + within]
+    of_lengths = 0.5 * b2 * inverse_l2 * (flat @ (a * slope).ravel())
+    away = (log - medians) / widths
+    gradient = away / widths - np.concatenate([of_scales, of_lengths])
+    return float(0.5 * away @ away - likelihood), gradient
