@@ -128,8 +128,7 @@ class ArchitecturePosterior:
         """
         found = np.empty(len(self._data.z))
         found[self._which] = self._known.z - self._noise * self._weights
-        rest = np.setdiff1d(np.arange(len(found)), self._which)
-        if len(rest):
+        if len(rest := self._rest):
             mean, deviation = self.predict(self._data.points[rest])
             kept = deviation**2 / (deviation**2 + self.hyper.noise**2 / self._data.n[rest])
             found[rest] = mean + kept * (self._data.z[rest] - mean)
@@ -139,15 +138,21 @@ class ArchitecturePosterior:
         """Return joint draws of the true scores of the architectures tried [n_draws, n].
 
         With Sigma the covariance of the observed means and N its diagonal part that is noise, the
-        true values are normal around the mean with the covariance N - N Sigma^-1 N.
+        true values are normal around the mean with the covariance N - N Sigma^-1 N. Those of
+        thousands that are not conditioned on are drawn one by one.
         """
-        noise = self._noise
+        rng, mean, noise = np.random.default_rng(seed), self.mean(), self._noise
         gone = solve_triangular(self._factor, np.diag(noise), lower=True)
-        covariance = np.diag(noise) - gone.T @ gone
-        values, vectors = np.linalg.eigh(covariance)
+        values, vectors = np.linalg.eigh(np.diag(noise) - gone.T @ gone)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
-        normal = np.random.default_rng(seed).normal(size=(n_draws, len(noise)))
-        return self.warp.score(self.mean() + normal @ root.T)
+        away = np.empty((n_draws, len(mean)))
+        away[:, self._which] = rng.normal(size=(n_draws, len(noise))) @ root.T
+        if len(rest := self._rest):
+            prior = self.predict(self._data.points[rest])[1] ** 2
+            own = self.hyper.noise**2 / self._data.n[rest]
+            spread = np.sqrt(prior * own / (prior + own))
+            away[:, rest] = spread * rng.normal(size=(n_draws, len(rest)))
+        return self.warp.score(mean + away)
 
     def expected_improvement(self, points: ArrayLike) -> Floats:
         """Return by how much m + g of each architecture [m] is expected to exceed the best mean.
@@ -177,9 +182,18 @@ class ArchitecturePosterior:
         above = (mean - self.mean().max()) / moves
         gain = moves * (above * ndtr(above) + np.exp(-0.5 * above**2) / np.sqrt(2 * np.pi))
         best = np.argsort(-gain, kind="stable")[:n_further]
-        height = np.linspace(0.0, 8.0 * float(moves[best].max()), 400)
+        if not len(best):
+            return 0.0
+        height = np.linspace(
+            0.0, float((moves[best] * (np.maximum(above[best], 0) + 8)).max()), 400
+        )
         below = ndtr(height[:, None] / moves[best] - above[best]).prod(1)
         return float(np.trapezoid(1 - below, height)) * self.warp.unit
+
+    @property
+    def _rest(self) -> NDArray[np.int64]:
+        """Return the positions of those that are not conditioned on."""
+        return np.setdiff1d(np.arange(len(self._data.z)), self._which)
 
     def _condition(self) -> None:
         """Solve for all that is known, twice if some networks collapsed."""
