@@ -9,7 +9,11 @@ all seeds. Every sampler starts from the same `N_START` random architectures and
 twice. `observed` recommends the best score, `posterior` the best posterior mean among those tried.
 docs/decisions/0018-a-posterior-over-the-architectures.md says what was asked before the first run.
 
-The same command goes on where the last one stopped: repetition k is the same in any piece.
+The same command goes on where the last one stopped: repetition k is the same in any piece. It ends
+with means relative to random search that recommends the best observed, and with 90 % intervals of
+paired differences by a bootstrap over tables and repetitions. `--pools` prints instead, for the
+committed pools in results/ranking/wide, rho of score and of posterior mean with minus the
+test log loss of the other seeds, and what the first choice of each loses in nats per datum.
 """
 
 import argparse
@@ -29,7 +33,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import optuna
+import pandas as pd
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
+from scipy.stats import spearmanr
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
 from nas_evidence.plumbing.files import write_whole
@@ -55,6 +61,8 @@ SPACES: dict[str, tuple[tuple[int, ...], frozenset[int]]] = {
     "nasbench201": ((5,) * 6, frozenset(range(6))),
 }
 N_START = 6
+#: Samplers that the summary compares.
+OURS = ("random", "tpe", "posterior")
 TRIALS = (12, 24, 50, 100)
 #: Architectures whose expected improvement is computed, and how many of the best are varied.
 N_CANDIDATES, N_VARIED = 512, 5
@@ -262,18 +270,120 @@ def run(table: Table, sampler: str, seed: int, longest: int) -> dict[str, Any]:
     return regrets
 
 
+Runs = dict[str, dict[str, list[dict[str, float]]]]
+
+
+def difference(runs: Runs, one: tuple[str, str], other: tuple[str, str], n: int) -> list[float]:
+    """Return mean, 5 % and 95 % of relative regret of one (sampler, rule) minus the other's."""
+    rng = np.random.default_rng(0)
+    paired = []
+    for table in runs.values():
+        both = [[own[f"{rule} {n}"] for own in table[sampler]] for sampler, rule in (one, other)]
+        unit = np.mean([own[f"observed {n}"] for own in table["random"]])
+        paired.append((np.array(both[0]) - np.array(both[1])) / unit)
+    resampled = []
+    for _ in range(2000):
+        picked = [paired[i] for i in rng.integers(len(paired), size=len(paired))]
+        resampled.append(np.mean([rng.choice(own, len(own)).mean() for own in picked]))
+    mean = float(np.mean([own.mean() for own in paired]))
+    return [round(v, 3) for v in (mean, *np.quantile(resampled, [0.05, 0.95]))]
+
+
+def summary(runs: Runs) -> dict[str, Any]:
+    """Return relative regrets and paired differences, tables with an order and others apart."""
+    found: dict[str, Any] = {}
+    apart = {name for group in (CHOOSING, ASIDE) for name in group["nasbench201"]}
+    for label, kept in (("ordered", set(runs) - apart), ("categorical", set(runs) & apart)):
+        of = {name: runs[name] for name in runs if name in kept}
+        for n in TRIALS[1:] if of else ():
+            row: dict[str, Any] = {}
+            for sampler in OURS:
+                for rule in ("observed", "posterior"):
+                    own = [
+                        np.mean([one[f"{rule} {n}"] for one in table[sampler]])
+                        / np.mean([one[f"observed {n}"] for one in table["random"]])
+                        for table in of.values()
+                    ]
+                    row[f"{sampler}, {rule}"] = round(float(np.mean(own)), 3)
+            row["recommend"] = difference(of, ("tpe", "posterior"), ("tpe", "observed"), n)
+            for rule in ("observed", "posterior"):
+                row[f"propose, {rule}"] = difference(
+                    of, ("posterior", rule), ("tpe", "observed"), n
+                )
+            found[f"{label} {n}"] = row
+    for name, table in runs.items():
+        mean = {
+            key: np.mean([own[key] for own in table["posterior"]]) for key in table["posterior"][0]
+        }
+        gained = mean["posterior 12"] - mean["posterior 100"]
+        found[f"{name}, stop"] = {
+            "n": round(float(mean["stop 0.1 n"]), 1),
+            "lost": round(float((mean["stop 0.1"] - mean["posterior 100"]) / gained), 3),
+            "forecast": float(f"{mean['forecast gain']:.3g}"),
+            "true": float(f"{mean['true gain']:.3g}"),
+        }
+    return found
+
+
+def of_pools(folder: Path, score: str) -> dict[str, list[float]]:
+    """Return of each pool rho of score and posterior mean, and losses of the first choices."""
+    found = {}
+    for path in sorted(folder.glob("*.csv")):
+        table = pd.read_csv(path)
+        if path.stem.rpartition("-")[2] in ("halves", "folds", "search"):
+            continue
+        table = table[table["status"] == "complete"]
+        table = table.set_index(["family", "depth", "width", "seed"])[
+            [score, "test_nll"]
+        ].unstack()
+        keys = table.index.to_frame()
+        axes = np.column_stack([np.log2(keys["width"]), keys["depth"]]).astype(float)
+        axes = (axes - axes.min(0)) / np.maximum(np.ptp(axes, axis=0), 1e-9)
+        points = np.column_stack([axes, pd.factorize(keys["family"])[0]])
+        rows = []
+        for seed in table[score].columns:
+            others = table["test_nll"].drop(columns=seed).mean(axis=1)
+            known = (table[score][seed].notna() & others.notna()).to_numpy()
+            if known.sum() < 8:
+                continue
+            own, loss = table[score][seed].to_numpy()[known], others.to_numpy()[known]
+            mean = ArchitecturePosterior(points[known], [True, True, False], own[:, None]).mean()
+            rows.append([
+                *(spearmanr(one, -loss).statistic for one in (own, mean)),
+                *(loss[one.argmax()] - loss.min() for one in (own, mean)),
+            ])  # fmt: skip
+        if rows:
+            found[path.stem] = np.mean(rows, axis=0).round(4).tolist()
+    return found
+
+
+def print_pools(folder: Path) -> None:
+    """Print means over pools, and intervals of the gains by a bootstrap over pools."""
+    for score in ("two_fold", "last_layer_conditional"):
+        table = np.array(list(of_pools(folder, score).values()))
+        picks = np.random.default_rng(0).integers(len(table), size=(4000, len(table)))
+        print(score, len(table), "pools; rho, rho, loss, loss:", table.mean(0).round(4))
+        for k, what in ((0, "rho"), (2, "loss")):
+            gain = table[:, k + 1] - table[:, k]
+            print("   ", what, np.quantile(gain[picks].mean(1), [0.05, 0.95]).round(4))
+
+
 def main() -> None:
     """Replay, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tables", type=Path, required=True)
+    parser.add_argument("--tables", type=Path)
+    parser.add_argument("--pools", action="store_true")
     names = [name for group in CHOOSING.values() for name in group]
     parser.add_argument("--only", nargs="*", default=names)
-    parser.add_argument("--samplers", nargs="*", default=["random", "tpe", "posterior"])
+    parser.add_argument("--samplers", nargs="*", default=list(OURS))
     parser.add_argument("--repetitions", type=int, default=50)
     parser.add_argument("--longest", type=int, default=TRIALS[-1])
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--to", type=Path, default=Path("benchmarks/results/posterior.json"))
     given = parser.parse_args()
+    if given.pools or given.tables is None:
+        print_pools(Path(__file__).parent / "results" / "ranking" / "wide")
+        return
     end = time.monotonic() + 60 * given.minutes
     found: dict[str, Any] = {
         "hardware": f"{platform.machine()}, one thread", "numpy": np.__version__,
@@ -293,15 +403,22 @@ def main() -> None:
                 done.append({k: float(f"{v:.5g}") for k, v in
                              run(table, sampler, seed, given.longest).items()})  # fmt: skip
             write_whole(given.to, json.dumps(found) + "\n")
-            print(
-                name,
-                sampler,
-                len(done),
-                {k: float(f"{np.mean([one[k] for one in done]):.3g}") for k in done[0]}
-                if done
-                else "",
-                flush=True,
-            )
+            print(name, sampler, len(done), flush=True)
+    names = [name for name, own in found["runs"].items() if all(own.get(s) for s in OURS)]
+    if names:
+        n = min(len(found["runs"][name][s]) for name in names for s in OURS)
+        runs = {k: {s: found["runs"][k][s][:n] for s in OURS} for k in names}
+        found["summary"] = {
+            label: summary({k: v for k, v in runs.items() if (kinds[k], k) in pairs_of(group)})
+            for label, group in (("chosen on", CHOOSING), ("kept aside", ASIDE))
+        }
+        print(n, "repetitions", json.dumps(found["summary"], indent=1))
+        write_whole(given.to, json.dumps(found) + "\n")
+
+
+def pairs_of(group: dict[str, tuple[str, ...]]) -> set[tuple[str, str]]:
+    """Return kinds and names of tables."""
+    return {(kind, name) for kind, own in group.items() for name in own}
 
 
 if __name__ == "__main__":
