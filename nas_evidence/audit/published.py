@@ -74,6 +74,11 @@ PAPERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "and model selection",
         tuple(f"Fig. {n}" for n in range(1, 10)),
     ),
+    "Ru et al. 2021": (
+        "Ru, Lyle, Schut, Fil, van der Wilk and Gal 2021: Speedy performance estimation for "
+        "neural architecture search",
+        ("rank correlation",),
+    ),
 }
 _ROOM = "nas_evidence_reproduce"  # the name under which scripts import each other
 _CONSTANTS: dict[str, type | tuple[type, ...]] = {

@@ -167,6 +167,7 @@ def _values(report: Report) -> dict[str, object]:
         "flags": report.flags,
         "early": report.early,
         "settling": report.settling,
+        "speed": report.speed,
         "pruning": report.pruning,
         "compared": compared,
         "why": report.why,
