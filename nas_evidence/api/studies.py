@@ -90,6 +90,31 @@ class Study:
         return pd.DataFrame(rows).dropna(axis=1, how="all")
 
     @property
+    def posterior(self) -> "pd.DataFrame":
+        """What all scores together say of each architecture, in the unit of `ranking`.
+
+        One row each, the best `mean` first, with its own score and the 90 % interval `low` to
+        `high` of the true one; see `nas_evidence.maths.architecture_posterior`.
+        """
+        import pandas as pd
+
+        from nas_evidence.reporting.recommendation import estimates
+
+        rows = [
+            {
+                "trial_id": one.architecture.trial_id,
+                "family": one.architecture.family,
+                **one.architecture.values,
+                self.spec.objective: one.architecture.objective,
+                "mean": one.mean,
+                "low": one.low,
+                "high": one.high,
+            }
+            for one in estimates(self._ranked())
+        ]
+        return pd.DataFrame(rows)
+
+    @property
     def best(self) -> "RankedArchitecture":
         """The best architecture.
 

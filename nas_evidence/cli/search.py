@@ -308,7 +308,9 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
     said, pruned = report.headline, report.pruning.sentences
     if said.answer:
         out.print(f"answer: {said.answer}")
-    for sentence in filter(None, (said.sure, said.cost, said.worth, said.measured, *said.advice)):
+    for sentence in filter(
+        None, (said.sure, said.cost, said.together, said.worth, said.measured, *said.advice)
+    ):
         out.print(f"note:   {sentence}")
     for sentence in pruned if spec.pruning.rule != "none" else ():
         out.print(f"note:   {sentence}")

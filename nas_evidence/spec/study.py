@@ -342,8 +342,9 @@ class TrainingPlan(Frozen):
 class SamplerSpec(Frozen):
     """How architectures are proposed."""
 
-    name: Literal["tpe", "random", "qmc", "grid"] = "tpe"
-    """Tree-structured Parzen estimator, uniform draws, a quasi-random sequence, or every point."""
+    name: Literal["tpe", "posterior", "random", "qmc", "grid"] = "tpe"
+    """Tree-structured Parzen estimator, posterior over architectures, uniform draws, quasi-random
+    sequence, or every point."""
 
 
 class PruningSpec(Frozen):
