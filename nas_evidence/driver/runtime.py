@@ -2,7 +2,7 @@
 
     trial  = E e + U (p + h) + V v                   the main training
              + t (E b + U p) + k U h                 the trainings on parts of the data
-             + σ E e (1 + t)                         settling, of each network by itself
+             + σ E (e + t b)                         settling, those on parts side by side
              + start, test and files
     study  = (trials + those of the race) × trial / workers
 
@@ -131,7 +131,7 @@ def trial_seconds(pieces: Pieces, plan: TrainingPlan, estimators: Collection[str
     main = plan.epochs * pieces.epoch + updates * (pieces.pass_ + pieces.search)
     aside = parts * (plan.epochs * pieces.beside + updates * pieces.pass_)
     aside += n_parts * updates * pieces.search
-    settled = _SETTLED * plan.settle * plan.epochs * pieces.epoch * (1 + parts)
+    settled = _SETTLED * plan.settle * plan.epochs * (pieces.epoch + parts * pieces.beside)
     return main + len(evaluations) * pieces.evaluation + aside + settled
 
 

@@ -20,7 +20,6 @@ all data, the same ones for the ensemble and for its best member.
 """
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +33,15 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.model_card import ensemble_card
-from nas_evidence.exporting.onnx_program import FILE as ONNX
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
-from nas_evidence.exporting.predictor import ENSEMBLE
 from nas_evidence.exporting.program import Mixed, write_program
-from nas_evidence.exporting.sums import write_sums
+from nas_evidence.exporting.soundness import (
+    ENSEMBLE,
+    MODEL_CARD,
+    ONNX,
+    written_whole,
+    wrong_files,
+)
 from nas_evidence.exporting.unseen import log_densities, stored_unseen
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.maths.stacking import Floats, Stacked, stacked
@@ -95,34 +98,27 @@ def export_ensemble(
     kept = [k for k in range(top) if found.weights[k] >= LEAST_WEIGHT]
     weights = found.weights[kept] / found.weights[kept].sum()
 
-    shutil.rmtree(to / "members", ignore_errors=True)
-    to.mkdir(parents=True, exist_ok=True)
-    (to / "MODEL_CARD.md").unlink(missing_ok=True)  # written last: marks the export as complete
-    members = []
-    for weight, k in zip(weights, kept, strict=True):
-        name = f"members/{k + 1}"
-        export_winner(tables, to / name, arrays, trial_id=chosen[k])
-        members.append(
-            {
-                "folder": name,
-                "trial_id": chosen[k],
-                "architecture": str(winners[k].assignment.architecture),
-                "weight": float(weight),
-                "output_scale": SCALES[int(found.scales[k])],
-            }
-        )
+    members: list[dict[str, Any]] = [
+        {
+            "folder": f"members/{k + 1}",
+            "trial_id": chosen[k],
+            "architecture": str(winners[k].assignment.architecture),
+            "weight": float(weight),
+            "output_scale": SCALES[int(found.scales[k])],
+        }
+        for weight, k in zip(weights, kept, strict=True)
+    ]
     described = _described(study.name, study.objective, top, found, members, chosen)
-    (to / ENSEMBLE).write_text(json.dumps(described, indent=1), encoding="utf-8")
     whole = Mixed([with_preprocessing(winners[k], arrays) for k in kept], weights)
-    described["difference"] = write_program(whole, to / "model.pt2", arrays)
-    written = [ENSEMBLE, "model.pt2"]
-    (to / ONNX).unlink(missing_ok=True)  # of an earlier ensemble
-    if onnx:
-        write_onnx(whole, to / ONNX, arrays)
-        written.append(ONNX)
-    write_sums(to, written)
-    card = ensemble_card(study, arrays, described)
-    (to / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+    with written_whole(to) as made:
+        for one in members:
+            export_winner(tables, made / one["folder"], arrays, trial_id=one["trial_id"])
+        (made / ENSEMBLE).write_text(json.dumps(described, indent=1), encoding="utf-8")
+        described["difference"] = write_program(whole, made / "model.pt2", arrays)
+        if onnx:
+            write_onnx(whole, made / ONNX, arrays)
+        card = ensemble_card(study, arrays, described)
+        (made / MODEL_CARD).write_text(card, encoding="utf-8")
     return EnsembleReport(
         folder=to,
         trial_ids=tuple(chosen[k] for k in kept),
@@ -211,8 +207,8 @@ def _check_place(to: Path) -> None:
 
 
 def is_ensemble_of(folder: Path, trials: Sequence[int]) -> bool:
-    """Return whether a folder holds the complete ensemble chosen among these trials."""
-    if not (folder / "MODEL_CARD.md").is_file() or not (folder / ENSEMBLE).is_file():
+    """Return whether a folder holds the sound ensemble chosen among these trials."""
+    if not (folder / ENSEMBLE).is_file() or wrong_files(folder):
         return False
     written = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))
     return bool(written["chosen"] == list(trials))

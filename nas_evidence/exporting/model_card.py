@@ -1,5 +1,6 @@
 """The model card: what to know before using an exported model."""
 
+import html
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
+from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import architecture_values
 from nas_evidence.workers.trial import versions
@@ -135,13 +137,19 @@ def features(arrays: ArrayData) -> str:
         return ""
     names = arrays.meaning.preparation.feature_names
     more = f", ... {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    listed = ", ".join(f"`{name}`" for name in names[:_LISTED])
+    literal = (on_one_line(name).replace("`", "'") for name in names[:_LISTED])
+    listed = ", ".join(f"`{name}`" for name in literal)
     return (
         f"- The inputs are features of the table, in this order: {listed}{more}. `meaning.json`\n"
         "  lists them under `features`, and under `preparation` how columns become them: a\n"
         "  missing number is its `fill`, indicators and categories are 0 or 1.\n"
         "  `nas_evidence.Predictor` does all that.\n"
     )
+
+
+def _literal(name: object) -> str:
+    """Return the name of a class or feature for Markdown: on one line, without tags."""
+    return html.escape(on_one_line(name), quote=False)
 
 
 def calibration(unseen: Mapping[str, float] | None, row: pd.Series | None = None) -> str:
@@ -249,7 +257,7 @@ def _of_labels(row: pd.Series, arrays: ArrayData, summary: dict[str, Any]) -> tu
     """Return the card's text on outputs and measures, and the name of the outputs."""
     outputs = f"- Outputs: {arrays.n_outputs} logits; `softmax` gives class probabilities."
     if arrays.meaning.classes:
-        listed = ", ".join(str(one) for one in arrays.meaning.classes[:_LISTED])
+        listed = ", ".join(map(_literal, arrays.meaning.classes[:_LISTED]))
         more = ", ..." if arrays.n_outputs > _LISTED else ""
         outputs += f"\n  The classes, in this order: {listed}{more}."
     if summary.get("temperature", 1) != 1:

@@ -201,7 +201,7 @@ def _free(
     )
 
 
-def _sampled(name: str, summary: str, module: str, relation: Relation) -> Score:
+def _at_end(name: str, summary: str, module: str, relation: Relation) -> Score:
     return Score(
         name=name,
         summary=summary,
@@ -252,23 +252,13 @@ _ALL = [
         unit="nats",
         plain_only=True,
     ),
-    Score(
-        name="tangent",
-        summary="evidence of the network linearised where its training ended",
-        implementation="nas_evidence.scores.tangent:tangent",
-        taken="end",
-        unit="nats",
-        relation="EXACT_ON_LINEAR",
-        plain_only=True,
-    ),
-    Score(
-        name="full_ggn_slq",
-        summary="Laplace evidence, full Gauss-Newton, log determinant by random probes",
-        implementation="nas_evidence.scores.full_ggn_slq:score",
-        taken="end",
-        unit="nats",
+    _at_end("tangent", "evidence of the network linearised where its training ended",
+            "tangent:tangent", "EXACT_ON_LINEAR"),
+    replace(
+        _at_end("full_ggn_slq",
+                "Laplace evidence, full Gauss-Newton, log determinant by random probes",
+                "full_ggn_slq:score", "SCORE"),
         approximates="full_ggn",
-        plain_only=True,
     ),
     Score(
         name="prequential_epoch1_laplace",
@@ -278,16 +268,16 @@ _ALL = [
         unit="nats",
         plain_only=True,
     ),
-    _sampled("sgd_entropy", "lower bound by the entropy of SGD", "sgd_entropy:score",
-             "LOWER_BOUND"),
-    _sampled("thermodynamic", "thermodynamic integration", "thermodynamic:score",
-             "EXACT_ON_LINEAR"),
-    _sampled("thermodynamic_box", "thermodynamic integration, uniform prior in a box",
-             "thermodynamic_box:score", "SCORE"),
-    _sampled("temperature_ladder", "replica exchange over temperatures",
-             "temperature_ladder:score", "EXACT_ON_LINEAR"),
-    _sampled("sto_lk", "chunks predicted by ensembles that are drawn, then optimised",
-             "sample_then_optimise:score", "LOWER_BOUND"),
+    _at_end("sgd_entropy", "lower bound by the entropy of SGD", "sgd_entropy:score",
+            "LOWER_BOUND"),
+    _at_end("thermodynamic", "thermodynamic integration", "thermodynamic:score",
+            "EXACT_ON_LINEAR"),
+    _at_end("thermodynamic_box", "thermodynamic integration, uniform prior in a box",
+            "thermodynamic_box:score", "SCORE"),
+    _at_end("temperature_ladder", "replica exchange over temperatures",
+            "temperature_ladder:score", "EXACT_ON_LINEAR"),
+    _at_end("sto_lk", "chunks predicted by ensembles that are drawn, then optimised",
+            "sample_then_optimise:score", "LOWER_BOUND"),
     Score(
         name="stochastic_ggn",
         summary="Gauss-Newton evidence on blocks of data, a bound",

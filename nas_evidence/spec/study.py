@@ -30,6 +30,7 @@ from nas_evidence.spec.domains import (
     Epochs,
     Frozen,
     IntRange,
+    NoKey,
     NotNegative,
     ParameterValue,
     Positive,
@@ -48,7 +49,7 @@ from nas_evidence.spec.registry import (
 )
 from nas_evidence.spec.retry_limits import RetrySpec
 
-#: Costs of an architecture that can be limited.
+#: Costs of an architecture that are recorded.
 ALL_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
 #: Costs in use, known before training, that a study can minimise.
 COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
@@ -175,17 +176,18 @@ class OnlinePlan(Frozen):
     """Curvature of the Laplace evidence that the updates maximise; `full_ggn` and `full_ef` for
     small networks or few data: parameters or rows up to 2,000."""
     hyper_step: Literal["newton", "adam", "mackay"] = "newton"
-    """Maximiser: Newton to the maximum, Adam steps, or MacKay's fixed point."""
-    hyper_steps: Annotated[Count, Unit("steps")] = 100
+    """Maximiser: Newton to the maximum, 100 Adam steps on log precisions with learning rate 1, or
+    MacKay's fixed point."""
+    hyper_steps: Annotated[Count, Unit("steps"), NoKey()] = 100
     """Adam steps per update (K); used with `hyper_step = "adam"`."""
-    hyper_learning_rate: Positive = 1.0
+    hyper_learning_rate: Annotated[Positive, NoKey()] = 1.0
     """Their learning rate (gamma), on log precisions; used with `hyper_step = "adam"`."""
     prior_groups: Literal["tensor", "module", "kind", "width", "scalar", "parameter"] = "tensor"
     """Parameters that share one prior precision: those of a tensor, of a module, of a kind of
     layer, all scaled by the fan-in ("width"), all ("scalar"), or none ("parameter")."""
-    learn_noise: bool = True
+    learn_noise: Annotated[bool, NoKey()] = True
     """Whether updates also learn the noise; used with `likelihood = "gaussian"`."""
-    learn_temperature: bool = False
+    learn_temperature: Annotated[bool, NoKey()] = False
     """Whether updates also learn the softmax temperature, at the cost of about ten passes each;
     used with `likelihood = "categorical"`."""
 
@@ -208,9 +210,9 @@ class TrainingPlan(Frozen):
 
     likelihood: Literal["categorical", "gaussian"] = "categorical"
     """Type of the targets: "categorical" for class labels, "gaussian" for real numbers."""
-    noise_std: Annotated[Positive, Unit("standard deviations of the targets")] = 1.0
+    noise_std: Annotated[Positive, Unit("standard deviations of the targets"), NoKey()] = 1.0
     """Noise of the targets before the first update; used with `likelihood = "gaussian"`."""
-    temperature: Positive = 1.0
+    temperature: Annotated[Positive, NoKey()] = 1.0
     """Divides the logits; the initial value if it is learned; used with
     `likelihood = "categorical"`."""
     likelihood_power: Positive = 1.0
@@ -226,25 +228,23 @@ class TrainingPlan(Frozen):
     batch_size: Annotated[Count, Unit("examples")] = 128
     """Examples per step."""
     optimiser: Literal["sgd", "adam"] = "sgd"
-    """Optimiser of the weights."""
+    """Optimiser of the weights; "sgd" has momentum 0.9."""
     learning_rate: Positive = 0.01
     """Learning rate at the start of training."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: Annotated[float, Field(ge=0, lt=1), NoKey()] = 0.9
     """Momentum of SGD; used with `optimiser = "sgd"`."""
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
-    """Learning rate: constant, falling along a half cosine to 0, or falling at `milestones`."""
+    """Learning rate: constant, falling along a half cosine to 0, or to a tenth at `milestones`."""
     milestones: Annotated[
         tuple[int | float, ...], BeforeValidator(_milestones), Unit("epochs")
     ] = ()
     """Epochs after which the learning rate falls, or fractions of `epochs`, such as 0.5; in order;
     used with `schedule = "steps"`."""
-    decay: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Factor on the learning rate at each milestone."""
     settle: Annotated[NotNegative, Unit("scheduled trainings")] = Field(default_factory=_settle)
     """Budget of settling: after the last epoch the network is optimised to a mode, and its
     hyperparameters to the largest evidence there; 0 for no settling. Without it 1 with
     `likelihood = "gaussian"`, else 0. Linear networks always settle, except with `augment`."""
-    prior_precision: Positive = 1.0
+    prior_precision: Annotated[Positive, NoKey()] = 1.0
     """Precision of the Gaussian prior of the weights, before the first update."""
     precision: Literal["float32", "bf16"] = "float32"
     """Arithmetic of products in training steps: "bf16" is bfloat16 by autocast, for GPUs that are
@@ -342,22 +342,23 @@ class TrainingPlan(Frozen):
 class SamplerSpec(Frozen):
     """How architectures are proposed."""
 
-    name: Literal["tpe", "random", "qmc", "grid"] = "tpe"
-    """Tree-structured Parzen estimator, uniform draws, a quasi-random sequence, or every point."""
+    name: Literal["tpe", "posterior", "random", "qmc", "grid"] = "tpe"
+    """Tree-structured Parzen estimator, posterior over architectures, uniform draws, quasi-random
+    sequence, or every point."""
 
 
 class PruningSpec(Frozen):
     """When to stop trials that score badly at a rung; uses no validation data."""
 
     rule: Literal["none", "halving", "median"] = "none"
-    """Trials that continue at a rung: all, the best 1/`reduction`, or the median and above."""
-    score: ScoreName | None = None
-    """The score that trials are compared by; if absent, the objective."""
-    first_epoch: Epochs = 5
+    """Trials that continue at a rung: all, the best third by the objective, or its median and
+    above. Rungs are at the first evaluations from epochs 5, 15, 45, ... on, and at the start for
+    an objective that is known there; no trial is pruned before four have reached its rung."""
+    first_epoch: Annotated[Epochs, NoKey()] = 5
     """Epoch of the first rung; the next are at this times `reduction`, its square, ..."""
-    reduction: Annotated[int, Field(ge=2)] = 3
+    reduction: Annotated[int, Field(ge=2), NoKey()] = 3
     """Factor between the epochs of rungs (eta); "halving" keeps the best 1/eta."""
-    startup_trials: Annotated[Count, Unit("trials")] = 4
+    startup_trials: Annotated[Count, Unit("trials"), NoKey()] = 4
     """Trials that must have reached a rung before any is pruned there."""
 
     def rungs(self, plan: TrainingPlan) -> tuple[int, ...]:
@@ -380,12 +381,8 @@ class LimitSpec(Frozen):
 
     n_parameters: Annotated[Count, Unit("parameters")] | None = None
     """Largest number of parameters."""
-    flops: Annotated[Count, Unit("operations")] | None = None
-    """Most floating-point operations in a forward pass of one example."""
     memory_bytes: Annotated[Count, Unit("bytes")] | None = None
     """Largest estimated memory of training."""
-    latency_seconds: Seconds | None = None
-    """Longest forward pass of one example, measured before training."""
 
 
 class BudgetSpec(Frozen):
@@ -393,8 +390,6 @@ class BudgetSpec(Frozen):
 
     wall_seconds: Seconds | None = None
     """Wall time over all runs of the study."""
-    device_seconds: Seconds | None = None
-    """Time summed over all workers."""
 
 
 class RaceSpec(Frozen):
@@ -507,16 +502,11 @@ class StudySpec(Frozen):
         return FINALISTS if self.n_trials >= FEWEST_FOR_RACE and not self.minimise else 0
 
     @property
-    def pruning_score(self) -> str:
-        """Return the score by which trials are compared at the rungs."""
-        return str(self.pruning.score or self.objective)
-
-    @property
     def followed(self) -> tuple[str, ...]:
         """Return the scores to compute at every evaluation, even if they cost a pass each time."""
         if self.curves:
             return self.estimators
-        pruned_by = () if self.pruning.rule == "none" else (self.pruning_score,)
+        pruned_by = () if self.pruning.rule == "none" else (self.objective,)
         return tuple(name for name in self.estimators if name in pruned_by)
 
     @property
@@ -527,7 +517,7 @@ class StudySpec(Frozen):
         """
         if self.pruning.rule == "none":
             return ()
-        early = (0,) if declared(self.pruning_score).taken == "before" else ()
+        early = (0,) if declared(self.objective).taken == "before" else ()
         return early + self.pruning.rungs(self.plan)
 
     @model_validator(mode="after")
@@ -577,15 +567,10 @@ class StudySpec(Frozen):
                 "`estimators` must be defined for augmented images with `augment` in [plan], but "
                 f"got {of_plain}; remove them, or `augment`"
             )
-        if self.pruning.rule != "none" and declared(self.pruning_score).taken == "end":
+        if self.pruning.rule != "none" and declared(self.objective).taken == "end":
             raise ValueError(
-                "`score` in [pruning] must be known before the end of training, but "
-                f'"{self.pruning_score}" is not; name another'
-            )
-        if declared(self.pruning_score).on_request and self.pruning_score not in self.estimators:
-            raise ValueError(
-                f"`score` in [pruning] must be one of the estimators, but got "
-                f'"{self.pruning_score}" with estimators = {list(self.estimators)}'
+                "`objective` must be known before the end of training with `rule` in [pruning], "
+                f'but "{self.objective}" is not; name another, or remove [pruning]'
             )
         if self.sampler.name == "grid":
             for family, domains in self.family.items():

@@ -209,6 +209,7 @@ def test_a_model_is_not_behind_itself() -> None:
     assert found.interval == pytest.approx((0.0, 0.0))
 
 
+@pytest.mark.slow
 def test_on_folds_the_interval_is_that_of_the_differences_averaged_over_seeds() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
     _, ridge, boosted = predict_folds(arrays, linear_assignment())

@@ -92,6 +92,7 @@ def test_logistic_regression_nears_the_best_possible_loss_and_the_majority_the_w
     assert found["majority class"]["log_loss"] == pytest.approx(frequencies)
 
 
+@pytest.mark.slow
 def test_logistic_regression_is_scikit_learns_pipeline_and_no_worse_on_30_cities() -> None:
     """One-hot columns are left as they are, as in scikit-learn's examples of mixed types."""
     behind = []
@@ -121,6 +122,7 @@ def test_logistic_regression_is_scikit_learns_pipeline_and_no_worse_on_30_cities
     assert np.mean(behind) < 0.0005
 
 
+@pytest.mark.slow
 def test_ridge_regression_leaves_one_hot_columns_as_they_are() -> None:
     train, test = churn(0)
     features = ["age", "months", "city"]

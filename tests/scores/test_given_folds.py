@@ -91,6 +91,7 @@ def test_late_labels_change_the_density_and_not_the_network(
     assert wrong.value < right.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parked_after", [1, 3])
 def test_a_parked_trial_ends_bit_identical(
     parked_after: int, data: TensorData, tmp_path: Path
