@@ -20,6 +20,7 @@ from nas_evidence.maths.ranking import (
     resampling_plan,
     share_at_least_as_good,
 )
+from nas_evidence.plumbing.foreign_text import csv_cell
 
 ALL = "all"
 REGRET_AT = (1, 3, 10)
@@ -194,7 +195,9 @@ def write_csv(path: Path, rows: Sequence[Correlation]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(row.cells() for row in rows)
+        writer.writerows(
+            {name: csv_cell(cell) for name, cell in row.cells().items()} for row in rows
+        )
 
 
 def _sentence(row: Correlation, scale: Scale, noun: str) -> str:

@@ -8,7 +8,7 @@ gives its meaning: `docs/study_reference.py` makes the reference page from these
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -58,9 +58,17 @@ COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 EVIDENCE_BATCH = 512
 #: Architectures that race if a study does not say, and the smallest search that has a race then.
 FINALISTS, FEWEST_FOR_RACE = 5, 20
-#: Folds of the scores of cross-validation that are predicted, each after a training of its own;
-#: `two_fold` predicts `plan.folds` of them.
-PREDICTED_FOLDS: Mapping[str, int] = {"two_fold": 2, "five_fold": 5, "heldout_10": 1}
+#: Folds of each division of the data that are predicted, each after a training of its own; with
+#: `plan.folds = 1` `two_fold` predicts one.
+PREDICTED_FOLDS: Mapping[str, int] = {
+    "two_fold": 2, "five_fold": 5, "ten_fold": 10, "heldout_10": 1,
+}  # fmt: skip
+#: Part of the data that is trained on for a fold of each.
+TRAINED_ON: Mapping[str, float] = {
+    "two_fold": 0.5, "five_fold": 0.8, "ten_fold": 0.9, "heldout_10": 0.9,
+}  # fmt: skip
+#: Folds of `plan.folds = "auto"` with fewer training data than this number, and from it on.
+FEW_DATA, FOLDS_OF_FEW, FOLDS_OF_MANY = 1000, 5, 2
 
 #: Longest name of a study, characters.
 MAX_NAME = 200
@@ -244,8 +252,10 @@ class TrainingPlan(Frozen):
     compile: bool = False
     """Run training steps on a GPU as compiled CUDA graphs; pays for small networks, whose steps
     wait for launches. On a CPU it changes nothing."""
-    folds: Annotated[Literal[1, 2], Unit("folds")] = 2
-    """Folds that the score `two_fold` predicts: both halves, or only one at half the cost."""
+    folds: Annotated[Literal["auto", 1, 2, 5, 10], Unit("folds")] = "auto"
+    """Folds of the score `conditional_evidence`, each predicted after a training without it; 1 for
+    one half only, of `two_fold` too. "auto": 5 below 1,000 training data, else 2; stored as a
+    number when the study begins."""
     online: OnlinePlan = OnlinePlan()
 
     @model_validator(mode="after")
@@ -276,6 +286,12 @@ class TrainingPlan(Frozen):
     def milestone_epochs(self) -> tuple[int, ...]:
         """Return the epochs after which the learning rate falls."""
         return tuple(m if isinstance(m, int) else round(m * self.epochs) for m in self.milestones)
+
+    def n_folds(self, n_data: int) -> int:
+        """Return the folds of `conditional_evidence`, "auto" as a number."""
+        if self.folds != "auto":
+            return self.folds
+        return FOLDS_OF_FEW if n_data < FEW_DATA else FOLDS_OF_MANY
 
     @property
     def interval(self) -> int:
@@ -326,8 +342,9 @@ class TrainingPlan(Frozen):
 class SamplerSpec(Frozen):
     """How architectures are proposed."""
 
-    name: Literal["tpe", "random", "qmc", "grid"] = "tpe"
-    """Tree-structured Parzen estimator, uniform draws, a quasi-random sequence, or every point."""
+    name: Literal["tpe", "posterior", "random", "qmc", "grid"] = "tpe"
+    """Tree-structured Parzen estimator, posterior over architectures, uniform draws, quasi-random
+    sequence, or every point."""
 
 
 class PruningSpec(Frozen):
@@ -409,6 +426,11 @@ class ResourceSpec(Frozen):
 FREE_KEYS = ("n_trials", "budget", "resources", "retries", "finalists", "race")
 
 
+def _usual(data: Mapping[str, Any]) -> tuple[str, ...]:
+    plan = data.get("plan")
+    return ("diag_ef", "kfac_ggn", "two_fold" if plan and plan.augment else "conditional_evidence")
+
+
 def _preferred(data: Mapping[str, Any]) -> str:
     asked = [name for name in PREFERRED if name in data.get("estimators", ())]
     others = [str(name) for name in data.get("estimators", ())]
@@ -432,11 +454,13 @@ class StudySpec(Frozen):
     than 20 trials or with `minimise`."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
-    estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
-    """Scores to compute in each trial; see [scores](estimators.md)."""
+    plan: TrainingPlan = TrainingPlan()
+    estimators: tuple[ScoreName, ...] = Field(default_factory=_usual)
+    """Scores to compute in each trial; see [scores](estimators.md). If absent `diag_ef`,
+    `kfac_ggn` and `conditional_evidence`, with `augment` in its place `two_fold`."""
     objective: ScoreName = Field(default_factory=_preferred)
-    """The score that ranks; if absent `two_fold` if in `estimators`, else `kfac_ggn`, else the
-    first of them."""
+    """The score that ranks; if absent `conditional_evidence` if in `estimators`, else `two_fold`,
+    else `kfac_ggn`, else the first of them."""
     scheduling: Literal["async", "batch"] = "async"
     """Whether to propose whenever a worker is free, or `batch` architectures together, which makes
     the proposals independent of the number and speed of workers."""
@@ -452,7 +476,6 @@ class StudySpec(Frozen):
     dataset: DatasetSpec
     family: Mapping[str, Mapping[str, Domain]]
     """The tables [family.NAME]: families to search, and the domains of their parameters."""
-    plan: TrainingPlan = TrainingPlan()
     sampler: SamplerSpec = SamplerSpec()
     pruning: PruningSpec = PruningSpec()
     limits: LimitSpec = LimitSpec()
@@ -590,3 +613,32 @@ def derive_seed(*parts: int | str) -> int:
     text = json.dumps(parts, separators=(",", ":"))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def division_of(score: str, plan: TrainingPlan, n_data: int) -> str:
+    """Return the division of the data that a score trains networks on, "" if it has none.
+
+    >>> division_of("last_layer_conditional", TrainingPlan(), 300)
+    'two_fold'
+    >>> [division_of("conditional_evidence", TrainingPlan(), n) for n in (300, 3000)]
+    ['five_fold', 'two_fold']
+    """
+    division = declared(score).division
+    if division != "plan":
+        return division
+    return {5: "five_fold", 10: "ten_fold"}.get(plan.n_folds(n_data), "two_fold")
+
+
+def predicted_folds(plan: TrainingPlan, scores: Iterable[str], n_data: int) -> dict[str, int]:
+    """Return the divisions that some scores need, with the folds predicted of each."""
+    known = dict(PREDICTED_FOLDS)
+    if plan.folds == 1:
+        known["two_fold"] = 1
+    asked = {division_of(score, plan, n_data) for score in scores}
+    return {name: count for name, count in known.items() if name in asked}
+
+
+def kept_division(plan: TrainingPlan, scores: Collection[str], n_data: int) -> str:
+    """Return the division whose predictions a trial keeps beside its weights."""
+    objective = "conditional_evidence"
+    return division_of(objective, plan, n_data) if objective in scores else "two_fold"

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ DATABASE_GONE = (
     "study to a server with --track optuna:URL"
 )
 #: Version of what a study folder holds, and the first line of its study file.
-FORMAT = 1
+FORMAT = 2
 _FORMAT_LINE = "# nas-evidence study folder, format {}"
 #: Smallest similarity between an unknown name and a suggestion for it.
 _SIMILAR = 0.6
@@ -181,6 +181,10 @@ def parse_study(
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise StudyError([f"{path}: not valid TOML: {error}"]) from error
+    except RecursionError:
+        raise StudyError(
+            [f"{path}: lists or tables are nested too deep; a study file needs three levels"]
+        ) from None
     places = _Places(path, text)
     messages: list[str] = []
     for override in overrides:
@@ -227,17 +231,39 @@ def dump_study(study: StudySpec) -> str:
     return f"{_FORMAT_LINE.format(FORMAT)}\n{tomli_w.dumps(keys)}"
 
 
+def toml_line(key: str, value: Any) -> str:
+    """Return a key with its value, a text or a list of texts among others, as one line of TOML."""
+    if isinstance(value, list | tuple):
+        parts = (toml_line(key, item).partition(" = ")[2] for item in value)
+        return f"{key} = [{', '.join(parts)}]"
+    return tomli_w.dumps({key: value}).rstrip("\n")
+
+
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
     """Return one line per difference, except of the `FREE_KEYS`."""
+    return [
+        f"{name}: {left!r} in the folder, {right!r} asked"
+        for name, left, right in _changed(old, new)
+        if name.partition(".")[0] not in FREE_KEYS
+    ]
+
+
+def changes_between_runs(old: StudySpec, new: StudySpec) -> list[str]:
+    """Return one line per difference of the `FREE_KEYS`."""
+    return [
+        f"{name}: {left!r} then, {right!r} now"
+        for name, left, right in _changed(old, new)
+        if name.partition(".")[0] in FREE_KEYS
+    ]
+
+
+def _changed(old: StudySpec, new: StudySpec) -> Iterator[tuple[str, Any, Any]]:
     left, right = (
         _flatten(dict(with_task(_without_none(s.model_dump(mode="json"))))) for s in (old, new)
     )
-    names = [n for n in {**left, **right} if n.partition(".")[0] not in FREE_KEYS]
-    return [
-        f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"
-        for name in names
-        if left.get(name) != right.get(name)
-    ]
+    for name in {**left, **right}:
+        if left.get(name) != right.get(name):
+            yield name, left.get(name, "absent"), right.get(name, "absent")
 
 
 # ---------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.seals import KEPT_PREFIX, PRECISION_PREFIX, sealed_tensors
+from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, PRECISION_PREFIX, sealed_tensors
 from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus

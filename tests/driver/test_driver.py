@@ -40,7 +40,6 @@ def sampler() -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
     if "sampler" not in request.fixturenames:
         monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
 
@@ -253,6 +252,7 @@ def test_several_objectives_are_told_together(tmp_path: Path, sampler: None) -> 
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_a_full_disk_stops_the_study_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -320,6 +320,7 @@ def test_a_late_word_of_an_earlier_attempt_is_dropped(tmp_path: Path) -> None:
     assert not watcher.losses
 
 
+@pytest.mark.slow
 def test_a_spent_budget_parks_and_a_higher_one_goes_on(tmp_path: Path) -> None:
     run(study(scheduling="batch", batch=5), tmp_path / "calm")
     folder = tmp_path / "tight"

@@ -81,6 +81,7 @@ def test_more_classes_are_near_the_mean_of_draws(spread: float, most: float) -> 
     assert float(gap) < most
 
 
+@pytest.mark.slow
 def test_own_variances_are_further_from_the_draws_where_logits_share_a_shift() -> None:
     """Why the pairwise form: one variance per logit takes the shared shift for uncertainty."""
     means, covariances = logits(4, 0.3)

@@ -165,6 +165,7 @@ def test_replicates_are_one_architecture_with_its_mean_and_spread(tmp_path: Path
     assert sure.best is None  # two seeds are too few
 
 
+@pytest.mark.slow
 def test_replicates_do_not_make_a_correlation_surer(tmp_path: Path) -> None:
     once = [record(key, key) for key in range(8)]
     twice = [record(10 * key + i, key) for key in range(8) for i in range(2)]
@@ -354,6 +355,7 @@ def test_every_trial_can_be_compared_those_that_stand_for_their_architecture_fir
     assert (len(alone.columns), gap_sentence(alone)) == (2, "")
 
 
+@pytest.mark.slow
 def test_what_sets_the_best_apart_is_named_and_what_does_not_is_not(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     widths = {"width": IntRange(low=4, high=64), "depth": IntRange(low=1, high=4)}

@@ -75,6 +75,7 @@ def found(record: TrialRecord) -> dict[str, object]:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["linear", "mlp", "cnn", "resnet"])
 def test_a_trial_of_every_family_completes_with_every_score(
     data: TensorData, tmp_path: Path, family: str
@@ -312,6 +313,7 @@ def test_a_resumed_trial_keeps_its_latency(data: TensorData, tmp_path: Path) -> 
     assert again.report().costs == trial.report().costs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [TrialStatus.PRUNED, TrialStatus.CANCELLED])
 def test_a_verdict_ends_a_trial_that_runs_and_no_other(
     data: TensorData, tmp_path: Path, status: TrialStatus
