@@ -131,6 +131,11 @@ class Study:
         """The table `trials`: one row per finished trial, whatever its status."""
         return self._tables().trials.copy()
 
+    @property
+    def missing(self) -> list[str]:
+        """What of the results is missing or not as it was written, one line each."""
+        return self._tables().missing
+
     def predict(
         self,
         data: Any,
@@ -157,13 +162,14 @@ class Study:
     def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
         """Return the best network, a trial's, or an ensemble, to predict; exported if need be."""
         from nas_evidence.exporting.predictor import Predictor
+        from nas_evidence.exporting.soundness import is_export_of
 
         if top is not None:
             return Predictor.load(self._ensemble(trial_id, top))
         if trial_id not in self._predictors:
             chosen = self.best.trial_id if trial_id is None else trial_id
             folder = self.folder / "export"
-            if not _is_export_of(folder, chosen):
+            if not is_export_of(folder, chosen):
                 folder = folder if trial_id is None else folder.with_name(f"export-{chosen}")
                 self.export(folder, trial_id=chosen)
             self._predictors[trial_id] = Predictor.load(folder)
@@ -250,7 +256,7 @@ class Study:
 
         Args:
             data: with the target, see `predict`; by default the training data, each datum
-                predicted by a network of the same architecture that had not seen it (`two_fold`).
+                predicted by a network of the same architecture that had not seen its fold.
             trial_id: of another network than the best.
 
         Raises:
@@ -452,10 +458,3 @@ def _folder_of(asked: Asked, *, named: bool) -> Path:
     if named or content is None:
         return folder
     return folder.with_name(f"{folder.name}-{content[:8]}")
-
-
-def _is_export_of(folder: Path, trial_id: int) -> bool:
-    if not (folder / "MODEL_CARD.md").is_file() or not (folder / "meaning.json").is_file():
-        return False
-    written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-    return bool(written["trial_id"] == trial_id)

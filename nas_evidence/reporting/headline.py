@@ -192,7 +192,7 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
     where = (
         f"on {comparison.n:,} test rows"
         if comparison.on == "test"
-        else "on the halves of the training data that each model had not seen"
+        else "on the folds of the training data that each model had not seen"
     )
     amount = f"{_short(abs(best.behind))} nats per datum"
     low, high = limits_of(best, comparison.n)
@@ -235,7 +235,7 @@ def metric_sentence(comparison: Comparison | None, metric: str, study: Study) ->
         return f"The {words} is unknown: the predictions of the winner have not been computed."
     if metric not in comparison.metrics:
         why = (
-            "without a test split it takes the predictions of `two_fold`, which were not kept"
+            "without a test split it takes the predictions of the folds, which were not kept"
             if comparison.on == "folds"
             else "it is not defined for these data"
         )

@@ -266,6 +266,7 @@ def test_draws_follow_the_values(name: str) -> None:
     assert mean[0] > mean[1] + 1  # nats of the landscape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.parametrize(
     "bad",

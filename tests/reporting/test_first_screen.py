@@ -43,6 +43,7 @@ def seeds(n: int, noise: float, **changes: object) -> list[TrialRecord]:
     ]
 
 
+@pytest.mark.slow
 def test_two_seeds_give_no_probability_and_three_do(tmp_path: Path) -> None:
     two, three = load(tmp_path / "2", seeds(2, 0.01)), load(tmp_path / "3", seeds(3, 0.01))
     said = certainty_sentence(two, certainty_of(two))
@@ -59,6 +60,7 @@ def test_two_seeds_give_no_probability_and_three_do(tmp_path: Path) -> None:
     assert "from 3 seeds of each of the first 5" in said
 
 
+@pytest.mark.slow
 def test_what_is_lost_is_said_for_the_case_that_another_one_is_the_best(tmp_path: Path) -> None:
     study = load(tmp_path, seeds(3, 0.3))
     sure = certainty_of(study)
@@ -70,6 +72,7 @@ def test_what_is_lost_is_said_for_the_case_that_another_one_is_the_best(tmp_path
     assert f"If another one is truly the best by kfac_ggn, you lose about {lost:.3f} nats" in said
 
 
+@pytest.mark.slow
 def test_noise_makes_the_first_unsure_and_names_the_alternative(tmp_path: Path) -> None:
     study = load(tmp_path, seeds(3, 0.3))
     sure = certainty_of(study)
@@ -83,6 +86,7 @@ def test_noise_makes_the_first_unsure_and_names_the_alternative(tmp_path: Path) 
     assert "(rank 2, 3 seeds), " in said
 
 
+@pytest.mark.slow
 def test_certainty_is_withheld_while_a_leader_is_unsettled(tmp_path: Path) -> None:
     near = {"converged": False, "kept": "settled", "decrement_per_datum": 0.01}
     records = seeds(3, 0.01)
@@ -109,6 +113,7 @@ def test_certainty_is_withheld_while_a_leader_is_unsettled(tmp_path: Path) -> No
     assert far.best is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("behind", "interval", "said"),
     [
@@ -201,6 +206,7 @@ def test_the_metrics_that_can_be_named_are_those_that_are_measured() -> None:
         check_metric("rmse", "categorical")
 
 
+@pytest.mark.slow
 def test_a_named_metric_comes_right_after_the_log_loss_on_the_page(tmp_path: Path) -> None:
     folder(tmp_path, [record(key, key) for key in range(3)])
     winner = load_study_tables(tmp_path).winner
