@@ -160,16 +160,17 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
     """Say which architecture all scores together recommend, and what further trials would gain."""
     if found is None:
         return ""
-    one, gain = found.architecture, _in_unit(study, found.gain)
+    one = found.architecture
+    gain = f"{FURTHER} further trials: expected gain {_in_unit(study, found.gain)}."
+    if one is None:
+        return gain
     if one is study.winner:
-        said = "All scores together recommend it, too."
-    else:
-        said = (
-            f"All scores together recommend {one.architecture} (trial {one.trial_id}): its own "
-            f"score is {_in_unit(study, found.behind)} lower, its neighbours say otherwise. "
-            f"Give --trial {one.trial_id} to `nas-evidence export` to take it."
-        )
-    return f"{said} {FURTHER} further trials: expected gain {gain}."
+        return f"All scores together recommend it, too. {gain}"
+    return (
+        f"All scores together recommend {one.architecture} (trial {one.trial_id}): its own score "
+        f"is {_in_unit(study, found.behind)} lower, its neighbours say otherwise. Give --trial "
+        f"{one.trial_id} to `nas-evidence export` to take it. {gain}"
+    )
 
 
 def worth_sentence(study: Study, comparison: Comparison | None) -> str:
