@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # these import pandas
     from nas_evidence.data.source import Source
 
 #: Endings of files that are data, and not study files.
-TABLES = (".csv", ".tsv", ".csv.gz", ".parquet", ".pq")
+TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".parquet", ".pq")
 ARRAYS = (".npz",)
 #: Endings of data in other formats, with the remedy.
 _OTHERS = {
