@@ -11,10 +11,12 @@ The text is also what `nas-evidence init` writes.
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.spec.dataset import DatasetSpec
+from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.study import TrainingPlan
 
 #: Steps of the optimiser that a training aims at, and the bounds of its epochs; measured by
@@ -129,14 +131,20 @@ def _dataset_lines(dataset: DatasetSpec, arrays: ArrayData) -> list[str]:
     return lines
 
 
+def proposed_domains(n_rows: int) -> Mapping[str, Mapping[str, IntRange]]:
+    """Return the domains of the families that follow the number of rows, by family and name."""
+    widest = int(2 ** round(math.log2(max(32.0, min(256.0, 4 * math.sqrt(n_rows))))))
+    depth = IntRange(low=1, high=3 if n_rows >= 500 else 2)
+    return {"mlp": {"depth": depth, "width": IntRange(low=8, high=widest, log=True)}}
+
+
 def _family_lines(arrays: ArrayData) -> list[str]:
     lines = ["[family.linear]                  # the baseline", ""]
-    root = math.sqrt(arrays.n_train)
-    widest = int(2 ** round(math.log2(max(32.0, min(256.0, 4 * root)))))
+    mlp = proposed_domains(arrays.n_train)["mlp"]
     lines += [
         "[family.mlp]",
-        f"depth = {{low = 1, high = {3 if arrays.n_train >= 500 else 2}}}",
-        f"width = {{low = 8, high = {widest}, log = true}}",
+        f"depth = {{low = {mlp['depth'].low}, high = {mlp['depth'].high}}}",
+        f"width = {{low = {mlp['width'].low}, high = {mlp['width'].high}, log = true}}",
         "",
     ]
     if len(arrays.input_shape) != 3:
