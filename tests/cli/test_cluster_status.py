@@ -1,4 +1,4 @@
-"""What a job prints is read whatever Ray's log says around it, and what it advises can be typed."""
+"""What a job prints is read whatever log lines surround it, and what it advises can be typed."""
 
 import json
 from pathlib import Path
