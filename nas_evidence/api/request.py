@@ -214,7 +214,9 @@ def of_source(
 
     def proposed() -> StudySpec:
         text = proposed_text(source.spec, arrays, name=name)
-        return parse_study(text, source.given, overrides, to_run=True)
+        spec = parse_study(text, source.given, overrides, to_run=True)
+        dataset = spec.dataset.model_copy(update={"content": source.spec.content})
+        return spec.model_copy(update={"dataset": dataset})
 
     arrays = source.arrays(seed=0)
     spec = proposed()

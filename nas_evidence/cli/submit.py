@@ -149,7 +149,14 @@ def status(
         if seen is not None:
             facts = _facts(seen)
         else:
-            facts = facts_in(_asked(client, ["status", job.store, "--json"]))
+            try:
+                facts = facts_in(_asked(client, ["status", job.store, "--json"]))
+            except ValueError:
+                if not job.alive or as_json:
+                    raise
+                _print_job(job)
+                out.print("nothing is stored yet; ask again in a minute")
+                return
         facts |= {"job": job.id, "job_state": job.state.lower(), "store": job.store}
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
@@ -393,6 +400,7 @@ def _facts(store: "Store") -> dict[str, Any]:
         "running": [a.trial_id for a in now.running],
         "architectures": {str(a.trial_id): str(a.architecture) for a in now.running},
         "best": best,
+        "held_by": None if now.holder is None else str(now.holder),
     }
 
 
@@ -409,6 +417,9 @@ def _print_status(now: dict[str, Any], where: str, job: Job | None) -> None:
         f"{now['name']}: {now['state']}, {now['n_finished']} of {now['n_trials']} trials "
         f"({counts or 'none yet'})"
     )
+    if now.get("held_by"):
+        stop = where if job is None else f"{job.store} {where}"
+        out.print(f"held by {now['held_by']}; stop it: {program()} cancel {stop}")
     for trial_id, architecture in now["architectures"].items():
         out.print(f"running: trial {trial_id} {architecture}")
     if now["best"] is not None:

@@ -12,6 +12,7 @@ compares).
 """
 
 import json
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -22,6 +23,7 @@ import pandas as pd
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.spellings import common_spellings, folded, said_spellings
 from nas_evidence.data.written_dates import PARTS, Order, dates_of, order_of, parts_of
+from nas_evidence.plumbing.foreign_text import on_one_line
 
 #: Most categories of a column with a feature of their own.
 MOST_CATEGORIES = 50
@@ -143,7 +145,7 @@ def prepare(
     for option, names in (("drop", drop), ("categorical", categorical), ("numeric", numeric)):
         for name in names:
             if name not in frame.columns:
-                known = ", ".join(map(str, frame.columns[:8]))
+                known = ", ".join(map(on_one_line, frame.columns[:8]))
                 raise ValueError(
                     f"--{option} names the column {name!r}, which {where} does not have as a "
                     f"feature; columns: {known}"
@@ -162,6 +164,11 @@ def prepare(
     if not columns:
         raise ValueError(f"{where} must have at least one column besides the target that varies")
     return Preparation(tuple(columns)), [_summary(columns), *said]
+
+
+def option(name: str) -> str:
+    """Return the name of a column as an option on the command line takes it, on one line."""
+    return on_one_line(shlex.quote(name))
 
 
 def _summary(columns: Sequence[Column]) -> str:
@@ -197,12 +204,12 @@ def _decided(
         column, _ = _number(name, values, "number", where)
         return column, (
             f"column {name!r} is read as numbers and {words} as missing; "
-            f"--categorical {name} to change"
+            f"--categorical {option(name)} to change"
         )
     if present.nunique() > len(present) // 2:
         return [], (
             f"column {name!r} is left out: it has {present.nunique()} different texts in "
-            f"{len(present)} rows; --categorical {name} to keep the most frequent"
+            f"{len(present)} rows; --categorical {option(name)} to keep the most frequent"
         )
     return _category(name, values)
 
@@ -216,7 +223,8 @@ def _number(
         raise ValueError(f"column {name!r} of {where} has no number, so it cannot be --numeric")
     _check_finite(numbers, name, where)
     if forced is None and _numbers_the_rows(numbers):
-        return [], f"column {name!r} is left out: it numbers the rows; --numeric {name} to keep"
+        keep = f"--numeric {option(name)} to keep"
+        return [], f"column {name!r} is left out: it numbers the rows; {keep}"
     indicator = bool(np.isnan(numbers).any())
     return [Column(name, "number", fill=float(np.median(present)), indicator=indicator)], ""
 
@@ -237,10 +245,10 @@ def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], str
         for part in varying
     ]
     how = "" if order == "year" else f", with the {order} first"
-    said = (
-        f"column {name!r} is read as dates{how}: {', '.join(varying)}; --drop {name} to leave out"
+    return columns, (
+        f"column {name!r} is read as dates{how}: {', '.join(varying)}; "
+        f"--drop {option(name)} to leave it out"
     )
-    return columns, said
 
 
 def _numbers_the_rows(numbers: Array) -> bool:

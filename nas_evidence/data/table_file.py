@@ -7,8 +7,11 @@ are none, and the study ranks without a test.
 import codecs
 import csv
 import difflib
+import gzip
+from collections import Counter
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +19,13 @@ import pandas as pd
 
 from nas_evidence.data.arrays import Meaning, RawArrays, random_rows, stratified_rows
 from nas_evidence.data.content import check_content, content_of
+from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.preparation import prepare
+from nas_evidence.data.preparation import option, prepare
 from nas_evidence.data.targets import Targets, targets_of
 from nas_evidence.data.written_dates import order_of
 from nas_evidence.data.written_numbers import READ, decimal_comma, has_groups, with_numbers_read
+from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 #: Endings of files that are tables.
@@ -29,6 +34,10 @@ CSV, PARQUET = (".csv", ".tsv", ".txt", ".csv.gz"), (".parquet", ".pq")
 FEWEST_ROWS = 10
 #: Where the file has no row for a message, the largest number of columns listed.
 _LISTED = 12
+#: Most columns of a CSV file, and the length of its first line, characters.
+MOST_COLUMNS, _LONGEST_HEAD = 100_000, 1 << 23
+#: From so many columns on, rows are counted before all is read.
+_MANY = 1000
 
 
 def read(
@@ -77,6 +86,11 @@ def arrays_of(
         numeric=spec.numeric or (),
         where=where,
     )
+    said += [
+        f"column {name!r} determines the target: is it known when a prediction is made? If not, "
+        f"--drop {option(name)}"
+        for name in leaks(features.drop(columns=list(spec.drop or ())), found.train)
+    ]
     x = preparation.apply(features, where)
     x_test = x[:0] if test is None else preparation.apply(test, f"the test rows of {where}")
     meaning = Meaning(
@@ -171,7 +185,9 @@ def _read_text(path: Path) -> pd.DataFrame:
     """Read a file of separated values; its encoding and its decimal commas are found out."""
     said = []
     encoding = _encoding(path)
-    read = partial(pd.read_csv, path, sep=_separator(path, encoding), low_memory=False)
+    separator = _separator(path, encoding)
+    _check_head(path, separator, encoding)
+    read = partial(pd.read_csv, path, sep=separator, low_memory=False)
     try:
         frame = read(encoding=encoding)
     except UnicodeDecodeError as error:
@@ -179,7 +195,7 @@ def _read_text(path: Path) -> pd.DataFrame:
         frame = read(encoding=encoding)
         said.append(f"{path.name} is read as Latin-1, since byte {error.start} is not UTF-8")
     frame.columns = frame.columns.map(lambda name: str(name).strip())
-    if comma := decimal_comma(frame, read.keywords["sep"]):
+    if comma := decimal_comma(frame, separator):
         texts = read(encoding=encoding, dtype=str).set_axis(frame.columns, axis=1)
         grouped = [
             n
@@ -211,11 +227,43 @@ def _separator(path: Path, encoding: str = "utf-8") -> str:
         return "\t" if path.suffix == ".tsv" else ","
 
 
+def _check_head(path: Path, separator: str, encoding: str) -> None:
+    """Check the names and the first rows of a CSV file before all of it is read.
+
+    Raises:
+        ValueError: a name occurs twice, which pandas would change, or there are too many columns.
+    """
+    opened = gzip.open if path.suffix == ".gz" else open
+    encoding = "utf-8-sig" if encoding == "utf-8" else encoding
+    with opened(path, "rt", encoding=encoding, errors="replace", newline="") as file:
+        head = file.readline(_LONGEST_HEAD)
+        while head and not head.strip():  # as pandas
+            head = file.readline(_LONGEST_HEAD)
+        names = [name.strip() for name in next(csv.reader([head], delimiter=separator), [])]
+        if len(names) > MOST_COLUMNS or len(head) >= _LONGEST_HEAD:
+            raise ValueError(
+                f"it has more than {MOST_COLUMNS:,} columns; keep those that can matter"
+            )
+        if len(names) > _MANY and len(list(islice(file, FEWEST_ROWS))) < FEWEST_ROWS:
+            raise ValueError(
+                f"it has {len(names):,} columns and fewer than the {FEWEST_ROWS} rows that a "
+                "study needs; if each column is an example, transpose it"
+            )
+    twice = next((name for name, n in Counter(names).items() if n > 1 and name), None)
+    if twice is not None:
+        raise ValueError(
+            f"each column must have a name of its own, but {twice!r} occurs {names.count(twice)} "
+            "times; rename or remove the others"
+        )
+
+
 def _target(frame: pd.DataFrame, target: str | None, where: str) -> Array:
     if target not in frame.columns:
         near = difflib.get_close_matches(str(target), list(frame.columns), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        known = ", ".join(frame.columns[:_LISTED]) + ", ..." * (len(frame.columns) > _LISTED)
+        known = ", ".join(map(on_one_line, frame.columns[:_LISTED])) + ", ..." * (
+            len(frame.columns) > _LISTED
+        )
         raise ValueError(f"{where} has no column {target!r}{hint} (columns: {known})")
     values = frame[target]
     if isinstance(values.dtype, pd.CategoricalDtype):

@@ -10,6 +10,10 @@ from nas_evidence.spec.registry import SCORES
 
 #: Largest difference from the final rho that counts as equal.
 SAME_RHO = 0.05
+#: Fewest architectures for a word on training speed, and the agreement from which it has ranked
+#: on the committed pools; see docs/explanation/training-speed.md.
+FEWEST, AGREES = 8, 0.5
+SPEED = "sotl_e"
 
 
 @dataclass(frozen=True)
@@ -92,3 +96,29 @@ def settling_sentence(study: Study, found: Sequence[EarlyTrust]) -> str:
         f"at the end: rho {at.rho:.2f} there, {final.rho:.2f} at epoch {final.epoch}; its first "
         f"choice there loses {scale.text(at.regret)}, the final one {scale.text(final.regret)}."
     )
+
+
+def speed_sentence(study: Study) -> str:
+    """Say whether training losses order these architectures as the main score does.
+
+    Where they do not, differences of the generalisation gap are larger than those of the training
+    loss, and sums of training losses have ranked against the test loss.
+    """
+    objective, known = str(study.spec.objective), study.architectures
+    if {SPEED, objective} - set(known.columns) or objective == SPEED:
+        return ""
+    both = known[[SPEED, objective]].dropna()
+    if len(both) < FEWEST:
+        return f"Whether training speed ranks here takes {FEWEST} architectures to tell."
+    plan = resampling_plan(len(both), seed=study.spec.seed)
+    ranked = spearman(both[SPEED], both[objective], plan=plan)
+    if ranked is None:
+        return ""
+    rho, interval = ranked
+    span = "" if interval is None else f", {interval.low:.2f} to {interval.high:.2f}"
+    what = f"training losses ({SPEED}) and {objective} (rho {rho:.2f}{span})"
+    if rho >= AGREES:
+        return f"Much the same order by {what}: sotl, which is free, can prune here."
+    if rho < 0:
+        return f"Opposite orders by {what}: fast training is no sign of a good network here."
+    return f"Different orders by {what}: do not prune by sotl here."

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nas_evidence.baselines.comparison import Comparison
-from nas_evidence.reporting.along_training import EarlyTrust, early_trust, settling_sentence
+from nas_evidence.reporting.along_training import (
+    EarlyTrust,
+    early_trust,
+    settling_sentence,
+    speed_sentence,
+)
 from nas_evidence.reporting.certainty import Certainty, certainty_of
 from nas_evidence.reporting.correlations import ALL, Trust, trust
 from nas_evidence.reporting.headline import Headline, headline
@@ -27,6 +32,7 @@ from nas_evidence.reporting.problems import (
     statuses,
 )
 from nas_evidence.reporting.pruning import PruningReport, pruning_report
+from nas_evidence.reporting.recommendation import recommendation
 from nas_evidence.reporting.study_tables import Study
 from nas_evidence.reporting.terms import TermTable, explanation, term_table
 from nas_evidence.spec.registry import FREE_SCORES, SCORES
@@ -43,6 +49,7 @@ class Report:
     metric       of the winner's predictions, shown after the log loss; None if none was named
     trust        how well each score ranks at the end of training
     early        the same at each epoch with stored evidence; `settling` is its sentence
+    speed        whether training losses give the same order
     importances  of the architecture parameters; `importance` is its sentence
     compared     the parts of each trial's score, None if it has none; `why` says in plain words
                  what the score is and what sets the first two apart
@@ -60,6 +67,7 @@ class Report:
     trust: Trust
     early: tuple[EarlyTrust, ...]
     settling: str
+    speed: str
     importances: tuple[ParameterImportance, ...]
     importance: str
     compared: TermTable | None
@@ -112,13 +120,16 @@ def report_on(
     compared = term_table(study)
     return Report(
         study=study,
-        headline=headline(study, sure, comparison, place=place, metric=metric),
+        headline=headline(
+            study, sure, comparison, recommendation(study), place=place, metric=metric
+        ),
         certainty=sure,
         comparison=comparison,
         metric=metric,
         trust=judged,
         early=tuple(early),
         settling=settling_sentence(study, early),
+        speed=speed_sentence(study),
         importances=tuple(matter),
         importance=importance_sentence(matter),
         compared=compared,

@@ -13,6 +13,7 @@ import pandas as pd
 from nas_evidence.baselines.comparison import METRICS as METRICS_BY_LIKELIHOOD
 from nas_evidence.baselines.comparison import check_metric, read_comparison
 from nas_evidence.maths.ranking import MIN_PAIRS
+from nas_evidence.plumbing.foreign_text import csv_cell
 from nas_evidence.reporting import interactive
 from nas_evidence.reporting.contents import Report, report_on
 from nas_evidence.reporting.correlations import SCALES, write_csv
@@ -169,6 +170,7 @@ def _values(report: Report) -> dict[str, object]:
         "flags": report.flags,
         "early": report.early,
         "settling": report.settling,
+        "speed": report.speed,
         "pruning": report.pruning,
         "compared": compared,
         "why": report.why,
@@ -273,6 +275,7 @@ def _write_tables(report: Report, to: Path) -> None:
         "problems": pd.DataFrame([asdict(one) for one in (*report.problems, *report.flags)]),
     }
     for name, table in tables.items():
+        table = table.rename(columns=csv_cell).map(csv_cell)
         table.to_csv(to / f"{name}.csv", index=False, lineterminator="\n")
 
 

@@ -1,0 +1,44 @@
+"""The published training curves, ranked by the functions that a study uses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nas_evidence.audit.published import scripts, scripts_folder, stored_results
+
+FOUND = stored_results()["speedy"]["numbers"]
+
+
+def test_speedy_has_the_correlations_counted_from_the_logs() -> None:
+    expected = {
+        "SOTL": (0.78, 0.87, 0.91, 0.94, 0.96),
+        "SOTL-E": (0.78, 0.90, 0.93, 0.97, 0.98),
+        "validation loss": (0.79, 0.92, 0.95, 0.99, 1.00),
+    }
+    assert FOUND["n"] == 341
+    for name, rho in expected.items():
+        np.testing.assert_allclose(FOUND["rho"][name], rho, atol=0.0051)
+    assert FOUND["rho_parameters"] == pytest.approx(-0.10, abs=0.005)
+
+
+def test_halving_by_training_speed_loses_less_than_by_chance() -> None:
+    halving = FOUND["halving"]
+    for name in ("SOTL", "SOTL-E"):
+        assert halving[name]["regret"] < halving["chance"]["regret"] / 10
+        assert halving[name]["saved"] > 0.7
+
+
+def test_the_kept_condition_is_the_one_that_the_page_states() -> None:
+    root = scripts_folder().parents[1]
+    kept = json.loads((root / "benchmarks" / "results" / "training_speed.json").read_text())
+    page = Path(root / "docs" / "explanation" / "training-speed.md").read_text(encoding="utf-8")
+    for name, rho in kept["candidates"].items():
+        assert f"| {name.replace('_', ' ')} | {rho['sotl']:.2f} | {rho['sotl_e']:.2f} |" in page
+    agreement = kept["candidates"].pop("agreement")
+    assert agreement["sotl_e"] > max(rho["sotl_e"] for rho in kept["candidates"].values()) + 0.2
+
+
+def test_the_script_names_its_data() -> None:
+    assert scripts()["speedy"].needs == ("nas-bench-nlp",)
