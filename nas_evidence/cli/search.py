@@ -307,8 +307,8 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
     print_rows(
         f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
     )
-    if said := order_sentence(study):
-        out.print(f"order:  {said}")
+    if order := order_sentence(study):
+        out.print(f"order:  {order}")
     paths = write_report(report, store.folder / "report")
     said, pruned = report.headline, report.pruning.sentences
     if said.answer:
