@@ -30,13 +30,14 @@ Metrics = Mapping[str, float]
 class Baseline(Frozen):
     """A simple model beside the winner.
 
-    metrics   as of the winner, on the same data
+    metrics   as of the winner, on the same data; errors are their standard errors
     behind    mean of its loss minus the winner's per datum, nats; above 0 the network is better
     interval  95 % interval of `behind` (maths/paired.py); None where it is unknown
     """
 
     name: str
     metrics: Metrics
+    errors: Metrics = {}
     behind: float
     interval: tuple[float, float] | None = None
 
@@ -58,6 +59,7 @@ class Comparison(Frozen):
     on         "test": the test split. "folds": without one, the halves of `two_fold`
     n          data that are predicted
     seeds      networks of the winner's architecture over which metrics and differences are means
+    errors     standard errors of the metrics over the data, where they are known
     recall     share of each class present that is recognised, by label; empty for real targets
     confusion  counts, rows are true classes; empty for real targets
     pairs      (true, predicted) of some real targets, in their own unit
@@ -69,6 +71,7 @@ class Comparison(Frozen):
     n: int
     seeds: int = 1
     metrics: Metrics
+    errors: Metrics = {}
     baselines: tuple[Baseline, ...] = ()
     recall: Mapping[str, float] = {}
     confusion: tuple[tuple[int, ...], ...] = ()

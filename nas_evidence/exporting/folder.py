@@ -145,7 +145,7 @@ def export_winner(
         shutil.copytree(tables.folder / "code", to / "code", dirs_exist_ok=True)
     meaning = _meaning(winner, arrays, summary)
     (to / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
-    _posterior(winner, arrays).save(to / POSTERIOR)
+    laplace_posterior(winner, arrays).save(to / POSTERIOR)
     card = model_card(study, row, arrays, summary, difference)
     whole = ["architecture.toml", "model.safetensors", "model.pt2", "evidence.json"]
     (to / ONNX).unlink(missing_ok=True)  # of another trial
@@ -197,7 +197,8 @@ def _meaning(winner: Winner, arrays: ArrayData, summary: dict[str, Any]) -> dict
     }
 
 
-def _posterior(winner: Winner, arrays: ArrayData) -> Posterior:
+def laplace_posterior(winner: Winner, arrays: ArrayData) -> Posterior:
+    """Return the Laplace posterior of a trial, with which its export predicts."""
     plan = winner.assignment.plan
     data = data_of_evidence(to_tensors(arrays, torch.device("cpu")), winner.assignment)
     return fit_posterior(
