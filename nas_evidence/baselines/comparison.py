@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.domains import Frozen
@@ -37,9 +37,9 @@ class Baseline(Frozen):
 
     name: str
     metrics: Metrics
-    errors: Metrics = {}
     behind: float
     interval: tuple[float, float] | None = None
+    errors: Metrics = Field(default_factory=dict)
 
 
 class CalibrationPoint(Frozen):
@@ -71,7 +71,7 @@ class Comparison(Frozen):
     n: int
     seeds: int = 1
     metrics: Metrics
-    errors: Metrics = {}
+    errors: Metrics = Field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
     recall: Mapping[str, float] = {}
     confusion: tuple[tuple[int, ...], ...] = ()

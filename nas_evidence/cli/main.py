@@ -37,7 +37,7 @@ _INTERRUPTED = 130
 #: With this in the environment an unexpected error is raised with its traceback.
 _DEBUG = "NAS_EVIDENCE_DEBUG"
 app = typer.Typer(
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

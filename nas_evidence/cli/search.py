@@ -240,7 +240,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
                     if is_starting():
                         end_what_starts()
                     return True
-                say("Stopping: the workers end, and what is not stored yet is stored.")
+                say("Stopping: waiting for the workers to store what they have.")
                 return False
 
             try:
@@ -257,7 +257,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
         n_stored = n_searched(tables.trials["trial_id"])
         if left and n_stored < spec.n_trials:
             out.print(
-                f"budget: spent after {n_stored} of {spec.n_trials} trials; resume with "
+                f"budget: spent after {n_stored} of {spec.n_trials} trials; continue with "
                 f"{again} --set budget.KEY=SECONDS"
             )
         _conclude(store, run, data, tables)
@@ -302,11 +302,16 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
     print_rows(
         f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
     )
+    out.print(study.order)
     paths = write_report(report, store.folder / "report")
     said, pruned = report.headline, report.pruning.sentences
     if said.answer:
         out.print(f"answer: {said.answer}")
-    for sentence in filter(None, (said.sure, said.cost, said.worth, said.measured, *said.advice)):
+    facts = {"worth it?": said.worth, "how sure?": said.sure, "if wrong:": said.cost}
+    for word, sentence in facts.items():
+        if sentence:
+            out.print(f"{word:7} {sentence}")
+    for sentence in filter(None, (said.measured, *said.advice)):
         out.print(f"note:   {sentence}")
     for sentence in pruned if spec.pruning.rule != "none" else ():
         out.print(f"note:   {sentence}")
@@ -328,7 +333,7 @@ def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -
     out.print(f"trials: {counts}")
     out.print(f"more:   {program()} resume {store.place} --trials {2 * n_trials}{_options(run)}")
     if not by_status[TrialStatus.COMPLETE.value]:
-        err.print(f"error: no trial is complete; causes: nas-evidence report, or {folder}/logs")
+        err.print(f"error: no trial is complete; `nas-evidence report {folder}` lists the causes")
         raise typer.Exit(1)
 
 

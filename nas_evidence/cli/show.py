@@ -16,6 +16,10 @@ StudyPlace = Annotated[
 _LEARNED = 0.05
 #: Below this share of effective parameters the prior holds all weights at zero.
 _HELD = 0.001
+_ENDED = {
+    "pruned": "was pruned", "infeasible": "did not fit", "cancelled": "was cancelled",
+    "out_of_memory": "ran out of memory",
+}  # fmt: skip
 _HIDDEN = ("error", "versions", "attempt", "architecture_key", "checksum")
 
 
@@ -66,7 +70,7 @@ def trial_sentence(
     name = f"{trial['trial_id']} ({trial['family']})"
     if trial["status"] != "complete":
         why = trial["cause"] or (trial["error"] or "no cause stored").strip().split("\n")[-1]
-        return f"{name} is {trial['status']} after epoch {trial['epochs']}: {why}"
+        return f"{name} {_ENDED.get(trial['status'], trial['status'])} after epoch {trial['epochs']}: {why}"
     known = (row["train_nll_per_datum"] for row in curve)
     losses = [loss for loss in known if loss is not None]
     accuracy = trial["test_accuracy"]
@@ -79,11 +83,11 @@ def trial_sentence(
         )
     last = [row for row in tables["evidence"] if row["estimator"] == objective and row["valid"]]
     if rank is None or not last:
-        return f"{name} is complete, without a valid {objective}, so that it does not rank"
+        return f"{name} is complete but has no valid {objective}, so it does not rank"
     value = last[-1]["per_datum"] if last[-1]["per_datum"] is not None else last[-1]["value"]
     unit = " nats per datum" if last[-1]["per_datum"] is not None else ""
     return (
-        f"{name} is of the architecture with rank {rank} of {n_ranked} by {objective}: "
+        f"{name} has the architecture ranked {rank} of {n_ranked} by {objective}: "
         f"{score_text(value)}{unit}{tested}"
     )
 
@@ -112,9 +116,9 @@ def _reason(tables: dict[str, list[dict[str, Any]]], trial: dict[str, Any]) -> s
     if effective and n and sum(effective) < _HELD * n:
         return (
             f"the learned prior holds its weights at zero ({sum(effective):.1f} of {n:,} "
-            "parameters are effective): let [plan.online] burn_in wait until it has learned"
+            "parameters are effective): let it learn first with --set plan.online.burn_in=EPOCHS"
         )
-    return "try another learning_rate, or more epochs, in [plan]"
+    return "try --set plan.learning_rate=VALUE, or more epochs with --set plan.epochs=N"
 
 
 def _print_trial(tables: dict[str, list[dict[str, Any]]]) -> None:

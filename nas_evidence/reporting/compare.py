@@ -14,8 +14,8 @@ from nas_evidence.spec.record import n_searched
 
 FEWEST, MOST = 2, 10
 HEADER = (
-    "study", "score", "value", "test log loss", "test accuracy or RMSE", "best simple model", "trials",
-    "worker time", "winner",
+    "study", "score", "value", "test log loss", "test accuracy or RMSE", "best simple model",
+    "trials", "worker time", "winner",
 )  # fmt: skip
 
 

@@ -327,7 +327,7 @@ def _explained_by_size(row: Correlation) -> list[str]:
     if not (s.rho_interval.low > 0 and s.partial_interval.low <= 0):
         return []
     return [
-        f"Against {words_of(row.target)}, {row.score} may measure only the size: given {SIZE}, its "
-        f"rho falls from {s.rho:.2f} to {s.partial:.2f} (95 % interval "
+        f"Against {words_of(row.target)}, {row.score} may measure only the size: given {SIZE}, "
+        f"its rho falls from {s.rho:.2f} to {s.partial:.2f} (95 % interval "
         f"{s.partial_interval.low:.2f} to {s.partial_interval.high:.2f})."
     ]

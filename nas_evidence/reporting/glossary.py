@@ -51,7 +51,7 @@ TERMS: Mapping[str, str] = {
 
 
 def explained(text: object) -> Markup:
-    """Return escaped text in which the first use of each term can be asked for its meaning.
+    """Return escaped text; the first use of each term can be asked for its meaning.
 
     >>> print(explained("tau < rho")[:54])
     tau &lt; <span class="term" tabindex="0">rho<span role
@@ -65,7 +65,8 @@ def explained(text: object) -> Markup:
         seen.add(word)
         return str(term(word))
 
-    return Markup(_TERMS.sub(asked, str(escape(text))))
+    words = _TERMS.sub(asked, str(escape(text)))
+    return Markup(_OPTION.sub(r'<code class="nowrap">\g<0></code>', words))
 
 
 def term(word: str) -> Markup:
@@ -78,6 +79,8 @@ def term(word: str) -> Markup:
     ).format(word, meaning)
 
 
+#: What is typed: an option and its value.
+_OPTION = re.compile(r"--[a-z-]+ [\w.=]*\w")
 #: Longer terms first: "balanced accuracy" is not "accuracy".
 _TERMS = re.compile(
     r"(?<![\w.])(?:"

@@ -166,7 +166,8 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
     best = min(comparison.baselines, key=lambda one: one.behind)
     low, high = limits_of(best, comparison.n)
     if low > 0:
-        return f"Yes: clearly better than {best.name} ({_losses(comparison, best)}{_within(low, high)})."
+        said = f"{_losses(comparison, best)}{_within(low, high)}"
+        return f"Yes: clearly better than {best.name} ({said})."
     if high < 0:
         rest = "Do not use it." if best.name in _PLAIN else "Take the simple model."
         said = f"{_losses(comparison, best)}{_within(-high, -low)}"

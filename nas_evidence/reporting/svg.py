@@ -172,7 +172,8 @@ class Panel:
         (a, b), (c, d) = self.at(x[0], y[0]), self.at(x[1], y[1])
         self.marks.append(
             f'<rect class="box" x="{min(a, c):.1f}" y="{min(b, d):.1f}" width="{abs(c - a):.1f}" '
-            f'height="{abs(d - b):.1f}" fill="{fill}" opacity="{opacity:.3g}">{_title(title)}</rect>'
+            f'height="{abs(d - b):.1f}" fill="{fill}" opacity="{opacity:.3g}">'
+            f"{_title(title)}</rect>"
         )
 
     def text(

@@ -121,7 +121,7 @@ def test_the_package_and_its_command_line_start_without_the_heavy_libraries(
     tmp_path: Path,
 ) -> None:
     for module in ("nas_evidence", "nas_evidence.cli.main"):
-        heavy = {"torch", "ray", "optuna", "pandas", "sklearn", "plotly", "matplotlib"}
+        heavy = {"torch", "ray", "optuna", "pandas", "sklearn", "matplotlib"}
         assert not heavy & modules_after(f"import {module}", tmp_path), module
 
 
