@@ -43,9 +43,11 @@ def measured_figure(bars: Sequence[Measured], *, words: str) -> Markup:
     """Return a metric of the winner beside the simple models, with its standard errors."""
     ends = [one.value + (one.error or 0.0) for one in bars]
     low = min([0.0, *(one.value - (one.error or 0.0) for one in bars)])
-    x = Axis(words, low, 1.18 * max([*ends, 1e-9]))
+    x = Axis(words, low, max([*ends, 1e-9]))
     names = [one.name for one in bars]
-    panel = Panel(x, named_axis(names), height=48 + 1.35 * _ROW * len(bars))
+    room = 14 + 7.5 * max(len(one.text) for one in bars)
+    height = 48 + 1.35 * _ROW * len(bars)
+    panel = Panel(x, named_axis(names), height=height, right=room)
     for i, one in enumerate(bars):
         said = f"{one.name}: {one.text}"
         shade = colour(0) if one.is_winner else GREY

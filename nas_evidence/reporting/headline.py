@@ -27,7 +27,7 @@ _MANY_FAILED = 0.2
 LOG_LOSS = {"labels": "log loss", "real": "log loss of the standardised target"}
 _PLAIN = ("majority class", "mean")
 #: Metrics of which less is better; `coverage` is best at its level, of the others more is better.
-_LESS = frozenset({"ece", "rmse", "mae"})
+LESS_IS_BETTER = frozenset({"ece", "rmse", "mae"})
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def _merit(metric: str, value: float) -> float:
     """Return a metric as a number of which more is better."""
     if metric == "coverage":
         return -abs(value - LEVEL)
-    return -value if metric in _LESS else value
+    return -value if metric in LESS_IS_BETTER else value
 
 
 def limits_of(one: Baseline, n: int) -> tuple[float, float]:

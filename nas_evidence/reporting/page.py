@@ -29,6 +29,7 @@ from nas_evidence.reporting.figure_data import (
     study_dots,
     target_words,
 )
+from nas_evidence.reporting.headline import LESS_IS_BETTER
 from nas_evidence.reporting.importance import BY_CHANCE
 from nas_evidence.reporting.study_tables import Study, architecture_text, ranked_study
 from nas_evidence.reporting.templating import write_markdown, write_page
@@ -241,6 +242,7 @@ def _judged_figures(report: Report) -> dict[str, Markup]:
     labels = judged.task == "labels"
     if bars := measured_bars(judged, report.shown_metric):
         words = METRICS[report.shown_metric]
+        words += " (smaller is better)" if report.shown_metric in LESS_IS_BETTER else ""
         figures["measured"] = draw.measured_figure(bars, words=words)
     if judged.calibration:
         figures["calibration"] = draw.calibration_figure(judged.calibration, labels=labels)
