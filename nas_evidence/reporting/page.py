@@ -270,7 +270,7 @@ def _shown_metrics(report: Report) -> list[tuple[str, list[float | None]]]:
         return []
     name = "winner"
     if len(winner.trial_ids) > 1:
-        alone = f"trial {judged.trial_id}, the exported network"
+        alone = f"trial {judged.trial_id}"
         name = f"winner, {f'mean of {judged.seeds} seeds' if judged.seeds > 1 else alone}"
     rows = [(name, judged.metrics), *((one.name, one.metrics) for one in judged.baselines)]
     shown = _metrics_in_order(report)
