@@ -117,10 +117,10 @@ class Study:
         ranked = [one for one in self.ranking if one.rank is not None]
         score, raced = self.spec.objective, sum(one.raced for one in ranked)
         if 0 < raced < len(ranked):
+            first = f"first {raced} were" if raced > 1 else "first one was"
             return (
-                f"The first {raced} were trained several times and are ranked by their mean "
-                f"{score}; the others follow by {score} of one training, which luck can lift "
-                "above a mean."
+                f"The {first} trained several times and ranked by the mean {score}; the others "
+                f"follow by {score} of one training, which luck can lift above a mean."
             )
         means = any(len(one.trial_ids) > 1 for one in ranked)
         return f"Ranked by {f'the mean {score} over seeds' if means else score}, best first."

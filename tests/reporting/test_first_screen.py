@@ -18,6 +18,7 @@ from nas_evidence.baselines.measures import measured
 from nas_evidence.baselines.models import Predicted
 from nas_evidence.maths.metrics import class_metrics
 from nas_evidence.reporting.certainty import certainty_of
+from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.figure_data import Dot, within_axes
 from nas_evidence.reporting.headline import (
     advice,
@@ -29,7 +30,7 @@ from nas_evidence.reporting.headline import (
 from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.reporting.terms import explanation, term_table
-from nas_evidence.spec.record import Evaluation, EvidenceEstimate, Term, TrialRecord
+from nas_evidence.spec.record import RACE_IDS, Evaluation, EvidenceEstimate, Term, TrialRecord
 from nas_evidence.spec.study import TrainingPlan
 
 
@@ -276,3 +277,32 @@ def test_outliers_move_to_the_edge_and_the_others_stay() -> None:
     assert moved[-1].edge == "left"
     assert -2 < moved[-1].x < 0
     assert moved[-1].y == 0.3
+
+
+def test_the_ranking_says_by_what_it_ranks_where_a_race_trained_some_again(
+    tmp_path: Path,
+) -> None:
+    once = [record(key, key, value=QUALITY[key]) for key in range(1, 8)]
+    plain = load(tmp_path / "a", once)
+    assert plain.order == "Ranked by kfac_ggn, best first."
+    raced = [record(RACE_IDS + i, 1, value=-5.0 - i, stage="race") for i in range(2)]
+    study = load(tmp_path / "b", [*once, *raced])
+    assert study.winner is not None
+    assert (study.winner.objective or 0) < (study.ranking[1].objective or 0)
+    assert "The first 1 were trained" not in study.order
+    assert study.order.startswith("The first one was trained several times")
+    page = build_report(tmp_path / "b")
+    for path in (page.html, page.markdown):
+        assert "which luck can lift above a mean" in path.read_text("utf-8")
+
+
+def test_a_study_without_test_rows_says_what_is_known_of_its_score_instead(
+    tmp_path: Path,
+) -> None:
+    blind = [record(key, key, test_accuracy=None, test_nll_per_datum=None) for key in range(8)]
+    said = report_on(load(tmp_path / "a", blind)).verdict
+    assert said.startswith("There are no test rows to check kfac_ggn against.")
+    assert "docs/explanation/ranking.md" in said
+    assert "undefined" not in said
+    few = report_on(load(tmp_path / "b", [record(key, key) for key in range(3)])).verdict
+    assert few == "3 architectures are too few to tell whether kfac_ggn predicts test log loss."

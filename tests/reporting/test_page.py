@@ -164,3 +164,34 @@ def test_any_two_trials_can_be_put_side_by_side(desktop: Browser, study: Study) 
         shown = desktop.evaluate(COLUMN.format(1 + i))
         assert shown[0] == f"{cells[compared.rows[0]]:.4f}"
     assert desktop.errors == []
+
+
+def test_no_table_is_wider_than_a_phone(tab: Browser, page: Path) -> None:
+    tab.open(page, width=390)
+    tab.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+    wide = "[...document.querySelectorAll('.scroll')].filter((s) => s.scrollWidth > s.clientWidth)"
+    assert tab.evaluate(f"{wide}.map((s) => s.innerText.slice(0, 80))") == []
+
+
+def test_a_term_shows_its_meaning_when_it_is_tapped_and_only_then(
+    tab: Browser, page: Path
+) -> None:
+    tab.open(page, width=390)
+    shown = "getComputedStyle(document.querySelector('.term > span')).display"
+    assert tab.evaluate(shown) == "none"
+    tab.evaluate("document.querySelector('.term').focus()")
+    assert tab.evaluate(shown) == "block"
+    box = tab.evaluate(
+        "(({left, right}) => [left, right])"
+        "(document.querySelector('.term > span').getBoundingClientRect())"
+    )
+    assert 0 <= box[0] < box[1] <= 390
+
+
+def test_a_mark_says_what_it_is_to_a_click(desktop: Browser, study: Study) -> None:
+    desktop.evaluate(
+        "document.querySelector('#scatter .dot').dispatchEvent("
+        "new MouseEvent('click', {clientX: 300, clientY: 300, bubbles: true}))"
+    )
+    assert "rank " in desktop.evaluate("document.querySelector('.tip').innerText")
+    assert desktop.errors == []
