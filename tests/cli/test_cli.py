@@ -147,7 +147,7 @@ def test_validate_says_what_the_study_is(home: Path) -> None:
         "classification, 3 classes: 0, 1, 2; --task regression to change",
         "rows: 120 for training, 60 for the report's test",
         "data: 120 training rows, 60 test rows, inputs 6, 3 classes",
-        "memory: 0.00288 MB of training inputs in each of the workers",
+        "memory: 0.00288 MB of training inputs in each worker",
         "time: less than a minute for 7 trials, 2 workers",
     ]
 
