@@ -26,6 +26,7 @@ from nas_evidence.cli.terminal import (
     out,
     print_json,
     print_rows,
+    say_missing,
     statistic_text,
 )
 
@@ -76,6 +77,7 @@ def report(
 
     store = opened(place or _latest_study())
     tables = read_study_tables(store.folder)
+    say_missing(tables.missing)
     check_metric(metric, tables.spec.plan.likelihood)
     judged(tables, _data_of(tables, data_root))
     paths = build_report(tables, to, metric=metric)
@@ -164,6 +166,7 @@ def export(
 
     store = opened(place)
     tables = read_study_tables(store.folder)
+    say_missing(tables.missing)
     if allow_code:
         from nas_evidence.storage.outside_code import admitted
 

@@ -1,7 +1,6 @@
 """The verbs that run a study: search and resume."""
 
 import contextlib
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -180,6 +179,7 @@ def resume(
         raise ValueError("resume needs a study folder, or --address URL and --name NAME.")
     from nas_evidence.data.source import stored_source
     from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.conditions import edits_of
     from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
@@ -190,6 +190,8 @@ def resume(
     _check_address(run)
     store = open_store(place)
     with store.held(steal=steal):
+        for edit in edits_of(store.folder):
+            out.print(f"note: study.toml was edited: {edit}")
         spec = with_options(read_study(store.folder, overrides or ()), trials, workers)
         check_metric(metric, spec.plan.likelihood)
         spec = admitted(spec, [store.folder.resolve() / "code"], allowed=allow_code)
@@ -311,7 +313,7 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
     for word, sentence in facts.items():
         if sentence:
             out.print(f"{word:7} {sentence}")
-    for sentence in filter(None, (said.measured, *said.advice)):
+    for sentence in filter(None, (said.together, said.measured, *said.advice)):
         out.print(f"note:   {sentence}")
     for sentence in pruned if spec.pruning.rule != "none" else ():
         out.print(f"note:   {sentence}")
@@ -322,9 +324,15 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
 
 def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> None:
     """Print the ranking, write report and export, and print how to continue."""
+    from nas_evidence.exporting.soundness import is_export_of, wrong_files
+    from nas_evidence.storage.set_aside import set_aside
+
     folder, n_trials = store.folder, tables.spec.n_trials
     winner = _rank_and_report(store, run, data, tables).study.winner
-    if winner is not None and not _is_exported(folder / "export", winner.trial_id):
+    if (folder / "export").is_dir() and (wrong := wrong_files(folder / "export")):
+        set_aside(folder, "export")
+        out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")
+    if winner is not None and not is_export_of(folder / "export", winner.trial_id):
         write_export(tables, folder / "export", winner.trial_id, data)
     elif winner is not None:
         out.print(f"export: {shown(folder / 'export', store)}")
@@ -335,19 +343,6 @@ def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -
     if not by_status[TrialStatus.COMPLETE.value]:
         err.print(f"error: no trial is complete; `nas-evidence report {folder}` lists the causes")
         raise typer.Exit(1)
-
-
-def _is_exported(folder: Path, trial_id: int) -> bool:
-    """Return whether the folder holds this trial, complete and as it was written."""
-    from nas_evidence.exporting.sums import wrong_sums
-
-    if not (folder / "MODEL_CARD.md").is_file() or wrong_sums(folder):  # the card comes last
-        return False
-    try:
-        written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-        return bool(written["trial_id"] == trial_id)
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
 
 
 def _options(run: Run) -> str:

@@ -374,6 +374,7 @@ def _facts(store: "Store") -> dict[str, Any]:
         "running": [a.trial_id for a in now.running],
         "architectures": {str(a.trial_id): str(a.architecture) for a in now.running},
         "best": best,
+        "held_by": None if now.holder is None else str(now.holder),
     }
 
 
@@ -390,6 +391,9 @@ def _print_status(now: dict[str, Any], where: str, job: Job | None) -> None:
         f"{now['name']}: {now['state']}, {now['n_finished']} of {now['n_trials']} trials "
         f"({counts or 'none yet'})"
     )
+    if now.get("held_by"):
+        stop = where if job is None else f"{job.store} {where}"
+        out.print(f"held by {now['held_by']}; stop it: {program()} cancel {stop}")
     for trial_id, architecture in now["architectures"].items():
         out.print(f"running: trial {trial_id} {architecture}")
     if now["best"] is not None:

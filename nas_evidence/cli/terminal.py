@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from nas_evidence.plumbing.durations import duration
+from nas_evidence.plumbing.foreign_text import on_lines, on_one_line
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.workers.executor import Lost
@@ -28,9 +29,26 @@ if TYPE_CHECKING:  # it imports pandas, which slows the start
 
 #: Most lines printed for successful trials where there is no live table.
 MAX_LINES = 80
-# Names, paths and causes are printed literally: no markup for "[x]", no emoji for ":x:".
-out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+class _Literal(Console):
+    """Prints names, paths and causes literally: no markup, no emoji, no control characters."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print what rich prints."""
+        super().print(*(on_lines(o) if isinstance(o, str) else o for o in objects), **how)
+
+
+out, err = _Literal(), _Literal(stderr=True)
+
+
+def say_missing(lines: Iterable[str]) -> None:
+    """Say what is missing of the results that a verb goes by."""
+    for line in lines:
+        err.print(f"{line}; `{program()} verify` says more, `resume` runs it again")
 
 
 def program() -> str:
@@ -263,7 +281,8 @@ def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]])
 
     On a narrow terminal some columns are left out, so that no cell is cut.
     """
-    rows = list(rows)
+    rows = [[on_one_line(cell) for cell in row] for row in rows]
+    header = [on_one_line(name) for name in header]
     if not rows:
         return
     if not out.is_terminal:
@@ -309,7 +328,7 @@ def print_line(name: str, value: object) -> None:
     if out.is_terminal:
         out.print(Text(f"{name:20}", "bold"), value)
     else:  # without rich, which turns tabs into spaces
-        print(f"{name}\t{value}")  # noqa: T201
+        print(f"{name}\t{on_one_line(value)}")  # noqa: T201
 
 
 def print_json(value: object) -> None:

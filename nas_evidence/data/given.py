@@ -63,6 +63,12 @@ def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str 
         truth = None  # to be predicted
     if preparation is None:
         inputs = frame.drop(columns=[target]) if target in frame.columns else frame
+        for name in inputs.columns:
+            if not pd.api.types.is_numeric_dtype(inputs[name]):
+                raise ValueError(
+                    f"column {str(name)!r} of the new data must hold numbers, as the arrays that "
+                    f"the network was trained on, but is {inputs[name].dtype}; leave it out"
+                )
         return Given(np.ascontiguousarray(inputs, dtype=np.float32), truth)
     return Given(preparation.apply(frame, "the new data"), truth)
 

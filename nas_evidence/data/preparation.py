@@ -12,6 +12,7 @@ compares).
 
 import json
 import re
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -20,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.mapped import Array
+from nas_evidence.plumbing.foreign_text import on_one_line
 
 #: Most categories of a column with a feature of their own.
 MOST_CATEGORIES = 50
@@ -133,7 +135,7 @@ def prepare(
     for option, names in (("drop", drop), ("categorical", categorical), ("numeric", numeric)):
         for name in names:
             if name not in frame.columns:
-                known = ", ".join(map(str, frame.columns[:8]))
+                known = ", ".join(map(on_one_line, frame.columns[:8]))
                 raise ValueError(
                     f"--{option} names the column {name!r}, which {where} does not have as a "
                     f"feature; columns: {known}"
@@ -152,6 +154,11 @@ def prepare(
     if not columns:
         raise ValueError(f"{where} must have at least one column besides the target that varies")
     return Preparation(tuple(columns)), [_summary(columns), *said]
+
+
+def option(name: str) -> str:
+    """Return the name of a column as an option on the command line takes it, on one line."""
+    return on_one_line(shlex.quote(name))
 
 
 def _summary(columns: Sequence[Column]) -> str:
@@ -176,7 +183,7 @@ def _decided(
     if forced is None and _is_date(present):
         raise ValueError(
             f"column {name!r} of {where} holds dates, which are no feature as they are; leave it "
-            f"out with --drop {name}, or replace it by numbers such as year, month or age"
+            f"out with --drop {option(name)}, or replace it by numbers such as year, month or age"
         )
     if forced == "category":
         return _category(name, values), ""
@@ -188,12 +195,12 @@ def _decided(
         column, _ = _number(name, values, "number", where)
         return column, (
             f"column {name!r} is read as numbers and {words} as missing; "
-            f"--categorical {name} to change"
+            f"--categorical {option(name)} to change"
         )
     if present.nunique() > max(MOST_CATEGORIES, len(present) // 2):
         return None, (
             f"column {name!r} is left out: it has {present.nunique()} different texts in "
-            f"{len(present)} rows; --categorical {name} to keep the most frequent"
+            f"{len(present)} rows; --categorical {option(name)} to keep the most frequent"
         )
     return _category(name, values), ""
 
@@ -207,7 +214,8 @@ def _number(
         raise ValueError(f"column {name!r} of {where} has no number, so it cannot be --numeric")
     _check_finite(numbers, name, where)
     if forced is None and _numbers_the_rows(numbers):
-        return None, f"column {name!r} is left out: it numbers the rows; --numeric {name} to keep"
+        keep = f"--numeric {option(name)} to keep"
+        return None, f"column {name!r} is left out: it numbers the rows; {keep}"
     indicator = bool(np.isnan(numbers).any())
     return Column(name, "number", fill=float(np.median(present)), indicator=indicator), ""
 

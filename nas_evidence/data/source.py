@@ -83,8 +83,8 @@ class Source:
         """Write the data below the study folder, unless they are there."""
         for name, content in self.files.items():
             if not (folder / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                write_whole(folder / name, content)
+                (folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_whole(folder / name, content, private=True)
 
     def check_unchanged(self, stored: DatasetSpec, folder: Path) -> None:
         """Check that a study in `folder` was begun with the same data.

@@ -6,7 +6,10 @@ are none, and the study ranks without a test.
 
 import csv
 import difflib
+import gzip
+from collections import Counter
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +17,11 @@ import pandas as pd
 
 from nas_evidence.data.arrays import Meaning, RawArrays, random_rows, stratified_rows
 from nas_evidence.data.content import check_content, content_of
+from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.preparation import prepare
+from nas_evidence.data.preparation import option, prepare
 from nas_evidence.data.targets import Targets, targets_of
+from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 #: Endings of files that are tables.
@@ -25,6 +30,10 @@ CSV, PARQUET = (".csv", ".tsv", ".txt", ".csv.gz"), (".parquet", ".pq")
 FEWEST_ROWS = 10
 #: Where the file has no row for a message, the largest number of columns listed.
 _LISTED = 12
+#: Most columns of a CSV file, and the length of its first line, characters.
+MOST_COLUMNS, _LONGEST_HEAD = 100_000, 1 << 23
+#: From so many columns on, rows are counted before all is read.
+_MANY = 1000
 
 
 def read(
@@ -72,6 +81,11 @@ def arrays_of(
         numeric=spec.numeric or (),
         where=where,
     )
+    said += [
+        f"column {name!r} determines the target: is it known when a prediction is made? If not, "
+        f"--drop {option(name)}"
+        for name in leaks(features.drop(columns=list(spec.drop or ())), found.train)
+    ]
     x = preparation.apply(features, where)
     x_test = x[:0] if test is None else preparation.apply(test, f"the test rows of {where}")
     meaning = Meaning(
@@ -145,7 +159,9 @@ def read_frame(path: Path) -> pd.DataFrame:
         if path.name.lower().endswith(PARQUET):
             frame = pd.read_parquet(path)
         elif path.name.lower().endswith(CSV):
-            frame = pd.read_csv(path, sep=_separator(path), low_memory=False)
+            separator = _separator(path)
+            _check_head(path, separator)
+            frame = pd.read_csv(path, sep=separator, low_memory=False)
         else:
             raise ValueError("its name must end in .csv, .tsv, .txt, .csv.gz or .parquet")
     except ImportError:
@@ -172,11 +188,42 @@ def _separator(path: Path) -> str:
         return "\t" if path.suffix == ".tsv" else ","
 
 
+def _check_head(path: Path, separator: str) -> None:
+    """Check the names and the first rows of a CSV file before all of it is read.
+
+    Raises:
+        ValueError: a name occurs twice, which pandas would change, or there are too many columns.
+    """
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
+        head = file.readline(_LONGEST_HEAD)
+        while head and not head.strip():  # as pandas
+            head = file.readline(_LONGEST_HEAD)
+        names = next(csv.reader([head], delimiter=separator), [])
+        if len(names) > MOST_COLUMNS or len(head) >= _LONGEST_HEAD:
+            raise ValueError(
+                f"it has more than {MOST_COLUMNS:,} columns; keep those that can matter"
+            )
+        if len(names) > _MANY and len(list(islice(file, FEWEST_ROWS))) < FEWEST_ROWS:
+            raise ValueError(
+                f"it has {len(names):,} columns and fewer than the {FEWEST_ROWS} rows that a "
+                "study needs; if each column is an example, transpose it"
+            )
+    twice = next((name for name, n in Counter(names).items() if n > 1 and name), None)
+    if twice is not None:
+        raise ValueError(
+            f"each column must have a name of its own, but {twice!r} occurs {names.count(twice)} "
+            "times; rename or remove the others"
+        )
+
+
 def _target(frame: pd.DataFrame, target: str | None, where: str) -> Array:
     if target not in frame.columns:
         near = difflib.get_close_matches(str(target), list(frame.columns), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        known = ", ".join(frame.columns[:_LISTED]) + ", ..." * (len(frame.columns) > _LISTED)
+        known = ", ".join(map(on_one_line, frame.columns[:_LISTED])) + ", ..." * (
+            len(frame.columns) > _LISTED
+        )
         raise ValueError(f"{where} has no column {target!r}{hint} (columns: {known})")
     values = frame[target]
     if isinstance(values.dtype, pd.CategoricalDtype):

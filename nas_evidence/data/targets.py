@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from nas_evidence.data.mapped import Array
+from nas_evidence.plumbing.foreign_text import on_one_line
 
 #: Most different whole numbers that are taken for classes.
 MOST_CLASSES = 20
@@ -178,11 +179,12 @@ def _real(y: Array, where: str) -> Array:
             "task = regression, or correct the value"
         )
     numbers = numbers[:, None] if numbers.ndim == 1 else numbers
-    bad = np.flatnonzero(~np.isfinite(numbers).all(1))
+    with np.errstate(over="ignore"):
+        bad = np.flatnonzero(~np.isfinite(numbers.astype(np.float32)).all(1))
     if len(bad):
         raise ValueError(
-            f"{where}: targets must be finite, but {len(bad)} of {len(y)} rows are not, the first "
-            f"at row {bad[0]}; remove those rows"
+            f"{where}: targets must be finite in float32, but {len(bad)} of {len(y)} rows are "
+            f"not, the first at row {bad[0]}; remove those rows, or give the targets another unit"
         )
     return numbers
 
@@ -240,7 +242,7 @@ def _names(y: Array, where: str) -> list[ClassName]:
 
 def said_classes(names: Sequence[ClassName]) -> str:
     """Return in words which classes there are."""
-    listed = ", ".join(map(str, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
+    listed = ", ".join(map(on_one_line, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
     return f"classification, {len(names)} classes: {listed}"
 
 

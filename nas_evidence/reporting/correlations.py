@@ -20,6 +20,7 @@ from nas_evidence.maths.ranking import (
     resampling_plan,
     share_at_least_as_good,
 )
+from nas_evidence.plumbing.foreign_text import csv_cell
 
 ALL = "all"
 REGRET_AT = (1, 3, 10)
@@ -135,12 +136,6 @@ class Trust:
         """Return whether any correlation with `target` is defined."""
         return any(row.target == target and not row.statistics.reason for row in self.rows)
 
-    def undefined_groups(self, target: str) -> list[str]:
-        """Return the groups within which no score has a correlation with `target`."""
-        own = [row for row in self.rows if row.target == target]
-        known = {row.group for row in own if not row.statistics.reason}
-        return [group for group in dict.fromkeys(row.group for row in own) if group not in known]
-
 
 def trust(
     frame: pd.DataFrame,
@@ -213,7 +208,9 @@ def write_csv(path: Path, rows: Sequence[Correlation]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(row.cells() for row in rows)
+        writer.writerows(
+            {name: csv_cell(cell) for name, cell in row.cells().items()} for row in rows
+        )
 
 
 def _sentence(row: Correlation, scale: Scale, noun: str) -> str:

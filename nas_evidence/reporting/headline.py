@@ -13,6 +13,7 @@ from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import scale_of
+from nas_evidence.reporting.recommendation import FURTHER, Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study
 from nas_evidence.reporting.templating import percent
 from nas_evidence.spec.domains import FloatRange, IntRange
@@ -37,6 +38,7 @@ class Headline:
     answer    which architecture to take
     sure      how sure that is by the score, or why nothing is said
     cost      what it costs if another one is the best
+    together  what all scores together recommend, and what further trials would gain
     worth     whether a network is worth its weights
     measured  the metric that was asked for, of the winner and of the best simple model
     advice    warnings that change what to do, and what
@@ -48,6 +50,7 @@ class Headline:
     answer: str
     sure: str
     cost: str
+    together: str
     worth: str
     measured: str
     advice: tuple[str, ...]
@@ -60,6 +63,7 @@ def headline(
     study: Study,
     sure: Certainty | None,
     comparison: Comparison | None,
+    recommended: Recommendation | None = None,
     *,
     place: Path,
     metric: str | None = None,
@@ -67,12 +71,13 @@ def headline(
     """Return the first screen of a study whose folder is `place`, with the named metric."""
     winner = study.winner
     if winner is None:
-        return Headline("", "", "", "", "", (), settled_sentence(study), (), "")
+        return Headline("", "", "", "", "", "", (), settled_sentence(study), (), "")
     judged = comparison if comparison and comparison.trial_id == winner.trial_id else None
     return Headline(
         answer=_answer(study, winner),
         sure=certainty_sentence(study, sure),
         cost=cost_sentence(study, sure),
+        together=together_sentence(study, recommended),
         worth=worth_sentence(study, judged),
         measured="" if metric is None else metric_sentence(judged, metric, study),
         advice=tuple(advice(study, sure)),
@@ -149,6 +154,22 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
                 else f"Another one has a test loss that is {_nats(above)} lower."
             )  # fmt: skip
     return " ".join(parts)
+
+
+def together_sentence(study: Study, found: Recommendation | None) -> str:
+    """Say which architecture all scores together recommend, and what further trials would gain."""
+    if found is None:
+        return ""
+    one, gain = found.architecture, _in_unit(study, found.gain)
+    if one is study.winner:
+        said = "All scores together recommend it, too."
+    else:
+        said = (
+            f"All scores together recommend {one.architecture} (trial {one.trial_id}): its own "
+            f"score is {_in_unit(study, found.behind)} lower, its neighbours say otherwise. "
+            f"Give --trial {one.trial_id} to `nas-evidence export` to take it."
+        )
+    return f"{said} {FURTHER} further trials: expected gain {gain}."
 
 
 def worth_sentence(study: Study, comparison: Comparison | None) -> str:

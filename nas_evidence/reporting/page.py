@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from nas_evidence.baselines.comparison import METRICS as METRICS_BY_LIKELIHOOD
 from nas_evidence.baselines.comparison import Comparison, check_metric, read_comparison
+from nas_evidence.plumbing.foreign_text import csv_cell
 from nas_evidence.reporting import figures as draw
 from nas_evidence.reporting.contents import Report, report_on
 from nas_evidence.reporting.correlations import SCALES, WORDS, words_of, write_csv
@@ -311,6 +312,7 @@ def _write_tables(report: Report, to: Path) -> None:
         "problems": pd.DataFrame([asdict(one) for one in (*report.problems, *report.flags)]),
     }
     for name, table in tables.items():
+        table = table.rename(columns=csv_cell).map(csv_cell)
         table.to_csv(to / f"{name}.csv", index=False, lineterminator="\n")
 
 

@@ -114,6 +114,7 @@ def test_a_study_is_loaded_and_resumed(classified: nas_evidence.Study) -> None:
         assert figure.axes
 
 
+@pytest.mark.slow
 def test_real_targets_have_intervals_in_their_unit(tmp_path: Path) -> None:
     frame = table().drop(columns="pet")
     study = search(frame, None, tmp_path, target="price", test_fraction=0.2)

@@ -43,6 +43,7 @@ def seeds(n: int, noise: float, **changes: object) -> list[TrialRecord]:
     ]
 
 
+@pytest.mark.slow
 def test_two_seeds_give_no_probability_and_three_do(tmp_path: Path) -> None:
     two, three = load(tmp_path / "2", seeds(2, 0.01)), load(tmp_path / "3", seeds(3, 0.01))
     said = certainty_sentence(two, certainty_of(two))
@@ -58,6 +59,7 @@ def test_two_seeds_give_no_probability_and_three_do(tmp_path: Path) -> None:
     assert "from 3 seeds of each of the first 5" in said
 
 
+@pytest.mark.slow
 def test_what_is_lost_is_said_for_the_case_that_another_one_is_the_best(tmp_path: Path) -> None:
     study = load(tmp_path, seeds(3, 0.3))
     sure = certainty_of(study)
@@ -69,6 +71,7 @@ def test_what_is_lost_is_said_for_the_case_that_another_one_is_the_best(tmp_path
     assert f"If another is truly best, you lose about {lost:.3f} nats" in said
 
 
+@pytest.mark.slow
 def test_noise_makes_the_first_unsure_and_names_the_alternative(tmp_path: Path) -> None:
     study = load(tmp_path, seeds(3, 0.3))
     sure = certainty_of(study)
@@ -82,6 +85,7 @@ def test_noise_makes_the_first_unsure_and_names_the_alternative(tmp_path: Path) 
     assert "(rank 2, 3 seeds), " in said
 
 
+@pytest.mark.slow
 def test_a_leader_that_stopped_before_a_mode_has_its_probability(tmp_path: Path) -> None:
     near = {"converged": False, "kept": "settled", "decrement_per_datum": 0.01}
     records = seeds(3, 0.01)
@@ -100,6 +104,7 @@ def test_seeds_that_all_agree_are_no_reason_to_train_again(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("behind", "interval", "said"),
     [
@@ -200,6 +205,7 @@ def test_the_metrics_that_can_be_named_are_those_that_are_measured() -> None:
         check_metric("rmse", "categorical")
 
 
+@pytest.mark.slow
 def test_a_named_metric_comes_right_after_the_log_loss_on_the_page(tmp_path: Path) -> None:
     folder(tmp_path, [record(key, key) for key in range(3)])
     winner = load_study_tables(tmp_path).winner

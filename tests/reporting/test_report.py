@@ -327,6 +327,7 @@ def test_a_report_needs_no_torch(folder: Path, tmp_path: Path) -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>'])
 def test_a_hostile_study_name_is_harmless(tmp_path: Path, name: str) -> None:
     hostile = trial(1).model_copy(update={"status": TrialStatus.FAILED, "cause": name})
