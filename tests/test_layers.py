@@ -26,7 +26,7 @@ FLOORS = (
 )
 LAYERS = {name: floor for floor, rooms in enumerate(FLOORS) for name in rooms}
 SOLE_IMPORTERS = {
-    "optuna": ["proposing/proposer.py", "proposing/optuna_export.py"],
+    "optuna": ["proposing"],
     "ray": ["workers/on_ray.py", "jobs/client.py"],
     "pyarrow": ["storage/tables.py"],
     "fsspec": ["storage/remote.py"],

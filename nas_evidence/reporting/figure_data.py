@@ -332,7 +332,7 @@ def measured_bars(comparison: Comparison, metric: str) -> list[Measured]:
             text = (
                 f"{values[metric]:.3g}" if metric in ("rmse", "mae") else f"{values[metric]:.3f}"
             )
-            text += "" if error is None else f" ± {error:.2g}"
+            text += "" if error is None else f" ± {error:.2g}" if has_unit else f" ± {error:.3f}"
             bars.append(Measured(name, values[metric], error, text, i == 0))
     return bars
 
