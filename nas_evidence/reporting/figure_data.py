@@ -329,10 +329,9 @@ def measured_bars(comparison: Comparison, metric: str) -> list[Measured]:
     for i, (name, values, errors) in enumerate(models):
         if metric in values:
             error = errors.get(metric)
-            text = (
-                f"{values[metric]:.3g}" if metric in ("rmse", "mae") else f"{values[metric]:.3f}"
-            )
-            text += "" if error is None else f" ± {error:.2g}" if has_unit else f" ± {error:.3f}"
+            digits = ".3g" if metric in ("rmse", "mae") else ".3f"
+            text = f"{values[metric]:{digits}}"
+            text += "" if error is None else f" ± {error:{digits.replace('.3g', '.2g')}}"
             bars.append(Measured(name, values[metric], error, text, i == 0))
     return bars
 
