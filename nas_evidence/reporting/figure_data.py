@@ -348,7 +348,9 @@ def coordinates(study: Study) -> Coordinates | None:
     of parameters and the score. An architecture without one of them is not drawn.
     """
     ranked = [one for one in study.ranking if one.rank is not None and one.n_parameters]
-    rows = [{"family": one.family, **one.values, "parameters": one.n_parameters} for one in ranked]
+    rows = [
+        {"family": one.family, **one.values, "parameters": one.n_parameters or 0} for one in ranked
+    ]
     counts = pd.Series([name for row in rows for name in row], dtype=object).value_counts()
     names = [name for name in dict.fromkeys(n for row in rows for n in row)
              if 2 * counts[name] > len(rows)]  # fmt: skip

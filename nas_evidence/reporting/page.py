@@ -172,7 +172,7 @@ def _values(report: Report) -> dict[str, object]:
         "labels": labels,
         "trust": report.trust,
         "scales": SCALES,
-        "captions": CAPTIONS | ({} if labels else {"calibration": CAPTIONS["coverage"]}),
+        "captions": {**CAPTIONS, **({} if labels else {"calibration": CAPTIONS["coverage"]})},
         "history": _history(study)[:MOST_ROWS],
         "headline": report.headline,
         "sure": report.certainty,

@@ -65,15 +65,15 @@ class Axis:
             low, high = math.log10(self.low), math.log10(self.high)
             powers = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
             if len(powers) >= 2:
-                step = math.ceil(len(powers) / _MOST_TICKS)
-                return [(10.0**p, short(10.0**p)) for p in powers[::step]]
+                every = math.ceil(len(powers) / _MOST_TICKS)
+                return [(10.0**p, short(10.0**p)) for p in powers[::every]]
             return [(v, short(v)) for v in (self.low, math.sqrt(self.low * self.high), self.high)]
         span = self.high - self.low
         if span <= 0:
             return [(self.low, f"{self.low:g}")]
         rough = span / (_MOST_TICKS - 1)
         unit = 10.0 ** math.floor(math.log10(rough))
-        step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= rough * 0.999)
+        step = next(m * unit for m in (1.0, 2.0, 5.0, 10.0) if m * unit >= rough * 0.999)
         first = math.ceil(self.low / step - 1e-9)
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
         count = math.floor((self.high - first * step) / step + 1e-9) + 1
