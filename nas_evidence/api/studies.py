@@ -445,7 +445,10 @@ def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience, data: "Sou
     study._data = data
     statuses = set(study._tables(spec).trials["status"])
     if statuses and TrialStatus.COMPLETE.value not in statuses:
-        raise RuntimeError(f"no trial of {folder} is complete; see its trials and {folder}/logs")
+        from nas_evidence.reporting.problems import problems
+
+        why = problems(study._ranked())[0].detail
+        raise RuntimeError(f"no trial of {folder} is complete, most often because: {why}")
     return study
 
 

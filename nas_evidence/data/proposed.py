@@ -10,11 +10,13 @@ The text is also what `nas-evidence init` writes.
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.spec.dataset import DatasetSpec
+from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.spec.toml import toml_line
 
@@ -126,21 +128,28 @@ def name_of(path: Path) -> str:
 
 
 def _dataset_lines(dataset: DatasetSpec, arrays: ArrayData) -> list[str]:
-    asked = dataset.model_dump(mode="json", exclude_defaults=True) | {"task": arrays.task_name}
+    given = dataset.model_dump(mode="json", exclude_defaults=True, exclude={"content"})
+    asked = given | {"task": arrays.task_name}
     lines = [toml_line(key, value) for key, value in asked.items()]
     if not any(line.startswith("test") for line in lines) and not len(arrays.x_test):
         lines.append("# test_fraction = 0.2            # rows for the report's test")
     return lines
 
 
+def proposed_domains(n_rows: int) -> Mapping[str, Mapping[str, IntRange]]:
+    """Return the domains of the families that follow the number of rows, by family and name."""
+    widest = int(2 ** round(math.log2(max(32.0, min(256.0, 4 * math.sqrt(n_rows))))))
+    depth = IntRange(low=1, high=3 if n_rows >= 500 else 2)
+    return {"mlp": {"depth": depth, "width": IntRange(low=8, high=widest, log=True)}}
+
+
 def _family_lines(arrays: ArrayData) -> list[str]:
     lines = ["[family.linear]                  # the baseline", ""]
-    root = math.sqrt(arrays.n_train)
-    widest = int(2 ** round(math.log2(max(32.0, min(256.0, 4 * root)))))
+    mlp = proposed_domains(arrays.n_train)["mlp"]
     lines += [
         "[family.mlp]",
-        f"depth = {{low = 1, high = {3 if arrays.n_train >= 500 else 2}}}",
-        f"width = {{low = 8, high = {widest}, log = true}}",
+        f"depth = {{low = {mlp['depth'].low}, high = {mlp['depth'].high}}}",
+        f"width = {{low = {mlp['width'].low}, high = {mlp['width'].high}, log = true}}",
         "",
     ]
     if len(arrays.input_shape) != 3:
