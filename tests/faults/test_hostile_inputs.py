@@ -24,9 +24,10 @@ from hypothesis import strategies as st
 from nas_evidence.data import load
 from nas_evidence.driver.plan import plan_trials
 from nas_evidence.exporting.program import Exported, load_exported
-from nas_evidence.exporting.sums import write_sums
 from nas_evidence.models import build
-from nas_evidence.plumbing.seals import DamagedError, sealed_tensors
+from nas_evidence.plumbing.seals import DamagedError
+from nas_evidence.plumbing.sums import write_sums
+from nas_evidence.plumbing.tensor_seals import sealed_tensors
 from nas_evidence.reporting.any_table import rank_table_report
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec
 from nas_evidence.spec.toml import StudyError, load_study
@@ -52,6 +53,7 @@ def one_sentence(error: Exception) -> None:
     assert not any(word in said for word in ("Traceback", "ydantic", "<class", "0x7f")), said
 
 
+@pytest.mark.slow
 @hostile
 @given(place=st.sampled_from(KEYS), value=toml_values(lambda v: tomli_w.dumps({"v": v})))
 def test_study_files_with_any_value_anywhere(tmp_path: Path, place: int, value: str) -> None:
@@ -115,6 +117,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @hostile
 @given(data=st.data())
 def test_results_of_any_bytes_are_read_right_or_skipped(stored: Path, data: st.DataObject) -> None:

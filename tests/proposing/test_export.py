@@ -10,10 +10,11 @@ from pathlib import Path
 import optuna
 import pytest
 
+from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.proposing.optuna_export import STUDY_DB, Export
 from nas_evidence.proposing.proposer import Told
 from nas_evidence.proposing.startup import startup_points
-from nas_evidence.proposing.warm_start import WARM_START, _checksum
+from nas_evidence.proposing.warm_start import WARM_START
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.journal import Journal, journal_path
 
@@ -98,6 +99,7 @@ def told_so_far(n: int) -> list[Told | None]:
     return [told for told, *_ in RESULTS[:n]]
 
 
+@pytest.mark.slow
 def test_what_is_told_while_it_follows_is_what_it_finds_told_later(tmp_path: Path) -> None:
     with closing(Export(study(), tmp_path)) as following:
         following.update()  # no journal yet
@@ -118,6 +120,7 @@ def test_what_is_told_while_it_follows_is_what_it_finds_told_later(tmp_path: Pat
         assert (one.params, one.distributions) == (other.params, other.distributions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_told", [0, 4, 5])
 def test_another_process_goes_on_with_what_is_running(tmp_path: Path, n_told: int) -> None:
     """A result with constraints has to be written anew: only its own process can add them."""
@@ -152,6 +155,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_copy_is_written_again(tmp_path: Path, damage: str) -> None:
     for number in range(4):
@@ -199,7 +203,7 @@ def test_a_held_file_is_an_error_and_stays(
 
 def test_the_warm_start_comes_first_and_costs_have_their_directions(tmp_path: Path) -> None:
     warm = [{"architecture": p.model_dump(mode="json"), "values": [1.0, 2.0]} for p in POINTS[:2]]
-    content = json.dumps({"blake2b": _checksum(warm), "trials": warm})
+    content = sealed_json({"trials": warm})
     (tmp_path / WARM_START).write_text(content)
     ask(tmp_path, 0, POINTS[2])
     for _ in range(2):
@@ -224,6 +228,7 @@ def test_times_are_those_of_the_journal(tmp_path: Path) -> None:
     assert trial.duration.total_seconds() == 60
 
 
+@pytest.mark.slow
 def test_two_studies_of_one_name_share_a_database(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'all.db'}"
     for place, n in (("a", 2), ("b", 3), ("a", 2)):

@@ -22,7 +22,7 @@ from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.maths.structured import BlockDiagonal
-from nas_evidence.plumbing.seals import PRECISION_PREFIX
+from nas_evidence.plumbing.tensor_seals import PRECISION_PREFIX
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.hyperparameters import update_prior_precision
@@ -105,6 +105,7 @@ def full_batch(**plan: object) -> dict[str, object]:
     return {"batch_size": 1000, "learning_rate": 0.1, "schedule": "constant", **plan}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa", [1.0, 4.0])
 @pytest.mark.parametrize("n_outputs", [1, 3])
 def test_the_mode_of_a_linear_model_is_ridge_regression(n_outputs: int, kappa: float) -> None:
