@@ -393,7 +393,7 @@ def _tables(folder: Path) -> str:
     found = []
     for name, frame in read_tables(folder)[0].items():
         free = [c for c in frame if c.endswith("seconds") or c in ("versions", "attempt")]
-        frame = frame.drop(columns=free)
+        frame = frame.drop(columns=free).sort_index(axis=1)
         lines = frame.to_csv(index=False).splitlines()
         found.append("\n".join([name, lines[0], *sorted(lines[1:])]))
     return "\n".join(found)
