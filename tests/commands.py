@@ -1,9 +1,14 @@
 """The command line as a person meets it: real processes on studies of a few seconds."""
 
+import functools
 import hashlib
+import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,16 +70,42 @@ def start(*arguments: object, folder: Path, **options: object) -> subprocess.Pop
     )
 
 
+@functools.cache
+def _forking() -> subprocess.Popen[str]:
+    """Return the process that forks for each command; it ends with this one."""
+    return subprocess.Popen(
+        [sys.executable, "-P", str(Path(__file__).with_name("forking.py"))],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+
+
 def run(*arguments: object, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run `nas-evidence ...` in `folder` to its end, which must be the exit code `code`."""
-    process = start(*arguments, folder=folder)
-    try:
-        out, err = process.communicate(timeout=180)
-    finally:
-        process.kill()
-    assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
+    command = [str(SCRIPT), *map(str, arguments)]
+    ended, out, err = forked(command, folder, environment())
+    assert ended == code, f"exit code {ended}\n{out}\n{err}"
     assert "Traceback" not in out + err
-    return subprocess.CompletedProcess(process.args, code, out, err)
+    return subprocess.CompletedProcess(command, code, out, err)
+
+
+def forked(command: list[str], folder: Path, given: dict[str, str]) -> tuple[int, str, str]:
+    """Run `nas-evidence ...` in this environment; return its exit code and what it wrote."""
+    server = _forking()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+        request = {"arguments": command, "folder": str(folder), "environment": given}
+        server.stdin.write(json.dumps({**request, "out": out.name, "err": err.name}) + "\n")
+        pid = int(server.stdout.readline())
+        too_long = threading.Timer(600, os.kill, (pid, signal.SIGKILL))
+        too_long.start()
+        ended = int(server.stdout.readline())
+        too_long.cancel()
+        return ended, out.read(), err.read()
 
 
 def write_study(folder: Path, text: str = TINY, *, mix_test_labels: bool = False) -> Path:

@@ -15,6 +15,7 @@ from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import rough_duration
 from nas_evidence.spec.record import SliceReport, TrialRecord, n_searched
+from nas_evidence.spec.registry import is_outside
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.storage.outside_code import Code, keep_code, outside_names
 from nas_evidence.workers.executor import Lost
@@ -177,6 +178,10 @@ def run_trials(
     audience.say(f"{spec.name}: {trials}, {_counted(workers, 'worker')} -> {store.place}")
     arrays = data.arrays(seed=spec.seed)
     check_task(spec.plan, arrays)
+    if any(map(is_outside, spec.family)):
+        from nas_evidence.training.own_family import check_own_families
+
+        check_own_families(spec, arrays.input_shape, arrays.n_outputs)
     ran = {row.content_hash for row in done.values() if row.content_hash}
     content_hash, restored = note_conditions(store.folder, spec, data_digest(arrays), ran)
     for line in restored + without_suspects(store.folder):

@@ -90,6 +90,31 @@ class Study:
         return pd.DataFrame(rows).dropna(axis=1, how="all")
 
     @property
+    def posterior(self) -> "pd.DataFrame":
+        """What all scores together say of each architecture, in the unit of `ranking`.
+
+        One row each, the best `mean` first, with its own score and the 90 % interval `low` to
+        `high` of the true one; see `nas_evidence.maths.architecture_posterior`.
+        """
+        import pandas as pd
+
+        from nas_evidence.reporting.recommendation import estimates
+
+        rows = [
+            {
+                "trial_id": one.architecture.trial_id,
+                "family": one.architecture.family,
+                **one.architecture.values,
+                self.spec.objective: one.architecture.objective,
+                "mean": one.mean,
+                "low": one.low,
+                "high": one.high,
+            }
+            for one in estimates(self._ranked())
+        ]
+        return pd.DataFrame(rows)
+
+    @property
     def best(self) -> "RankedArchitecture":
         """The best architecture.
 
@@ -231,7 +256,7 @@ class Study:
 
         Args:
             data: with the target, see `predict`; by default the training data, each datum
-                predicted by a network of the same architecture that had not seen it (`two_fold`).
+                predicted by a network of the same architecture that had not seen its fold.
             trial_id: of another network than the best.
 
         Raises:
@@ -420,7 +445,10 @@ def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience, data: "Sou
     study._data = data
     statuses = set(study._tables(spec).trials["status"])
     if statuses and TrialStatus.COMPLETE.value not in statuses:
-        raise RuntimeError(f"no trial of {folder} is complete; see its trials and {folder}/logs")
+        from nas_evidence.reporting.problems import problems
+
+        why = problems(study._ranked())[0].detail
+        raise RuntimeError(f"no trial of {folder} is complete, most often because: {why}")
     return study
 
 

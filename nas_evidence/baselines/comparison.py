@@ -56,7 +56,7 @@ class CalibrationPoint(Frozen):
 class Comparison(Frozen):
     """The winner and the baselines.
 
-    on         "test": the test split. "folds": without one, the halves of `two_fold`
+    on         "test": the test split. "folds": without one, the folds of the study
     n          data that are predicted
     seeds      networks of the winner's architecture over which metrics and differences are means
     recall     share of each class present that is recognised, by label; empty for real targets

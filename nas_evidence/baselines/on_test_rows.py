@@ -1,7 +1,7 @@
 """The winner and simple models on data that none has seen.
 
 The winner's predictions of the test rows are computed from its stored weights. Without a test
-split see `on_halves`.
+split see `on_folds`.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.baselines.measures import beside, drawn, measured
 from nas_evidence.baselines.models import Predicted, predict_test
-from nas_evidence.baselines.on_folds import judged_on_halves
+from nas_evidence.baselines.on_folds import judged_on_folds
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.storage.tables import StudyTables
@@ -32,7 +32,7 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Comparison | None:
 
     if len(arrays.x_test):
         return _on_test(chosen, _predicted(load_winner(tables, arrays, chosen), arrays), arrays)
-    return judged_on_halves(chosen, arrays, tables.trials, tables.evidence, stored_trial)
+    return judged_on_folds(chosen, arrays, tables.trials, tables.evidence, stored_trial)
 
 
 def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:

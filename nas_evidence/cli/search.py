@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -55,6 +56,7 @@ from nas_evidence.cli.terminal import (
     ranking_rows,
     trust_line,
 )
+from nas_evidence.jobs.jobs import study_of_this_job
 from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.outside_code import admitted
@@ -294,6 +296,7 @@ def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
 def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> "Report":
     """Print the ranking of what is stored, write the report, and return it."""
     from nas_evidence.reporting.contents import report_on
+    from nas_evidence.reporting.headline import order_sentence
     from nas_evidence.reporting.page import write_report
     from nas_evidence.reporting.study_tables import ranked_study
 
@@ -304,11 +307,15 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
     print_rows(
         f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
     )
+    if order := order_sentence(study):
+        out.print(f"order:  {order}")
     paths = write_report(report, store.folder / "report")
     said, pruned = report.headline, report.pruning.sentences
     if said.answer:
         out.print(f"answer: {said.answer}")
-    for sentence in filter(None, (said.sure, said.cost, said.worth, said.measured, *said.advice)):
+    for sentence in filter(
+        None, (said.sure, said.cost, said.together, said.worth, said.measured, *said.advice)
+    ):
         out.print(f"note:   {sentence}")
     for sentence in pruned if spec.pruning.rule != "none" else ():
         out.print(f"note:   {sentence}")
@@ -323,7 +330,8 @@ def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -
     from nas_evidence.storage.set_aside import set_aside
 
     folder, n_trials = store.folder, tables.spec.n_trials
-    winner = _rank_and_report(store, run, data, tables).study.winner
+    report = _rank_and_report(store, run, data, tables)
+    winner = report.study.winner
     if (folder / "export").is_dir() and (wrong := wrong_files(folder / "export")):
         set_aside(folder, "export")
         out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")
@@ -336,13 +344,21 @@ def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -
     out.print(f"trials: {counts}")
     out.print(f"more:   {program()} resume {store.place} --trials {2 * n_trials}{_options(run)}")
     if not by_status[TrialStatus.COMPLETE.value]:
-        err.print(f"error: no trial is complete; causes: nas-evidence report, or {folder}/logs")
+        why = report.problems[0].detail if report.problems else f"see {folder}/logs"
+        err.print(f"error: no trial is complete, most often because: {why}")
         raise typer.Exit(1)
 
 
 def _options(run: Run) -> str:
-    """Return the options that the next run also needs, as text."""
-    return "".join(f" {word}" for word in _words(run))
+    """Return the options that the next run also needs, as text for whoever reads it.
+
+    A job finds the cluster that it runs on by itself; its reader, on another machine, does not.
+    """
+    words = _words(run)
+    if run.address == "auto" and (name := study_of_this_job()):
+        at = words.index("--address")
+        words[at : at + 2] = ["--address", "URL", "--name", shlex.quote(name)]
+    return "".join(f" {word}" for word in words)
 
 
 def _words(run: Run) -> list[str]:

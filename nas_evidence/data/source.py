@@ -22,6 +22,7 @@ from nas_evidence.data import table_file as tables
 from nas_evidence.data.arrays import RawArrays
 from nas_evidence.data.content import content_of, fingerprint, fingerprint_of
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.written_numbers import READ
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 
@@ -228,6 +229,7 @@ def _without_objects(array: Array, name: str, given: str) -> Array:
 def _parquet(frame: pd.DataFrame) -> bytes:
     """Return a table as Parquet; columns of mixed types become text."""
     plain = frame.reset_index(drop=True)
+    plain.attrs = {READ: frame.attrs[READ]} if READ in frame.attrs else {}
     plain.columns = plain.columns.map(str)
     for name in plain.columns:
         values = plain[name]

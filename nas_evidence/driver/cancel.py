@@ -59,7 +59,5 @@ def _check(folder: Path, place: str, trial_id: int | None) -> None:
         )
     under_way = [assignment.trial_id for assignment in now.running]
     if trial_id is not None and trial_id not in under_way:
-        raise ValueError(
-            f"only a running trial can be cancelled, but those of {place} are "
-            f"{', '.join(map(str, under_way)) or 'none'}, not {trial_id}."
-        )
+        listed = ", ".join(map(str, under_way)) or "none"
+        raise ValueError(f"Trial {trial_id} is not running; running in {place}: {listed}.")

@@ -8,14 +8,15 @@
 
     p(y | x) = Σ_k w_k p_k(y | x)        w maximises Σ_i log Σ_k w_k p_k,−i(y_i | x_i)
 
-p_k,−i is of a network of architecture k trained on the half of the data without datum i: what
-`two_fold` trains anyway. A trial keeps these predictions beside its weights, n (C + 1) numbers in
-float32 up to 4 MB; where there are none, the halves are trained again. Their outputs are divided
-by their likeliest scale, as in `two_fold`; the members predict with their posteriors instead.
+p_k,−i is of a network of architecture k trained without the fold of datum i: what
+`conditional_evidence` trains anyway, or in a study without it `two_fold`. A trial keeps these
+predictions beside its weights, n (C + 1) numbers in float32 up to 4 MB; where there are none, the
+folds are trained again. Their outputs are divided by their likeliest scale, as in
+cross-validation; the members predict with their posteriors instead.
 
 The gain is of weights fitted to other data, over the member that is best on all of them
-(`maths/stacking.py`), for networks trained on half of the data. The K networks were chosen on all
-data, the same ones for the ensemble and for its best member.
+(`maths/stacking.py`), for networks trained on a part of the data. The K networks were chosen on
+all data, the same ones for the ensemble and for its best member.
 """
 
 import json
@@ -60,7 +61,7 @@ class EnsembleReport:
     left_out   trials among the best K whose weight is below `LEAST_WEIGHT`
     gain       over the best member, with cross-fitted weights, nats per datum; its standard error
     n          data that the gain was measured on
-    refitted   members whose halves were trained again, because their predictions were not stored
+    refitted   members whose folds were trained again, because their predictions were not stored
     """
 
     folder: Path
@@ -162,8 +163,8 @@ def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Win
         lost = [w.assignment.trial_id for w, t in zip(winners, unseen, strict=True)
                 if not (t[:, -1] > 0).any()]  # fmt: skip
         raise ValueError(
-            f"no datum is predicted by all networks: on half of the data the trainings of trials "
-            f"{lost or 'of different halves'} diverged; choose a smaller --top."
+            f"no datum is predicted by all networks: on parts of the data the trainings of trials "
+            f"{lost or 'of different folds'} diverged; choose a smaller --top."
         )
     y = data.y_train[known]
     each = [
@@ -189,7 +190,7 @@ def _described(
         "chosen": list(chosen),
         "members": members,
         "stacking": "convex weights that maximise the mean log predictive density of data that "
-        "the predicting network had not seen (two_fold); for the gain they are cross-fitted",
+        "the predicting network had not seen (its folds); for the gain they are cross-fitted",
         "n_data": found.n,
         "best_member": chosen[found.best],
         "best_member_per_datum": found.single,

@@ -81,8 +81,10 @@ Found by the study "{study.name}": of the architectures tried, the one with the 
 ## Scores
 Larger is better; evidences and cross-validated scores in nats per datum.
 `sotl*`, `prequential_epoch1` and `train_nll_per_datum` hold minus the named quantity;
-`two_fold`, `five_fold` and `heldout_10` are nats over data that the predicting network had not
-seen (cross-validation). A
+`conditional_evidence` is the conditional marginal likelihood: the log density of each fold of the
+training data under a Bayesian last layer on a network trained on the others. `two_fold`,
+`five_fold`, `ten_fold` and `heldout_10` are cross-validation: nats over data that the predicting
+network had not seen. A
 Laplace evidence (`diag_*`, `kfac_*`) approximates the log marginal likelihood at the learned
 prior precisions; use it to compare models on the same data, not to predict accuracy.
 
@@ -160,11 +162,12 @@ def calibration(unseen: Mapping[str, float] | None, row: pd.Series | None = None
     if unseen is None:
         return (
             "Not measured: the study keeps no predictions by networks that had not seen the data\n"
-            "(the score `two_fold` makes them). `nas-evidence predict` measures it on other data."
+            "(`conditional_evidence` makes them). `nas-evidence predict` measures it on\n"
+            "other data."
         )
     start = (
         f"On {unseen['n_data']} training data, each predicted by a network of this architecture\n"
-        "trained on the half without it (`two_fold`; half the data, no posterior):"
+        "trained without its fold (a part of the data, no posterior):"
     )
     if "coverage_90" in unseen:
         inside = ", ".join(f"{unseen[f'coverage_{p}']:.1%} in {p} %" for p in (50, 90, 95))

@@ -30,7 +30,7 @@ from nas_evidence.data.preparation import Preparation
 from nas_evidence.exporting.posterior import Posterior
 from nas_evidence.exporting.program import Exported, load_exported
 from nas_evidence.exporting.soundness import ENSEMBLE, MEANING, POSTERIOR, check_files
-from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
+from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 from nas_evidence.maths.metrics import (
     Reliability,
     auroc,
@@ -342,9 +342,9 @@ class Predictor:
         outputs, covariance = self._outputs(raw, method)
         temperature = float(self.meaning["temperature"])
         if method == "mc":
-            found = sampled_mean(
+            found = log_sampled_mean(
                 outputs, covariance, temperature, n_draws=N_DRAWS, generator=generator
-            )
+            ).exp()
         else:  # "map" is without variance
             found = pairwise_mean(outputs, covariance, temperature)
         return {"probabilities": found.numpy()}

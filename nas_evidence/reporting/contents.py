@@ -32,6 +32,7 @@ from nas_evidence.reporting.problems import (
     statuses,
 )
 from nas_evidence.reporting.pruning import PruningReport, pruning_report
+from nas_evidence.reporting.recommendation import recommendation
 from nas_evidence.reporting.study_tables import Study
 from nas_evidence.reporting.terms import TermTable, explanation, term_table
 from nas_evidence.spec.registry import FREE_SCORES, SCORES
@@ -119,7 +120,9 @@ def report_on(
     compared = term_table(study)
     return Report(
         study=study,
-        headline=headline(study, sure, comparison, place=place, metric=metric),
+        headline=headline(
+            study, sure, comparison, recommendation(study), place=place, metric=metric
+        ),
         certainty=sure,
         comparison=comparison,
         metric=metric,

@@ -123,12 +123,6 @@ class Trust:
         """Return whether any correlation with `target` is defined."""
         return any(row.target == target and not row.statistics.reason for row in self.rows)
 
-    def undefined_groups(self, target: str) -> list[str]:
-        """Return the groups within which no score has a correlation with `target`."""
-        own = [row for row in self.rows if row.target == target]
-        known = {row.group for row in own if not row.statistics.reason}
-        return [group for group in dict.fromkeys(row.group for row in own) if group not in known]
-
 
 def trust(
     frame: pd.DataFrame,
@@ -209,6 +203,10 @@ def write_csv(path: Path, rows: Sequence[Correlation]) -> None:
 def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
     s = row.statistics
     if s.rho is None or s.regret is None:
+        if s.n == 0:
+            return (
+                "cannot be checked here: there are no test rows (--test-fraction 0.2 gives some)."
+            )
         return f"undefined: {s.reason}."
     if row.score == RANDOM and s.rho_interval is not None:
         return (
@@ -223,7 +221,7 @@ def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
         if high < 0:
             verdict = f"orders the {noun} in reverse"
         elif low <= 0:
-            verdict = "cannot be distinguished from a random order"
+            verdict = f"may or may not predict {row.target}, {s.n} {noun} are too few to tell"
         elif s.rho >= 0.8:
             verdict = f"orders the {noun} much like {row.target}"
         elif s.rho >= 0.5:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nas_evidence.baselines.comparison import METRICS, Baseline, Comparison
-from nas_evidence.maths.finalists import MIN_REPEATS
+from nas_evidence.data.proposed import proposed_domains
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import scale_of
+from nas_evidence.reporting.recommendation import FURTHER, Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study
 from nas_evidence.reporting.templating import percent
 from nas_evidence.spec.domains import FloatRange, IntRange
@@ -35,6 +36,7 @@ class Headline:
     answer    which architecture to take
     sure      how sure that is by the score, or why nothing is said
     cost      what it costs if another one is the best
+    together  what all scores together recommend, and what further trials would gain
     worth     whether a network is worth its weights
     measured  the metric that was asked for, of the winner and of the best simple model
     advice    warnings that change what to do, and what
@@ -46,6 +48,7 @@ class Headline:
     answer: str
     sure: str
     cost: str
+    together: str
     worth: str
     measured: str
     advice: tuple[str, ...]
@@ -58,6 +61,7 @@ def headline(
     study: Study,
     sure: Certainty | None,
     comparison: Comparison | None,
+    recommended: Recommendation | None = None,
     *,
     place: Path,
     metric: str | None = None,
@@ -65,12 +69,13 @@ def headline(
     """Return the first screen of a study whose folder is `place`, with the named metric."""
     winner = study.winner
     if winner is None:
-        return Headline("", "", "", "", "", (), settled_sentence(study), (), "")
+        return Headline("", "", "", "", "", "", (), settled_sentence(study), (), "")
     judged = comparison if comparison and comparison.trial_id == winner.trial_id else None
     return Headline(
         answer=_answer(study, winner),
         sure=certainty_sentence(study, sure),
         cost=cost_sentence(study, sure),
+        together=together_sentence(study, recommended),
         worth=worth_sentence(study, judged),
         measured="" if metric is None else metric_sentence(judged, metric, study),
         advice=tuple(advice(study, sure)),
@@ -81,9 +86,28 @@ def headline(
 
 
 def _answer(study: Study, winner: RankedArchitecture) -> str:
-    n = sum(one.rank is not None for one in study.ranking)
-    of = f"the best of {n} architectures by" if n > 1 else "the only architecture with"
-    return f"Take {winner.architecture} (trial {winner.trial_id}): {of} {study.spec.objective}."
+    ranked = [one for one in study.ranking if one.rank is not None]
+    n, score = len(ranked), study.spec.objective
+    of = f"the best of {n} architectures by {score}" if n > 1 else f"the only one with {score}"
+    if raced := ranked_by_race(study):
+        of = f"the best by {score} of the {raced} that were trained again, of {n} architectures"
+    return f"Take {winner.architecture} (trial {winner.trial_id}): {of}."
+
+
+def ranked_by_race(study: Study) -> int:
+    """Return how many architectures rank first since they were trained again; 0 without a race."""
+    return sum(one.raced for one in study.ranking)
+
+
+def order_sentence(study: Study) -> str:
+    """Say what orders the ranking if that is not the score alone, "" if it is."""
+    raced = ranked_by_race(study)
+    if not raced:
+        return ""
+    return (
+        f"The first {raced} were trained again and rank before the others, by the mean of their "
+        "seeds: a good value from one seed is partly luck."
+    )
 
 
 def certainty_sentence(study: Study, sure: Certainty | None) -> str:
@@ -91,27 +115,13 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
     if sure is None:
         return ""
     score = study.spec.objective
-    if sure.unsettled:
-        names = " and ".join(f"{one.architecture} (rank {one.rank})" for one in sure.unsettled)
-        have = "has" if len(sure.unsettled) == 1 else "have"
-        if not study.spec.plan.learns:
-            return (
-                f"How sure is not stated: {names} {have} prior and noise that were never learned. "
-                'Give every = "auto" in [plan.online], and search into another folder.'
-            )
-        return (
-            f"How sure is not stated: {names} {have} not reached a mode, and settling longer may "
-            f"change the order. Raise `settle` in [plan] from {study.spec.plan.settle:g}."
-        )
     if sure.best is None:
-        repeats = sure.repeats[: sure.finalists]
-        few, who = min(repeats), "each has" if len(set(repeats)) == 1 else "one of them has"
+        n, repeats = sure.finalists, sure.repeats[: sure.finalists]
+        which = "Each architecture" if len(set(repeats)) == 1 else f"One of the first {n}"
         lead = (study.ranking[0].objective or 0.0) - (study.ranking[1].objective or 0.0)
         return (
-            f"No probability is given: it takes {MIN_REPEATS} seeds of each of the first "
-            f"{sure.finalists}, and {who} {_seeds(few)}. The first leads the second by "
-            f"{_in_unit(study, lead)}. Set finalists = {sure.finalists}, or replicates = "
-            f"{MIN_REPEATS}, to measure the noise of the seeds."
+            f"{which} was trained {_times(min(repeats))}, so how much of the lead of "
+            f"{_in_unit(study, lead)} is chance is not known; add --set finalists={n}."
         )
     low, high = min(sure.repeats[: sure.finalists]), max(sure.repeats[: sure.finalists])
     seeds = str(low) if low == high else f"{low} to {high}"
@@ -136,19 +146,33 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
     if sure is not None and sure.expected_loss is not None and sure.best is not None:
         wrong = 1 - sure.best[0]
         lost = sure.expected_loss / wrong if wrong > 0 else 0.0
-        parts.append(
-            f"If another one is truly the best by {study.spec.objective}, you lose about "
-            f"{_in_unit(study, lost)}."
-        )
+        parts.append(f"If another is truly best, you lose about {_in_unit(study, lost)}.")
     target, winner = study.targets[0], study.winner
     known = study.architectures[target].dropna()
     if winner is not None and len(known) > 1:
         own = -winner.test_nll if target in LOSSES and winner.test_nll is not None else None
         if own is not None:
             above = max(0.0, float(known.max()) - own)
-            words = "the lowest" if above == 0 else f"{_nats(above)} above the lowest"
-            parts.append(f"In hindsight, its log loss on the test data is {words} of all tried.")
+            words = "also has the lowest" if above == 0 else f"is {_nats(above)} above the lowest"
+            parts.append(f"It {words} test loss of all tried.")
     return " ".join(parts)
+
+
+def together_sentence(study: Study, found: Recommendation | None) -> str:
+    """Say which architecture all scores together recommend, and what further trials would gain."""
+    if found is None:
+        return ""
+    one = found.architecture
+    gain = f"{FURTHER} further trials: expected gain {_in_unit(study, found.gain)}."
+    if one is None:
+        return gain
+    if one is study.winner:
+        return f"All scores together recommend it, too. {gain}"
+    return (
+        f"All scores together recommend {one.architecture} (trial {one.trial_id}): its own score "
+        f"is {_in_unit(study, found.behind)} lower, its neighbours say otherwise. Give --trial "
+        f"{one.trial_id} to `nas-evidence export` to take it. {gain}"
+    )
 
 
 def worth_sentence(study: Study, comparison: Comparison | None) -> str:
@@ -170,7 +194,7 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
     where = (
         f"on {comparison.n:,} test rows"
         if comparison.on == "test"
-        else "on the halves of the training data that each model had not seen"
+        else "on the folds of the training data that each model had not seen"
     )
     amount = f"{_short(abs(best.behind))} nats per datum"
     low, high = limits_of(best, comparison.n)
@@ -187,11 +211,14 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
         )
     side = "below" if best.behind >= 0 else "above"
     return (
-        f"{question} Not shown: its log loss is {amount} {side} that of {best.name}, the best "
-        f"simple model, {where}, and the 95 % interval runs from {_short(-low)} above to "
-        f"{_short(high)} below. Either may be the better one on new data"
-        f"{'' if linear is winner else '; the simple model is cheaper'}."
+        f"{question} Not clearly: its log loss is {amount} {side} that of {best.name}, which is "
+        f"within chance {where} (95 % interval from {_short(-low)} above to {_short(high)} below)."
+        f"{'' if linear is winner else ' The simple model is cheaper.'}"
     )
+
+
+def _times(n: int) -> str:
+    return "once" if n == 1 else "twice" if n == 2 else f"{n} times"
 
 
 def _short(nats: float) -> str:
@@ -213,7 +240,7 @@ def metric_sentence(comparison: Comparison | None, metric: str, study: Study) ->
         return f"The {words} is unknown: the predictions of the winner have not been computed."
     if metric not in comparison.metrics:
         why = (
-            "without a test split it takes the predictions of `two_fold`, which were not kept"
+            "without a test split it takes the predictions of the folds, which were not kept"
             if comparison.on == "folds"
             else "it is not defined for these data"
         )
@@ -266,18 +293,23 @@ def advice(study: Study, sure: Certainty | None) -> list[str]:
 
 
 def _at_edges(study: Study) -> list[str]:
-    """Name the parameters of the winner that lie at an end of their range."""
+    """Name the parameters of the winner that lie at an end of their range, if a user chose it."""
     winner = study.winner
     assert winner is not None
+    n_data = study.complete["n_data"].dropna()
+    usual = proposed_domains(int(n_data.max())) if len(n_data) else {}
     found = []
     for name, domain in study.spec.family.get(winner.family, {}).items():
         value = winner.values.get(name)
+        if domain == usual.get(winner.family, {}).get(name):
+            continue
         if isinstance(domain, IntRange | FloatRange) and isinstance(value, int | float):
             step = domain.step if isinstance(domain, IntRange) else 0
             if domain.low < domain.high and value + step > domain.high:
                 found.append(
                     f"The {name} of the winner, {value:g}, is the largest that was allowed. "
-                    f"Raise `{name}` in [family.{winner.family}]: a better one may lie beyond."
+                    f"A better one may lie beyond: --set family.{winner.family}.{name}.high="
+                    f"{2 * domain.high:g}."
                 )
     return found
 

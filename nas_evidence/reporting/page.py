@@ -28,6 +28,7 @@ from nas_evidence.reporting.figure_data import (
     study_dots,
     target_words,
 )
+from nas_evidence.reporting.headline import order_sentence
 from nas_evidence.reporting.importance import BY_CHANCE
 from nas_evidence.reporting.study_tables import Study, ranked_study
 from nas_evidence.reporting.templating import write_markdown, write_page
@@ -151,6 +152,7 @@ def _values(report: Report) -> dict[str, object]:
         "captions": CAPTIONS,
         "min_pairs": MIN_PAIRS,
         "headline": report.headline,
+        "order": order_sentence(study),
         "sure": report.certainty,
         "comparison": report.comparison,
         "metrics": _shown_metrics(report),

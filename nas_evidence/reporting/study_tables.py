@@ -50,7 +50,6 @@ class RankedArchitecture:
     trial_id     the trial that represents it: the replicate with the best objective
     spread       standard deviation of the objective over seeds, None for one value
     rank_seeds   best and worst rank that a single one of its replicates would have
-    unsettled    whether one of them had not reached a mode when its settling stopped
     raced        whether the race of the finalists trained it again
     costs        n_parameters, flops, memory_bytes and latency_seconds, where known
     on_front     no other is as good in all objectives and better in one; None for one objective
@@ -66,7 +65,6 @@ class RankedArchitecture:
     objective: float | None  # in `Study.objective_unit`
     spread: float | None
     rank_seeds: tuple[int, int] | None
-    unsettled: bool
     raced: bool
     sotl: float | None  # nats per datum, summed over epochs; smaller is better
     test_accuracy: float | None  # fraction
@@ -334,7 +332,6 @@ def _ranked(
         objective=_mean(rows, "objective"),
         spread=stdev(objectives) if len(objectives) > 1 else None,
         rank_seeds=rank_seeds,
-        unsettled=any(is_unsettled(row) for row in rows),
         raced=any(row.get("stage") == "race" for row in rows),
         sotl=_mean(rows, "sotl"),
         test_accuracy=_mean(rows, "test_accuracy"),
@@ -343,15 +340,6 @@ def _ranked(
         costs=costs,
         on_front=on_front,
     )
-
-
-def is_unsettled(trial: Row) -> bool:
-    """Return whether a trial's settling stopped before a mode and its end was kept.
-
-    A network that was better before settling is none: its state is the scheduled one.
-    """
-    converged = trial.get("converged")
-    return trial.get("kept") == "settled" and not pd.isna(converged) and not converged
 
 
 def _costs(rows: list[Row]) -> dict[str, float]:

@@ -31,12 +31,9 @@ class Spent:
     device_seconds: float = 0.0
 
     def exceeds(self, budget: BudgetSpec) -> bool:
-        """Return whether a limit has been reached."""
-        pairs = (
-            (self.wall_seconds, budget.wall_seconds),
-            (self.device_seconds, budget.device_seconds),
-        )
-        return any(limit is not None and used >= limit for used, limit in pairs)
+        """Return whether the limit has been reached."""
+        limit = budget.wall_seconds
+        return limit is not None and self.wall_seconds >= limit
 
 
 class Ledger:

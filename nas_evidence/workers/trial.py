@@ -128,17 +128,14 @@ class Trial:
         self.context = Context(self.training, data, given)
         self.scorers = scorers_of(self.context)
         if resume_from is not None and self._restore(resume_from):
-            return  # the first attempt already checked the latency
+            return  # the first attempt already measured the latency
         self.latency_seconds = measured_latency(model, data.x_train[:1])
-        reason = self._exceeded_limit()
-        if reason:
-            self.status, self.cause = TrialStatus.INFEASIBLE, reason
 
     def _exceeded_limit(self) -> str:
         """Return the first limit that the known costs exceed, or an empty string."""
         for name, limit in self.assignment.limits.model_dump(exclude_none=True).items():
-            found = getattr(self if name == "latency_seconds" else self.cost, name)
-            if found is not None and found > limit:
+            found = getattr(self.cost, name)
+            if found > limit:
                 return f"{name} {found:.6g} > {limit:.6g} allowed"
         return ""
 

@@ -1,4 +1,4 @@
-"""The rows of the audit that take seconds hold; the others are in the slow tests."""
+"""The rows of the audit that take seconds hold; the whole audit takes minutes."""
 
 import numpy as np
 import pytest
@@ -22,6 +22,12 @@ def test_problems_with_a_power_and_with_coins_hold(problem: str) -> None:
     assert not [row for row in run_audit([problem]) if not row.holds]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", ["linear-3", "trial-linear"])
+def test_problems_of_sampling_and_of_training_hold(problem: str) -> None:
+    assert not [row for row in run_audit([problem]) if not row.holds]
+
+
 def test_a_part_with_another_value_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     right = auditing_parts.gain_over_a_constant
     monkeypatch.setattr(
@@ -37,6 +43,7 @@ def test_half_of_the_labels_by_luck_is_not_within_the_limits_of_coins() -> None:
     assert -80 * np.log(2) < claim.high < -64 * np.log(2)
 
 
+@pytest.mark.slow
 def test_the_best_of_equal_architectures_is_any_of_them() -> None:
     best, centre = brute_force([[0.0, 1.0, 0.5]] * 4, n_exact=6)
     np.testing.assert_allclose(best, 0.25, atol=1e-9)

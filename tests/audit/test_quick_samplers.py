@@ -84,6 +84,7 @@ def test_the_first_entropy_is_that_of_the_prior() -> None:
     assert _prior_entropy(delta) == pytest.approx(float(exact))
 
 
+@pytest.mark.slow
 def test_ensembles_have_the_mean_of_exact_draws() -> None:
     """L_k with two draws, and with one: L, whose mean depends on the spread of the draws."""
     problem = linear_problem("p", 1, n_data=2, n_features=1, n_outputs=1)

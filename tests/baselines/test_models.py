@@ -26,7 +26,7 @@ from nas_evidence.baselines.models import (
     PENALTIES,
     baseline_models,
     flat,
-    predict_halves,
+    predict_folds,
     predict_test,
 )
 from nas_evidence.data import assembled, load
@@ -92,6 +92,7 @@ def test_logistic_regression_nears_the_best_possible_loss_and_the_majority_the_w
     assert found["majority class"]["log_loss"] == pytest.approx(frequencies)
 
 
+@pytest.mark.slow
 def test_logistic_regression_is_scikit_learns_pipeline_and_no_worse_on_30_cities() -> None:
     """One-hot columns are left as they are, as in scikit-learn's examples of mixed types."""
     behind = []
@@ -121,6 +122,7 @@ def test_logistic_regression_is_scikit_learns_pipeline_and_no_worse_on_30_cities
     assert np.mean(behind) < 0.0005
 
 
+@pytest.mark.slow
 def test_ridge_regression_leaves_one_hot_columns_as_they_are() -> None:
     train, test = churn(0)
     features = ["age", "months", "city"]
@@ -163,7 +165,7 @@ def test_without_a_test_split_the_halves_are_those_of_the_networks(
     monkeypatch.setattr(
         "nas_evidence.baselines.models.baseline_models", lambda _: {"even": recorder}
     )
-    [found] = predict_halves(arrays, linear_assignment())
+    [found] = predict_folds(arrays, linear_assignment())
     order = order_of_data(41, linear_assignment())
     first = arrays.x_train[order[:20].numpy()]
     assert (seen[0][0] == first).all()
@@ -201,5 +203,5 @@ def test_a_comparison_is_read_back_and_a_damaged_one_is_none(tmp_path: Path) -> 
 def test_the_baselines_leave_the_random_state_of_torch_alone() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
     before = torch.get_rng_state()
-    list(predict_halves(arrays, linear_assignment()))
+    list(predict_folds(arrays, linear_assignment()))
     assert torch.equal(before, torch.get_rng_state())

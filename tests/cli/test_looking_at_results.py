@@ -145,6 +145,7 @@ def test_studies_side_by_side_say_what_cannot_be_compared(tmp_path: Path) -> Non
         compare_studies([one], tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_scores_at_different_powers_of_the_likelihood_are_not_compared(tmp_path: Path) -> None:
     one = folder(tmp_path / "a", [record(1, 1)])
     two = folder(tmp_path / "b", [record(1, 3)], name="tempered", plan={"likelihood_power": 5})

@@ -101,7 +101,7 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
     lines = text.splitlines()
     assert lines[:4] == [
         "classification, 2 classes: cat, dog",
-        "features: 1 numeric columns and 1 of categories, missing values in 1 filled with the "
+        "features: 1 numeric column and 1 of categories, missing values in 1 filled with the "
         "median",
         "column 'id' is left out: it numbers the rows; --numeric id to keep",
         "rows: 60, all for training; --test-fraction 0.2 splits off a test for the report",
@@ -138,12 +138,12 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
     )
 
 
-@pytest.mark.slow
 def untimed(text: str) -> list[str]:
     """The lines without the forecast, which depends on the machine's load."""
     return [line for line in text.splitlines() if not line.startswith("time: ")]
 
 
+@pytest.mark.slow
 def test_init_writes_the_study_that_search_would_run(home: Path) -> None:
     run("init", "pets.csv", "--target", "pet", "--test-fraction", 0.25, folder=home)
     text = (home / "pets.toml").read_text()
@@ -214,6 +214,7 @@ def test_the_options_about_data_are_the_same_everywhere(verb: Callable[..., obje
     assert signature(verb).parameters["drop"].default is None
 
 
+@pytest.mark.slow
 def test_the_command_line_says_what_the_options_about_data_mean() -> None:
     said = run("validate", "--help", folder=Path.cwd()).stdout
     for name, hint in get_type_hints(DataOptions, include_extras=True).items():

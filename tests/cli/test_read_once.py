@@ -76,6 +76,7 @@ def test_a_search_takes_each_step_from_the_file_to_the_arrays_once(
     assert Path("runs/wave/export/MODEL_CARD.md").is_file()
 
 
+@pytest.mark.slow
 def test_a_search_in_python_does_too_and_its_study_reads_nothing_again(
     wave: str, calls: Counter[str]
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_search_in_python_does_too_and_its_study_reads_nothing_again(
     assert {name: calls[name] for name in TABLES} == dict.fromkeys(TABLES, 1)
 
 
+@pytest.mark.slow
 def test_report_and_export_read_each_table_and_the_data_once(
     wave: str, calls: Counter[str]
 ) -> None:
@@ -105,6 +107,7 @@ def test_report_and_export_read_each_table_and_the_data_once(
     assert {name: calls[name] for name in TABLES} == dict.fromkeys(TABLES, 2)
 
 
+@pytest.mark.slow
 def test_a_study_in_python_sees_trials_that_come_later(wave: str) -> None:
     settings = {"plan.epochs": 2, "estimators": ["diag_ef"], "objective": "diag_ef"}
     study = nas_evidence.search(wave, target="y", n_trials=1, settings=settings, progress=False)
@@ -113,6 +116,7 @@ def test_a_study_in_python_sees_trials_that_come_later(wave: str) -> None:
     assert len(study.trials) == len(study.ranking) == 2
 
 
+@pytest.mark.slow
 def test_data_of_a_study_that_goes_on_are_those_of_its_folder_and_checked(wave: str) -> None:
     options = {"target": "y", "executor": "inline", "overrides": QUICK}
     search(wave, trials=1, **options)
@@ -122,6 +126,7 @@ def test_data_of_a_study_that_goes_on_are_those_of_its_folder_and_checked(wave: 
         search(wave, trials=2, **options)
 
 
+@pytest.mark.slow
 def test_arrays_that_the_caller_changes_later_do_not_change_the_study(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     held = x.copy()

@@ -303,6 +303,7 @@ def test_a_disk_that_refuses_is_a_loss_with_the_reason(subject: Subject, tmp_pat
     assert executor.free == free
 
 
+@pytest.mark.slow
 def test_the_clock_runs_forward_and_idleness_is_a_share(subject: Subject, tmp_path: Path) -> None:
     executor = subject.executor
     before = executor.now()

@@ -42,6 +42,7 @@ def test_parameters_and_defaults_are_declared_together(family: str) -> None:
         assert FAMILY_PARAMETERS[family][name].contains(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_corner_of_the_space_has_a_size_or_a_reason(family: str) -> None:
     for architecture in at_quantiles(family, 0.0, 0.5, 1 - 1e-9):

@@ -61,6 +61,7 @@ def traffic_of(
     return traffic, pass_
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", NETWORKS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pass_reads_the_device_before_and_after_its_batches_only(kind: str, family: str) -> None:

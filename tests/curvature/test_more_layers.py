@@ -174,6 +174,7 @@ def layers_are_followed(c: Case) -> bool:
     return not isinstance(sweep.layers[0], WholeModel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _MODELS)
 def test_diagonals_and_blocks_are_those_of_gradients_taken_one_by_one(name: str) -> None:
     c = model_case(name)
@@ -195,6 +196,7 @@ def test_diagonals_and_blocks_are_those_of_gradients_taken_one_by_one(name: str)
         assert_close(ratio, reference.log_det_ratio(full[columns], delta), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _MODELS)
 @pytest.mark.parametrize("kind", EXACT)
 def test_order_and_batches_do_not_matter(kind: str, name: str) -> None:
@@ -399,6 +401,7 @@ def test_products_go_through_attention_twice() -> None:
     assert_close(joint.gauss_newton(theta)(vector), expected, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_densities_of_networks_with_attention_have_gradients_and_hessians() -> None:
     c = model_case("attention")
     theta = torch.cat([p.detach().flatten() for p in c.model.parameters()])

@@ -64,6 +64,7 @@ def agree(found: BlockDiagonal, expected: BlockDiagonal) -> None:
     assert_close(*solved, **close)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("n_data", [1, 3, 7, 40])
@@ -115,6 +116,7 @@ def test_a_model_with_a_layer_without_rules_has_the_same_rows() -> None:
     agree(ordered, expected)
 
 
+@pytest.mark.slow
 def test_a_wide_layer_needs_memory_for_its_rows_and_not_for_its_matrix() -> None:
     n_data, width = 184, 150
     model = nn.Sequential(nn.Linear(10, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(),

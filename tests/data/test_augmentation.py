@@ -215,6 +215,7 @@ def _reproducible(record: TrialRecord) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_a_resumed_trial_with_its_folds_is_bit_identical(tmp_path: Path) -> None:
     data = images()
     given = assignment(

@@ -679,6 +679,7 @@ def test_permuted_test_labels_and_max_test_leave_training_equal(npz: Callable[..
 # --- real files
 
 
+@pytest.mark.slow
 def test_fashion_mnist_is_the_real_one(shared: Path):
     spec = DatasetSpec(name="fashion_mnist", max_test=1000)
     data = load(spec, seed=0, data_root=str(shared / "data"))

@@ -24,7 +24,6 @@ PRUNING = {"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
     monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
 
 
@@ -73,6 +72,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[object, ...]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_workers_speed_and_losses_change_nothing(
     tmp_path: Path, calm: list[tuple[object, ...]], seed: int
@@ -128,6 +128,7 @@ def test_all_of_a_batch_is_asked_before_and_told_after_it_ran(tmp_path: Path) ->
     assert told == list(range(11))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_a_batch_is_judged_when_all_of_it_has_reached_the_rung(
     tmp_path: Path, workers: int
@@ -177,6 +178,7 @@ def _ordinal(n: int) -> str:
     return f"{n}{'th' if 10 < n < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
 
 
+@pytest.mark.slow
 def test_more_trials_fill_up_the_last_batch_first(tmp_path: Path) -> None:
     run(study(), tmp_path)
     before = table(tmp_path)

@@ -79,6 +79,7 @@ def test_a_cancelled_trial_ends_with_its_slice_and_the_others_go_on(tmp_path: Pa
     assert any("status=cancelled" in line for line in log_lines(tmp_path, 1))
 
 
+@pytest.mark.slow
 def test_a_cancelled_study_parks_within_a_slice_and_ends_as_if_undisturbed(
     tmp_path: Path,
 ) -> None:

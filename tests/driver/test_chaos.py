@@ -292,9 +292,8 @@ def assert_same_tables(folder: Path, calm: Path) -> None:
 
 
 def test_workers_a_node_and_the_driver_are_killed_and_the_table_is_the_undisturbed_one(
-    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # quicker; not so in the drivers
     calm = SimulatedExecutor(synthetic, workers=5, seed=1)
     Driver(STUDY, tmp_path / "calm", calm, Silent()).run()
     folder = tmp_path / "chaos"

@@ -6,7 +6,6 @@ has imported everything. `test_batch.py` does the same with stand-ins and three 
 
 import os
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from commands import SCRIPT, assert_same, environment, found, hashes, run, write_study
+from commands import SCRIPT, assert_same, environment, forked, found, hashes, run, write_study
 from fakes import Silent, asked_in, told_in
 
 from nas_evidence.data import load
@@ -33,6 +32,7 @@ pytestmark = pytest.mark.slow
 N_TRIALS = 4
 # The second batch depends on what was told of the first; of each one trial is pruned.
 STUDY = f"""\
+# nas-evidence study folder, format 1
 name = "crashed"
 n_trials = {N_TRIALS}
 objective = "diag_ef"
@@ -136,16 +136,12 @@ def test_killed_after_the_last_row_and_resumed_from_the_command_line(
 ) -> None:
     # All rows are there, but the last batch, or its second trial, is not told.
     folder = home / f"last-{arrow}"
-    process = subprocess.run(
+    code, *said = forked(
         [str(SCRIPT), "search", "tiny.toml", "--out", folder.name, "--executor", "inline"],
-        cwd=home,
-        env=environment(NAS_EVIDENCE_CRASH_AT=f"{arrow}:{N_TRIALS - (arrow == 'told')}"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=120,
-        check=False,
+        home,
+        environment(NAS_EVIDENCE_CRASH_AT=f"{arrow}:{N_TRIALS - (arrow == 'told')}"),
     )
-    assert process.returncode == -signal.SIGKILL, process.stdout
+    assert code == -signal.SIGKILL, said
     before = hashes(folder)
     assert len(before) == 4 * N_TRIALS
     run("resume", folder.name, "--executor", "inline", folder=home)

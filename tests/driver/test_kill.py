@@ -124,6 +124,21 @@ class Search:
         wait_for(reached, f"{wanted} trials and a checkpoint")
         return self.process.poll() is None
 
+    def hold(self) -> bool:
+        """Stop the driver with a trial under way; False: none was, and the search has ended."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        wait_for(self._stands, "the driver to stop")
+        if self.process.poll() is None and self.assignments:
+            return True
+        os.kill(self.process.pid, signal.SIGCONT)
+        self.process.wait(timeout=600)
+        return False
+
+    def _stands(self) -> bool:
+        """Tell whether the driver is stopped, or has ended and waits to be reaped."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] in "TZ"
+
     def all_gone(self) -> bool:
         # Ray's two agents notice within a minute that a raylet was killed; they know no results.
         return all("Agent" in command for command in members(self.process.pid).values())
@@ -177,11 +192,12 @@ def test_killed_and_stopped_again_and_again_it_ends_as_if_nothing_had_happened(
         (again, os.killpg, signal.SIGINT, 1),
     ):
         with searching(folder, *command) as search:
-            if not search.wait_for_trials(n_more):
+            if not (search.wait_for_trials(n_more) and search.hold()):
                 assert n_more, "the first search ended before it was killed"
                 stored = hashes(folder)
                 break
             kill(search.process.pid, number)
+            os.kill(search.process.pid, signal.SIGCONT)
             if number == signal.SIGKILL:
                 assert search.process.wait(timeout=600) == -signal.SIGKILL
                 wait_for(search.all_gone, "every worker to be gone")
@@ -215,10 +231,11 @@ def test_killed_and_stopped_again_and_again_it_ends_as_if_nothing_had_happened(
     assert not list((folder / "checkpoints").iterdir())
 
 
-def test_a_killed_worker_costs_an_attempt_and_a_second_driver_is_refused(
+def test_a_killed_worker_costs_an_attempt_a_second_driver_is_refused_and_the_bits_are_the_same(
     home: Path, folder: Path
 ) -> None:
-    with searching(folder, "search", "killed.toml", "--out", folder, "--trials", 4) as search:
+    more = ("--workers", 2, "--trials", 4)
+    with searching(folder, "search", "killed.toml", "--out", folder, *more) as search:
         search.wait_for_trials(0)
         while not (
             workers := [
@@ -235,6 +252,7 @@ def test_a_killed_worker_costs_an_attempt_and_a_second_driver_is_refused(
         text, errors = search.process.communicate(timeout=600)
         assert search.process.returncode == 0
         assert errors == ""
+    assert "2 workers" in text.splitlines()[0]
     lost = [line for line in text.splitlines() if " lost " in line]
     assert len(lost) == 1
     assert lost[0].endswith("attempt 1 lost (the worker process crashed); retrying")
@@ -242,11 +260,3 @@ def test_a_killed_worker_costs_an_attempt_and_a_second_driver_is_refused(
     assert sorted(attempts) == [1, 1, 1, 2]
     assert attempts[int(lost[0].split()[1])] == 2
     assert_same(first_of_calm(home, 4), found(folder, without=["attempt"]))
-
-
-def test_ray_and_one_process_find_the_same_bits(home: Path, tmp_path: Path) -> None:
-    more = ("--workers", 2, "--trials", 4)
-    process = run("search", "killed.toml", "--out", tmp_path / "s", *more, folder=home)
-    assert "2 workers" in process.stdout.splitlines()[0]
-    assert process.stderr == ""
-    assert_same(first_of_calm(home, 4), found(tmp_path / "s", without=["attempt"]))

@@ -1,6 +1,5 @@
 """Claims about the race of the finalists: who runs again, when it ends, and that it resumes."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,6 @@ from nas_evidence.storage.tables import TrialRow, finished, read_table
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
 
 
@@ -91,6 +89,7 @@ def test_the_race_comes_on_top_as_replicates_of_the_best_and_is_marked(tmp_path:
     assert race_left(study(), tmp_path, done) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduling", ["async", "batch"])
 def test_any_number_of_workers_gives_the_same_race(tmp_path: Path, scheduling: str) -> None:
     given = study(scheduling=scheduling, batch=4) if scheduling == "batch" else study()
@@ -106,6 +105,7 @@ def test_any_number_of_workers_gives_the_same_race(tmp_path: Path, scheduling: s
     assert len(found[0]) > len(search)
 
 
+@pytest.mark.slow
 def test_a_race_that_was_killed_goes_on_and_gives_the_same(tmp_path: Path) -> None:
     whole = run(study(), tmp_path / "a", noisy(20.0)(workers=2))
 
@@ -130,6 +130,7 @@ def test_a_race_that_was_killed_goes_on_and_gives_the_same(tmp_path: Path) -> No
     assert events.count("race") == [e["event"] for e in read_journal(tmp_path / "a")].count("race")
 
 
+@pytest.mark.slow
 def test_a_longer_search_keeps_the_race_and_races_again(tmp_path: Path) -> None:
     first = run(study(), tmp_path, noisy(5.0)(workers=2))
     longer = run(study(n_trials=45), tmp_path, noisy(5.0)(workers=2))

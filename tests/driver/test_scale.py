@@ -5,7 +5,6 @@ machine.
 """
 
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -93,11 +92,10 @@ def study() -> StudySpec:
 def long_study(
     study: StudySpec, work: Counter[str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Counting]:
-    """The study, run with eight simulated workers; the disk need not be waited for."""
+    """The study, run with eight simulated workers."""
     folder, watcher = tmp_path_factory.mktemp("long") / "study", Counting(work)
     executor = SimulatedExecutor(synthetic, workers=8, seed=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda file: None)
         patch.setattr(budget, "WRITE_EVERY", math.inf)  # by the clock, and not for a trial
         Driver(study, folder, executor, watcher).run()
     return folder, watcher

@@ -122,7 +122,6 @@ def mortality(death: Death, proposer: type[Any], compact_at: int) -> Iterator[No
         driver._journal.close() if death.came else stop(driver)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
         patch.setattr(driver_module, "arrow", death.step)
         patch.setattr("nas_evidence.proposing.startup.STARTUP_PER_FAMILY", 2)
         patch.setattr(driver_module, "Proposer", mortal(death, proposer))
@@ -460,7 +459,12 @@ def histories(machine: type[History], *, n: int, steps: int) -> Callable[[], Non
     return case
 
 
-TestAnyHistory = pytest.mark.slow(histories(History, n=60, steps=6))
+class AnotherHistory(History):
+    """The same, of which more are drawn."""
+
+
+TestAnyHistory = pytest.mark.slow(histories(History, n=20, steps=6))
+TestManyHistories = pytest.mark.long(pytest.mark.slow(histories(AnotherHistory, n=60, steps=6)))
 TestAnyHistoryOfTheSampler = pytest.mark.slow(histories(SamplerHistory, n=3, steps=4))
 
 

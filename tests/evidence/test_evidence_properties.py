@@ -118,6 +118,7 @@ def _expected(kind: str, c: Case, kappa: float = 1.0) -> float:
     return value + (kappa - 1) * log_likelihood
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize("name", [*CASES, *MORE])
 def test_value_is_that_of_dense_jacobians(kind: str, name: str) -> None:
@@ -135,6 +136,7 @@ def test_tempered_value_is_that_of_dense_jacobians(kind: str, name: str) -> None
         assert_close(found, _expected(kind, c, kappa), rtol=1e-10, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise_std", [None, 0.3])
 @pytest.mark.parametrize("n", [3, 60])  # fewer and more rows than the 26 parameters
 @pytest.mark.parametrize("kind", ["full_ggn", "full_ef"])
@@ -222,6 +224,7 @@ def test_saturated_logits_give_finite_terms(kind: str, size: float, dtype: torch
 SINGLE = 2e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize("name", [*CASES, *MORE])
 def test_single_precision_is_near_double_precision(kind: str, name: str) -> None:

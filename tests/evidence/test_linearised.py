@@ -137,6 +137,7 @@ def test_the_late_data_given_the_early_ones_have_the_joint_predictive_density(du
     assert found == pytest.approx(float(predictive.log_prob(problem.y[late, 0])), abs=1e-8)
 
 
+@pytest.mark.slow
 def test_with_classes_it_is_the_laplace_evidence_of_the_linear_model() -> None:
     problem = logistic_problem("t", 0)
     tangent = tangent_of(jacobian(problem.model, problem.x), problem.y, None)
@@ -249,6 +250,7 @@ def test_the_slope_in_the_precisions_counts_how_the_hessian_moves(
     torch.testing.assert_close(slope, torch.tensor(by_hand).double(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_the_fitted_precision_is_that_of_a_line_search(likelihood: Likelihood) -> None:
     torch.manual_seed(2)

@@ -155,6 +155,7 @@ def test_scoring_the_exported_winner_anew_gives_the_stored_evidence(
     )
 
 
+@pytest.mark.slow
 def test_weights_that_were_not_kept_are_trained_again_from_their_seed(
     folder: Path, arrays: ArrayData, tmp_path: Path
 ) -> None:

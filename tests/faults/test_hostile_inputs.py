@@ -53,6 +53,7 @@ def one_sentence(error: Exception) -> None:
     assert not any(word in said for word in ("Traceback", "ydantic", "<class", "0x7f")), said
 
 
+@pytest.mark.slow
 @hostile
 @given(place=st.sampled_from(KEYS), value=toml_values(lambda v: tomli_w.dumps({"v": v})))
 def test_study_files_with_any_value_anywhere(tmp_path: Path, place: int, value: str) -> None:
@@ -116,6 +117,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @hostile
 @given(data=st.data())
 def test_results_of_any_bytes_are_read_right_or_skipped(stored: Path, data: st.DataObject) -> None:

@@ -7,6 +7,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
 from commands import environment
 
 SCRIPT = """
@@ -52,6 +53,7 @@ def test_ctrl_c_while_the_modules_load_ends_without_a_traceback(tmp_path: Path) 
         process.wait()
 
 
+@pytest.mark.slow
 def test_ctrl_c_inside_a_long_call_ends_the_process() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
@@ -96,6 +98,7 @@ with interruptible(late), starting():
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_a_cluster_starts_ends_its_processes_and_this_one(tmp_path: Path) -> None:
     session = tmp_path / "ray"
     process = subprocess.Popen(

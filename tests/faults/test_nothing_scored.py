@@ -1,6 +1,5 @@
 """A study without a single score still has a report, and every verb says what is the matter."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,6 @@ OUTCOMES = [
     TrialStatus.INFEASIBLE, TrialStatus.DIVERGED, TrialStatus.CANCELLED, TrialStatus.FAILED,
 ]  # fmt: skip
 SPEC = study(n_trials=3)
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
 
 
 @pytest.mark.parametrize("status", OUTCOMES)

@@ -25,11 +25,6 @@ from nas_evidence.storage.tables import finished
 SPEC = study(n_trials=3)
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
-
-
 def foreign(expires_in: float) -> Lease:
     return Lease(4321, "elsewhere", "another boot", time.time() + expires_in)
 

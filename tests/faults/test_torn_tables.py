@@ -1,6 +1,5 @@
 """A torn or flipped table file is noticed, and its trial runs again with the same result."""
 
-import os
 import random
 from pathlib import Path
 
@@ -23,11 +22,6 @@ from nas_evidence.storage.tables import (
 )
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
 
 
 SPEC = study(n_trials=4)

@@ -48,6 +48,7 @@ def test_with_as_many_steps_as_eigenvalues_it_is_exact() -> None:
     assert found.log_det_error == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_standard_error_is_the_spread_of_repeated_estimates() -> None:
     values = SPECTRA["falling"]
     a = matrix(values)

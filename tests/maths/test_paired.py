@@ -98,6 +98,7 @@ def test_a_mistake_too_rare_to_be_seen_counts_for_labels() -> None:
     assert held.low < 0.0 < held.high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("situation", SIMULATION.REAL)
 def test_the_interval_of_real_targets_covers_within_two_points_at_any_noise_ratio(
@@ -108,6 +109,7 @@ def test_the_interval_of_real_targets_covers_within_two_points_at_any_noise_rati
     assert found.covered == pytest.approx(0.95, abs=0.02 + 0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", SIMULATION.LABELS)
 def test_the_interval_of_classes_covers_at_least_two_points_less_than_it_says(
     situation: str,

@@ -26,6 +26,7 @@ def test_networks_that_are_each_right_on_their_own_data_get_weights_of_those_sha
     np.testing.assert_allclose(stacking_weights(table), [share, 1 - share], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_weights_are_those_of_a_fine_grid() -> None:
     table = densities(3, 40, 3)
     steps = range(101)
@@ -89,6 +90,7 @@ def test_each_network_is_compared_at_its_likeliest_scale() -> None:
     assert stacked(table).scales.tolist() == [0, 2, 1]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.integers(20, 80), st.integers(2, 5))
 def test_the_gain_is_at_most_that_in_sample(seed: int, n: int, k: int) -> None:

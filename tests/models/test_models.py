@@ -169,6 +169,7 @@ def test_outputs_of_one_example_do_not_depend_on_the_others(family: str):
         torch.testing.assert_close(part(x)[2:3], part(x[2:3]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_exports_with_a_dynamic_batch(family: str):
     model = perturbed(family).eval()

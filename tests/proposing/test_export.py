@@ -99,6 +99,7 @@ def told_so_far(n: int) -> list[Told | None]:
     return [told for told, *_ in RESULTS[:n]]
 
 
+@pytest.mark.slow
 def test_what_is_told_while_it_follows_is_what_it_finds_told_later(tmp_path: Path) -> None:
     with closing(Export(study(), tmp_path)) as following:
         following.update()  # no journal yet
@@ -119,6 +120,7 @@ def test_what_is_told_while_it_follows_is_what_it_finds_told_later(tmp_path: Pat
         assert (one.params, one.distributions) == (other.params, other.distributions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_told", [0, 4, 5])
 def test_another_process_goes_on_with_what_is_running(tmp_path: Path, n_told: int) -> None:
     """A result with constraints has to be written anew: only its own process can add them."""
@@ -153,6 +155,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_copy_is_written_again(tmp_path: Path, damage: str) -> None:
     for number in range(4):
@@ -225,6 +228,7 @@ def test_times_are_those_of_the_journal(tmp_path: Path) -> None:
     assert trial.duration.total_seconds() == 60
 
 
+@pytest.mark.slow
 def test_two_studies_of_one_name_share_a_database(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'all.db'}"
     for place, n in (("a", 2), ("b", 3), ("a", 2)):

@@ -51,6 +51,7 @@ def outcome(number: int, architecture: ArchitectureSpec, n_costs: int) -> Told:
     return Told((value, *[width * depth] * n_costs), constraints)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_proposals_are_those_of_the_first_release(name: str) -> None:
     """Four are always under way, and told in a mixed order. Written by the sampler of 0.1, which

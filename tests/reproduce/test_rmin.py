@@ -61,6 +61,7 @@ def test_the_steps_are_those_of_the_algorithm() -> None:
     assert int(back.n_accepted) == 0
 
 
+@pytest.mark.slow
 def test_energies_never_rise_and_replicas_are_independent() -> None:
     start = starts(5, 2)
     energies = [rmin(rosenbrock, start, n_steps=n).energies for n in (1, 10, 100, 500)]
@@ -70,6 +71,7 @@ def test_energies_never_rise_and_replicas_are_independent() -> None:
     torch.testing.assert_close(alone, rmin(rosenbrock, start, n_steps=100).positions)
 
 
+@pytest.mark.slow
 def test_nothing_leaves_the_box() -> None:
     box = torch.tensor([0.2, 3.0, 3.0], dtype=torch.float64)
     inside = starts(3, 3).clamp(-0.1, 0.1)

@@ -56,6 +56,7 @@ def test_a_prediction_does_not_depend_on_its_own_target() -> None:
     assert not torch.equal(first[:, 8:], other[:, 8:])
 
 
+@pytest.mark.slow
 def test_bounds_of_descents_agree_with_those_of_exact_draws() -> None:
     """Means over 400 runs in one order, within 5 standard errors; orders differ."""
     phi, y = data()

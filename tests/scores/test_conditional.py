@@ -153,6 +153,7 @@ def by_hand(given: Assignment, data: TensorData, folder: Path) -> float:
     return late.value - first_half.value
 
 
+@pytest.mark.slow
 def test_a_trial_gives_the_difference_of_two_trainings_at_one_set_of_hyperparameters(
     data: TensorData, tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def test_real_targets_have_the_density_of_the_sum_of_two_normal_numbers() -> Non
     assert float(found[0]) == pytest.approx(truth, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 10])
 @pytest.mark.parametrize("largest", [0.1, 1.0, 10.0, 100.0])
 def test_classes_have_the_mean_probability_of_sampled_outputs(

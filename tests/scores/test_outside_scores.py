@@ -60,6 +60,7 @@ def values(folder: Path) -> dict[tuple[int, int, str], float]:
     return {(r.trial_id, r.epoch, r.estimator): r.value for r in evidence.itertuples()}
 
 
+@pytest.mark.slow
 def test_outside_code_is_refused_by_name_unless_it_is_allowed(study: Path) -> None:
     done = run("search", study, "--executor", "inline", cwd=study.parent)
     assert done.returncode == 2

@@ -69,6 +69,7 @@ def test_a_network_that_never_learns_costs_equal_probabilities(
     assert highest - math.log(len(SCALES)) - 1 < found.value < highest + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parked_after", [1, 5])
 def test_a_parked_trial_ends_bit_identical(
     parked_after: int, data: TensorData, tmp_path: Path

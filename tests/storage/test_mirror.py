@@ -106,7 +106,6 @@ class Toy:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # loss of power is not tested
     monkeypatch.setattr(lease_module, "SETTLE", 0.0)
     # A lost machine does not tidy up.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("machine")))

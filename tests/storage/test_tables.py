@@ -285,6 +285,7 @@ def mixed_study(folder: Path) -> None:
     (folder / "trials" / "000007-a1.parquet").unlink()
 
 
+@pytest.mark.slow
 def test_compacting_changes_no_row_and_leaves_what_is_not_committed(tmp_path: Path) -> None:
     mixed_study(tmp_path)
     before, rows = read_tables(tmp_path)[0], finished(tmp_path)
@@ -309,6 +310,7 @@ def test_compacting_changes_no_row_and_leaves_what_is_not_committed(tmp_path: Pa
     assert sorted(whole["trial_id"].to_pylist()) == [0, 3, 3, 4, 5, 8, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(1, 21, 2))
 def test_killed_while_compacting_no_row_is_lost_or_counted_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int

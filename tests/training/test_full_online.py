@@ -66,6 +66,7 @@ def best_by_search(matrix: Tensor, norms: Tensor, sizes: list[int], member: Tens
     return -float(found.fun)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "n", "method"),
     [("full_ggn", 6, "newton"), ("full_ggn", 60, "mackay"), ("full_ggn", 6, "mackay"),
@@ -124,6 +125,7 @@ def test_a_linear_classifier_is_updated_by_its_brute_force_hessian() -> None:
     assert_close(found, best, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["full_ggn", "block_ggn"])
 def test_on_a_linear_model_alternating_ends_at_the_largest_exact_evidence(kind: str) -> None:
     """Weights and bias are coupled by inputs whose mean is not 0: blocks end elsewhere."""

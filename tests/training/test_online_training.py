@@ -105,6 +105,7 @@ def full_batch(**plan: object) -> dict[str, object]:
     return {"batch_size": 1000, "learning_rate": 0.1, "schedule": "constant", **plan}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa", [1.0, 4.0])
 @pytest.mark.parametrize("n_outputs", [1, 3])
 def test_the_mode_of_a_linear_model_is_ridge_regression(n_outputs: int, kappa: float) -> None:

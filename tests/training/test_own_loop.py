@@ -59,6 +59,7 @@ def tensor_data(x: Tensor, y: Tensor) -> TensorData:
     return TensorData(x, y, x[:0], y[:0], task, 2, (4,), torch.zeros(2), torch.ones(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("curvature", ["kfac_ggn", "diag_ef", "kfac_ggn_mc"])
 @pytest.mark.parametrize(
     ("likelihood", "more"),

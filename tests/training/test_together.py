@@ -141,6 +141,7 @@ def parameters_of(state: Training) -> Tensor:
     return torch.cat([p.detach().flatten() for p in state.model.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "sizes"),
     [
@@ -284,6 +285,7 @@ class _Copies(TorchDispatchMode):
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 @pytest.mark.parametrize("family", ["mlp", "resnet"])
 def test_steps_read_no_scalar_and_copy_nothing_from_or_to_the_device(

@@ -149,6 +149,7 @@ def tied_start(model: nn.Module, groups: str, level: float) -> Tensor:
     return level * torch.tensor(fans, dtype=torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["newton", "mackay"])
 @pytest.mark.parametrize("task", ["real", "labels"])
 @pytest.mark.parametrize(("kind", "groups"), sweep())

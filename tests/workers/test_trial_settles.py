@@ -51,6 +51,7 @@ def test_a_budget_of_zero_is_the_scheduled_training_alone(
     assert record.settle_seconds == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["digits", "diabetes"])
 def test_a_linear_model_always_reaches_its_optimum(task: str, tmp_path: Path) -> None:
     spec = DatasetSpec(name=task, max_train=100, max_test=50)  # type: ignore[arg-type]
@@ -87,6 +88,7 @@ def test_a_trial_is_not_done_before_it_has_settled(data: TensorData, tmp_path: P
     assert {e.epoch for e in trial.finish().evaluations} == {2, 4}
 
 
+@pytest.mark.slow
 def test_a_training_on_a_part_settles_too_and_may_hold_its_hyperparameters(
     data: TensorData,
 ) -> None:
