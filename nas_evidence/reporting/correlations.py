@@ -123,6 +123,12 @@ class Trust:
         """Return whether any correlation with `target` is defined."""
         return any(row.target == target and not row.statistics.reason for row in self.rows)
 
+    def undefined_groups(self, target: str) -> list[str]:
+        """Return the groups within which no score has a correlation with `target`."""
+        own = [row for row in self.rows if row.target == target]
+        known = {row.group for row in own if not row.statistics.reason}
+        return [group for group in dict.fromkeys(row.group for row in own) if group not in known]
+
 
 def trust(
     frame: pd.DataFrame,
