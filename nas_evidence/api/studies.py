@@ -61,6 +61,10 @@ class Study:
         self._read: tuple[Stamp, StudyTables] | None = None
         self._shown: StudyAsShown | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process needs; the rest is read from the folder again."""
+        return {**self.__dict__, "_predictors": {}, "_data": None}
+
     def __repr__(self) -> str:
         raced = [is_race(trial_id) for trial_id in self._tables().trials["trial_id"]]
         race = f" and {sum(raced)} in the race" if any(raced) else ""
