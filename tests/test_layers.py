@@ -36,7 +36,6 @@ SOLE_IMPORTERS = {
     "fsspec": ["storage/remote.py"],
     "tenacity": ["plumbing/backoff.py"],
     "typer": ["cli"],
-    "plotly": ["reporting"],
     "matplotlib": ["reporting"],
     "jinja2": ["reporting"],
     "torchvision": ["data"],

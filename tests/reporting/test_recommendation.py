@@ -66,7 +66,10 @@ def test_a_family_without_parameters_can_be_recommended(tmp_path: Path) -> None:
 
 
 def test_what_the_race_trained_again_is_not_compared_with_single_seeds(tmp_path: Path) -> None:
-    raced = [at_width(RACE_IDS + i, w, 0.4) for i, w in enumerate((8, 8, 7, 7))]
+    raced = [
+        at_width(RACE_IDS + i, width, 0.4).model_copy(update={"stage": "race"})
+        for i, width in enumerate((8, 8, 7, 7))
+    ]
     found = of(recommendation(load(tmp_path, [*hill(), *raced]))).architecture
     assert found is not None
     assert found.raced
