@@ -341,7 +341,8 @@ def _files(folder: Path) -> list[str]:
 
 def _kind(file: str) -> str:
     """Return the kind of a file: its name without what numbers it."""
-    return re.sub(r"conditions-\w+", "conditions-HASH", re.sub(r"\d{2,}|\d+(?=\.|-|/)", "N", file))
+    numbered = re.sub(r"\b(a|attempt-|epoch-)?(\d+)(?=\.|-|/)", r"\1N", file)
+    return re.sub(r"conditions-\w+", "conditions-HASH", numbered)
 
 
 def _older(studies: Mapping[str, tuple[Path, Path]], study: str, file: str) -> bytes | None:

