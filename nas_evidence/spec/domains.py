@@ -25,10 +25,9 @@ class Unit:
 
 @dataclass(frozen=True)
 class NoKey:
-    """Marks a field that is no key of study files: Python sets it.
+    """Marks a field that is no key of study files: Python sets it, or `search` does.
 
-    Only the study file of a folder keeps it, if it is not the default. The exception is
-    `content`, which `search` and `init` write and any study file may have.
+    Only the study file of a folder, and its copies, keep it if it is not the default.
     """
 
 

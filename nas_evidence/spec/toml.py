@@ -193,7 +193,7 @@ def parse_study(
     if "database" in raw:
         del raw["database"]
         messages.append(f"{places.of('database.url')}: {DATABASE_GONE}")
-    if not text.startswith(_FORMAT_LINE.partition("{")[0]):
+    if _FORMAT_LINE.partition("{")[0] not in text:  # the copies in logs/ have it further down
         messages += _not_keys(raw, places)
     study = _check(raw, places, messages)
     if to_run and study is not None and not study.plan.automatic:
@@ -320,15 +320,12 @@ def _apply_override(
 
 
 def _not_keys(raw: Mapping[str, Any], places: _Places) -> list[str]:
-    """Return one message for each field that only the study file of a folder has.
-
-    `init` writes `content` too.
-    """
+    """Return one message for each field that only the study file of a folder has."""
     return [
         _unknown(name, places)
         for table, kind in TABLES.items()
         for key in kind.model_fields.keys() - set(keys_of(kind))
-        if (name := f"{table}.{key}") in _flatten(raw) and name != "dataset.content"
+        if (name := f"{table}.{key}") in _flatten(raw)
     ]
 
 

@@ -222,6 +222,7 @@ def test_what_is_no_key_stands_only_in_the_study_file_of_a_folder(
     path.write_text(dump_study(study))
     assert re.search(rf"^{key} = {value}$", path.read_text(), re.M)
     assert load_study(path) == study
+    assert parse_study("# a line of its own\n" + path.read_text(), "copy") == study
 
 
 def test_an_override_that_makes_its_table_is_where_the_mistake_is(tmp_path: Path) -> None:
