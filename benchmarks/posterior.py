@@ -347,7 +347,9 @@ def of_pools(folder: Path, score: str) -> dict[str, list[float]]:
             if known.sum() < 8:
                 continue
             own, loss = table[score][seed].to_numpy()[known], others.to_numpy()[known]
-            mean = ArchitecturePosterior(points[known], [True, True, False], own[:, None]).mean()
+            mean = ArchitecturePosterior(
+                points[known], [True, True, False], list(own[:, None])
+            ).mean()
             rows.append([
                 *(spearmanr(one, -loss).statistic for one in (own, mean)),
                 *(loss[one.argmax()] - loss.min() for one in (own, mean)),

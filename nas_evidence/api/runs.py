@@ -210,7 +210,7 @@ def run_trials(
                 for notice in driver.notices:
                     audience.say(f"note: {notice}")
                 driver.run()
-            audience.say(f"workers were idle {pool.idle_share():.0%} of the time")
+            audience.say(f"the workers were idle {pool.idle_share():.0%} of the time")
         finally:
             pool.close()
     if driver.requests.study and unfinished(spec, store.folder, driver.done):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
@@ -31,7 +31,7 @@ Metrics = Mapping[str, float]
 class Baseline(Frozen):
     """A simple model beside the winner.
 
-    metrics   as of the winner, on the same data
+    metrics   as of the winner, on the same data; errors are their standard errors
     behind    mean of its loss minus the winner's per datum, nats; above 0 the network is better
     interval  95 % interval of `behind` (maths/paired.py); None where it is unknown
     """
@@ -40,6 +40,7 @@ class Baseline(Frozen):
     metrics: Metrics
     behind: float
     interval: tuple[float, float] | None = None
+    errors: Metrics = Field(default_factory=dict)
 
 
 class CalibrationPoint(Frozen):
@@ -59,6 +60,7 @@ class Comparison(Frozen):
     on         "test": the test split. "folds": without one, the folds of the study
     n          data that are predicted
     seeds      networks of the winner's architecture over which metrics and differences are means
+    errors     standard errors of the metrics over the data, where they are known
     recall     share of each class present that is recognised, by label; empty for real targets
     confusion  counts, rows are true classes; empty for real targets
     pairs      (true, predicted) of some real targets, in their own unit
@@ -70,6 +72,7 @@ class Comparison(Frozen):
     n: int
     seeds: int = 1
     metrics: Metrics
+    errors: Metrics = Field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
     recall: Mapping[str, float] = {}
     confusion: tuple[tuple[int, ...], ...] = ()

@@ -25,7 +25,7 @@ import pandas as pd
 from torch import Tensor
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
-from nas_evidence.baselines.measures import beside, drawn, mean_metrics
+from nas_evidence.baselines.measures import beside, drawn, mean_metrics, standard_errors
 from nas_evidence.baselines.models import OnFolds, Predicted, predict_folds
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.unseen import stored_unseen
@@ -88,6 +88,7 @@ def judged_on_folds(
         n=arrays.n_train,
         seeds=len(seeds),
         metrics=metrics,
+        errors=standard_errors(found[0], arrays.y_train, arrays.y_std) if kept else {},
         baselines=tuple(_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True)),
         **drawn(found[0], arrays.y_train) if kept else {},
     )

@@ -248,7 +248,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
                     if is_starting():
                         end_what_starts()
                     return True
-                say("Stopping: the workers end, and what is not stored yet is stored.")
+                say("Stopping: waiting for the workers to store what they have.")
                 return False
 
             try:
@@ -265,7 +265,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
         n_stored = n_searched(tables.trials["trial_id"])
         if left and n_stored < spec.n_trials:
             out.print(
-                f"budget: spent after {n_stored} of {spec.n_trials} trials; resume with "
+                f"budget: spent after {n_stored} of {spec.n_trials} trials; continue with "
                 f"{again} --set budget.KEY=SECONDS"
             )
         _conclude(store, run, data, tables)
@@ -300,7 +300,6 @@ def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
 def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> "Report":
     """Print the ranking of what is stored, write the report, and return it."""
     from nas_evidence.reporting.contents import report_on
-    from nas_evidence.reporting.headline import order_sentence
     from nas_evidence.reporting.page import write_report
     from nas_evidence.reporting.study_tables import ranked_study
 
@@ -311,15 +310,16 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
     print_rows(
         f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
     )
-    if order := order_sentence(study):
-        out.print(f"order:  {order}")
+    out.print(study.order)
     paths = write_report(report, store.folder / "report")
     said, pruned = report.headline, report.pruning.sentences
     if said.answer:
         out.print(f"answer: {said.answer}")
-    for sentence in filter(
-        None, (said.sure, said.cost, said.together, said.worth, said.measured, *said.advice)
-    ):
+    facts = {"worth it?": said.worth, "how sure?": said.sure, "if wrong:": said.cost}
+    for word, sentence in facts.items():
+        if sentence:
+            out.print(f"{word:7} {sentence}")
+    for sentence in filter(None, (said.together, said.measured, *said.advice)):
         out.print(f"note:   {sentence}")
     for sentence in pruned if spec.pruning.rule != "none" else ():
         out.print(f"note:   {sentence}")

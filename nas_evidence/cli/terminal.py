@@ -99,38 +99,21 @@ def ranking_rows(
     if study.plan.likelihood == "categorical":
         columns["test accuracy"] = lambda r: score_text(r.test_accuracy)
     else:
-        columns["test rmse"] = lambda r: score_text(r.test_rmse)
-    columns["test nll"] = lambda r: score_text(r.test_nll)
+        columns["test RMSE"] = lambda r: score_text(r.test_rmse)
+    columns["test log loss"] = lambda r: score_text(r.test_nll)
     columns["SOTL"] = lambda r: score_text(r.sotl)
     cells = [[_text(cell(r)) for cell in columns.values()] for r in ranking]
     return list(columns), cells
 
 
-_TARGETS = {"test_nll_per_datum": "test log loss", "test_accuracy": "test accuracy"}
-
-
 def trust_line(report: "Report") -> str:
     """Return one line on how far the ranking can be trusted; the report has the details."""
-    objective, target = report.trust.main, report.study.targets[0]
-    if report.study.complete[list(report.study.targets)].isna().all(axis=None) and len(
-        report.study.complete
-    ):
-        return (
-            "trust:  unknown: there are no test rows to correlate scores with; give some with "
-            "--test-fraction 0.2 or --test FILE"
-        )
-    row = report.trust.overall(objective, target)
-    if row is None or row.statistics.rho is None:
-        return f"trust:  {row.cells()['note'] if row else 'undefined: no complete trial'}"
-    better = [f"{score} {rho:.2f}" for score, rho in report.free_scores_ahead(target).items()]
-    free = f"; as good or better at no cost: {', '.join(better)}" if better else ""
-    interval, ends = "no interval", row.statistics.rho_interval
-    if ends is not None:
-        interval = f"95 % interval {ends.low:.2f} to {ends.high:.2f}"
-    return (
-        f"trust:  {objective} ranks {_TARGETS.get(target, target)} with Spearman's rho "
-        f"{row.statistics.rho:.2f} ({interval}){free}"
-    )
+    said = f"trust:  {report.verdict}"
+    free = report.free_scores_ahead(report.study.targets[0])
+    if free:
+        better = ", ".join(f"{score} {rho:.2f}" for score, rho in free.items())
+        said += f" As good or better at no cost (rho): {better}."
+    return said
 
 
 def _text(value: object) -> str:
@@ -282,7 +265,15 @@ class Progress:
 
 
 #: Columns that a narrow terminal leaves out, first to go first; a pipe has all.
-_DISPENSABLE = ("SOTL", "standard error", "valid", "parameters", "seeds", "spread", "test nll")
+_DISPENSABLE = (
+    "SOTL",
+    "standard error",
+    "valid",
+    "parameters",
+    "seeds",
+    "spread",
+    "test log loss",
+)
 
 
 def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

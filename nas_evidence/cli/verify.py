@@ -48,7 +48,7 @@ def verify(place: Place, as_json: AsJson = False, data_root: DataRoot = None) ->
     if left:
         err.print(f"not checked: {left}")
     if found:
-        mend = f"mend: {program()} repair {place}"
+        mend = f"repair: {program()} repair {place}"
         if len(found) == len(other_data):
             mend = "restore the data, or start another study with these"
         err.print(f"{counted(len(found), 'problem')} found; {mend}")

@@ -135,7 +135,7 @@ def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
         yield Finding(file.path.relative_to(folder).as_posix(), problem)
     for trial_id in () if with_part else sorted(short - of_one):
         yield Finding("trials", f"trial {trial_id} lacks rows of evidence, terms or curves")
-    torn = {file.trial_id for file in stock.unreadable}
+    torn = {i for file in stock.unreadable if (i := file.trial_id) is not None}
     for trial_id in lost_rows(folder, stock.rows.keys() | torn):
         yield Finding("trials", f"the row of trial {trial_id} is gone; `resume` runs it again")
     hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}

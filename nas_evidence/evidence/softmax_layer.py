@@ -33,7 +33,7 @@ from nas_evidence.maths.lanczos import log_forms
 
 #: Most parameters, without axes that have no effect, and most multiplications of rows by the
 #: square of them, for which log|H| is that of a dense matrix.
-MOST_DENSE, MOST_WORK = 6000, 3e10
+MOST_DENSE, MOST_WORK = 6000, 3e11
 #: Random signs, most Lanczos steps, and their error in nats per datum.
 _N_PROBES, _N_STEPS, _LANCZOS_ERROR = 16, 60, 1e-5
 #: Nats per datum that the axes left out can change, all together.

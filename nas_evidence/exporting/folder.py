@@ -148,7 +148,7 @@ def export_winner(
         if (tables.folder / "code").is_dir():  # families from outside the package need it
             shutil.copytree(tables.folder / "code", made / "code")
         (made / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
-        _posterior(winner, arrays).save(made / POSTERIOR)
+        laplace_posterior(winner, arrays).save(made / POSTERIOR)
         if onnx:
             write_onnx(exported, made / ONNX, arrays)
         card = model_card(study, row, arrays, summary, difference)
@@ -196,7 +196,8 @@ def _meaning(winner: Winner, arrays: ArrayData, summary: dict[str, Any]) -> dict
     }
 
 
-def _posterior(winner: Winner, arrays: ArrayData) -> Posterior:
+def laplace_posterior(winner: Winner, arrays: ArrayData) -> Posterior:
+    """Return the Laplace posterior of a trial, with which its export predicts."""
     plan = winner.assignment.plan
     data = data_of_evidence(to_tensors(arrays, torch.device("cpu")), winner.assignment)
     return fit_posterior(

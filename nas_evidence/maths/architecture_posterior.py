@@ -94,12 +94,12 @@ class ArchitecturePosterior:
         replicates: Sequence[ArrayLike],
         hyper: Hyper | None = None,
     ) -> None:
-        if not len(replicates):
+        if not replicates:
             raise ValueError("A posterior over architectures needs at least one score; got none.")
         self._ordered = np.asarray(ordered, bool)
-        means = np.array([np.mean(own) for own in replicates])
-        self.warp = _warp(means)
-        z = [self.warp.z(own) for own in replicates]
+        values = [np.asarray(own, np.float64) for own in replicates]
+        self.warp = _warp(np.array([own.mean() for own in values]))
+        z = [self.warp.z(own) for own in values]
         data = _Data(
             points=np.asarray(points, np.float64).reshape(len(z), len(self._ordered)),
             z=np.array([own.mean() for own in z]),
@@ -161,8 +161,7 @@ class ArchitecturePosterior:
         """
         mean, deviation = self.predict(points)
         smooth = np.sqrt(np.maximum(deviation**2 - self.hyper.own**2, 1e-12))
-        u = (mean - self.mean().max()) / smooth
-        return smooth * (u * ndtr(u) + np.exp(-0.5 * u**2) / np.sqrt(2 * np.pi))
+        return _expected_excess(mean - self.mean().max(), smooth)
 
     def thompson(self, points: ArrayLike, *, seed: int) -> Floats:
         """Return an independent draw of z of each architecture [m]."""
@@ -180,7 +179,7 @@ class ArchitecturePosterior:
         mean, deviation = self.predict(points)
         moves = deviation**2 / np.sqrt(deviation**2 + self.hyper.noise**2)
         above = (mean - self.mean().max()) / moves
-        gain = moves * (above * ndtr(above) + np.exp(-0.5 * above**2) / np.sqrt(2 * np.pi))
+        gain = _expected_excess(mean - self.mean().max(), moves)
         best = np.argsort(-gain, kind="stable")[:n_further]
         if not len(best):
             return 0.0
@@ -230,6 +229,13 @@ class _Data:
 
     def of(self, these: NDArray[np.int64]) -> "_Data":
         return _Data(self.points[these], self.z[these], self.n[these], self.within[these])
+
+
+def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
+    """Return the mean of the positive part of normal values."""
+    u = mean / deviation
+    excess: Floats = deviation * (u * ndtr(u) + np.exp(-0.5 * u**2) / np.sqrt(2 * np.pi))
+    return excess
 
 
 def _warp(means: Floats) -> Warp:

@@ -43,7 +43,7 @@ class Candidates(Protocol):
         """Return an architecture of the same family that differs in one parameter at most."""
 
 
-class PosteriorSampler(BaseSampler):
+class PosteriorSampler(BaseSampler):  # type: ignore[misc]  # optuna has no types here
     """Proposes by the posterior; what is proposed depends on the seed and the trials alone.
 
     Args:
@@ -81,15 +81,15 @@ class PosteriorSampler(BaseSampler):
             }
         )
         points = axes.points([one.params for one in known])
-        scores = np.array([values[one.number] for one in known])
-        found = ArchitecturePosterior(points, axes.ordered, scores[:, None])
+        scores = [[values[one.number]] for one in known]
+        found = ArchitecturePosterior(points, axes.ordered, scores)
         running = [one.params for one in past if one.state == TrialState.RUNNING]
         if running:
             expected = found.warp.score(found.predict(axes.points(running))[0])
             found = ArchitecturePosterior(
                 np.vstack([points, axes.points(running)]),
                 axes.ordered,
-                np.concatenate([scores, expected])[:, None],
+                [*scores, *expected[:, None].tolist()],
                 found.hyper,
             )
         best = np.argsort(-found.mean()[: len(known)], kind="stable")[:N_VARIED]

@@ -1,7 +1,7 @@
 """How sure the first rank is by the score: a probability, or why none is stated.
 
-No probability is stated unless each of the finalists has been trained at least three times.
-Whether a network has reached a mode is no condition: replicates are compared by their scores.
+No probability is stated unless each of the finalists has been trained at least three times. That
+a network stopped before a mode does not matter: replicates of a score are compared, not networks.
 """
 
 from dataclasses import dataclass
@@ -36,14 +36,13 @@ def certainty_of(study: Study) -> Certainty | None:
         return None
     n = sum(one.raced for one in ranked) or min(FINALISTS, len(ranked))
     repeats = tuple(len(study.objectives(one)) for one in ranked)
-    enough = min(repeats[:n]) >= MIN_REPEATS
-    found = None
-    if enough:
-        found = posterior_of(
-            [study.objectives(one) for one in ranked],
-            [one.family for one in ranked],
-            seed=study.spec.seed,
-        )
+    if min(repeats[:n]) < MIN_REPEATS:
+        return Certainty(n, repeats)
+    found = posterior_of(
+        [study.objectives(one) for one in ranked],
+        [one.family for one in ranked],
+        seed=study.spec.seed,
+    )
     if found is None:
         return Certainty(n, repeats)
     return Certainty(

@@ -121,7 +121,7 @@ def _replayed(study: Study, own: pd.DataFrame, used: PruningSpec, rule: Rule) ->
     if study.winner is None or not rungs or done.shape[1] <= used.startup_trials:
         return (
             "Pruning cannot be replayed: too few complete trials, or no score before the end, "
-            "which curves = true in the study stores."
+            "which --set curves=true stores."
         )
     stopped = stopping_rungs(
         done.to_numpy(float),

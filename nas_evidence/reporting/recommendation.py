@@ -18,8 +18,9 @@ from nas_evidence.proposing.coordinates import (
 from nas_evidence.reporting.study_tables import RankedArchitecture, Study
 from nas_evidence.spec.study import derive_seed
 
-#: Fewest architectures for which anything is said.
-FEWEST = 8
+#: Fewest architectures for which anything is said; and for which another one than the first of the
+#: ranking is recommended: with 24 trials of published tables that is no better beyond doubt.
+FEWEST, FEWEST_TO_DIFFER = 8, 50
 #: Trials whose gain is forecast, and random architectures among which they would be chosen.
 FURTHER, N_CANDIDATES = 10, 512
 #: Draws behind the intervals of `study.posterior`.
@@ -38,13 +39,13 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The architecture of the best posterior mean among those trained.
+    """The architecture of the best posterior mean among those trained, if enough are known.
 
     behind  how much lower its own score is than that of the winner; 0 if it is the winner
     gain    expected from `FURTHER` further trials, in the unit of the score
     """
 
-    architecture: RankedArchitecture
+    architecture: RankedArchitecture | None
     behind: float
     gain: float
 
@@ -59,16 +60,15 @@ def recommendation(study: Study) -> Recommendation | None:
     if study.spec.minimise or len(known) < FEWEST:
         return None
     found = _posterior(study, known)
+    gain = found.expected_gain(_candidates(study, known), FURTHER)
+    if len(known) < FEWEST_TO_DIFFER:
+        return Recommendation(None, 0.0, gain)
     raced = any(one.raced for one in known)
     mean = np.where([one.raced or not raced for one in known], found.mean(), -np.inf)
     best, winner = known[int(mean.argmax())], study.ranking[0]
     assert best.objective is not None
     assert winner.objective is not None
-    return Recommendation(
-        architecture=best,
-        behind=winner.objective - best.objective,
-        gain=found.expected_gain(_candidates(study, known), FURTHER),
-    )
+    return Recommendation(best, winner.objective - best.objective, gain)
 
 
 def estimates(study: Study) -> list[Estimate]:

@@ -112,6 +112,20 @@ class Study:
         return self.ranking[0] if self.ranking and self.ranking[0].rank else None
 
     @property
+    def order(self) -> str:
+        """Return what the ranking is by, in a sentence."""
+        ranked = [one for one in self.ranking if one.rank is not None]
+        score, raced = self.spec.objective, sum(one.raced for one in ranked)
+        if 0 < raced < len(ranked):
+            first = f"first {raced} were" if raced > 1 else "first one was"
+            return (
+                f"The {first} trained several times and ranked by the mean {score}; the others "
+                f"follow by {score} of one training, which luck can lift above a mean."
+            )
+        means = any(len(one.trial_ids) > 1 for one in ranked)
+        return f"Ranked by {f'the mean {score} over seeds' if means else score}, best first."
+
+    @property
     def baseline(self) -> RankedArchitecture | None:
         """Return the best linear model, or None if there is none."""
         return next((one for one in self.ranking if one.family == "linear"), None)

@@ -320,12 +320,15 @@ def _apply_override(
 
 
 def _not_keys(raw: Mapping[str, Any], places: _Places) -> list[str]:
-    """Return one message for each field that only the study file of a folder has."""
+    """Return one message for each field that only the study file of a folder has.
+
+    `init` writes `content` too.
+    """
     return [
         _unknown(name, places)
         for table, kind in TABLES.items()
         for key in kind.model_fields.keys() - set(keys_of(kind))
-        if (name := f"{table}.{key}") in _flatten(raw)
+        if (name := f"{table}.{key}") in _flatten(raw) and name != "dataset.content"
     ]
 
 

@@ -163,18 +163,17 @@ def _descent(start: Start) -> Generator[tuple[Tensor, bool], Any, Descent]:
 
 
 def _direction(gradient: Tensor, pairs: Pairs, start: Start) -> Tensor:
-    """Return B g [P] by the two-loop recursion.
-
-    With the rows of S [m, P] and Y [m, P] and the upper triangle R of S Yᵀ, its loops solve
-
-        R w = S g,    r = (K + D)⁻¹ (g − Yᵀ w),    Rᵀ c = diag(R) w − Y r,    B g = r + Sᵀ c
-    """
-    changes = start.likelihood_scale * pairs.changes + start.precision * pairs.steps
-    useful = (pairs.steps * changes).sum(1) > 0
-    steps, changes = pairs.steps[useful], changes[useful]
-    upper = (steps @ changes.mT).triu()
-    first = torch.linalg.solve_triangular(upper, (steps @ gradient)[:, None], upper=True)
-    moved = start.precondition(gradient - changes.mT @ first[:, 0])
-    right = upper.diagonal()[:, None] * first - (changes @ moved)[:, None]
-    second = torch.linalg.solve_triangular(upper.mT, right, upper=False)
-    return moved + steps.mT @ second[:, 0]
+    """Return B g [P] by the two-loop recursion."""
+    steps = pairs.steps
+    changes = start.likelihood_scale * pairs.changes + start.precision * steps
+    bends = (steps * changes).sum(1)
+    useful = [i for i, bend in enumerate(bends.tolist()) if bend > 0]
+    q = gradient.clone()
+    weights = {}
+    for i in reversed(useful):
+        weights[i] = (steps[i] @ q) / bends[i]
+        q = q - weights[i] * changes[i]
+    q = start.precondition(q)
+    for i in useful:
+        q = q + steps[i] * (weights[i] - (changes[i] @ q) / bends[i])
+    return q

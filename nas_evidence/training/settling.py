@@ -49,7 +49,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -232,6 +232,13 @@ class Settler:
     assignment: Assignment
 
 
+class _End(NamedTuple):
+    """How a descent ended: the slope became small, or no step lowers the loss any more."""
+
+    at_rest: bool
+    stuck: bool
+
+
 def settle_slice(
     settling: Settling, training: Training, data: TensorData, assignment: Assignment
 ) -> bool:
@@ -261,7 +268,7 @@ def settle_slices(settlers: Sequence[Settler]) -> list[bool]:
     for k, one in live.items():
         settling, end = one.settling, ends[k]
         try:
-            done = True if end is None else _end_round(one, *end)
+            done = True if end is None else _end_round(one, end)
         except _NOT_FINITE:
             done, end = True, None
         if end is None:
@@ -274,14 +281,14 @@ def settle_slices(settlers: Sequence[Settler]) -> list[bool]:
     return [one.settling.done for one in settlers]
 
 
-def _end_round(one: Settler, at_rest: bool, stuck: bool) -> bool:
+def _end_round(one: Settler, end: _End) -> bool:
     """Move the hyperparameters after a descent; tell whether that was the last round."""
     settling, training, data, assignment = one.settling, one.training, one.data, one.assignment
     working, plan = settling.working, assignment.plan
     cost, n_data = settling.cost, len(data.x_train)
     if settling.first is None:
         share = 1.0 if settling.held else 0.5  # of the budget
-        over = at_rest or stuck or settling.work >= share * settling.budget
+        over = end.at_rest or end.stuck or settling.work >= share * settling.budget
         if over:
             settling.evidence = _evidence(working, data, assignment)
             settling.first, settling.first_evidence = settling.theta, settling.evidence
@@ -308,7 +315,7 @@ def _end_round(one: Settler, at_rest: bool, stuck: bool) -> bool:
             working, data, assignment, theta=settling.theta, max_products=products, enough=limit
         )
         settling.work += PRODUCT_COST * n_products * cost
-        if stuck or decrement < limit:  # nothing more to be had
+        if end.stuck or decrement < limit:  # nothing more to be had
             return True
     return settling.work >= settling.budget
 
@@ -327,10 +334,6 @@ def _update(settling: Settling, data: TensorData, assignment: Assignment) -> Cur
     return pass_
 
 
-#: Whether the slope became small, and whether no step lowers the loss any more.
-_End = tuple[bool, bool]
-
-
 def _descend(live: Mapping[int, Settler]) -> dict[int, _End | None]:
     """Lower each loss at fixed hyperparameters for about an evaluation interval.
 
@@ -345,7 +348,7 @@ def _descend(live: Mapping[int, Settler]) -> dict[int, _End | None]:
         except _NOT_FINITE:
             ends[k] = None
             continue
-        if isinstance(begun[0], bool):
+        if isinstance(begun, _End):
             ends[k] = begun
         else:
             starts[k] = begun
@@ -377,7 +380,7 @@ def _begin_descent(one: Settler) -> tuple[LogJoint, Start] | _End:
         )
         settling.work += n_epochs
         write_parameters(working, settling.theta)
-        return False, False
+        return _End(at_rest=False, stuck=False)
     joint = log_joint(working, data, plan, double=settling.double)
     unit = working.noise_std if plan.likelihood == "gaussian" else working.temperature
     return joint, Start(
@@ -399,7 +402,7 @@ def _end_descent(one: Settler, found: Descent, start: Start) -> _End:
     settling.double |= found.stuck
     settling.work += found.n_gradients * settling.cost
     write_parameters(settling.working, settling.theta)
-    return found.slope <= start.small_slope, stuck
+    return _End(found.slope <= start.small_slope, stuck)
 
 
 def _finish(

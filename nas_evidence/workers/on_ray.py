@@ -397,7 +397,7 @@ class RayExecutor:
             if not self._gpu_memory:
                 raise ValueError(
                     f"the cluster counts {sum(n.gpus for n in with_gpus)} GPUs, but torch finds "
-                    "none there; install torch for CUDA, or set gpus = 0 in [resources]."
+                    "none there; install torch for CUDA, or add --set resources.gpus=0."
                 )
 
 

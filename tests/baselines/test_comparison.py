@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("judged")
     data = out / "mine.npz"
     np.savez(data, x_train=x[:120], y_train=y[:120], x_test=x[120:], y_test=y[120:])
-    quick = {"plan.epochs": 3, "estimators": ["two_fold"]}
+    quick = {"plan.epochs": 3, "objective": "two_fold", "estimators": ["two_fold"]}
     search(data, n_trials=1, settings=quick, out=out / "study", progress=False)
     return out / "study"
 
@@ -72,7 +72,7 @@ def without_test(
     rng = np.random.default_rng(0)
     x = rng.normal(size=(61, 4)).astype(np.float32)
     y = x[:, 0] + rng.logistic(size=61)
-    out = tmp_path_factory.mktemp("halves") / request.param
+    out = tmp_path_factory.mktemp("folds") / request.param
     quick = {"plan.epochs": 3, "replicates": 2, "finalists": 0}
     labels = request.param == "labels"
     study = search(
@@ -89,7 +89,7 @@ def trial_of(place: tuple[Path, ArrayData], trial_id: int) -> Winner:
 
 
 @pytest.mark.slow
-def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_two_fold(
+def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_five_fold(
     without_test: tuple[Path, ArrayData],
 ) -> None:
     folder, arrays = without_test
@@ -98,34 +98,34 @@ def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_two_fo
     table = on_folds.stored_unseen(one, arrays.n_train)
     assert table is not None
     order = order_of_data(arrays.n_train, one.assignment)
-    halves = [task.predicted.numpy() for task in all_folds("two_fold", order)]
-    assert sorted(np.concatenate(halves)) == list(range(arrays.n_train))
-    # Independent of `log_densities`: each half, at each scale, by hand.
+    folds = [task.predicted.numpy() for task in all_folds("five_fold", order)]
+    assert sorted(np.concatenate(folds)) == list(range(arrays.n_train))
+    # Independent of `log_densities`: each fold, at each scale, by hand.
     spread = one.kept[SPREAD].double().numpy()[:, None]
     outputs = one.kept[OUTPUTS].double().numpy()
     total, at_one = 0.0, np.empty(arrays.n_train)
-    for half in halves:
+    for fold in folds:
         logs = []
         for scale in SCALES:
             if arrays.task == "labels":
-                z = outputs[half] / (scale * spread[half])
+                z = outputs[fold] / (scale * spread[fold])
                 z -= np.log(np.exp(z).sum(1, keepdims=True))
-                logs.append(z[np.arange(len(half)), arrays.y_train[half]])
+                logs.append(z[np.arange(len(fold)), arrays.y_train[fold]])
             else:
-                y, s = (arrays.y_train[half] - arrays.y_mean) / arrays.y_std, scale * spread[half]
-                z = -0.5 * ((y - outputs[half]) / s) ** 2 - np.log(s) - 0.5 * np.log(2 * np.pi)
+                y, s = (arrays.y_train[fold] - arrays.y_mean) / arrays.y_std, scale * spread[fold]
+                z = -0.5 * ((y - outputs[fold]) / s) ** 2 - np.log(s) - 0.5 * np.log(2 * np.pi)
                 logs.append(z.sum(1))
         sums = np.array([own.sum() for own in logs])
         total += sums.max() + np.log(np.exp(sums - sums.max()).mean())
-        at_one[half] = logs[SCALES.index(1.0)]
-    stored = evidence.loc[(0, "two_fold"), "per_datum"]
+        at_one[fold] = logs[SCALES.index(1.0)]
+    stored = evidence.loc[(0, "five_fold"), "per_datum"]
     assert total / arrays.n_train == pytest.approx(stored, rel=1e-4)
     losses, _ = measured(predicted_of(table, arrays), arrays.y_train, arrays.y_std)
     assert -losses == pytest.approx(at_one, abs=1e-9)
 
 
 @pytest.mark.slow
-def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_halves(
+def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_folds(
     without_test: tuple[Path, ArrayData],
 ) -> None:
     folder, arrays = without_test
@@ -175,7 +175,7 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
     own = {i: losses(table, arrays) for i, table in tables.items() if table is not None}
     assert found.metrics["log_loss"] == pytest.approx(np.mean(list(own.values())))
     if arrays.task == "labels":
-        right = evidence[evidence["estimator"] == "two_fold_accuracy"]
+        right = evidence[evidence["estimator"] == "five_fold_accuracy"]
         hits = right.groupby("trial_id")["value"].last()
         assert found.metrics["accuracy"] == pytest.approx(hits[ids].mean())
     rows = {i: list(predict_folds(arrays, trial_of(without_test, i).assignment)) for i in ids}

@@ -188,8 +188,7 @@ def test_per_datum_is_there_exactly_where_the_unit_is_nats_summed_over_data(
             "two_fold": 30,
             "prequential_replay": 45,
         }
-        predicted = some.get(name, 60)
-        predicted = 30 if "conditional" in name else predicted
+        predicted = some.get(name, 30 if "conditional" in name else 60)
         assert estimate.per_datum == pytest.approx(estimate.value / predicted, rel=1e-14)
     else:
         assert estimate.per_datum is None

@@ -11,7 +11,7 @@ from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data import load
 from nas_evidence.data.proposed import with_numbers
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.plumbing.seals import read_tensors
+from nas_evidence.plumbing.tensor_seals import read_tensors
 from nas_evidence.scores.folds import fold_tasks
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec, TrainingPlan
