@@ -20,7 +20,7 @@ def calibration_on(predictor: Predictor, data: Any) -> Reliability:
     """
     given = predictor.given(data).labelled()
     if given is None or given.truth is None:
-        raise ValueError("calibration compares with the truth, but data has no target")
+        raise ValueError("calibration compares with the truth, but data has no target column")
     return predictor.predict(given).reliability(given.truth)
 
 

@@ -299,7 +299,7 @@ def _asked(client: "RayClient", arguments: Sequence[str]) -> str:
 def facts_in(printed: str) -> dict[str, Any]:
     r"""Return the JSON in what a job has printed; lines of Ray's log may precede and follow it.
 
-    >>> facts_in('2026-11-22 INFO connecting\\n{\\n "name": "digits"\\n}\\nINFO done\\n')
+    >>> facts_in('2026-11-22 INFO connecting\n{\n "name": "digits"\n}\nINFO done\n')
     {'name': 'digits'}
 
     Raises:

@@ -26,7 +26,7 @@ def common_spellings(texts: Iterable[str], counts: Mapping[str, int]) -> dict[st
     """Return the commonest spelling of each text, without blanks around it.
 
     >>> common_spellings(["yes", "Yes ", "no"], {"yes": 3, "Yes ": 1, "no": 2})
-    {'yes': 'yes', 'Yes ': 'yes', 'no': 'no'}
+    {'yes': 'yes', 'no': 'no', 'Yes ': 'yes'}
     """
     commonest: dict[str, str] = {}
     texts = sorted(texts, key=lambda text: (-counts[text], text))
