@@ -8,15 +8,14 @@ rows held out then say whether its sentences hold. Simple models are fitted on a
 networks predict with their stored weights; e is the standard error of a difference over the rows.
 
     worth    yes: the winner's log loss is lower there; no: that of the simple model it names is;
-             not shown: the difference is what was said, within 2 e of both together
+             not clearly: the difference is what was said, within 2 e of both together
     sure     with 90 % or more: no other that was tried is ahead by more than 2 e. Less is no
              prediction of a single case; stated beside it is whether the winner is first there
     cost     the winner is behind the best of all tried by no more than said, within 2 e
     measured accuracy by the halves: no more than there, within 2 e of both (a half trains on less)
     unknown  RMSE is said to be unknown without a test split, and is in no stored file
     load     the three lines run, and predict as many rows as given
-    settled  the counts are those of the stored trials; certainty is withheld if the first or a
-             likely winner has not settled
+    settled  the counts are those of the stored trials
 
 With 6 trials there is no race by default; `--finalists` asks for one. `--draw` chooses other rows
 to train on, of generated sets other rows altogether. Sets already in the file are run again,
@@ -157,15 +156,10 @@ def statements(study: Any, arrays: ArrayData) -> list[Statement]:
     )
     trials = tables.complete
     at_mode = int(trials["converged"].fillna(False).astype(bool).sum())
-    open_ones = trials[~trials["converged"].fillna(False).astype(bool)]
-    unsettled = set(open_ones[open_ones["kept"] == "settled"].index)
-    withheld = "How sure is not stated" in screen.sure
-    first_open = bool(unsettled & set(ranked[0].trial_ids))
     counts = screen.settled.startswith(f"{at_mode} of {len(trials)} networks settled")
     found.append(
         {"about": "settled", "said": screen.settled}
-        | {"found": f"{at_mode} at a mode; winner open: {first_open}; withheld: {withheld}"}
-        | {"holds": counts and (withheld or not first_open)}
+        | {"found": f"{at_mode} at a mode", "holds": counts}
     )
     return found
 
@@ -197,11 +191,11 @@ def checked(
     simple = {key: losses(found, arrays) for key, found in predict_test(arrays)}
     named = min(judged.baselines, key=lambda one: one.behind)
     behind, error = paired_difference(simple[named.name], ours)
-    verdict = next(word for word in ("Yes", "No", "Not shown") if f"? {word}:" in screen.worth)
+    verdict = next(w for w in ("Yes", "Not clearly", "No") if screen.worth.startswith(w))
     low, high = limits_of(named, judged.n)
     said_error = (high - low) / (2 * 1.96)
     as_said = abs(behind - named.behind) <= 2 * np.hypot(error, said_error)
-    holds = {"Yes": behind > 0, "No": behind < 0, "Not shown": as_said}[verdict]
+    holds = {"Yes": behind > 0, "No": behind < 0, "Not clearly": as_said}[verdict]
     lead, lead_error = paired_difference(other, ours)
     return {
         "set": name,

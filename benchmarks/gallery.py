@@ -6,15 +6,22 @@ python benchmarks/gallery.py [DIR...]     with new results: `nas-evidence reprod
 import json
 import shutil
 import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from nas_evidence.audit.published import (
-    gallery_page,
+    PAPERS,
+    ListRow,
+    body,
+    how_made,
     judged,
     listed,
     result_text,
     scripts,
     stored_results,
+    where_measured,
 )
 from nas_evidence.plumbing.files import write_whole
 
@@ -22,6 +29,53 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "reproduce" / "results"
 IMAGES = ROOT / "docs" / "images" / "reproduce"
 PAGE = ROOT / "docs" / "explanation" / "gallery.md"
+
+
+_GALLERY = [
+    "# Gallery: the published figures beside ours",
+    "",
+    "Every figure and table of the papers whose methods this package implements, made by",
+    "`nas-evidence reproduce NAME` in the short version. The numbers are in",
+    "[benchmarks/reproduce/results](../../benchmarks/reproduce/results);",
+    "`python benchmarks/gallery.py` counts them again and makes this page from them.",
+    "",
+    "A cell is one published number, or one comparison that the paper states, in one setting. The",
+    "rule by which a cell agrees is fixed in each script and applied to all cells that ran;",
+    'settings that the paper does not state count as well as the one that is drawn. "reproduced":',
+    'all agree; "in part": some; "differs": none. Short versions run fewer cells than the paper',
+    "has, and where they are far smaller than the published experiment the rule compares orders,",
+    "not numbers.",
+    "",
+]
+
+
+def gallery_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) -> str:
+    """Return the gallery as Markdown: an overview of all rows, then each result with its figure.
+
+    Args:
+        results: as kept in `results/`.
+        rows: of `listed`.
+    """
+    by_name = {result["name"]: result for result in results}
+    places = Counter(where_measured(result) for result in by_name.values())
+    usual = places.most_common(1)[0][0] if places else ""
+    lines = [*_GALLERY, *([usual, ""] if usual else [])]
+    lines += ["| paper | figure | script | status | agree |", "|---|---|---|---|---|"]
+    for row in rows:
+        name = f"`{row.name}`" if row.name else ""
+        lines.append(f"| {row.paper} | {row.figure} | {name} | {row.status} | {row.agree} |")
+    for paper, (title, _) in PAPERS.items():
+        names = dict.fromkeys(r.name for r in rows if r.paper == paper and r.name in by_name)
+        if not names:
+            continue
+        lines += ["", f"## {title}"]
+        for name in names:
+            one = by_name[name]
+            lines += ["", f"### {one['figure']}: {one['title']}", ""]
+            lines += body(one, f"../images/reproduce/{name}.png")
+            elsewhere = where_measured(one)
+            lines += ["", how_made(one) + (f" {elsewhere}" if elsewhere != usual else "")]
+    return "\n".join(lines) + "\n"
 
 
 def written() -> str:

@@ -56,7 +56,7 @@ _SECONDS = 900
 #: Imported once, by the process that all others are copies of.
 _LARGE = ("torch", "torch._dynamo", "torchvision", "pandas", "scipy.stats", "scipy.optimize",
           "sklearn.linear_model", "sklearn.ensemble", "pyarrow.parquet", "optuna",
-          "plotly.graph_objects", "matplotlib.pyplot", "_pytest.assertion")  # fmt: skip
+          "matplotlib.pyplot", "_pytest.assertion")  # fmt: skip
 
 
 # --- mutants

@@ -34,7 +34,7 @@ from service_overhead import alone, peak_megabytes, surroundings
 
 from nas_evidence.driver.driver import Driver
 from nas_evidence.spec.registry import declared, draws_of
-from nas_evidence.spec.study import Assignment, StudySpec
+from nas_evidence.spec.study import Assignment, StudySpec, predicted_folds
 from nas_evidence.spec.toml import find_study, load_study
 from nas_evidence.workers.executor import Event
 
@@ -234,7 +234,7 @@ def costs_of(study: StudySpec) -> dict[str, float]:
     kinds = [name for name in study.estimators if declared(name).is_laplace]
     draws = {k: draws_of(k) for k in kinds}
     last = sum(passes[k] * draws[k] for k in kinds)
-    folds = plan.folds if "two_fold" in study.estimators else 0
+    folds = predicted_folds(plan, study.estimators, 60_000).get("two_fold", 0)
     return {
         "main": plan.epochs + n_slices * update + last,
         "settle": plan.settle * plan.epochs,

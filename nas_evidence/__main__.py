@@ -27,6 +27,13 @@ def main() -> None:
             "nas_evidence.Predictor.load(DIR)\n"
         )
         raise SystemExit(1) from None
+    except (ImportError, OSError, MemoryError) as error:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        sys.stderr.write(
+            f"error: the command line cannot be loaded: {why}; with a limit on memory raise it "
+            "(`ulimit -v`), else `pip install --force-reinstall nas-evidence`\n"
+        )
+        raise SystemExit(1) from None
 
     if handled:
         signal.signal(signal.SIGINT, signal.default_int_handler)

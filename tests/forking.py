@@ -15,7 +15,7 @@ import sys
 #: What most commands load; not Ray, which reads the environment while it is loaded.
 _LOADED = (
     "torch", "pandas", "pyarrow.parquet", "sklearn.linear_model", "sklearn.ensemble", "optuna",
-    "plotly.graph_objects", "jinja2", "scipy.stats", "nas_evidence.cli.main",
+    "jinja2", "scipy.stats", "nas_evidence.cli.main",
     "nas_evidence.api.runs",
 )  # fmt: skip
 

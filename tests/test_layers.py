@@ -26,13 +26,16 @@ FLOORS = (
 )
 LAYERS = {name: floor for floor, rooms in enumerate(FLOORS) for name in rooms}
 SOLE_IMPORTERS = {
-    "optuna": ["proposing/proposer.py", "proposing/optuna_export.py"],
+    "optuna": [
+        "proposing/proposer.py",
+        "proposing/posterior_sampler.py",
+        "proposing/optuna_export.py",
+    ],
     "ray": ["workers/on_ray.py", "jobs/client.py"],
     "pyarrow": ["storage/tables.py"],
     "fsspec": ["storage/remote.py"],
     "tenacity": ["plumbing/backoff.py"],
     "typer": ["cli"],
-    "plotly": ["reporting"],
     "matplotlib": ["reporting"],
     "jinja2": ["reporting"],
     "torchvision": ["data"],

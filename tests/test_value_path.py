@@ -17,6 +17,7 @@ from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import Assignment
 from nas_evidence.spec.toml import load_study
+from nas_evidence.storage.assignments import read_assignment
 from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.inline import InlineExecutor
@@ -51,8 +52,8 @@ class Reader(Silent):
 
     def launched(self, assignment: Assignment) -> None:
         home = self.folder / "checkpoints" / f"{assignment.trial_id:06d}"
-        text = (home / "attempt-1" / "assignment.json").read_text()
-        self.written[assignment.trial_id] = Assignment.model_validate_json(text)
+        path = home / "attempt-1" / "assignment.json"
+        self.written[assignment.trial_id] = read_assignment(path)
         super().launched(assignment)
 
 

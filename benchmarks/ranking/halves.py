@@ -34,12 +34,13 @@ from nas_evidence.scores.folds import (
     log_likelihoods_at_scales,
     log_predictive,
 )
-from nas_evidence.scores.on_halves import NAMES, late_given_early
+from nas_evidence.scores.given_folds import late_given_early
 from nas_evidence.spec.study import Assignment
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slice
 
 EVERY = {**POOLS, **LONG}
+NAMES = ("tangent_conditional", "last_layer_conditional")
 
 
 def measured(data: TensorData, assignment: Assignment) -> dict[str, float]:
@@ -72,7 +73,7 @@ def measured(data: TensorData, assignment: Assignment) -> dict[str, float]:
                         name, trained.model, data.x_train[rows], data.y_train[rows],
                         n_early=len(task.trained), likelihood=Gaussian(likelihood.noise_std * s),
                         prior_precision=trained.prior_precision,
-                    )
+                    ).value
                     for s in SCALES
                 ]  # fmt: skip
                 log_mean = torch.tensor(values).logsumexp(0) - math.log(len(SCALES))

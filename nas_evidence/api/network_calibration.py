@@ -34,6 +34,6 @@ def calibration_on_folds(trial: Winner, arrays: ArrayData) -> Reliability:
     if found is None:
         raise ValueError(
             f"trial {trial.assignment.trial_id} keeps no predictions of data that its network had "
-            "not seen: give data with the target, or search with the score two_fold"
+            "not seen: give data with the target, or search with the score conditional_evidence"
         )
     return found

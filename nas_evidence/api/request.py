@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # these import pandas
     from nas_evidence.data.source import Source
 
 #: Endings of files that are data, and not study files.
-TABLES = (".csv", ".tsv", ".csv.gz", ".parquet", ".pq")
+TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".parquet", ".pq")
 ARRAYS = (".npz",)
 #: Endings of data in other formats, with the remedy.
 _OTHERS = {
@@ -214,7 +214,9 @@ def of_source(
 
     def proposed() -> StudySpec:
         text = proposed_text(source.spec, arrays, name=name)
-        return parse_study(text, source.given, overrides, to_run=True)
+        spec = parse_study(text, source.given, overrides, to_run=True)
+        dataset = spec.dataset.model_copy(update={"content": source.spec.content})
+        return spec.model_copy(update={"dataset": dataset})
 
     arrays = source.arrays(seed=0)
     spec = proposed()

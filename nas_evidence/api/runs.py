@@ -15,6 +15,7 @@ from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import rough_duration
 from nas_evidence.spec.record import SliceReport, TrialRecord, n_searched
+from nas_evidence.spec.registry import is_outside
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.storage.outside_code import Code, keep_code, outside_names
 from nas_evidence.workers.executor import Lost
@@ -163,6 +164,7 @@ def run_trials(
     from nas_evidence.data.digest import data_digest
     from nas_evidence.data.task import check_task
     from nas_evidence.driver.race import race_left
+    from nas_evidence.driver.reconcile import without_suspects
     from nas_evidence.storage.conditions import note_conditions
 
     done = finds.done
@@ -176,7 +178,14 @@ def run_trials(
     audience.say(f"{spec.name}: {trials}, {_counted(workers, 'worker')} -> {store.place}")
     arrays = data.arrays(seed=spec.seed)
     check_task(spec.plan, arrays)
-    content_hash = note_conditions(store.folder, spec, data_digest(arrays))
+    if any(map(is_outside, spec.family)):
+        from nas_evidence.training.own_family import check_own_families
+
+        check_own_families(spec, arrays.input_shape, arrays.n_outputs)
+    ran = {row.content_hash for row in done.values() if row.content_hash}
+    content_hash, restored = note_conditions(store.folder, spec, data_digest(arrays), ran)
+    for line in restored + without_suspects(store.folder):
+        audience.say(f"note: {line}")
     code = keep_code(store.folder, spec)
     inline = run.executor == "inline"
     with _forecast_told(spec, arrays, audience, left=left + race, inline=inline):
@@ -201,7 +210,7 @@ def run_trials(
                 for notice in driver.notices:
                     audience.say(f"note: {notice}")
                 driver.run()
-            audience.say(f"workers were idle {pool.idle_share():.0%} of the time")
+            audience.say(f"the workers were idle {pool.idle_share():.0%} of the time")
         finally:
             pool.close()
     if driver.requests.study and unfinished(spec, store.folder, driver.done):
@@ -252,10 +261,13 @@ def trackers_of(run: Run, store: "Store") -> tuple[str, ...]:
 def finish_off(spec: StudySpec, store: "Store", run: Run, audience: Audience) -> None:
     """Log and track what was stored of a finished study before a crash; nothing runs."""
     from nas_evidence.driver.driver import Driver
+    from nas_evidence.driver.reconcile import without_suspects
     from nas_evidence.workers.nobody import Nobody
 
     check_track(run.track)
     folder, wanted = store.folder.resolve(), trackers_of(run, store)
+    for note in without_suspects(folder):
+        audience.say(f"note: {note}")
     with tracked(wanted, spec, folder, Silent(), audience.say) as watcher:
         if any((folder / "checkpoints").glob("*")):  # killed before the last trial was told
             Driver(spec, folder, Nobody(), watcher).run()

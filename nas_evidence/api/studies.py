@@ -90,6 +90,31 @@ class Study:
         return pd.DataFrame(rows).dropna(axis=1, how="all")
 
     @property
+    def posterior(self) -> "pd.DataFrame":
+        """What all scores together say of each architecture, in the unit of `ranking`.
+
+        One row each, the best `mean` first, with its own score and the 90 % interval `low` to
+        `high` of the true one; see `nas_evidence.maths.architecture_posterior`.
+        """
+        import pandas as pd
+
+        from nas_evidence.reporting.recommendation import estimates
+
+        rows = [
+            {
+                "trial_id": one.architecture.trial_id,
+                "family": one.architecture.family,
+                **one.architecture.values,
+                self.spec.objective: one.architecture.objective,
+                "mean": one.mean,
+                "low": one.low,
+                "high": one.high,
+            }
+            for one in estimates(self._ranked())
+        ]
+        return pd.DataFrame(rows)
+
+    @property
     def best(self) -> "RankedArchitecture":
         """The best architecture.
 
@@ -105,6 +130,11 @@ class Study:
     def trials(self) -> "pd.DataFrame":
         """The table `trials`: one row per finished trial, whatever its status."""
         return self._tables().trials.copy()
+
+    @property
+    def missing(self) -> list[str]:
+        """What of the results is missing or not as it was written, one line each."""
+        return self._tables().missing
 
     def predict(
         self,
@@ -132,13 +162,14 @@ class Study:
     def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
         """Return the best network, a trial's, or an ensemble, to predict; exported if need be."""
         from nas_evidence.exporting.predictor import Predictor
+        from nas_evidence.exporting.soundness import is_export_of
 
         if top is not None:
             return Predictor.load(self._ensemble(trial_id, top))
         if trial_id not in self._predictors:
             chosen = self.best.trial_id if trial_id is None else trial_id
             folder = self.folder / "export"
-            if not _is_export_of(folder, chosen):
+            if not is_export_of(folder, chosen):
                 folder = folder if trial_id is None else folder.with_name(f"export-{chosen}")
                 self.export(folder, trial_id=chosen)
             self._predictors[trial_id] = Predictor.load(folder)
@@ -225,7 +256,7 @@ class Study:
 
         Args:
             data: with the target, see `predict`; by default the training data, each datum
-                predicted by a network of the same architecture that had not seen it (`two_fold`).
+                predicted by a network of the same architecture that had not seen its fold.
             trial_id: of another network than the best.
 
         Raises:
@@ -414,7 +445,10 @@ def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience, data: "Sou
     study._data = data
     statuses = set(study._tables(spec).trials["status"])
     if statuses and TrialStatus.COMPLETE.value not in statuses:
-        raise RuntimeError(f"no trial of {folder} is complete; see its trials and {folder}/logs")
+        from nas_evidence.reporting.problems import problems
+
+        why = problems(study._ranked())[0].detail
+        raise RuntimeError(f"no trial of {folder} is complete, most often because: {why}")
     return study
 
 
@@ -427,10 +461,3 @@ def _folder_of(asked: Asked, *, named: bool) -> Path:
     if named or content is None:
         return folder
     return folder.with_name(f"{folder.name}-{content[:8]}")
-
-
-def _is_export_of(folder: Path, trial_id: int) -> bool:
-    if not (folder / "MODEL_CARD.md").is_file() or not (folder / "meaning.json").is_file():
-        return False
-    written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-    return bool(written["trial_id"] == trial_id)

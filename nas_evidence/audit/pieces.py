@@ -16,6 +16,7 @@
     pairwise_mean         probabilities of Gaussian logits   quadrature
     sampled_mean          the same                           quadrature
     finalists             posterior of true scores           sums over a grid of all unknowns
+    all_hold_out_sizes    folds of every size and membership log p(D), which they add up to
 
 `NAMES` are the estimators of these rows; they are no scores of a study.
 """
@@ -23,6 +24,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -42,13 +44,16 @@ from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.evidence.exact_linear import log_evidence_of_linear
 from nas_evidence.evidence.jacobian import jacobian
 from nas_evidence.evidence.laplace import squared_norms
+from nas_evidence.evidence.last_layer import late_given_early
 from nas_evidence.evidence.linearised import Tangent, log_evidence, tangent_of
 from nas_evidence.evidence.network_density import flat_log_likelihood
+from nas_evidence.evidence.softmax_layer import LastLayer
 from nas_evidence.evidence.tangent_fit import fit_by_mackay
 from nas_evidence.maths.finalists import FAMILY_SPREAD, N_DRAWS, NOISE_RATIO, posterior_of
-from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
+from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 from nas_evidence.maths.lanczos import stochastic_lanczos
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
@@ -533,9 +538,9 @@ def _sampled(name: str, seed: int) -> list[AuditRow]:
     """The largest of 28 standardised errors of normal numbers is below 5, but for 1 in 60,000."""
     means, covariances, temperature = _two_logits()
     n_draws = 4000
-    found = sampled_mean(
+    found = log_sampled_mean(
         means, covariances, temperature, n_draws=n_draws, generator=_generator(name, seed)
-    )[:, 0]
+    )[:, 0].exp()
     exact = _first_probability(means, covariances, temperature)
     square = _second_moment(means, covariances, temperature)
     error = ((square - exact.square()) / n_draws).sqrt()
@@ -617,6 +622,48 @@ def brute_force(replicates: list[list[float]], n_exact: int) -> tuple[Array, Arr
     return np.asarray(best / best.sum()), np.asarray(centre / total)
 
 
+# --- hold-out sets of every size
+
+
+def _all_sizes(name: str, seed: int) -> list[AuditRow]:
+    """Return the rows of Fong & Holmes (2020), Proposition 2, for `conditional_evidence`.
+
+    With S_p the mean over all hold-out sets of p data of the mean log score of one of them, the
+    S_p of all sizes add up to log p(D), and those up to m to the mean of log q of a fold of m data
+    given the others. Every term is the score's own function, on features that are fixed.
+    """
+    n, noise = 7, 0.4
+    random = _generator(name, seed)
+    phi = torch.randn(n, 2, dtype=torch.float64, generator=random)
+    y = phi.sum(1, keepdim=True) + noise * torch.randn(n, 1, dtype=phi.dtype, generator=random)
+    delta = torch.tensor([[0.5, 2.0]], dtype=torch.float64)
+
+    def log_q(late: tuple[int, ...], early: list[int]) -> float:
+        rows = [*early, *late]
+        layer = LastLayer(phi[rows], torch.zeros_like(delta), delta)
+        return late_given_early(layer, y[rows], len(early), Gaussian(noise)).value
+
+    def log_p(rows: list[int]) -> float:
+        return log_evidence_of_linear(
+            phi[rows], y[rows], prior_precision=delta[0], noise_std=noise
+        )
+
+    def left(out: tuple[int, ...]) -> list[int]:
+        return [i for i in range(n) if i not in out]
+
+    scores = [
+        float(np.mean([log_q((j,), left(out)) for out in combinations(range(n), p) for j in out]))
+        for p in range(1, n)
+    ]
+    scores.append(float(np.mean([log_p([j]) for j in range(n)])))  # nothing is given
+    rows = [_row(name, sum(scores), around(log_p(list(range(n))), 1e-9, "log p(D)"))]
+    for m in (1, 2, 3):
+        folds = [log_q(out, left(out)) for out in combinations(range(n), m)]
+        claim = around(sum(scores[:m]), 1e-9, f"the sum of the scores of sizes up to {m}")
+        rows.append(_row(name, float(np.mean(folds)), claim))
+    return rows
+
+
 _PARTS: dict[str, Callable[[str, int], list[AuditRow]]] = {
     "effective_parameters": _effective,
     "mackay_step": _mackay_step,
@@ -631,6 +678,7 @@ _PARTS: dict[str, Callable[[str, int], list[AuditRow]]] = {
     "ensemble_members": _ensemble,
     "heavy_ball": _heavy_ball,
     "box_normaliser": _box,
+    "all_hold_out_sizes": _all_sizes,
     "pairwise_mean": _pairwise,
     "sampled_mean": _sampled,
     "finalists": _finalists,

@@ -22,8 +22,8 @@ has all that ran, from the numbers of a `Reproduction` as JSON has them, so that
 be counted again. The status follows from the share that agrees (`status_of`).
 
 Constants are read without importing the script, so a list of all of them needs no torch. What was
-found is written as a figure, a table and JSON; short versions are kept in `results/`, and the
-gallery in the documentation is made from them.
+found is written as a figure, a table and JSON; short versions are kept in `results/`, and
+`benchmarks/gallery.py` makes the gallery in the documentation from them.
 """
 
 import ast
@@ -366,63 +366,18 @@ def table_page(result: Mapping[str, Any], image: str | None = None) -> str:
     lines = [
         f"# {result['paper']} {result['figure']}: {result['title']}",
         "",
-        *_body(result, image or f"{result['name']}.png"),
+        *body(result, image or f"{result['name']}.png"),
         "",
-        f"{_how(result)} {_where(result)}",
+        f"{how_made(result)} {where_measured(result)}",
     ]
-    return "\n".join(lines) + "\n"
-
-
-def gallery_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) -> str:
-    """Return the gallery as Markdown: an overview of all rows, then each result with its figure.
-
-    Args:
-        results: as kept in `results/`.
-        rows: of `listed`.
-    """
-    by_name = {result["name"]: result for result in results}
-    places = Counter(_where(result) for result in by_name.values())
-    usual = places.most_common(1)[0][0] if places else ""
-    lines = [*_GALLERY, *([usual, ""] if usual else [])]
-    lines += ["| paper | figure | script | status | agree |", "|---|---|---|---|---|"]
-    for row in rows:
-        name = f"`{row.name}`" if row.name else ""
-        lines.append(f"| {row.paper} | {row.figure} | {name} | {row.status} | {row.agree} |")
-    for paper, (title, _) in PAPERS.items():
-        names = dict.fromkeys(r.name for r in rows if r.paper == paper and r.name in by_name)
-        if not names:
-            continue
-        lines += ["", f"## {title}"]
-        for name in names:
-            one = by_name[name]
-            lines += ["", f"### {one['figure']}: {one['title']}", ""]
-            lines += _body(one, f"../images/reproduce/{name}.png")
-            elsewhere = _where(one)
-            lines += ["", _how(one) + (f" {elsewhere}" if elsewhere != usual else "")]
     return "\n".join(lines) + "\n"
 
 
 # ---------------------------------------------------------------------------------------------
 
-_GALLERY = [
-    "# Gallery: the published figures beside ours",
-    "",
-    "Every figure and table of the papers whose methods this package implements, made by",
-    "`nas-evidence reproduce NAME` in the short version. The numbers are in",
-    "[benchmarks/reproduce/results](../../benchmarks/reproduce/results);",
-    "`python benchmarks/gallery.py` counts them again and makes this page from them.",
-    "",
-    "A cell is one published number, or one comparison that the paper states, in one setting. The",
-    "rule by which a cell agrees is fixed in each script and applied to all cells that ran;",
-    'settings that the paper does not state count as well as the one that is drawn. "reproduced":',
-    'all agree; "in part": some; "differs": none. Short versions run fewer cells than the paper',
-    "has, and where they are far smaller than the published experiment the rule compares orders,",
-    "not numbers.",
-    "",
-]
 
-
-def _body(result: Mapping[str, Any], image: str) -> list[str]:
+def body(result: Mapping[str, Any], image: str) -> list[str]:
+    """Return claim, figure, status and table of a result as lines of Markdown."""
     lines = [f"Claim: {result['claim']}", "", f"A cell agrees if {result['rule']}.", ""]
     if result["has_figure"]:
         lines += [f"![{result['title']}]({image})", ""]
@@ -461,12 +416,14 @@ def _repeated(texts: Iterable[str]) -> dict[str, str]:
     return {text: f"({chr(ord('a') + i)})" for i, text in enumerate(often)}
 
 
-def _how(result: Mapping[str, Any]) -> str:
+def how_made(result: Mapping[str, Any]) -> str:
+    """Return a sentence: which version of which script, and its cost."""
     seconds = f"{result['processor_seconds']:g} seconds of processor time"
     return f"`{result['name']}`, {result['size']} version, {seconds}."
 
 
-def _where(result: Mapping[str, Any]) -> str:
+def where_measured(result: Mapping[str, Any]) -> str:
+    """Return a sentence: hardware and versions."""
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     return f"Measured on {result['hardware']}; {versions}."
 

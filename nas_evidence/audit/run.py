@@ -63,8 +63,8 @@ from nas_evidence.maths.precisions import Precisions
 from nas_evidence.scores.conditional import KIND, conditional_estimate
 from nas_evidence.scores.conditional import NAME as CONDITIONAL
 from nas_evidence.scores.full_ggn_slq import evidence_by_products
-from nas_evidence.scores.on_halves import NAMES as ON_HALVES
-from nas_evidence.scores.on_halves import late_given_early
+from nas_evidence.scores.given_folds import NAMES as GIVEN_FOLDS
+from nas_evidence.scores.given_folds import late_given_early
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import ALIASES, CURVATURES, SCORES
 from nas_evidence.spec.study import derive_seed
@@ -138,7 +138,7 @@ def estimators_in(problem: str) -> set[str]:
     if problem != "tanh-22":  # one linear layer
         found.add("ntk_init")
     if problem.startswith("linear"):
-        found |= {CONDITIONAL, *ON_HALVES}
+        found |= {CONDITIONAL, *GIVEN_FOLDS}
     if problem.endswith("power"):
         found -= set(SAMPLED)
     if problem in _IN_A_BOX:
@@ -210,16 +210,16 @@ def half_rows(problem: Problem) -> list[AuditRow]:
     claim = around(late.truth, slack, "closed form")
     return [
         judged(measured(late, name, partial(_late_given_early, problem, half, name)), claim)
-        for name in ON_HALVES
+        for name in GIVEN_FOLDS
     ]
 
 
 def _late_given_early(problem: Problem, half: Problem, name: str) -> EvidenceEstimate:
-    value = late_given_early(
+    found = late_given_early(
         name, half.model, problem.x, problem.y, n_early=len(half.x),
         likelihood=problem.likelihood, prior_precision=problem.precision, power=problem.power,
     )  # fmt: skip
-    return EvidenceEstimate(estimator=name, value=value)
+    return EvidenceEstimate(estimator=name, value=found.value)
 
 
 def conditional_row(problem: Problem, seed: int) -> AuditRow:

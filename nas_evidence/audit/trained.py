@@ -36,6 +36,7 @@ from nas_evidence.spec.study import (
     OnlinePlan,
     TrainingPlan,
     derive_seed,
+    division_of,
 )
 from nas_evidence.training.loop import begin, train_epoch
 from nas_evidence.training.parts import order_of_data
@@ -43,7 +44,7 @@ from nas_evidence.workers.trial import Trial
 
 _ROUNDING = 1e-8  # relative
 _N_DATA, _N_FEATURES, _NOISE = 160, 3, 0.4
-_FOLDS = ("two_fold", "five_fold", "heldout_10")
+_FOLDS = ("two_fold", "five_fold", "ten_fold", "heldout_10")
 _N_COINS, _N_COIN_FEATURES = 160, 40
 #: Nats above those of even odds that coins give with a probability of e^-8.
 _LUCK = 8.0
@@ -98,8 +99,8 @@ def trial_rows(seed: int, sampled: Sequence[str]) -> list[AuditRow]:
 def coin_claims(n: int) -> dict[str, Claim]:
     """Return the limits of the scores that predict labels drawn by a coin, of `n` in all."""
     predicted = {
-        "two_fold": n // 2, "five_fold": n // 5, "heldout_10": n - int(0.9 * n),
-        "prequential_replay": n - n // 4,
+        "two_fold": n // 2, "five_fold": n // 5, "ten_fold": n // 10,
+        "heldout_10": n - int(0.9 * n), "prequential_replay": n - n // 4,
     }  # fmt: skip
     claims = {
         f"{name}_accuracy": around(0.5, 2 / math.sqrt(predicted[name]), "4 errors of a coin")
@@ -109,6 +110,7 @@ def coin_claims(n: int) -> dict[str, Claim]:
         fair = -size * math.log(2)
         claims[name] = Claim("no luck with coins; little worse than even", fair - 10, fair + _LUCK)
     for name, size in {"tangent_conditional": n // 2, "last_layer_conditional": n // 2,
+                       "conditional_evidence": n // 5,
                        "prequential_epoch1_laplace": n}.items():  # fmt: skip
         claims[name] = Claim("no luck with coins", high=_LUCK - size * math.log(2))
     return claims
@@ -219,9 +221,13 @@ def linear_claims(x: Tensor, y: Tensor, assignment: Assignment) -> dict[str, Cla
     for name in ("tangent_conditional", "last_layer_conditional"):
         both = 0.5 * (late + whole.conditional(order[len(x) // 2 :], half))
         claims[name] = around(both, 1.0, "1 nat of the mean density of each half")
-    for name in _FOLDS:
-        tasks = fold_tasks(name, order, assignment.plan)
+    for name in (*_FOLDS, "conditional_evidence"):
+        division = division_of(name, assignment.plan, len(x))
+        tasks = fold_tasks(division, order, assignment.plan)
         exact = sum(whole.conditional(t.trained, t.predicted) for t in tasks) / len(tasks)
+        if name == "conditional_evidence":
+            claims[name] = around(exact, 1.0, "1 nat of the mean density of a fold")
+            continue
         claims[name] = Claim(
             "the density of a fold given the others, less log 25 at most for the scale",
             exact - 4.0, exact + 1.0,

@@ -1,18 +1,19 @@
 """The winner beside its baselines on data that neither has seen: what is stored of it.
 
-The file `report/comparison.json` of a study folder. The numbers never rank anything.
+The file `report/comparison.json` of a study folder, sealed. The numbers never rank anything.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
 from nas_evidence.spec.domains import Frozen
+from nas_evidence.storage.study_folder import COMPARISON
 
-FILE = "report/comparison.json"
 #: Metrics of predictions that `--metric` can name, beside the log loss, by likelihood, as shown.
 METRICS: Mapping[str, Mapping[str, str]] = {
     "categorical": {
@@ -30,7 +31,7 @@ Metrics = Mapping[str, float]
 class Baseline(Frozen):
     """A simple model beside the winner.
 
-    metrics   as of the winner, on the same data
+    metrics   as of the winner, on the same data; errors are their standard errors
     behind    mean of its loss minus the winner's per datum, nats; above 0 the network is better
     interval  95 % interval of `behind` (maths/paired.py); None where it is unknown
     """
@@ -39,6 +40,7 @@ class Baseline(Frozen):
     metrics: Metrics
     behind: float
     interval: tuple[float, float] | None = None
+    errors: Metrics = Field(default_factory=dict)
 
 
 class CalibrationPoint(Frozen):
@@ -55,9 +57,10 @@ class CalibrationPoint(Frozen):
 class Comparison(Frozen):
     """The winner and the baselines.
 
-    on         "test": the test split. "folds": without one, the halves of `two_fold`
+    on         "test": the test split. "folds": without one, the folds of the study
     n          data that are predicted
     seeds      networks of the winner's architecture over which metrics and differences are means
+    errors     standard errors of the metrics over the data, where they are known
     recall     share of each class present that is recognised, by label; empty for real targets
     confusion  counts, rows are true classes; empty for real targets
     pairs      (true, predicted) of some real targets, in their own unit
@@ -69,6 +72,7 @@ class Comparison(Frozen):
     n: int
     seeds: int = 1
     metrics: Metrics
+    errors: Metrics = Field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
     recall: Mapping[str, float] = {}
     confusion: tuple[tuple[int, ...], ...] = ()
@@ -94,13 +98,14 @@ def check_metric(name: str | None, likelihood: str) -> None:
 
 def write_comparison(folder: Path, comparison: Comparison) -> None:
     """Write a comparison into a study folder."""
-    (folder / FILE).parent.mkdir(exist_ok=True)
-    write_whole(folder / FILE, comparison.model_dump_json(indent=1))
+    (folder / COMPARISON).parent.mkdir(exist_ok=True)
+    write_whole(folder / COMPARISON, sealed_json(comparison.model_dump(mode="json")))
 
 
 def read_comparison(folder: Path) -> Comparison | None:
-    """Return the comparison of a study; None if there is none, or of an earlier version."""
+    """Return the comparison of a study; None if there is none, or it is not as written."""
+    path = folder / COMPARISON
     try:
-        return Comparison.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
+        return Comparison.model_validate(read_sealed_json(path.read_bytes(), path))
+    except (OSError, DamagedError, ValidationError):
         return None

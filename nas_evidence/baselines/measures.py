@@ -29,6 +29,8 @@ from nas_evidence.maths.paired import expected_variance_of_classes, paired_inter
 
 #: Most pairs of true and predicted values that are kept.
 MOST_PAIRS = 500
+#: Most data of a resample, and how many are drawn: an error bar needs no more.
+MOST_DRAWN, _N_DRAWS = 2000, 100
 #: Intervals whose coverage is drawn: of probability 0.1, 0.2, ..., 0.9.
 _N_LEVELS = 9
 
@@ -61,6 +63,28 @@ def mean_metrics(
     return {name: float(np.mean([one[name] for one in each])) for name in known}
 
 
+def standard_errors(predicted: Predicted, y: NDArray[Any], y_std: Floats) -> dict[str, float]:
+    """Return the standard error of each metric over the data, by the bootstrap.
+
+        sqrt(m/n) std_b metric(m data drawn with replacement)        m = min(n, MOST_DRAWN)
+
+    Metrics that a resample may leave undefined have none.
+    """
+    n, rng = len(y), np.random.default_rng(0)
+    if n < 2:
+        return {}
+    m, found = min(n, MOST_DRAWN), []
+    for _ in range(_N_DRAWS):
+        rows = rng.integers(n, size=m)
+        noise = predicted.noise
+        noise = noise if noise is None or np.ndim(noise) < 2 else noise[rows]
+        drawn_rows = Predicted(predicted.outputs[rows], noise)
+        found.append(measured(drawn_rows, y[rows], y_std)[1])
+    known = set.intersection(*map(set, found))
+    spreads = {name: np.std([one[name] for one in found], ddof=1) for name in known}
+    return {name: float(spread * np.sqrt(m / n)) for name, spread in sorted(spreads.items())}
+
+
 def beside(
     predicted: Sequence[Predicted],
     name: str,
@@ -88,6 +112,7 @@ def beside(
     return Baseline(
         name=name,
         metrics=mean_metrics(others, y, y_std),
+        errors=standard_errors(others[0], y, y_std),
         behind=found.mean,
         interval=(found.low, found.high) if len(y) > 1 else None,
     )

@@ -6,7 +6,7 @@
     gradient boosting              histogram trees with the defaults of scikit-learn
 
 They are fitted on exactly the rows that the networks are trained on. Without a test split they
-predict the halves of `two_fold`, scored as the networks are: by the log predictive density with a
+predict the folds of a trial, scored as the networks are: by the log predictive density with a
 marginalised scale. They are shown and never ranked.
 """
 
@@ -31,8 +31,8 @@ from sklearn.preprocessing import StandardScaler
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.maths.metrics import LEAST, Floats
-from nas_evidence.scores.folds import log_predictive
-from nas_evidence.spec.study import Assignment
+from nas_evidence.scores.folds import all_folds, log_predictive
+from nas_evidence.spec.study import Assignment, kept_division
 from nas_evidence.training.parts import order_of_data
 
 #: Most input values [n * d] of a linear model, and most of boosting times the classes.
@@ -81,8 +81,8 @@ def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Predicted]]:
 
 
 @dataclass(frozen=True)
-class OnHalves:
-    """A baseline that predicts each half of `two_fold` from the other one.
+class OnFolds:
+    """A baseline that predicts each fold from the others.
 
     log_predictive  density per datum, nats, scored as that of a network
     accuracy        NaN for real targets
@@ -96,25 +96,21 @@ class OnHalves:
     table: torch.Tensor
 
 
-def halves_of(arrays: ArrayData, assignment: Assignment) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the rows of the halves of `two_fold` in a trial."""
-    order = order_of_data(arrays.n_train, assignment).numpy()
-    return order[: len(order) // 2], order[len(order) // 2 :]
-
-
-def predict_halves(arrays: ArrayData, assignment: Assignment) -> Iterator[OnHalves]:
-    """Yield each baseline on the halves of `two_fold` in this trial.
+def predict_folds(arrays: ArrayData, assignment: Assignment) -> Iterator[OnFolds]:
+    """Yield each baseline on the folds whose predictions a trial keeps, all of them.
 
     Real targets are standardised, as in the scores.
     """
-    first, second = halves_of(arrays, assignment)
+    division = kept_division(assignment.plan, assignment.estimators, arrays.n_train)
+    tasks = all_folds(division, order_of_data(arrays.n_train, assignment))
     x, y = flat(arrays.x_train), arrays.y_train
     labels = arrays.task == "labels"
     if not labels:
         y = (y - arrays.y_mean) / arrays.y_std
     for name, model in baseline_models(arrays).items():
         total, hits, table = 0.0, 0, torch.zeros(len(x), arrays.n_outputs + 1).double()
-        for seen, unseen in ((first, second), (second, first)):
+        for task in tasks:
+            seen, unseen = task.trained.numpy(), task.predicted.numpy()
             found = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
             outputs, noise = torch.from_numpy(found.outputs), 1.0
             if found.noise is None:
@@ -127,7 +123,7 @@ def predict_halves(arrays: ArrayData, assignment: Assignment) -> Iterator[OnHalv
             total += scored.log_predictive
             table[unseen, :-1], table[unseen, -1] = outputs, noise
         accuracy = hits / len(x) if labels else float("nan")
-        yield OnHalves(name, total / len(x), accuracy, table)
+        yield OnFolds(name, total / len(x), accuracy, table)
 
 
 def flat(x: Inputs) -> Floats:

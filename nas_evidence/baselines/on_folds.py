@@ -1,19 +1,20 @@
-"""The winner beside simple models without a test split: on the halves of `two_fold`.
+"""The winner beside simple models without a test split: on the folds of the study.
 
     b = 1/S sum_s mean_i (l_si - m_si)     how far the simple model is behind
 
     l_si  log density of datum i as the network with seed s predicts it, nats; m_si of the model
 
-Each half is predicted by what was fitted on the other one. The densities are those of the
-predictions as they are, as on test rows; `two_fold` itself marginalises their scale, which helps
-an overconfident model that nobody would scale. The first seed of an architecture is good partly
+The folds are those of `conditional_evidence`, in a study without it of `two_fold`; each is
+predicted by what was fitted on the others. The densities are those of the predictions as they are,
+as on test rows; cross-validation itself marginalises their scale, which helps an overconfident
+model that nobody would scale. The first seed of an architecture is good partly
 by luck, in its split too, since it was chosen by its score; those that were trained later were
 not. So several seeds count, the latest first.
 
 The interval of b is that of `maths/paired.py` over the data, for the differences averaged over
 seeds. It leaves out that few splits were tried, and that networks and simple models of all data,
-not of a half, are used afterwards. Where predictions were not kept, values of `two_fold` are
-compared, without an interval.
+not of a part, are used afterwards. Where predictions were not kept, values of the cross-validation
+are compared, without an interval.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,14 +25,14 @@ import pandas as pd
 from torch import Tensor
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
-from nas_evidence.baselines.measures import beside, drawn, mean_metrics
-from nas_evidence.baselines.models import OnHalves, Predicted, predict_halves
+from nas_evidence.baselines.measures import beside, drawn, mean_metrics, standard_errors
+from nas_evidence.baselines.models import OnFolds, Predicted, predict_folds
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.unseen import stored_unseen
 from nas_evidence.exporting.winner import Winner
 from nas_evidence.maths.metrics import named
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import Assignment
+from nas_evidence.spec.study import Assignment, kept_division
 
 #: Most seeds that count, and most values (inputs times outputs of all data) for more than one:
 #: all simple models are fitted twice for each.
@@ -42,7 +43,7 @@ MOST_SEEDS, MOST_VALUES = 3, 300_000
 class _Seed:
     """A network of the winner's architecture.
 
-    value     its `two_fold` per datum, nats
+    value     its cross-validation per datum, nats
     accuracy  of the same predictions, NaN for real targets
     table     outputs and spread [n, C + 1], see `stored_unseen`; None if they were not kept of all
     """
@@ -53,14 +54,14 @@ class _Seed:
     table: Tensor | None
 
 
-def judged_on_halves(
+def judged_on_folds(
     trial_id: int,
     arrays: ArrayData,
     trials: pd.DataFrame,
     evidence: pd.DataFrame,
     stored: Callable[[int], Winner | None],
 ) -> Comparison | None:
-    """Return the comparison by `two_fold`, None if the winner has no such score.
+    """Return the comparison on the folds, None if the winner has no such score.
 
     Args:
         trial_id: of the winner.
@@ -72,7 +73,7 @@ def judged_on_halves(
     seeds = list(_seeds(trial_id, arrays, trials, evidence, stored))
     if not seeds:
         return None
-    by_seed = [list(predict_halves(arrays, seed.assignment)) for seed in seeds]
+    by_seed = [list(predict_folds(arrays, seed.assignment)) for seed in seeds]
     found = [predicted_of(seed.table, arrays) for seed in seeds if seed.table is not None]
     kept = len(found) == len(seeds)
     metrics = (
@@ -87,6 +88,7 @@ def judged_on_halves(
         n=arrays.n_train,
         seeds=len(seeds),
         metrics=metrics,
+        errors=standard_errors(found[0], arrays.y_train, arrays.y_std) if kept else {},
         baselines=tuple(_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True)),
         **drawn(found[0], arrays.y_train) if kept else {},
     )
@@ -105,8 +107,13 @@ def _seeds(
     ids = sorted(complete.index[alike], reverse=True)
     if arrays.n_train * int(np.prod(arrays.input_shape)) * arrays.n_outputs > MOST_VALUES:
         ids = [trial_id]
-    values = evidence[evidence["estimator"] == "two_fold"].groupby("trial_id")["per_datum"].last()
-    right = evidence[evidence["estimator"] == "two_fold_accuracy"]
+    winner = stored(trial_id)
+    if winner is None:
+        return
+    given = winner.assignment
+    division = kept_division(given.plan, given.estimators, arrays.n_train)
+    values = evidence[evidence["estimator"] == division].groupby("trial_id")["per_datum"].last()
+    right = evidence[evidence["estimator"] == f"{division}_accuracy"]
     hits = right.groupby("trial_id")["value"].last()
     left = MOST_SEEDS
     for one in ids:
@@ -122,7 +129,7 @@ def _seeds(
             )
 
 
-def _compared(seeds: Sequence[_Seed], found: Sequence[OnHalves], arrays: ArrayData) -> Baseline:
+def _compared(seeds: Sequence[_Seed], found: Sequence[OnFolds], arrays: ArrayData) -> Baseline:
     """Return a simple model beside the network, seed by seed."""
     tables = [seed.table for seed in seeds if seed.table is not None]
     if len(tables) == len(seeds):
@@ -142,7 +149,7 @@ def _compared(seeds: Sequence[_Seed], found: Sequence[OnHalves], arrays: ArrayDa
 
 
 def _mean_values(values: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Return log_loss and accuracy from values of `two_fold` and accuracies."""
+    """Return log_loss and accuracy from values of cross-validation and accuracies."""
     value, accuracy = np.mean(values, axis=0)
     return named({"log_loss": -float(value), "accuracy": float(accuracy)})
 

@@ -1,17 +1,18 @@
 """The winner and simple models on data that none has seen.
 
 The winner's predictions of the test rows are computed from its stored weights. Without a test
-split see `on_halves`.
+split see `on_folds`.
 """
 
 import numpy as np
 import torch
 
 from nas_evidence.baselines.comparison import Comparison
-from nas_evidence.baselines.measures import beside, drawn, measured
+from nas_evidence.baselines.measures import beside, drawn, measured, standard_errors
 from nas_evidence.baselines.models import Predicted, predict_test
-from nas_evidence.baselines.on_folds import judged_on_halves
+from nas_evidence.baselines.on_folds import judged_on_folds
 from nas_evidence.data import ArrayData
+from nas_evidence.exporting.folder import laplace_posterior
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.storage.tables import StudyTables
 
@@ -32,20 +33,30 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Comparison | None:
 
     if len(arrays.x_test):
         return _on_test(chosen, _predicted(load_winner(tables, arrays, chosen), arrays), arrays)
-    return judged_on_halves(chosen, arrays, tables.trials, tables.evidence, stored_trial)
+    return judged_on_folds(chosen, arrays, tables.trials, tables.evidence, stored_trial)
 
 
 def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
-    """Return the winner's predictions of the test rows."""
-    model, parts = with_preprocessing(winner, arrays), []
-    with torch.no_grad():
-        for start in range(0, len(arrays.x_test), _BATCH):
-            raw = torch.from_numpy(np.array(arrays.x_test[start : start + _BATCH]))
+    """Return what the export of the winner predicts of the test rows.
+
+    Real targets with the uncertainty of the weights, so that report and `predict` say one thing.
+    """
+    model, means, variances = with_preprocessing(winner, arrays), [], []
+    posterior = None if arrays.task == "labels" else laplace_posterior(winner, arrays)
+    for start in range(0, len(arrays.x_test), _BATCH):
+        raw = torch.from_numpy(np.array(arrays.x_test[start : start + _BATCH]))
+        with torch.no_grad():
             outputs = model(raw).double()
-            parts.append(outputs.softmax(-1) if arrays.task == "labels" else outputs)
-    outputs = torch.cat(parts).numpy()
-    noise = None if arrays.task == "labels" else winner.noise_std * arrays.y_std
-    return Predicted(outputs, noise)
+        means.append(outputs.softmax(-1) if posterior is None else outputs)
+        if posterior is not None:
+            inputs = (raw.to(model.mean.dtype) - model.mean) / model.std
+            spread = posterior.output_covariance(model.model, inputs)
+            variances.append(spread.diagonal(dim1=1, dim2=2).clamp(min=0))
+    outputs = torch.cat(means).numpy()
+    if posterior is None:
+        return Predicted(outputs)
+    total = torch.cat(variances).numpy() + winner.noise_std**2
+    return Predicted(outputs, np.sqrt(total) * arrays.y_std)
 
 
 def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Comparison:
@@ -55,6 +66,7 @@ def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Comparis
         on="test",
         n=len(arrays.y_test),
         metrics=measured(predicted, arrays.y_test, arrays.y_std)[1],
+        errors=standard_errors(predicted, arrays.y_test, arrays.y_std),
         baselines=tuple(
             beside([predicted], name, [other], arrays.y_test, arrays.y_std)
             for name, other in predict_test(arrays)

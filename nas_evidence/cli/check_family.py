@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nas_evidence.cli.options import AllowCode
-from nas_evidence.cli.terminal import err, out, print_rows
+from nas_evidence.cli.terminal import out, print_rows
 
 
 def check_family(
@@ -40,6 +40,7 @@ def check_family(
     from nas_evidence.spec.families import domains_of
     from nas_evidence.spec.registry import import_outside
     from nas_evidence.spec.study import ArchitectureSpec
+    from nas_evidence.training.own_family import check_first_step
 
     import_outside([reference])
     domains = domains_of(reference)
@@ -48,6 +49,7 @@ def check_family(
         values = {name: domain.at(unit) for name, domain in domains.items()}
         architecture = ArchitectureSpec(family=reference, values=values)
         model = build(architecture, shape, outputs, torch.Generator().manual_seed(0))
+        check_first_step(str(architecture), model, shape, outputs)
         size = sum(p.numel() for p in model.parameters())
         found = coverage(model, shape, outputs)
         own = {one.kind for one in found if one.covered}
@@ -68,9 +70,9 @@ def check_family(
     columns = ("layer", "type", "parameters", "diagonal", "Kronecker", "dense", "remedy")
     print_rows(f"layers of the largest, {architecture}", columns, layers)
     if not covering:
-        err.print(
-            "no curvature kind covers this family: rank by two_fold, with estimators = "
-            '["two_fold"], plan.online.every = "never" and plan.settle = 0.'
+        raise ValueError(
+            f"no curvature covers {reference}: {rows[-1][-1]}. Without one it can be ranked by "
+            'cross-validation: estimators = ["two_fold"], objective = "two_fold", '
+            'plan.online.every = "never" and plan.settle = 0.'
         )
-        raise typer.Exit(1)
     out.print(f"estimators that cover it: {', '.join(sorted(covering))}")

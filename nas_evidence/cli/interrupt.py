@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator
 
 #: Seconds that a computation may take to end by itself after Ctrl-C.
 PATIENCE = 1.0
+#: SIGHUP comes when the terminal is closed.
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 @contextlib.contextmanager
 def interruptible(on_late: Callable[[Callable[[str], None]], bool]) -> Iterator[None]:
-    """Watch for Ctrl-C and SIGTERM during the block.
+    """Watch for Ctrl-C, SIGTERM and SIGHUP during the block.
 
     Args:
         on_late: Called from a thread if the block has not ended `PATIENCE` seconds after a
@@ -41,7 +43,7 @@ def interruptible(on_late: Callable[[Callable[[str], None]], bool]) -> Iterator[
     def wait() -> None:
         while not over.is_set():
             ready, _, _ = select.select([reading], [], [], 0.2)
-            if ready and set(os.read(reading, 64)) & {signal.SIGINT, signal.SIGTERM}:
+            if ready and set(os.read(reading, 64)) & _ENDING:
                 if not over.wait(PATIENCE) and on_late(say):
                     sys.stdout.flush()
                     sys.stderr.flush()

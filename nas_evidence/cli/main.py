@@ -5,6 +5,7 @@ invalid study, 130 interrupted.
 """
 
 import contextlib
+import io
 import logging
 import os
 import signal
@@ -31,31 +32,44 @@ from nas_evidence.cli.watch import watch
 from nas_evidence.plumbing.version import __version__
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.toml import StudyError
-from nas_evidence.storage.faults import about_disk, is_disk_full, is_read_only
+from nas_evidence.storage.faults import (
+    about_disk,
+    is_disk_full,
+    is_memory_full,
+    is_memory_limited,
+    is_read_only,
+)
 
 _INTERRUPTED = 130
 #: With this in the environment an unexpected error is raised with its traceback.
 _DEBUG = "NAS_EVIDENCE_DEBUG"
+_OURS = "nas-evidence"
 app = typer.Typer(
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Neural-architecture search ranked by marginal likelihood: no validation split needed.",
+    help="Neural-architecture search ranked by the conditional marginal likelihood: no validation "
+    "split needed.",
 )
 
 
 def main() -> None:
     """Run the command line; every error becomes one clear message and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under `nohup`
+        signal.signal(signal.SIGHUP, _interrupt)
+    for stream in (sys.stdout, sys.stderr):  # of a terminal or a pipe that knows no Unicode
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         # Not standalone: typer.Exit returns a number, and errors are raised here.
         code = app(with_ids(sys.argv[1:]), standalone_mode=False, prog_name="nas-evidence")
         if code == _INTERRUPTED:  # by typer, which prints nothing
-            err.print("interrupted")
+            _say_interrupted()
         sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
-        err.print("interrupted")
+        _say_interrupted()
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:  # the reader has closed the pipe, like `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,6 +83,15 @@ def main() -> None:
     except Exception as error:
         if os.environ.get(_DEBUG):
             raise
+        if is_memory_full(error) or (isinstance(error, ImportError) and is_memory_limited()):
+            err.print(
+                f"error: there is not enough memory ({_first_line(error)}); free some, raise the "
+                "limit (`ulimit -v`), or take fewer --workers, then run the same command again"
+            )
+            sys.exit(1)
+        if isinstance(error, ImportError):
+            err.print(f"error: {error}; install it again: pip install --force-reinstall {_OURS}")
+            sys.exit(1)
         if is_disk_full(error) or is_read_only(error):
             err.print(f"error: {about_disk(error)}")
             sys.exit(1)
@@ -96,14 +119,23 @@ for verb in VERBS:
 app.command("audit")(audit_estimators)  # a room has that name
 
 
+def _say_interrupted() -> None:
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        err.print("interrupted; nothing is lost: run the same command again to go on")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def _interrupt(signum: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
 def _unexpected(error: BaseException) -> NoReturn:
     """Say what happened in one line; the details go to the logs of the study, or nowhere."""
-    why = (str(error).strip().splitlines() or ["no message"])[0]
-    err.print(f"unexpected {type(error).__name__}: {masked(why)}{_details(error)}")
+    why = masked(_first_line(error))
+    err.print(f"unexpected {type(error).__name__}: {why}{_details(error)}")
     sys.exit(1)
 
 

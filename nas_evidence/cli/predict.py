@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Top, check_one, opened
-from nas_evidence.cli.terminal import out, print_json, print_line, print_rows
+from nas_evidence.cli.terminal import out, print_json, print_line, print_rows, say_missing
+from nas_evidence.plumbing.foreign_text import csv_cell
 
 _WORDS = {"ece": "calibration error"}
 
@@ -55,8 +56,9 @@ def predict(
     Example: nas-evidence predict runs/mine labelled.csv --reliability r.png
     """
     check_one(trial_id, top)
-    from nas_evidence.exporting.predictor import ENSEMBLE, Predictor, out_of_distribution
+    from nas_evidence.exporting.predictor import Predictor, out_of_distribution
     from nas_evidence.exporting.program import import_family_of
+    from nas_evidence.exporting.soundness import is_export
 
     for path in filter(None, (data, ood)):
         if not path.expanduser().exists():
@@ -65,7 +67,7 @@ def predict(
         raise ValueError(f"--to must be a file .csv or .parquet, but got {to}.")
     if reliability is not None and reliability.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"--reliability must be .png, .svg or .pdf, but got {reliability}.")
-    if any((Path(place) / name).is_file() for name in ("model.safetensors", ENSEMBLE)):
+    if is_export(Path(place)):
         if trial_id is not None or top is not None:
             raise ValueError(
                 f"--trial and --top choose among the trials of a study, but {place} is an export."
@@ -77,6 +79,7 @@ def predict(
         from nas_evidence.api.studies import Study
 
         study = Study(opened(place).folder, data_root, allow_code=allow_code)
+        say_missing(study.missing)
         predictor = study.predictor(trial_id, top=top)
     given = predictor.given(data)
     found = predictor.predict(given, method=method, level=level)
@@ -99,7 +102,10 @@ def predict(
         plot_reliability(found.reliability(given.truth), labels=labels).savefig(reliability)
     frame = found.to_frame()
     if to is not None:
-        frame.to_csv(to, index=False) if to.suffix == ".csv" else frame.to_parquet(to)
+        if to.suffix == ".csv":
+            frame.rename(columns=csv_cell).map(csv_cell).to_csv(to, index=False)
+        else:
+            frame.to_parquet(to)
     if as_json:
         print_json({"measures": measures, "predictions": frame.to_dict("records")})
         return

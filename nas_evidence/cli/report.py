@@ -26,6 +26,7 @@ from nas_evidence.cli.terminal import (
     out,
     print_json,
     print_rows,
+    say_missing,
     statistic_text,
 )
 
@@ -76,6 +77,7 @@ def report(
 
     store = opened(place or _latest_study())
     tables = read_study_tables(store.folder)
+    say_missing(tables.missing)
     check_metric(metric, tables.spec.plan.likelihood)
     judged(tables, _data_of(tables, data_root))
     paths = build_report(tables, to, metric=metric)
@@ -136,7 +138,7 @@ def audit_estimators(
         )  # fmt: skip
     missed = sum(not row.holds for row in rows)
     if missed:
-        err.print(f"{missed} of {len(rows)} rows miss their claim.")
+        err.print(f"{missed} of {len(rows)} rows do not hold.")
         raise typer.Exit(1)
     err.print(f"all {len(rows)} rows hold.")
 
@@ -164,6 +166,7 @@ def export(
 
     store = opened(place)
     tables = read_study_tables(store.folder)
+    say_missing(tables.missing)
     if allow_code:
         from nas_evidence.storage.outside_code import admitted
 
@@ -195,7 +198,7 @@ def judged(tables: "StudyTables", data: "Source") -> "Comparison | None":
     try:
         return kept_comparison(tables, data)
     except (ValueError, OSError, RuntimeError) as error:
-        err.print(f"the winner is not compared with simple models: {error}")
+        err.print(f"warning: the winner is not compared with simple models: {error}")
         return None
 
 
@@ -231,9 +234,11 @@ def _write_ensemble(
     )
     out.print(f"export: {done.folder} (weights: {members})")
     if done.left_out:
-        out.print(f"note:   without weight: trials {', '.join(map(str, done.left_out))}")
+        out.print(f"note:   left out, with weight 0: trials {', '.join(map(str, done.left_out))}")
     if done.refitted:
-        out.print(f"note:   {done.refitted} trained again on both halves: not stored by the study")
+        out.print(
+            f"note:   {done.refitted} trained again, since the study kept no predictions of them"
+        )
     out.print(
         f"gain:   {done.gain:.4f} ± {done.gain_error:.4f} nats per datum over the best network "
         f"alone, with cross-fitted weights, on {done.n} data"

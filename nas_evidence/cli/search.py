@@ -1,8 +1,8 @@
 """The verbs that run a study: search and resume."""
 
 import contextlib
-import json
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -56,6 +56,7 @@ from nas_evidence.cli.terminal import (
     ranking_rows,
     trust_line,
 )
+from nas_evidence.jobs.jobs import study_of_this_job
 from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.outside_code import admitted
@@ -180,6 +181,7 @@ def resume(
         raise ValueError("resume needs a study folder, or --address URL and --name NAME.")
     from nas_evidence.data.source import stored_source
     from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.conditions import edits_of
     from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
@@ -190,6 +192,8 @@ def resume(
     _check_address(run)
     store = open_store(place)
     with store.held(steal=steal):
+        for edit in edits_of(store.folder):
+            out.print(f"note: study.toml was edited: {edit}")
         spec = with_options(read_study(store.folder, overrides or ()), trials, workers)
         check_metric(metric, spec.plan.likelihood)
         spec = admitted(spec, [store.folder.resolve() / "code"], allowed=allow_code)
@@ -240,7 +244,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
                     if is_starting():
                         end_what_starts()
                     return True
-                say("Stopping: the workers end, and what is not stored yet is stored.")
+                say("Stopping: waiting for the workers to store what they have.")
                 return False
 
             try:
@@ -257,7 +261,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
         n_stored = n_searched(tables.trials["trial_id"])
         if left and n_stored < spec.n_trials:
             out.print(
-                f"budget: spent after {n_stored} of {spec.n_trials} trials; resume with "
+                f"budget: spent after {n_stored} of {spec.n_trials} trials; continue with "
                 f"{again} --set budget.KEY=SECONDS"
             )
         _conclude(store, run, data, tables)
@@ -302,11 +306,16 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
     print_rows(
         f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
     )
+    out.print(study.order)
     paths = write_report(report, store.folder / "report")
     said, pruned = report.headline, report.pruning.sentences
     if said.answer:
         out.print(f"answer: {said.answer}")
-    for sentence in filter(None, (said.sure, said.cost, said.worth, said.measured, *said.advice)):
+    facts = {"worth it?": said.worth, "how sure?": said.sure, "if wrong:": said.cost}
+    for word, sentence in facts.items():
+        if sentence:
+            out.print(f"{word:7} {sentence}")
+    for sentence in filter(None, (said.together, said.measured, *said.advice)):
         out.print(f"note:   {sentence}")
     for sentence in pruned if spec.pruning.rule != "none" else ():
         out.print(f"note:   {sentence}")
@@ -317,9 +326,16 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
 
 def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> None:
     """Print the ranking, write report and export, and print how to continue."""
+    from nas_evidence.exporting.soundness import is_export_of, wrong_files
+    from nas_evidence.storage.set_aside import set_aside
+
     folder, n_trials = store.folder, tables.spec.n_trials
-    winner = _rank_and_report(store, run, data, tables).study.winner
-    if winner is not None and not _is_exported(folder / "export", winner.trial_id):
+    report = _rank_and_report(store, run, data, tables)
+    winner = report.study.winner
+    if (folder / "export").is_dir() and (wrong := wrong_files(folder / "export")):
+        set_aside(folder, "export")
+        out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")
+    if winner is not None and not is_export_of(folder / "export", winner.trial_id):
         write_export(tables, folder / "export", winner.trial_id, data)
     elif winner is not None:
         out.print(f"export: {shown(folder / 'export', store)}")
@@ -328,26 +344,21 @@ def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -
     out.print(f"trials: {counts}")
     out.print(f"more:   {program()} resume {store.place} --trials {2 * n_trials}{_options(run)}")
     if not by_status[TrialStatus.COMPLETE.value]:
-        err.print(f"error: no trial is complete; causes: nas-evidence report, or {folder}/logs")
+        why = report.problems[0].detail if report.problems else f"see {folder}/logs"
+        err.print(f"error: no trial is complete, most often because: {why}")
         raise typer.Exit(1)
 
 
-def _is_exported(folder: Path, trial_id: int) -> bool:
-    """Return whether the folder holds this trial, complete and as it was written."""
-    from nas_evidence.exporting.sums import wrong_sums
-
-    if not (folder / "MODEL_CARD.md").is_file() or wrong_sums(folder):  # the card comes last
-        return False
-    try:
-        written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-        return bool(written["trial_id"] == trial_id)
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
-
-
 def _options(run: Run) -> str:
-    """Return the options that the next run also needs, as text."""
-    return "".join(f" {word}" for word in _words(run))
+    """Return the options that the next run also needs, as text for whoever reads it.
+
+    A job finds the cluster that it runs on by itself; its reader, on another machine, does not.
+    """
+    words = _words(run)
+    if run.address == "auto" and (name := study_of_this_job()):
+        at = words.index("--address")
+        words[at : at + 2] = ["--address", "URL", "--name", shlex.quote(name)]
+    return "".join(f" {word}" for word in words)
 
 
 def _words(run: Run) -> list[str]:

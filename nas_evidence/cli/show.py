@@ -8,23 +8,38 @@ import typer
 
 from nas_evidence.cli.options import AsJson, opened
 from nas_evidence.cli.terminal import out, print_json, print_line, print_rows, score_text
+from nas_evidence.plumbing.durations import duration
 
 StudyPlace = Annotated[
     str, typer.Argument(metavar="DIR", help="A study folder, or a store's URI.")
 ]
+#: The numbers of a trial that a screen shows, by their words; some are real.
+_FACTS = {
+    "parameters": "n_parameters", "rows": "n_data", "epochs": "epochs",
+    "test log loss": "test_nll_per_datum", "test accuracy": "test_accuracy",
+    "test RMSE": "test_rmse",
+}  # fmt: skip
+_REAL = frozenset({"test_nll_per_datum", "test_accuracy", "test_rmse"})
 #: A network that lost less than this share of its first training loss has learned nothing.
 _LEARNED = 0.05
 #: Below this share of effective parameters the prior holds all weights at zero.
 _HELD = 0.001
+_ENDED = {
+    "pruned": "was pruned", "infeasible": "did not fit", "cancelled": "was cancelled",
+    "out_of_memory": "ran out of memory",
+}  # fmt: skip
 _HIDDEN = ("error", "versions", "attempt", "architecture_key", "checksum")
 
 
 def show(
     place: StudyPlace,
     trial_id: Annotated[int, typer.Argument(metavar="TRIAL", help="A trial id.")],
+    all_terms: Annotated[
+        bool, typer.Option("--all", help="Every column, and the terms of its evidence.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show one trial: how it ended, its scores and the terms of its evidence.
+    """Show one trial: how it ended and its scores; everything with --all or through a pipe.
 
     Example: nas-evidence show runs/digits 7
     """
@@ -48,7 +63,10 @@ def show(
     rank = next((one.rank for one in study.ranking if trial_id in one.trial_ids), None)
     n_ranked = sum(one.rank is not None for one in study.ranking)
     print_line("trial", trial_sentence(tables, str(study.spec.objective), rank, n_ranked))
-    _print_trial(tables)
+    if out.is_terminal and not all_terms:
+        _print_screen(tables)
+    else:
+        _print_trial(tables)
 
 
 def trial_sentence(
@@ -66,7 +84,8 @@ def trial_sentence(
     name = f"{trial['trial_id']} ({trial['family']})"
     if trial["status"] != "complete":
         why = trial["cause"] or (trial["error"] or "no cause stored").strip().split("\n")[-1]
-        return f"{name} is {trial['status']} after epoch {trial['epochs']}: {why}"
+        ended = _ENDED.get(trial["status"], trial["status"])
+        return f"{name} {ended} after epoch {trial['epochs']}: {why}"
     known = (row["train_nll_per_datum"] for row in curve)
     losses = [loss for loss in known if loss is not None]
     accuracy = trial["test_accuracy"]
@@ -79,11 +98,11 @@ def trial_sentence(
         )
     last = [row for row in tables["evidence"] if row["estimator"] == objective and row["valid"]]
     if rank is None or not last:
-        return f"{name} is complete, without a valid {objective}, so that it does not rank"
+        return f"{name} is complete but has no valid {objective}, so it does not rank"
     value = last[-1]["per_datum"] if last[-1]["per_datum"] is not None else last[-1]["value"]
     unit = " nats per datum" if last[-1]["per_datum"] is not None else ""
     return (
-        f"{name} is of the architecture with rank {rank} of {n_ranked} by {objective}: "
+        f"{name} has the architecture ranked {rank} of {n_ranked} by {objective}: "
         f"{score_text(value)}{unit}{tested}"
     )
 
@@ -112,9 +131,37 @@ def _reason(tables: dict[str, list[dict[str, Any]]], trial: dict[str, Any]) -> s
     if effective and n and sum(effective) < _HELD * n:
         return (
             f"the learned prior holds its weights at zero ({sum(effective):.1f} of {n:,} "
-            "parameters are effective): let [plan.online] burn_in wait until it has learned"
+            "parameters are effective): let it learn first with --set plan.online.burn_in=EPOCHS"
         )
-    return "try another learning_rate, or more epochs, in [plan]"
+    return "try --set plan.learning_rate=VALUE, or more epochs with --set plan.epochs=N"
+
+
+def _print_screen(tables: dict[str, list[dict[str, Any]]]) -> None:
+    """Print what fits a screen: the facts that people ask for, and the scores."""
+    trial = tables["trials"][0]
+    values = {key.removeprefix("arch_"): v for key, v in trial.items() if key.startswith("arch_")}
+    architecture = ", ".join(f"{name} {v}" for name, v in values.items() if v is not None)
+    print_line("architecture", f"{trial['family']} {architecture}".strip())
+    for words, key in _FACTS.items():
+        if trial.get(key) is not None:
+            print_line(words, f"{trial[key]:,.4g}" if key in _REAL else f"{trial[key]:,}")
+    if trial["total_seconds"] is not None:
+        print_line("worker time", duration(trial["total_seconds"]))
+    last = max((row["epoch"] for row in tables["evidence"]), default=0)
+    rows = [
+        (
+            r["estimator"],
+            score_text(r["value"] if r["per_datum"] is None else r["per_datum"]),
+            "" if r["valid"] else f"invalid: {r['note'] or 'no reason stored'}",
+        )
+        for r in tables["evidence"]
+        if r["epoch"] == last
+    ]
+    header = ("score", "per datum or value", "note")
+    width = 3 if any(row[2] for row in rows) else 2
+    title = f"Scores after epoch {last} (larger is better)"
+    print_rows(title, header[:width], [row[:width] for row in rows])
+    out.print("(--all shows every column, and the terms of its evidence)")
 
 
 def _print_trial(tables: dict[str, list[dict[str, Any]]]) -> None:

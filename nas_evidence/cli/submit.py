@@ -4,6 +4,7 @@ Each takes a study folder or the URI of a store, or `--address` of a cluster's d
 `--name`. If a store cannot be seen from here, a small job on the cluster reads it.
 """
 
+import contextlib
 import json
 import shlex
 import tempfile
@@ -148,7 +149,14 @@ def status(
         if seen is not None:
             facts = _facts(seen)
         else:
-            facts = json.loads(_asked(client, ["status", job.store, "--json"]))
+            try:
+                facts = facts_in(_asked(client, ["status", job.store, "--json"]))
+            except ValueError:
+                if not job.alive or as_json:
+                    raise
+                _print_job(job)
+                out.print("nothing is stored yet; ask again in a minute")
+                return
         facts |= {"job": job.id, "job_state": job.state.lower(), "store": job.store}
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
@@ -288,6 +296,24 @@ def _asked(client: "RayClient", arguments: Sequence[str]) -> str:
     return text
 
 
+def facts_in(printed: str) -> dict[str, Any]:
+    r"""Return the JSON in what a job has printed; lines of Ray's log may precede and follow it.
+
+    >>> facts_in('2026-11-22 INFO connecting\\n{\\n "name": "digits"\\n}\\nINFO done\\n')
+    {'name': 'digits'}
+
+    Raises:
+        ValueError: if there is none; quotes the last line.
+    """
+    lines = printed.splitlines(keepends=True)
+    for start in (i for i, line in enumerate(lines) if line.startswith("{")):
+        with contextlib.suppress(json.JSONDecodeError):
+            found, _ = json.JSONDecoder().raw_decode("".join(lines[start:]))
+            return dict(found)
+    last = printed.strip().splitlines()[-1:] or ["nothing"]
+    raise ValueError(f"the cluster did not tell the status of the study; it said: {last[0]}")
+
+
 def _place(
     words: Sequence[str] | None, address: str | None, name: str | None
 ) -> tuple[str, int | None]:
@@ -374,6 +400,7 @@ def _facts(store: "Store") -> dict[str, Any]:
         "running": [a.trial_id for a in now.running],
         "architectures": {str(a.trial_id): str(a.architecture) for a in now.running},
         "best": best,
+        "held_by": None if now.holder is None else str(now.holder),
     }
 
 
@@ -390,6 +417,9 @@ def _print_status(now: dict[str, Any], where: str, job: Job | None) -> None:
         f"{now['name']}: {now['state']}, {now['n_finished']} of {now['n_trials']} trials "
         f"({counts or 'none yet'})"
     )
+    if now.get("held_by"):
+        stop = where if job is None else f"{job.store} {where}"
+        out.print(f"held by {now['held_by']}; stop it: {program()} cancel {stop}")
     for trial_id, architecture in now["architectures"].items():
         out.print(f"running: trial {trial_id} {architecture}")
     if now["best"] is not None:

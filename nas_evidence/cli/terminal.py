@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from nas_evidence.plumbing.durations import duration
+from nas_evidence.plumbing.foreign_text import on_lines, on_one_line
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.workers.executor import Lost
@@ -28,9 +29,26 @@ if TYPE_CHECKING:  # it imports pandas, which slows the start
 
 #: Most lines printed for successful trials where there is no live table.
 MAX_LINES = 80
-# Names, paths and causes are printed literally: no markup for "[x]", no emoji for ":x:".
-out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+class _Literal(Console):
+    """Prints names, paths and causes literally: no markup, no emoji, no control characters."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print what rich prints."""
+        super().print(*(on_lines(o) if isinstance(o, str) else o for o in objects), **how)
+
+
+out, err = _Literal(), _Literal(stderr=True)
+
+
+def say_missing(lines: Iterable[str]) -> None:
+    """Say what is missing of the results that a verb goes by."""
+    for line in lines:
+        err.print(f"{line}; `{program()} verify` says more, `resume` runs it again")
 
 
 def program() -> str:
@@ -81,38 +99,21 @@ def ranking_rows(
     if study.plan.likelihood == "categorical":
         columns["test accuracy"] = lambda r: score_text(r.test_accuracy)
     else:
-        columns["test rmse"] = lambda r: score_text(r.test_rmse)
-    columns["test nll"] = lambda r: score_text(r.test_nll)
+        columns["test RMSE"] = lambda r: score_text(r.test_rmse)
+    columns["test log loss"] = lambda r: score_text(r.test_nll)
     columns["SOTL"] = lambda r: score_text(r.sotl)
     cells = [[_text(cell(r)) for cell in columns.values()] for r in ranking]
     return list(columns), cells
 
 
-_TARGETS = {"test_nll_per_datum": "test log loss", "test_accuracy": "test accuracy"}
-
-
 def trust_line(report: "Report") -> str:
     """Return one line on how far the ranking can be trusted; the report has the details."""
-    objective, target = report.trust.main, report.study.targets[0]
-    if report.study.complete[list(report.study.targets)].isna().all(axis=None) and len(
-        report.study.complete
-    ):
-        return (
-            "trust:  unknown: there are no test rows to correlate scores with; give some with "
-            "--test-fraction 0.2 or --test FILE"
-        )
-    row = report.trust.overall(objective, target)
-    if row is None or row.statistics.rho is None:
-        return f"trust:  {row.cells()['note'] if row else 'undefined: no complete trial'}"
-    better = [f"{score} {rho:.2f}" for score, rho in report.free_scores_ahead(target).items()]
-    free = f"; as good or better at no cost: {', '.join(better)}" if better else ""
-    interval, ends = "no interval", row.statistics.rho_interval
-    if ends is not None:
-        interval = f"95 % interval {ends.low:.2f} to {ends.high:.2f}"
-    return (
-        f"trust:  {objective} ranks {_TARGETS.get(target, target)} with Spearman's rho "
-        f"{row.statistics.rho:.2f} ({interval}){free}"
-    )
+    said = f"trust:  {report.verdict}"
+    free = report.free_scores_ahead(report.study.targets[0])
+    if free:
+        better = ", ".join(f"{score} {rho:.2f}" for score, rho in free.items())
+        said += f" As good or better at no cost (rho): {better}."
+    return said
 
 
 def _text(value: object) -> str:
@@ -264,7 +265,15 @@ class Progress:
 
 
 #: Columns that a narrow terminal leaves out, first to go first; a pipe has all.
-_DISPENSABLE = ("SOTL", "standard error", "valid", "parameters", "seeds", "spread", "test nll")
+_DISPENSABLE = (
+    "SOTL",
+    "standard error",
+    "valid",
+    "parameters",
+    "seeds",
+    "spread",
+    "test log loss",
+)
 
 
 def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -272,7 +281,8 @@ def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]])
 
     On a narrow terminal some columns are left out, so that no cell is cut.
     """
-    rows = list(rows)
+    rows = [[on_one_line(cell) for cell in row] for row in rows]
+    header = [on_one_line(name) for name in header]
     if not rows:
         return
     if not out.is_terminal:
@@ -318,7 +328,7 @@ def print_line(name: str, value: object) -> None:
     if out.is_terminal:
         out.print(Text(f"{name:20}", "bold"), value)
     else:  # without rich, which turns tabs into spaces
-        print(f"{name}\t{value}")  # noqa: T201
+        print(f"{name}\t{on_one_line(value)}")  # noqa: T201
 
 
 def print_json(value: object) -> None:

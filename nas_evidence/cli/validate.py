@@ -110,7 +110,7 @@ def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
     )
     check_task(spec.plan, arrays)
     megabytes = arrays.n_train * 4 * float(_size(arrays.input_shape)) / 1e6
-    out.print(f"memory: {megabytes:.3g} MB of training inputs in each of the workers")
+    out.print(f"memory: {megabytes:.3g} MB of training inputs in each worker")
     race = budget_of(spec) if spec.n_finalists else 0
     more = f" and up to {race} in the race of the finalists" if race else ""
     workers = spec.resources.workers

@@ -25,6 +25,7 @@ def verify(place: Place, as_json: AsJson = False, data_root: DataRoot = None) ->
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.driver.verification import check_data, not_checked
     from nas_evidence.driver.verification import verify as findings_of
+    from nas_evidence.storage.conditions import edits_of
 
     store = open_store(place)
     store.pull()
@@ -39,13 +40,15 @@ def verify(place: Place, as_json: AsJson = False, data_root: DataRoot = None) ->
     else:
         for finding in found:
             out.print(f"{finding.place}: {finding.problem}")
+        for edit in edits_of(store.folder):
+            err.print(f"study.toml was edited, which `resume` takes: {edit}")
     left = "; ".join(not_checked(store.folder, with_checkpoints=here, data=why))
     if not found:
         err.print("everything is as it was written.")
     if left:
         err.print(f"not checked: {left}")
     if found:
-        mend = f"mend: {program()} repair {place}"
+        mend = f"repair: {program()} repair {place}"
         if len(found) == len(other_data):
             mend = "restore the data, or start another study with these"
         err.print(f"{counted(len(found), 'problem')} found; {mend}")

@@ -140,7 +140,7 @@ def _subset(x: Inputs, y: Array, spec: DatasetSpec, part: str, seed: int) -> tup
     if wanted > len(y):
         raise ValueError(
             f"`max_{part} <= {len(y)}` must hold for data set '{spec.name}', which has {len(y)} "
-            f"{part} examples, but got {wanted}; lower max_{part} in [dataset]"
+            f"{part} examples, but got {wanted}; lower it with --set dataset.max_{part}=N"
         )
     generator = np.random.default_rng(derive_seed(seed, "split", part))
     if np.issubdtype(y.dtype, np.floating):

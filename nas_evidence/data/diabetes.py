@@ -27,7 +27,7 @@ def read(
     if n_test >= len(y) - 1:
         raise ValueError(
             f"`test_size < {len(y) - 1}` must hold for data set 'diabetes', which has {len(y)} "
-            f"patients, but got {n_test}; lower test_size in [dataset]"
+            f"patients, but got {n_test}; lower it with --set dataset.test_size=N"
         )
     generator = np.random.default_rng(derive_seed(seed, "split"))
     in_test = np.zeros(len(y), dtype=bool)

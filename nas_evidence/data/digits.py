@@ -27,7 +27,7 @@ def read(
     if n_test >= len(y):
         raise ValueError(
             f"`test_size < {len(y)}` must hold for data set 'digits', which has {len(y)} images, "
-            f"but got {n_test}; lower test_size in [dataset]"
+            f"but got {n_test}; lower it with --set dataset.test_size=N"
         )
     generator = np.random.default_rng(derive_seed(seed, "split"))
     in_test = np.zeros(len(y), dtype=bool)

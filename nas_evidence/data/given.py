@@ -11,6 +11,7 @@ from nas_evidence.data import images, npz
 from nas_evidence.data import table_file as tables
 from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
+from nas_evidence.data.written_numbers import with_numbers_read
 from nas_evidence.spec.study import DatasetSpec
 
 
@@ -45,7 +46,7 @@ def features_of(data: Any, preparation: Preparation | None, *, target: str | Non
         data = data.detach().cpu().numpy()
     array = np.asarray(data)
     if preparation is not None:
-        names = [column.name for column in preparation.columns]
+        names = list(dict.fromkeys(column.name for column in preparation.columns))
         if array.ndim != 2 or array.shape[1] != len(names):
             raise ValueError(
                 f"the network was trained on a table with the columns {', '.join(names)}; give a "
@@ -58,11 +59,20 @@ def features_of(data: Any, preparation: Preparation | None, *, target: str | Non
 
 
 def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str | None) -> Given:
+    frame = frame.copy(deep=False)
+    frame.columns = frame.columns.map(str)
+    frame = with_numbers_read(frame)
     truth = np.asarray(frame[target]) if target in frame.columns else None
     if truth is not None and pd.isna(truth).any():
         truth = None  # to be predicted
     if preparation is None:
         inputs = frame.drop(columns=[target]) if target in frame.columns else frame
+        for name in inputs.columns:
+            if not pd.api.types.is_numeric_dtype(inputs[name]):
+                raise ValueError(
+                    f"column {str(name)!r} of the new data must hold numbers, as the arrays that "
+                    f"the network was trained on, but is {inputs[name].dtype}; leave it out"
+                )
         return Given(np.ascontiguousarray(inputs, dtype=np.float32), truth)
     return Given(preparation.apply(frame, "the new data"), truth)
 

@@ -10,6 +10,7 @@ import pandas as pd
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.source import KEPT, Source, array_source, table_source
 from nas_evidence.data.table_file import read_frame
+from nas_evidence.data.written_numbers import with_numbers_read
 from nas_evidence.spec.dataset import DatasetSpec
 
 #: The study of data in memory is named so, as they have no name.
@@ -48,6 +49,7 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
 
 
 def _of_table(frame: pd.DataFrame, y: Any, keys: dict[str, Any]) -> Source:
+    frame = frame.copy(deep=False)  # its columns are renamed
     if y is not None:
         if "target" in keys:
             raise ValueError("give y or the name of the target column, not both")
@@ -66,6 +68,8 @@ def _of_table(frame: pd.DataFrame, y: Any, keys: dict[str, Any]) -> Source:
         keys["target"] = name
     if "target" not in keys:
         raise ValueError("name the column to predict with target=..., or give y")
+    frame.columns = frame.columns.map(str)
+    frame = with_numbers_read(frame)
     test = read_frame(Path(keys["test_path"])) if "test_path" in keys else None
     spec = DatasetSpec.model_validate({"name": "table", "path": f"{KEPT}/train.parquet", **keys})
     return table_source(frame, test, spec, given=NAME)

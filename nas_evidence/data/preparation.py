@@ -2,6 +2,7 @@
 
     number    one feature; a missing value is the median, with an indicator if training rows have
               one; scaled later like every input
+    date      days since 1970, year, month, weekday and hour as numbers, those that vary
     category  one-hot: the categories of the training rows, most frequent first, and "other"
 
 A `Preparation` holds every number and name that it uses, so it travels as JSON and gives the same
@@ -11,7 +12,7 @@ compares).
 """
 
 import json
-import re
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -20,13 +21,15 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.spellings import common_spellings, folded, said_spellings
+from nas_evidence.data.written_dates import PARTS, Order, dates_of, order_of, parts_of
+from nas_evidence.plumbing.foreign_text import on_one_line
 
 #: Most categories of a column with a feature of their own.
 MOST_CATEGORIES = 50
 #: Share of values that must be numbers, or dates, for the column to be taken as that.
 _MOSTLY = 0.9
 OTHER, MISSING = "(other)", "(missing)"
-_DATE = re.compile(r"\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[/.]\d{1,2}[/.]\d{2,4})([ T]\d{1,2}:.*)?\s*")
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Column:
     fill        value in place of a missing number
     indicator   whether a feature says that the number is missing
     categories  with a feature of their own; `OTHER` comes after them
+    part        of a date, see `written_dates`; several columns then have one name
+    order       what its dates begin with
     """
 
     name: str
@@ -43,6 +48,13 @@ class Column:
     fill: float = 0.0
     indicator: bool = False
     categories: tuple[str, ...] = ()
+    part: str = ""
+    order: Order = "year"
+
+    @property
+    def label(self) -> str:
+        """Return the name of its feature."""
+        return f"{self.part} of {self.name}" if self.part else self.name
 
 
 @dataclass(frozen=True)
@@ -54,8 +66,8 @@ class Preparation:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features: numbers, then indicators, then categories."""
-        names = [c.name for c in self._of("number")]
-        names += [f"{c.name} is missing" for c in self._of("number") if c.indicator]
+        names = [c.label for c in self._of("number")]
+        names += [f"{c.label} is missing" for c in self._of("number") if c.indicator]
         for column in self._of("category"):
             names += [f"{column.name} = {value}" for value in (*column.categories, OTHER)]
         return tuple(names)
@@ -72,19 +84,19 @@ class Preparation:
         Raises:
             ValueError: if a column is absent, or holds text instead of numbers; names both.
         """
-        absent = [c.name for c in self.columns if c.name not in frame.columns]
+        absent = [n for n in dict.fromkeys(c.name for c in self.columns) if n not in frame.columns]
         if absent:
             raise ValueError(
                 f"{where} must have the columns of the training data, but has no "
                 f"{', '.join(repr(name) for name in absent)}; add them, empty where unknown"
             )
-        read = {c.name: _read(frame[c.name], c, where) for c in self.columns}
+        read = {c.label: _read(frame[c.name], c, where) for c in self.columns}
         numbers = self._of("number")
         parts = [
-            *(np.where(np.isnan(read[c.name]), c.fill, read[c.name]) for c in numbers),
-            *(np.isnan(read[c.name]) for c in numbers if c.indicator),
+            *(np.where(np.isnan(read[c.label]), c.fill, read[c.label]) for c in numbers),
+            *(np.isnan(read[c.label]) for c in numbers if c.indicator),
             *(
-                np.asarray(read[c.name] == value)
+                np.asarray(read[c.label] == value)
                 for c in self._of("category")
                 for value in (*c.categories, OTHER)
             ),
@@ -128,12 +140,12 @@ def prepare(
         The preparation, and one sentence per decision that is not plain.
 
     Raises:
-        ValueError: for dates, an unknown name, or if no column is left.
+        ValueError: for an unknown name, or if no column is left.
     """
     for option, names in (("drop", drop), ("categorical", categorical), ("numeric", numeric)):
         for name in names:
             if name not in frame.columns:
-                known = ", ".join(map(str, frame.columns[:8]))
+                known = ", ".join(map(on_one_line, frame.columns[:8]))
                 raise ValueError(
                     f"--{option} names the column {name!r}, which {where} does not have as a "
                     f"feature; columns: {known}"
@@ -146,40 +158,44 @@ def prepare(
             continue
         values = frame[name]
         forced = "category" if name in categorical else "number" if name in numeric else None
-        column, sentence = _decided(str(name), values, forced, where)
+        found, sentence = _decided(str(name), values, forced, where)
         said += [sentence] if sentence else []
-        columns += [column] if column else []
+        columns += found
     if not columns:
         raise ValueError(f"{where} must have at least one column besides the target that varies")
     return Preparation(tuple(columns)), [_summary(columns), *said]
 
 
+def option(name: str) -> str:
+    """Return the name of a column as an option on the command line takes it, on one line."""
+    return on_one_line(shlex.quote(name))
+
+
 def _summary(columns: Sequence[Column]) -> str:
-    numbers = [c for c in columns if c.kind == "number"]
-    n_categories = len(columns) - len(numbers)
+    numbers = [c for c in columns if c.kind == "number" and not c.part]
+    n_dates = len({c.name for c in columns if c.part})
+    n_categories = sum(c.kind == "category" for c in columns)
     n_missing = sum(c.indicator for c in numbers)
-    parts = [f"{len(numbers)} numeric columns"] if numbers else []
+    parts = [f"{len(numbers)} numeric column{'s' * (len(numbers) > 1)}"] if numbers else []
     parts += [f"{n_categories} of categories"] if n_categories else []
+    parts += [f"{n_dates} of dates"] if n_dates else []
     missing = f", missing values in {n_missing} filled with the median" if n_missing else ""
     return f"features: {' and '.join(parts)}{missing}"
 
 
 def _decided(
     name: str, values: pd.Series, forced: str | None, where: str
-) -> tuple[Column | None, str]:
-    """Return a column, or None to leave it out, and a sentence if that needs one."""
+) -> tuple[list[Column], str]:
+    """Return a column, several for a date, none to leave it out, and a sentence if needed."""
     present = values.dropna()
     if present.nunique() <= 1 and forced is None and not values.isna().any():
-        return None, f"column {name!r} is left out: it has one value only"
+        return [], f"column {name!r} is left out: it has one value only"
     if present.empty:
-        return None, f"column {name!r} is left out: it is empty"
-    if forced is None and _is_date(present):
-        raise ValueError(
-            f"column {name!r} of {where} holds dates, which are no feature as they are; leave it "
-            f"out with --drop {name}, or replace it by numbers such as year, month or age"
-        )
+        return [], f"column {name!r} is left out: it is empty"
+    if forced is None and (order := order_of(present)):
+        return _date(name, values, order)
     if forced == "category":
-        return _category(name, values), ""
+        return _category(name, values)
     numbers = pd.to_numeric(present, errors="coerce") if forced or _is_text(values) else present
     if forced == "number" or not _is_text(values):
         return _number(name, values, forced, where)
@@ -188,28 +204,51 @@ def _decided(
         column, _ = _number(name, values, "number", where)
         return column, (
             f"column {name!r} is read as numbers and {words} as missing; "
-            f"--categorical {name} to change"
+            f"--categorical {option(name)} to change"
         )
-    if present.nunique() > max(MOST_CATEGORIES, len(present) // 2):
-        return None, (
+    if present.nunique() > len(present) // 2:
+        return [], (
             f"column {name!r} is left out: it has {present.nunique()} different texts in "
-            f"{len(present)} rows; --categorical {name} to keep the most frequent"
+            f"{len(present)} rows; --categorical {option(name)} to keep the most frequent"
         )
-    return _category(name, values), ""
+    return _category(name, values)
 
 
 def _number(
     name: str, values: pd.Series, forced: str | None, where: str
-) -> tuple[Column | None, str]:
+) -> tuple[list[Column], str]:
     numbers = _as_numbers(values)
     present = numbers[~np.isnan(numbers)]
     if len(present) == 0:
         raise ValueError(f"column {name!r} of {where} has no number, so it cannot be --numeric")
     _check_finite(numbers, name, where)
     if forced is None and _numbers_the_rows(numbers):
-        return None, f"column {name!r} is left out: it numbers the rows; --numeric {name} to keep"
+        keep = f"--numeric {option(name)} to keep"
+        return [], f"column {name!r} is left out: it numbers the rows; {keep}"
     indicator = bool(np.isnan(numbers).any())
-    return Column(name, "number", fill=float(np.median(present)), indicator=indicator), ""
+    return [Column(name, "number", fill=float(np.median(present)), indicator=indicator)], ""
+
+
+def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], str]:
+    features = parts_of(dates_of(values, order))
+    varying = [part for part in PARTS if np.nanmin(features[part]) < np.nanmax(features[part])]
+    missing = bool(np.isnan(features[PARTS[0]]).any())
+    columns = [
+        Column(
+            name,
+            "number",
+            fill=float(np.nanmedian(features[part])),
+            indicator=missing and part == varying[0],
+            part=part,
+            order=order,
+        )
+        for part in varying
+    ]
+    how = "" if order == "year" else f", with the {order} first"
+    return columns, (
+        f"column {name!r} is read as dates{how}: {', '.join(varying)}; "
+        f"--drop {option(name)} to leave it out"
+    )
 
 
 def _numbers_the_rows(numbers: Array) -> bool:
@@ -220,17 +259,25 @@ def _numbers_the_rows(numbers: Array) -> bool:
     )
 
 
-def _category(name: str, values: pd.Series) -> Column:
-    counts = _texts(values).value_counts()
+def _category(name: str, values: pd.Series) -> tuple[list[Column], str]:
+    texts = _texts(values)
+    spelled = common_spellings(texts.unique().tolist(), texts.value_counts().to_dict())
+    said = said_spellings(f"column {name!r}", spelled)
+    counts = texts.map(spelled).value_counts()
     # By frequency, ties by name, so that the order does not depend on the order of the rows.
     ordered = sorted(counts.index, key=lambda value: (-counts[value], value))
-    return Column(name, "category", categories=tuple(ordered[:MOST_CATEGORIES]))
+    kept = tuple(ordered[:MOST_CATEGORIES])
+    return [Column(name, "category", categories=kept)], said
 
 
 def _read(values: pd.Series, column: Column, where: str) -> Any:
     if column.kind == "category":
         texts = _texts(values)
-        return texts.where(texts.isin(column.categories), OTHER)
+        known = {folded(category): category for category in column.categories}
+        spelled = texts.map(lambda text: known.get(folded(text), OTHER))
+        return texts.where(texts.isin(column.categories), spelled)
+    if column.part:
+        return parts_of(dates_of(values, column.order))[column.part]
     if _is_text(values):
         numbers = pd.to_numeric(values, errors="coerce")
         if len(values) and numbers.isna().all() and values.notna().any():
@@ -266,12 +313,3 @@ def _texts(values: pd.Series) -> pd.Series:
 
 def _is_text(values: pd.Series) -> bool:
     return not (pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values))
-
-
-def _is_date(present: pd.Series) -> bool:
-    if pd.api.types.is_datetime64_any_dtype(present) or isinstance(present.dtype, pd.PeriodDtype):
-        return True
-    if not _is_text(present):
-        return False
-    sample = present.iloc[:1000].astype(str)
-    return bool(sample.map(lambda text: _DATE.fullmatch(text) is not None).mean() >= _MOSTLY)

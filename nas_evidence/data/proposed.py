@@ -9,13 +9,16 @@
 The text is also what `nas-evidence init` writes.
 """
 
-import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from nas_evidence.data.arrays import ArrayData
+from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.spec.dataset import DatasetSpec
+from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.study import TrainingPlan
+from nas_evidence.spec.toml import toml_line
 
 #: Steps of the optimiser that a training aims at, and the bounds of its epochs; measured by
 #: benchmarks/epochs_rule.py, see docs/explanation/epochs.md.
@@ -39,17 +42,17 @@ def proposed_text(
     batch, epochs = training_length(arrays.n_train)
     shape = " x ".join(map(str, arrays.input_shape))
     labels = arrays.task == "labels"
-    said = [f"# {sentence}" for sentence in arrays.meaning.said]
+    said = [f"# {on_one_line(sentence)}" for sentence in arrays.meaning.said]
     lines = [
         f"# A study of {arrays.n_train} rows, inputs {shape}, "
         f"{arrays.n_outputs} {'classes' if labels else 'targets'}. Made by nas-evidence from the",
         "# data; change what you like.",
         *said,
-        f"name = {json.dumps(name)}",
+        toml_line("name", name),
         f"seed = {seed}",
         f"n_trials = {n_trials}                    # trials = architecture x replicate",
-        'objective = "two_fold"           # which score ranks',
-        'estimators = ["diag_ef", "kfac_ggn", "two_fold"]',
+        'objective = "conditional_evidence"  # which score ranks',
+        'estimators = ["diag_ef", "kfac_ggn", "conditional_evidence"]',
         "",
         "[dataset]",
         *_dataset_lines(dataset, arrays),
@@ -97,16 +100,19 @@ def epochs_for(n_rows: int, batch: int) -> int:
 def with_numbers(
     plan: TrainingPlan, n_rows: int, stored: TrainingPlan | None = None
 ) -> TrainingPlan:
-    """Return a plan with numbers for `epochs` and `every` of "auto".
+    """Return a plan with numbers for `epochs`, `folds` and `every` of "auto".
 
     Args:
         plan: of a study.
-        n_rows: training rows, which decide its epochs.
+        n_rows: training rows, which decide its epochs and folds.
         stored: the plan with which the study began before, whose numbers stay.
     """
     if plan.automatic:
         epochs = epochs_for(n_rows, plan.batch_size) if stored is None else stored.epochs
         plan = plan.model_copy(update={"epochs": epochs})
+    if plan.folds == "auto":
+        folds = plan.n_folds(n_rows) if stored is None else stored.folds
+        plan = plan.model_copy(update={"folds": folds})
     if plan.online.every == "auto":
         every = plan.interval if stored is None else stored.online.every
         online = plan.online.model_copy(update={"every": every})
@@ -122,21 +128,28 @@ def name_of(path: Path) -> str:
 
 
 def _dataset_lines(dataset: DatasetSpec, arrays: ArrayData) -> list[str]:
-    asked = dataset.model_dump(mode="json", exclude_defaults=True) | {"task": arrays.task_name}
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in asked.items()]
+    given = dataset.model_dump(mode="json", exclude_defaults=True, exclude={"content"})
+    asked = given | {"task": arrays.task_name}
+    lines = [toml_line(key, value) for key, value in asked.items()]
     if not any(line.startswith("test") for line in lines) and not len(arrays.x_test):
         lines.append("# test_fraction = 0.2            # rows for the report's test")
     return lines
 
 
+def proposed_domains(n_rows: int) -> Mapping[str, Mapping[str, IntRange]]:
+    """Return the domains of the families that follow the number of rows, by family and name."""
+    widest = int(2 ** round(math.log2(max(32.0, min(256.0, 4 * math.sqrt(n_rows))))))
+    depth = IntRange(low=1, high=3 if n_rows >= 500 else 2)
+    return {"mlp": {"depth": depth, "width": IntRange(low=8, high=widest, log=True)}}
+
+
 def _family_lines(arrays: ArrayData) -> list[str]:
     lines = ["[family.linear]                  # the baseline", ""]
-    root = math.sqrt(arrays.n_train)
-    widest = int(2 ** round(math.log2(max(32.0, min(256.0, 4 * root)))))
+    mlp = proposed_domains(arrays.n_train)["mlp"]
     lines += [
         "[family.mlp]",
-        f"depth = {{low = 1, high = {3 if arrays.n_train >= 500 else 2}}}",
-        f"width = {{low = 8, high = {widest}, log = true}}",
+        f"depth = {{low = {mlp['depth'].low}, high = {mlp['depth'].high}}}",
+        f"width = {{low = {mlp['width'].low}, high = {mlp['width'].high}, log = true}}",
         "",
     ]
     if len(arrays.input_shape) != 3:

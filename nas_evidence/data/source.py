@@ -22,6 +22,7 @@ from nas_evidence.data import table_file as tables
 from nas_evidence.data.arrays import RawArrays
 from nas_evidence.data.content import content_of, fingerprint, fingerprint_of
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.written_numbers import READ
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 
@@ -83,8 +84,8 @@ class Source:
         """Write the data below the study folder, unless they are there."""
         for name, content in self.files.items():
             if not (folder / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                write_whole(folder / name, content)
+                (folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_whole(folder / name, content, private=True)
 
     def check_unchanged(self, stored: DatasetSpec, folder: Path) -> None:
         """Check that a study in `folder` was begun with the same data.
@@ -228,6 +229,7 @@ def _without_objects(array: Array, name: str, given: str) -> Array:
 def _parquet(frame: pd.DataFrame) -> bytes:
     """Return a table as Parquet; columns of mixed types become text."""
     plain = frame.reset_index(drop=True)
+    plain.attrs = {READ: frame.attrs[READ]} if READ in frame.attrs else {}
     plain.columns = plain.columns.map(str)
     for name in plain.columns:
         values = plain[name]

@@ -5,6 +5,8 @@ their type, are classes if few of them occur; other numbers are real targets. On
 labels. What was inferred is said in one sentence that names the option that changes it.
 """
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,9 +16,24 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.spellings import common_spellings, said_spellings
+from nas_evidence.plumbing.foreign_text import on_one_line
 
 #: Most different whole numbers that are taken for classes.
 MOST_CLASSES = 20
+#: Most different whole numbers from 0 or 1 on that are never taken for counts.
+MOST_RANKS = 10
+#: Words for grades, from low to high.
+_SCALES = (
+    ("none", "very low", "low", "medium", "high", "very high"),
+    ("very bad", "bad", "average", "good", "very good"),
+    ("poor", "fair", "average", "good", "very good", "excellent"),
+    ("tiny", "small", "medium", "large", "huge"),
+    ("never", "rarely", "sometimes", "often", "always"),
+    ("strongly disagree", "disagree", "neutral", "agree", "strongly agree"),
+    ("cold", "cool", "warm", "hot"),
+    ("mild", "moderate", "severe"),
+)
 #: Class names listed in a sentence.
 _LISTED = 8
 ClassName = str | int | bool
@@ -93,12 +110,13 @@ def targets_of(
             f"{where}: a classification needs one label per row, but the shape is "
             f"{list(y.shape)} and the rows are not one-hot; give one column, or task = regression"
         )
-    names, labels, test_labels = _classes(y, y_test, where)
+    names, labels, test_labels, spelled = _classes(y, y_test, where)
     numbers = all(isinstance(name, int) and not isinstance(name, bool) for name in names)
     if one_hot and len(columns) == len(names):
         names = tuple(columns)
     change = "; --task regression to change" if asked is None and numbers else ""
-    return Targets(labels, test_labels, names, said_classes(names), change)
+    said = "; ".join(filter(None, (said_classes(names), spelled)))
+    return Targets(labels, test_labels, names, said, change)
 
 
 def _flat(y: Array, where: str) -> tuple[Array, bool]:
@@ -159,8 +177,16 @@ def _inferred(y: Array) -> TaskName:
     assert numbers is not None
     if not np.isfinite(numbers).all() or (numbers != np.round(numbers)).any():
         return "regression"
-    n_values = len(np.unique(numbers))
-    return "classification" if n_values <= min(MOST_CLASSES, len(y) // 2) else "regression"
+    values, rows = np.unique(numbers, return_counts=True)
+    if len(values) > min(MOST_CLASSES, len(y) // 2) or _are_counts(values, rows):
+        return "regression"
+    return "classification"
+
+
+def _are_counts(values: Array, rows: Array) -> bool:
+    """Tell whether whole numbers look like counts: many from 0 or 1, the large ones rare."""
+    gaps = values[-1] - values[0] >= len(values)
+    return bool(len(values) > MOST_RANKS and values[0] in (0, 1) and (gaps or rows[-1] == 1))
 
 
 def _is_number_objects(y: Array) -> bool:
@@ -173,16 +199,19 @@ def _real(y: Array, where: str) -> Array:
     numbers = _numbers(y)
     if numbers is None:
         shown = next(v for v in y.ravel() if _numbers(np.array([v], dtype=object)) is None)
+        few = y.ndim == 1 and len(set(y)) <= len(y) // 2
+        remedy = "leave out task = regression" if few else "name another target"
         raise ValueError(
-            f"{where}: a regression needs numbers, but there is {str(shown)!r}; leave out "
-            "task = regression, or correct the value"
+            f"{where}: a regression needs numbers, but there is {str(shown)!r}; {remedy}, or "
+            "correct the value"
         )
     numbers = numbers[:, None] if numbers.ndim == 1 else numbers
-    bad = np.flatnonzero(~np.isfinite(numbers).all(1))
+    with np.errstate(over="ignore"):
+        bad = np.flatnonzero(~np.isfinite(numbers.astype(np.float32)).all(1))
     if len(bad):
         raise ValueError(
-            f"{where}: targets must be finite, but {len(bad)} of {len(y)} rows are not, the first "
-            f"at row {bad[0]}; remove those rows"
+            f"{where}: targets must be finite in float32, but {len(bad)} of {len(y)} rows are "
+            f"not, the first at row {bad[0]}; remove those rows, or give the targets another unit"
         )
     return numbers
 
@@ -195,20 +224,32 @@ def _check_varies(y: Array, where: str) -> None:
         )
 
 
-def _classes(y: Array, y_test: Array, where: str) -> tuple[tuple[ClassName, ...], Array, Array]:
+def _classes(
+    y: Array, y_test: Array, where: str
+) -> tuple[tuple[ClassName, ...], Array, Array, str]:
     named, test_named = _names(y, where), _names(y_test, where)
-    found = sorted(set(named), key=lambda v: (isinstance(v, str), v))
+    texts = Counter(name for name in named if isinstance(name, str))
+    texts.update({name: 0 for name in test_named if isinstance(name, str)})
+    spelled = common_spellings(texts, texts)
+    said = said_spellings(where, spelled)
+    named, test_named = _spelled(named, spelled), _spelled(test_named, spelled)
+    if grades := _grades(set(named)):
+        found = sorted(set(named), key=lambda name: grades.index(str(name).casefold()))
+        said = "; ".join(filter(None, ("the order of the grades is not used", said)))
+    else:
+        found = sorted(set(named), key=_natural)
     if len(found) < 2:
         raise ValueError(
             f"{where}: a classification needs at least 2 classes, but every training row has "
             f"{found[0]!r}; name another target, or add rows of other classes"
         )
     if len(found) > max(2, len(y) // 2):
+        remedy = "give task = regression" if _numbers(y) is not None else "group the values"
         raise ValueError(
             f"{where}: {len(found)} different values in {len(y)} rows are not classes, the first "
-            f"is {found[0]!r}; name another target, or give task = regression for numbers"
+            f"is {found[0]!r}; name another target, or {remedy}"
         )
-    number = {value: i for i, value in enumerate(found)}
+    number: dict[ClassName, int] = {value: i for i, value in enumerate(found)}
     unknown = [value for value in test_named if value not in number]
     if unknown:
         raise ValueError(
@@ -217,7 +258,26 @@ def _classes(y: Array, y_test: Array, where: str) -> tuple[tuple[ClassName, ...]
         )
     labels = (np.array([number[v] for v in part], dtype=np.int64) for part in (named, test_named))
     train, test = labels
-    return tuple(found), train, test
+    return tuple(found), train, test, said
+
+
+def _spelled(names: list[ClassName], spelled: dict[str, str]) -> list[ClassName]:
+    return [spelled[name] if isinstance(name, str) else name for name in names]
+
+
+def _grades(names: set[ClassName]) -> Sequence[str]:
+    """Return the scale, from low to high, that all names belong to; empty if there is none."""
+    words = {str(name).casefold() for name in names}
+    return next((scale for scale in _SCALES if len(words) > 2 and words <= set(scale)), ())
+
+
+def _natural(name: ClassName) -> tuple[bool, list[tuple[int, str]]]:
+    """Return a key that puts numbers before text, and "2" before "10"."""
+    if not isinstance(name, str):
+        return False, [(int(name), "")]
+    words = re.split(r"(^-?\d+|\d+)", name)
+    parts = [(int(word), "") if i % 2 else (0, word) for i, word in enumerate(words)]
+    return True, parts
 
 
 def _names(y: Array, where: str) -> list[ClassName]:
@@ -240,7 +300,7 @@ def _names(y: Array, where: str) -> list[ClassName]:
 
 def said_classes(names: Sequence[ClassName]) -> str:
     """Return in words which classes there are."""
-    listed = ", ".join(map(str, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
+    listed = ", ".join(map(on_one_line, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
     return f"classification, {len(names)} classes: {listed}"
 
 

@@ -54,12 +54,8 @@ def _check(folder: Path, place: str, trial_id: int | None) -> None:
     if trial_id is not None and (row := finished(folder).get(trial_id)) is not None:
         raise ValueError(f"trial {trial_id} of {place} has already ended ({row.status}).")
     if now.state != "running":
-        raise ValueError(
-            f"only a running study can be cancelled, but {place} is not running ({now.state})."
-        )
+        raise ValueError(f"{place} is not running ({now.state}), so there is nothing to cancel.")
     under_way = [assignment.trial_id for assignment in now.running]
     if trial_id is not None and trial_id not in under_way:
-        raise ValueError(
-            f"only a running trial can be cancelled, but those of {place} are "
-            f"{', '.join(map(str, under_way)) or 'none'}, not {trial_id}."
-        )
+        running = f"; running: {', '.join(map(str, under_way))}" if under_way else ""
+        raise ValueError(f"trial {trial_id} of {place} is not running{running}.")

@@ -12,20 +12,21 @@ import re
 import shutil
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 from nas_evidence.driver.outcomes import KeptModels, told_of
 from nas_evidence.driver.plan import plan_race, plan_trials, to_ask, to_tell, trials_of
 from nas_evidence.driver.race import chosen_so_far, next_round
-from nas_evidence.driver.reconcile import complete, log_ask, restored
+from nas_evidence.driver.reconcile import complete, log_ask, restored, without_suspects
 from nas_evidence.driver.retries import Retries
 from nas_evidence.driver.rungs import Rungs
 from nas_evidence.maths.pareto import Point
-from nas_evidence.plumbing.files import write_whole
 from nas_evidence.proposing.proposer import Proposer, Told
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.storage.assignments import write_assignment
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.conditions import current_hash
 from nas_evidence.storage.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
@@ -33,7 +34,14 @@ from nas_evidence.storage.journal import Journal, read_journal
 from nas_evidence.storage.redo import Finds, find_done, set_aside_torn
 from nas_evidence.storage.requests import Requests
 from nas_evidence.storage.study_folder import check_lease, holds_lease
-from nas_evidence.storage.tables import COMPACT_AT, TABLES, TrialRow, compact, write_record
+from nas_evidence.storage.tables import (
+    COMPACT_AT,
+    TABLES,
+    TrialRow,
+    compact,
+    lost_rows,
+    write_record,
+)
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
 
 _LOG = logging.getLogger(__name__)
@@ -95,11 +103,15 @@ class Driver:
         self._content_hash = content_hash or current_hash(folder, study)
         self.requests = Requests(folder)  # from other terminals
         finds = finds or find_done(folder)
+        # What was mended at the start, to be shown to the user.
+        self.notices = without_suspects(folder)
         set_aside_torn(folder, finds)
         self._done, self._redo = finds.done, finds.redo
-        # What was mended at the start, to be shown to the user.
-        self._proposer, self.notices = restored(study, folder, self._done, Proposer)
-        self.notices += finds.notes
+        self._proposer, again = restored(study, folder, self._done, Proposer)
+        self.notices += again + finds.notes
+        if lost := lost_rows(folder, self._done.keys() | self._redo.keys()):
+            ids = ", ".join(map(str, lost))
+            self.notices.append(f"the rows of trials that ended are gone from trials/: {ids}")
         self._told = self._proposer.told()
         self._logged: dict[int, dict[str, Any]] = {}  # results by number, as in the journal
         self._n_asked = 0
@@ -176,7 +188,8 @@ class Driver:
         with contextlib.closing(self._journal), contextlib.suppress(OSError):
             if not self._leased or holds_lease(self._folder):
                 self._ledger.account(self._executor.now(), len(self._running), write=True)
-                self._journal.write("stop", idle_share=self._executor.idle_share())
+                idle = self._executor.idle_share()
+                self._journal.write("stop", idle_share=idle, **asdict(self._ledger.spent))
                 self.requests.done()
 
     def _recover(self) -> None:
@@ -231,11 +244,9 @@ class Driver:
     def _result(self, number: int) -> Told:
         return told_of([self._done[i] for i in trials_of(number, self._study)], self._study)
 
-    def _log_end(self, row: TrialRow, **facts: bool) -> None:
-        status = str(row.status)
-        self._journal.write(
-            "end", trial_id=row.trial_id, attempt=row.attempt, status=status, **facts
-        )
+    def _log_end(self, row: TrialRow, **facts: object) -> None:
+        facts = {"attempt": row.attempt, "status": str(row.status), **facts}
+        self._journal.write("end", trial_id=row.trial_id, **facts)  # type: ignore[arg-type]
 
     # --- ask and launch
 
@@ -277,7 +288,7 @@ class Driver:
         assignment = planned.model_copy(update={"attempt": attempt})
         folder = home / f"attempt-{attempt}"
         folder.mkdir(parents=True)
-        write_whole(folder / "assignment.json", assignment.model_dump_json(indent=1))
+        write_assignment(folder, assignment)
         arrow("assigned")
         with_checkpoint = [f for f in earlier if any(f.glob("epoch-*.pt"))]
         resume_from = with_checkpoint[-1] if with_checkpoint else None
@@ -426,7 +437,7 @@ class Driver:
         arrow("written")
         del self._running[trial_id]
         row = self._done[trial_id] = TrialRow.of(record)
-        self._log_end(row)
+        self._log_end(row, **asdict(self._ledger.spent))
         if not is_race(trial_id):
             self._tell_after(trial_id // self._study.replicates)
         shutil.rmtree(home, ignore_errors=True)

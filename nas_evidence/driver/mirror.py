@@ -161,7 +161,7 @@ class Mirror:
         self._lease: RemoteLease | None = None
         self._sent: dict[str, Stamp] = {}
         self._homes: set[str] = set()
-        self._journal_bytes = 0
+        self._journal_bytes = self._journal_inode = 0
         self._logs_at = 0.0
 
     @contextlib.contextmanager
@@ -226,6 +226,7 @@ class Mirror:
             journal.parent.mkdir(exist_ok=True)
             journal.write_bytes(b"".join(self.remote.read(name) or b"" for name in parts))
             self._journal_bytes = journal.stat().st_size
+            self._journal_inode = journal.stat().st_ino
         self._sent = self._stamps()
         self._homes = {path.name for path in (self.folder / "checkpoints").glob("[0-9]*")}
         return True
@@ -270,19 +271,20 @@ class Mirror:
             StudyStoppedError: as `push`.
         """
         path = journal_path(self.folder)
-        size = path.stat().st_size if path.exists() else 0
-        if size == self._journal_bytes:
+        facts = path.stat() if path.exists() else None
+        size, inode = (0, 0) if facts is None else (facts.st_size, facts.st_ino)
+        if (size, inode) == (self._journal_bytes, self._journal_inode):
             return
         self._check_lease()
         n_parts, first = -(-size // PART_BYTES), self._journal_bytes // PART_BYTES
-        if size < self._journal_bytes:  # `repair` has taken broken lines out
+        if inode != self._journal_inode:  # written anew without its broken lines
             first = 0
         with path.open("rb") as file:
             for number in range(first, n_parts):
                 file.seek(number * PART_BYTES)
                 self.remote.write(_part(number), file.read(PART_BYTES))
         self.remote.remove(_part(k) for k in range(n_parts, -(-self._journal_bytes // PART_BYTES)))
-        self._journal_bytes = size
+        self._journal_bytes, self._journal_inode = size, inode
 
     def send(self, name: str) -> None:
         """Store one file of `folder` without holding the study: a request to its driver."""

@@ -1,8 +1,11 @@
-"""The proposals of a study, from all that is stored; the last that knows a number decides.
+"""The proposals of a study, from all that is stored.
 
     logs/events.jsonl                every proposal, in its `ask` line: the record
     checkpoints/*/assignment.json    the architecture of every trial under way
     trials/                          that of every finished trial
+
+Each is sealed: what does not match its checksum is set aside and not believed. Where two that are
+sound contradict each other the study stops; `repair` then believes the results.
 
 What the sampler was told is a function of the finished trials (`results.told_of`). A proposal that
 no source knows has no result either: it is asked again, after all earlier batches were told. With
@@ -10,17 +13,28 @@ no source knows has no result either: it is asked again, after all earlier batch
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from nas_evidence.driver.outcomes import told_of
 from nas_evidence.driver.plan import n_proposals, to_tell, trials_of
+from nas_evidence.plumbing.seals import is_sealed_json
 from nas_evidence.proposing.proposer import Told
 from nas_evidence.proposing.warm_start import Found, kept_warm_start
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
-from nas_evidence.storage.journal import Journal, read_journal
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
+from nas_evidence.storage.assignments import stored_assignments
+from nas_evidence.storage.budget import BUDGET
+from nas_evidence.storage.journal import JOURNAL, Journal, mend_journal, read_journal
+from nas_evidence.storage.redo import RETRY
+from nas_evidence.storage.set_aside import set_aside
 from nas_evidence.storage.tables import TrialRow
+
+#: What counts where a file is not as it was written.
+_INSTEAD = {
+    BUDGET: "the journal says what was used",
+    RETRY: "ask again with --retry-failed",
+}
 
 
 class Proposing(Protocol):
@@ -61,8 +75,15 @@ def restored(
         make: `Proposer`, or a stand-in.
 
     Raises:
-        ValueError: `first` or `warm_start` is wrong, or the stored warm start is damaged.
+        ValueError: two sound files contradict each other, `first` or `warm_start` is wrong, or the
+            stored warm start is damaged.
     """
+    if against := contradictions(study, folder, done):
+        place, problem = against[0]
+        raise ValueError(
+            f"{folder}/{place} contradicts the study's other files: {problem}; restore what was "
+            f"copied there, or let the results decide: `nas-evidence repair {folder}`."
+        )
     known = known_proposals(study, folder, done)
     proposer = make(study, kept_warm_start(study, folder))
     n_asked, end = 0, 1 + max(known, default=-1)
@@ -83,13 +104,56 @@ def known_proposals(
 ) -> dict[int, ArchitectureSpec]:
     """Return the proposals that results, assignments and journal know, by number."""
     found = proposals_in_journal(folder)
-    for path in folder.glob("checkpoints/[0-9]*/attempt-*/assignment.json"):
-        with contextlib.suppress(OSError, ValueError):  # torn: the trial is assigned again
-            assignment = Assignment.model_validate_json(path.read_text(encoding="utf-8"))
-            found[assignment.trial_id // study.replicates] = assignment.architecture
-    for trial_id, row in done.items():
-        found[trial_id // study.replicates] = row.architecture
+    for _, number, architecture in _beside_the_journal(study, folder, done):
+        found[number] = architecture
     return {number: a for number, a in found.items() if 0 <= number < n_proposals(study)}
+
+
+def contradictions(
+    study: StudySpec, folder: Path, done: Mapping[int, TrialRow]
+) -> list[tuple[str, str]]:
+    """Return where sound files say different things about a proposal: the place, and what."""
+    known = {number: (JOURNAL, one) for number, one in proposals_in_journal(folder).items()}
+    found = []
+    for place, number, architecture in _beside_the_journal(study, folder, done):
+        there, before = known.setdefault(number, (place, architecture))
+        if before.key != architecture.key and 0 <= number < n_proposals(study):
+            found.append(
+                (there, f"proposal {number} is {before} there, but {architecture} in {place}")
+            )
+    return found
+
+
+def _beside_the_journal(
+    study: StudySpec, folder: Path, done: Mapping[int, TrialRow]
+) -> Iterator[tuple[str, int, ArchitectureSpec]]:
+    """Yield the place, number and architecture of assignments, then of results."""
+    for path, assignment in stored_assignments(folder):
+        if assignment is not None:
+            place = path.relative_to(folder).as_posix()
+            yield place, assignment.trial_id // study.replicates, assignment.architecture
+    for trial_id, row in done.items():
+        yield f"trials, trial {trial_id}", trial_id // study.replicates, row.architecture
+
+
+def without_suspects(folder: Path) -> list[str]:
+    """Set aside the records that are not as they were written; return a line for each."""
+    notes = [f"{JOURNAL}: {problem}; the other lines count" for problem in mend_journal(folder)]
+    gone = {
+        place: "the trial is assigned again"
+        for path, assignment in stored_assignments(folder)
+        if assignment is None
+        for place in [path.relative_to(folder).as_posix()]
+    }
+    gone |= {
+        place: instead
+        for place, instead in _INSTEAD.items()
+        if (folder / place).exists() and not is_sealed_json(folder / place)
+    }
+    for place, instead in gone.items():
+        set_aside(folder, place)
+        notes.append(f"{place}: not as it was written, moved to damaged/; {instead}")
+    return notes
 
 
 def proposals_in_journal(folder: Path) -> dict[int, ArchitectureSpec]:

@@ -13,18 +13,33 @@ from pathlib import Path
 import torch
 
 from nas_evidence.data import ArrayData
+from nas_evidence.data.digest import data_digest
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.driver.reconcile import complete, known_proposals
+from nas_evidence.driver.reconcile import complete, known_proposals, without_suspects
 from nas_evidence.driver.verification import Load, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.proposing.warm_start import WARM_START
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec
-from nas_evidence.spec.toml import OtherFormatError, StudyError, dump_study, load_study
-from nas_evidence.storage.conditions import check_conditions, current_hash, study_of_trials
-from nas_evidence.storage.journal import Journal, journal_path, usable_lines
+from nas_evidence.spec.toml import (
+    OtherFormatError,
+    StudyError,
+    differences,
+    dump_study,
+    load_study,
+)
+from nas_evidence.storage.conditions import (
+    content_hash,
+    current_hash,
+    damaged_conditions,
+    note_conditions,
+    study_of_trials,
+)
+from nas_evidence.storage.journal import JOURNAL, Journal
 from nas_evidence.storage.redo import find_done, set_aside_torn
+from nas_evidence.storage.set_aside import set_aside
+from nas_evidence.storage.study_folder import COMPARISON
 from nas_evidence.storage.tables import (
     TrialRow,
     read_study_tables,
@@ -33,6 +48,8 @@ from nas_evidence.storage.tables import (
     write_record,
 )
 from nas_evidence.workers.trial import Trial, device_for
+
+_EXPORT = re.compile(r"export[^/]*/")
 
 
 def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[str]:
@@ -48,18 +65,14 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
     """
     done: list[str] = []
     study = restored_study(folder, done)
+    _restore_conditions(folder, study, data, done)
     broken = {finding.place for finding in verify(folder, with_checkpoints=with_checkpoints)}
     finds = find_done(folder)
     set_aside_torn(folder, finds)
     done += [f"{path.parent.name}/{path.name}: moved to damaged/" for path in finds.torn]
-    if "logs/events.jsonl" in broken:
-        whole = usable_lines(folder)
-        if journal_path(folder).exists():
-            then = "its broken lines were removed, and proposals restored from the results"
-            _aside(folder, "logs/events.jsonl", done, then)
-        else:
-            done.append("logs/events.jsonl: proposals restored from the results")
-        write_whole(journal_path(folder), b"".join(whole))
+    done += without_suspects(folder)
+    if JOURNAL in broken:
+        done.append(f"{JOURNAL}: proposals restored from the results")
     for trial_id, attempt in sorted(take_stock(folder).short.items()):
         _retrain(folder, study, data(study), trial_id, attempt)
         done.append(f"trial {trial_id}: trained again as attempt {attempt + 1}")
@@ -69,14 +82,16 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
     if WARM_START in broken:
         _aside(folder, WARM_START, done, "`nas-evidence resume` reads the older study again")
     for place in sorted(broken):
-        if re.fullmatch(r"checkpoints/.+", place) and (folder / place).exists():
+        if place == COMPARISON:
+            _aside(folder, place, done, "the report computes it again")
+        elif re.fullmatch(r"checkpoints/.+", place) and (folder / place).exists():
             _aside(folder, place, done, "an earlier checkpoint, or the start, is used")
         elif match := re.fullmatch(r"models/(\d+)\.safetensors", place):
             _restore_model(folder, study, data, rows.get(int(match[1])), done)
         elif place.startswith("models/"):
             _aside(folder, place, done, "not a file of weights")
-    if any(place.startswith("export/") for place in broken):
-        _aside(folder, "export", done, "`nas-evidence resume` or `export` writes it again")
+    for export in sorted({place.partition("/")[0] for place in broken if _EXPORT.match(place)}):
+        _aside(folder, export, done, "`nas-evidence resume` or `export` writes it again")
     return done
 
 
@@ -116,7 +131,7 @@ def _retrain(
     torch.set_num_threads(study.resources.cpus)
     tensors = to_tensors(arrays, device_for(study.resources.gpus))
     trial = Trial.start(assignment, tensors, place, gpu_share=row.gpu_share or 0.0)
-    record = replayed(assignment, row, int(cells["epochs"]), trial, score=study.pruning_score)
+    record = replayed(assignment, row, int(cells["epochs"]), trial, score=study.objective)
     record = record.model_copy(update={"content_hash": current_hash(folder, study)})
     write_record(folder, record, study)
     shutil.rmtree(place.parent, ignore_errors=True)
@@ -149,26 +164,37 @@ def restored_study(folder: Path, done: list[str]) -> StudySpec:
     """
     known = study_of_trials(folder)
     try:
-        study = load_study(folder / "study.toml")
-        check_conditions(folder, study)
-        return study
+        there = load_study(folder / "study.toml")
+        if known is None or not (changed := differences(there, known)):
+            return there
+        study = known.model_copy(update={key: getattr(there, key) for key in FREE_KEYS})
+        words = [
+            one.replace("in the folder", "there").replace("asked", "again") for one in changed
+        ]
     except StudyError as error:
         if known is None or isinstance(error, OtherFormatError):
             raise
-        study = known
-    except ValueError:
-        assert known is not None
-        study = known.model_copy(update={key: getattr(study, key) for key in FREE_KEYS})
+        study, words = known, [f"as it last ran, with n_trials = {known.n_trials}"]
+    then = f"restored from the sealed copy: {'; '.join(words)}"
     if (folder / "study.toml").exists():
-        _aside(folder, "study.toml", done, "the study that its trials ran was restored")
+        _aside(folder, "study.toml", done, then)
+    else:
+        done.append(f"study.toml: {then}")
     write_whole(folder / "study.toml", dump_study(study))
     return study
 
 
+def _restore_conditions(folder: Path, study: StudySpec, data: Load, done: list[str]) -> None:
+    """Write the sealed copy of a study again, if study file and data have the hash of its rows."""
+    rows = take_stock(folder).rows.values()
+    ran = {row.content_hash for row in rows if row.content_hash}
+    lost = ran and study_of_trials(folder) is None and ran != {content_hash(study, "")}
+    if lost or damaged_conditions(folder):
+        there = not damaged_conditions(folder)
+        found, restored = note_conditions(folder, study, data_digest(data(study)), ran)
+        done += [f"logs/conditions-{found}.toml: written again"] if there else restored
+
+
 def _aside(folder: Path, place: str, done: list[str], then: str) -> None:
-    target = folder / "damaged" / place.replace("/", "-")
-    target.parent.mkdir(exist_ok=True)
-    if target.is_dir():
-        shutil.rmtree(target)
-    (folder / place).replace(target)
+    set_aside(folder, place)
     done.append(f"{place}: moved to damaged/; {then}")

@@ -2,7 +2,7 @@
 
     trial  = E e + U (p + h) + V v                   the main training
              + t (E b + U p) + k U h                 the trainings on parts of the data
-             + σ E e (1 + t)                         settling, of each network by itself
+             + σ E (e + t b)                         settling, those on parts side by side
              + start, test and files
     study  = (trials + those of the race) × trial / workers
 
@@ -30,11 +30,12 @@ from nas_evidence.models import build, infeasible
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.spec.registry import CURVATURES, declared, draws_of
 from nas_evidence.spec.study import (
-    PREDICTED_FOLDS,
+    TRAINED_ON,
     ArchitectureSpec,
     Assignment,
     StudySpec,
     TrainingPlan,
+    predicted_folds,
 )
 from nas_evidence.training.loop import Member, Training, begin, train_epochs
 from nas_evidence.training.online import passes_of, update_hyperparameters
@@ -121,23 +122,22 @@ def trial_seconds(pieces: Pieces, plan: TrainingPlan, estimators: Collection[str
     """Return the seconds of a trial that has these pieces; see the top of this file."""
     evaluations = plan.evaluation_epochs()
     updates = sum(map(plan.updates_after, evaluations))
-    # Scores with one implementation share its training runs; so do the kinds of one score.
-    shared = {(s.implementation, s.trainings) for s in map(declared, estimators)}
-    parts = sum(data for _, data in shared)
-    if plan.folds == 1 and {"two_fold", "two_fold_accuracy"} & {*estimators}:
-        parts -= 0.5  # of two halves one is trained on
+    # Scores of one division share its trainings; so do the kinds of one score.
+    others = [s for s in map(declared, estimators) if not s.division]
+    parts = sum(data for _, data in {(s.implementation, s.trainings) for s in others})
+    for division, n_folds in predicted_folds(plan, estimators, 0).items():
+        parts += n_folds * TRAINED_ON[division]
     n_parts = _n_parts(plan, estimators) if parts else 0
     main = plan.epochs * pieces.epoch + updates * (pieces.pass_ + pieces.search)
     aside = parts * (plan.epochs * pieces.beside + updates * pieces.pass_)
     aside += n_parts * updates * pieces.search
-    settled = _SETTLED * plan.settle * plan.epochs * pieces.epoch * (1 + parts)
+    settled = _SETTLED * plan.settle * plan.epochs * (pieces.epoch + parts * pieces.beside)
     return main + len(evaluations) * pieces.evaluation + aside + settled
 
 
 def _n_parts(plan: TrainingPlan, estimators: Collection[str]) -> int:
     """Return how many networks are trained on parts of the data."""
-    known = {**PREDICTED_FOLDS, "two_fold": plan.folds}
-    return max(1, sum(known[s] for s in known if s in estimators or f"{s}_accuracy" in estimators))
+    return max(1, sum(predicted_folds(plan, estimators, 0).values()))
 
 
 def _trial_seconds(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> float:

@@ -8,21 +8,32 @@ from pathlib import Path
 from nas_evidence.data import ArrayData
 from nas_evidence.data.content import ChangedDataError
 from nas_evidence.data.digest import data_digest
-from nas_evidence.driver.reconcile import proposals_in_journal
-from nas_evidence.exporting.sums import wrong_sums
-from nas_evidence.plumbing.seals import DamagedError, read_tensors
+from nas_evidence.driver.reconcile import contradictions, proposals_in_journal
+from nas_evidence.exporting.soundness import wrong_files
+from nas_evidence.plumbing.seals import DamagedError, is_sealed_json
+from nas_evidence.plumbing.tensor_seals import read_tensors
 from nas_evidence.proposing.warm_start import WARM_START, read_warm_start
 from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.spec.toml import StudyError
-from nas_evidence.storage.conditions import check_conditions, data_of_trials
-from nas_evidence.storage.journal import broken_lines
-from nas_evidence.storage.study_folder import read_study
-from nas_evidence.storage.tables import Stock, take_stock
+from nas_evidence.spec.toml import StudyError, load_study
+from nas_evidence.storage.assignments import read_assignment
+from nas_evidence.storage.budget import BUDGET
+from nas_evidence.storage.conditions import (
+    content_hash,
+    damaged_conditions,
+    data_of_trials,
+    study_of_trials,
+)
+from nas_evidence.storage.journal import JOURNAL, journal_problems
+from nas_evidence.storage.outside_code import wrong_code
+from nas_evidence.storage.redo import RETRY
+from nas_evidence.storage.study_folder import COMPARISON, lease_is_damaged, read_study
+from nas_evidence.storage.tables import Stock, lost_rows, take_stock
 from nas_evidence.training.checkpoint import read_checkpoint
 
 #: Loads the data of a study.
 Load = Callable[[StudySpec], ArrayData]
+_OTHER = "not as it was written"
 _HOME, _ATTEMPT = re.compile(r"\d{6,}"), re.compile(r"attempt-\d+")
 
 
@@ -48,14 +59,13 @@ def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Finding]:
     study = _study(folder, found)
     stock = take_stock(folder)
     found += _tables(folder, stock)
+    found += _conditions(folder, stock, study)
     found += _journal(folder, stock, study)
+    found += _small_files(folder)
     found += _warm_start(folder)
     found += _models(folder)
     found += _checkpoints(folder) if with_checkpoints else ()
-    found += [
-        Finding(f"export/{name}", "missing, or not as it was written")
-        for name in wrong_sums(folder / "export")
-    ]
+    found += _exports(folder)
     return sorted(found, key=lambda finding: finding.place)
 
 
@@ -70,7 +80,7 @@ def check_data(folder: Path, load: Load) -> tuple[list[Finding], str]:
         What is wrong, and why nothing was compared ("" if it was).
     """
     try:
-        study = read_study(folder)
+        study = load_study(folder / "study.toml")
     except StudyError:
         return [], "study.toml does not say which"
     place, recorded = f"data set '{study.dataset.name}'", data_of_trials(folder)
@@ -104,15 +114,12 @@ def not_checked(folder: Path, *, with_checkpoints: bool = True, data: str = "") 
 
 def _study(folder: Path, found: list[Finding]) -> StudySpec | None:
     try:
-        study = read_study(folder)
+        return read_study(folder)
     except StudyError as error:
         found += [Finding("study.toml", message) for message in error.messages]
-        return None
-    try:
-        check_conditions(folder, study)
     except ValueError as error:
         found.append(Finding("study.toml", str(error)))
-    return study
+    return study_of_trials(folder)
 
 
 def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
@@ -128,15 +135,42 @@ def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
         yield Finding(file.path.relative_to(folder).as_posix(), problem)
     for trial_id in () if with_part else sorted(short - of_one):
         yield Finding("trials", f"trial {trial_id} lacks rows of evidence, terms or curves")
+    torn = {i for file in stock.unreadable if (i := file.trial_id) is not None}
+    for trial_id in lost_rows(folder, stock.rows.keys() | torn):
+        yield Finding("trials", f"the row of trial {trial_id} is gone; `resume` runs it again")
     hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}
     if len(hashes) > 1:
         yield Finding("trials", f"the trials ran under {len(hashes)} different conditions")
 
 
+def _conditions(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Finding]:
+    """Yield what is wrong with the sealed copy of the study, beside the hash in the rows."""
+    damaged = damaged_conditions(folder)
+    yield from (Finding(place, _OTHER) for place in damaged)
+    if study is not None and study_of_trials(folder) is None and not damaged:
+        hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}
+        for lost in sorted(hashes - {content_hash(study, "")}):
+            yield Finding(f"logs/conditions-{lost}.toml", "missing")
+
+
+def _small_files(folder: Path) -> Iterator[Finding]:
+    for place in (BUDGET, RETRY, COMPARISON):
+        if (folder / place).exists() and not is_sealed_json(folder / place):
+            yield Finding(place, _OTHER)
+    if lease_is_damaged(folder):
+        yield Finding("lock", f"the lease is {_OTHER}; --steal takes the study over")
+    yield from (Finding(f"code/{name}", _OTHER) for name in wrong_code(folder))
+
+
+def _exports(folder: Path) -> Iterator[Finding]:
+    for export in sorted(path for path in folder.glob("export*") if path.is_dir()):
+        for name in wrong_files(export):
+            yield Finding(f"{export.name}/{name}", f"missing, or {_OTHER}")
+
+
 def _journal(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Finding]:
-    place = "logs/events.jsonl"
-    if n := broken_lines(folder):
-        yield Finding(place, f"{n} lines cannot be used")
+    place = JOURNAL
+    yield from (Finding(place, problem) for problem in journal_problems(folder))
     if study is None:
         return
     known = proposals_in_journal(folder)
@@ -147,10 +181,8 @@ def _journal(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Fi
     }
     if lacking := sorted(ran.keys() - known.keys()):
         yield Finding(place, f"it lacks {len(lacking)} proposals that ran, first {lacking[0]}")
-    for number in sorted(ran.keys() & known.keys()):
-        if known[number].key != ran[number].key:
-            wrong = f"proposal {number} is {known[number]} there, but ran as {ran[number]}"
-            yield Finding(place, wrong)
+    for there, problem in contradictions(study, folder, stock.rows):
+        yield Finding(there, problem)
 
 
 def _warm_start(folder: Path) -> Iterator[Finding]:
@@ -175,6 +207,11 @@ def _checkpoints(folder: Path) -> Iterator[Finding]:
         if not _HOME.fullmatch(home.name) or not home.is_dir():
             yield Finding(f"checkpoints/{home.name}", "not the folder of a trial")
             continue
+        for path in sorted(home.glob("attempt-*/assignment.json")):
+            try:
+                read_assignment(path)
+            except (OSError, DamagedError) as error:
+                yield Finding(path.relative_to(folder).as_posix(), _short(error, path))
         for path in sorted(home.glob("attempt-*/epoch-*.pt")):
             try:
                 read_checkpoint(path)

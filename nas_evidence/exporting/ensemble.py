@@ -8,18 +8,18 @@
 
     p(y | x) = Σ_k w_k p_k(y | x)        w maximises Σ_i log Σ_k w_k p_k,−i(y_i | x_i)
 
-p_k,−i is of a network of architecture k trained on the half of the data without datum i: what
-`two_fold` trains anyway. A trial keeps these predictions beside its weights, n (C + 1) numbers in
-float32 up to 4 MB; where there are none, the halves are trained again. Their outputs are divided
-by their likeliest scale, as in `two_fold`; the members predict with their posteriors instead.
+p_k,−i is of a network of architecture k trained without the fold of datum i: what
+`conditional_evidence` trains anyway, or in a study without it `two_fold`. A trial keeps these
+predictions beside its weights, n (C + 1) numbers in float32 up to 4 MB; where there are none, the
+folds are trained again. Their outputs are divided by their likeliest scale, as in
+cross-validation; the members predict with their posteriors instead.
 
 The gain is of weights fitted to other data, over the member that is best on all of them
-(`maths/stacking.py`), for networks trained on half of the data. The K networks were chosen on all
-data, the same ones for the ensemble and for its best member.
+(`maths/stacking.py`), for networks trained on a part of the data. The K networks were chosen on
+all data, the same ones for the ensemble and for its best member.
 """
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +33,15 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.model_card import ensemble_card
-from nas_evidence.exporting.onnx_program import FILE as ONNX
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
-from nas_evidence.exporting.predictor import ENSEMBLE
 from nas_evidence.exporting.program import Mixed, write_program
-from nas_evidence.exporting.sums import write_sums
+from nas_evidence.exporting.soundness import (
+    ENSEMBLE,
+    MODEL_CARD,
+    ONNX,
+    written_whole,
+    wrong_files,
+)
 from nas_evidence.exporting.unseen import log_densities, stored_unseen
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.maths.stacking import Floats, Stacked, stacked
@@ -57,7 +61,7 @@ class EnsembleReport:
     left_out   trials among the best K whose weight is below `LEAST_WEIGHT`
     gain       over the best member, with cross-fitted weights, nats per datum; its standard error
     n          data that the gain was measured on
-    refitted   members whose halves were trained again, because their predictions were not stored
+    refitted   members whose folds were trained again, because their predictions were not stored
     """
 
     folder: Path
@@ -94,34 +98,27 @@ def export_ensemble(
     kept = [k for k in range(top) if found.weights[k] >= LEAST_WEIGHT]
     weights = found.weights[kept] / found.weights[kept].sum()
 
-    shutil.rmtree(to / "members", ignore_errors=True)
-    to.mkdir(parents=True, exist_ok=True)
-    (to / "MODEL_CARD.md").unlink(missing_ok=True)  # written last: marks the export as complete
-    members = []
-    for weight, k in zip(weights, kept, strict=True):
-        name = f"members/{k + 1}"
-        export_winner(tables, to / name, arrays, trial_id=chosen[k])
-        members.append(
-            {
-                "folder": name,
-                "trial_id": chosen[k],
-                "architecture": str(winners[k].assignment.architecture),
-                "weight": float(weight),
-                "output_scale": SCALES[int(found.scales[k])],
-            }
-        )
+    members: list[dict[str, Any]] = [
+        {
+            "folder": f"members/{k + 1}",
+            "trial_id": chosen[k],
+            "architecture": str(winners[k].assignment.architecture),
+            "weight": float(weight),
+            "output_scale": SCALES[int(found.scales[k])],
+        }
+        for weight, k in zip(weights, kept, strict=True)
+    ]
     described = _described(study.name, study.objective, top, found, members, chosen)
-    (to / ENSEMBLE).write_text(json.dumps(described, indent=1), encoding="utf-8")
     whole = Mixed([with_preprocessing(winners[k], arrays) for k in kept], weights)
-    described["difference"] = write_program(whole, to / "model.pt2", arrays)
-    written = [ENSEMBLE, "model.pt2"]
-    (to / ONNX).unlink(missing_ok=True)  # of an earlier ensemble
-    if onnx:
-        write_onnx(whole, to / ONNX, arrays)
-        written.append(ONNX)
-    write_sums(to, written)
-    card = ensemble_card(study, arrays, described)
-    (to / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+    with written_whole(to) as made:
+        for one in members:
+            export_winner(tables, made / one["folder"], arrays, trial_id=one["trial_id"])
+        (made / ENSEMBLE).write_text(json.dumps(described, indent=1), encoding="utf-8")
+        described["difference"] = write_program(whole, made / "model.pt2", arrays)
+        if onnx:
+            write_onnx(whole, made / ONNX, arrays)
+        card = ensemble_card(study, arrays, described)
+        (made / MODEL_CARD).write_text(card, encoding="utf-8")
     return EnsembleReport(
         folder=to,
         trial_ids=tuple(chosen[k] for k in kept),
@@ -166,8 +163,8 @@ def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Win
         lost = [w.assignment.trial_id for w, t in zip(winners, unseen, strict=True)
                 if not (t[:, -1] > 0).any()]  # fmt: skip
         raise ValueError(
-            f"no datum is predicted by all networks: on half of the data the trainings of trials "
-            f"{lost or 'of different halves'} diverged; choose a smaller --top."
+            f"no datum is predicted by all networks: on parts of the data the trainings of trials "
+            f"{lost or 'of different folds'} diverged; choose a smaller --top."
         )
     y = data.y_train[known]
     each = [
@@ -193,7 +190,7 @@ def _described(
         "chosen": list(chosen),
         "members": members,
         "stacking": "convex weights that maximise the mean log predictive density of data that "
-        "the predicting network had not seen (two_fold); for the gain they are cross-fitted",
+        "the predicting network had not seen (its folds); for the gain they are cross-fitted",
         "n_data": found.n,
         "best_member": chosen[found.best],
         "best_member_per_datum": found.single,
@@ -210,8 +207,8 @@ def _check_place(to: Path) -> None:
 
 
 def is_ensemble_of(folder: Path, trials: Sequence[int]) -> bool:
-    """Return whether a folder holds the complete ensemble chosen among these trials."""
-    if not (folder / "MODEL_CARD.md").is_file() or not (folder / ENSEMBLE).is_file():
+    """Return whether a folder holds the sound ensemble chosen among these trials."""
+    if not (folder / ENSEMBLE).is_file() or wrong_files(folder):
         return False
     written = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))
     return bool(written["chosen"] == list(trials))

@@ -8,10 +8,10 @@
     posterior.safetensors  the Laplace posterior, for predictions with uncertainty
     meaning.json        classes, targets, columns and the features they become, learned noise
     evidence.json       every score with its terms, and the learned hyperparameters
-    SHA256SUMS          checksums of these files, for `sha256sum -c`
     MODEL_CARD.md       data, splits, scores and their meaning, how to load, versions
+    SHA256SUMS          checksums of these files, for `sha256sum -c`
 
-Before the files are moved into place, the winner is loaded back, its evidence is recomputed and
+Before the folder is moved into place, the winner is loaded back, its evidence is recomputed and
 its outputs are compared.
 """
 
@@ -30,13 +30,17 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.model_card import model_card
-from nas_evidence.exporting.onnx_program import FILE as ONNX
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
-from nas_evidence.exporting.posterior import FILE as POSTERIOR
 from nas_evidence.exporting.posterior import Posterior, fit_posterior
-from nas_evidence.exporting.predictor import ENSEMBLE, MEANING
 from nas_evidence.exporting.program import write_program
-from nas_evidence.exporting.sums import write_sums
+from nas_evidence.exporting.soundness import (
+    ENSEMBLE,
+    MEANING,
+    MODEL_CARD,
+    ONNX,
+    POSTERIOR,
+    written_whole,
+)
 from nas_evidence.exporting.unseen import unseen_measures
 from nas_evidence.exporting.winner import (
     Winner,
@@ -48,7 +52,7 @@ from nas_evidence.exporting.winner import (
     with_preprocessing,
 )
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.seals import PRECISION_PREFIX, sealed_tensors
+from nas_evidence.plumbing.tensor_seals import PRECISION_PREFIX, sealed_tensors
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.tables import StudyTables
@@ -108,8 +112,6 @@ def export_winner(
 
     if (to / ENSEMBLE).exists():
         raise ValueError(f"{to} holds an ensemble; choose another folder for one network.")
-    to.mkdir(parents=True, exist_ok=True)
-    (to / "MODEL_CARD.md").unlink(missing_ok=True)  # written last: marks the export as complete
     described = {
         "family": architecture.family,
         "values": dict(architecture.values),
@@ -117,13 +119,10 @@ def export_winner(
         "n_classes" if arrays.task == "labels" else "n_outputs": arrays.n_outputs,
         "n_parameters": int(row["n_parameters"]),
     }
-    (to / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
     tensors = {name: tensor.contiguous() for name, tensor in exported.state_dict().items()}
     if "prior_precision" not in winner.header:  # one per parameter: too many for text
         tensors |= {PRECISION_PREFIX + name: part for name, part in winner.precisions().items()}
     metadata = {"architecture": architecture.model_dump_json(), "study": study.name}
-    write_whole(to / "model.safetensors", sealed_tensors(tensors, metadata))
-    difference = write_program(exported, to / "model.pt2", arrays)
     summary: dict[str, Any] = {
         "study": study.name,
         "trial_id": chosen,
@@ -140,20 +139,20 @@ def export_winner(
         "rescored_sum": rescored,
         "rescored_per_datum": None if rescored is None else rescored / len(arrays.x_train),
     }
-    (to / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
-    if (tables.folder / "code").is_dir():  # families from outside the package need it
-        shutil.copytree(tables.folder / "code", to / "code", dirs_exist_ok=True)
     meaning = _meaning(winner, arrays, summary)
-    (to / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
-    _posterior(winner, arrays).save(to / POSTERIOR)
-    card = model_card(study, row, arrays, summary, difference)
-    whole = ["architecture.toml", "model.safetensors", "model.pt2", "evidence.json"]
-    (to / ONNX).unlink(missing_ok=True)  # of another trial
-    if onnx:
-        write_onnx(exported, to / ONNX, arrays)
-        whole.append(ONNX)
-    write_sums(to, (*whole, POSTERIOR, MEANING))
-    (to / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+    with written_whole(to) as made:
+        (made / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
+        write_whole(made / "model.safetensors", sealed_tensors(tensors, metadata))
+        difference = write_program(exported, made / "model.pt2", arrays)
+        (made / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
+        if (tables.folder / "code").is_dir():  # families from outside the package need it
+            shutil.copytree(tables.folder / "code", made / "code")
+        (made / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
+        laplace_posterior(winner, arrays).save(made / POSTERIOR)
+        if onnx:
+            write_onnx(exported, made / ONNX, arrays)
+        card = model_card(study, row, arrays, summary, difference)
+        (made / MODEL_CARD).write_text(card, encoding="utf-8")
     return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)
 
 
@@ -197,7 +196,8 @@ def _meaning(winner: Winner, arrays: ArrayData, summary: dict[str, Any]) -> dict
     }
 
 
-def _posterior(winner: Winner, arrays: ArrayData) -> Posterior:
+def laplace_posterior(winner: Winner, arrays: ArrayData) -> Posterior:
+    """Return the Laplace posterior of a trial, with which its export predicts."""
     plan = winner.assignment.plan
     data = data_of_evidence(to_tensors(arrays, torch.device("cpu")), winner.assignment)
     return fit_posterior(

@@ -1,5 +1,6 @@
 """The model card: what to know before using an exported model."""
 
+import html
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
+from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import architecture_values
 from nas_evidence.workers.trial import versions
@@ -79,8 +81,10 @@ Found by the study "{study.name}": of the architectures tried, the one with the 
 ## Scores
 Larger is better; evidences and cross-validated scores in nats per datum.
 `sotl*`, `prequential_epoch1` and `train_nll_per_datum` hold minus the named quantity;
-`two_fold`, `five_fold` and `heldout_10` are nats over data that the predicting network had not
-seen (cross-validation). A
+`conditional_evidence` is the conditional marginal likelihood: the log density of each fold of the
+training data under a Bayesian last layer on a network trained on the others. `two_fold`,
+`five_fold`, `ten_fold` and `heldout_10` are cross-validation: nats over data that the predicting
+network had not seen. A
 Laplace evidence (`diag_*`, `kfac_*`) approximates the log marginal likelihood at the learned
 prior precisions; use it to compare models on the same data, not to predict accuracy.
 
@@ -133,13 +137,19 @@ def features(arrays: ArrayData) -> str:
         return ""
     names = arrays.meaning.preparation.feature_names
     more = f", ... {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    listed = ", ".join(f"`{name}`" for name in names[:_LISTED])
+    literal = (on_one_line(name).replace("`", "'") for name in names[:_LISTED])
+    listed = ", ".join(f"`{name}`" for name in literal)
     return (
         f"- The inputs are features of the table, in this order: {listed}{more}. `meaning.json`\n"
         "  lists them under `features`, and under `preparation` how columns become them: a\n"
         "  missing number is its `fill`, indicators and categories are 0 or 1.\n"
         "  `nas_evidence.Predictor` does all that.\n"
     )
+
+
+def _literal(name: object) -> str:
+    """Return the name of a class or feature for Markdown: on one line, without tags."""
+    return html.escape(on_one_line(name), quote=False)
 
 
 def calibration(unseen: Mapping[str, float] | None, row: pd.Series | None = None) -> str:
@@ -152,11 +162,12 @@ def calibration(unseen: Mapping[str, float] | None, row: pd.Series | None = None
     if unseen is None:
         return (
             "Not measured: the study keeps no predictions by networks that had not seen the data\n"
-            "(the score `two_fold` makes them). `nas-evidence predict` measures it on other data."
+            "(`conditional_evidence` makes them). `nas-evidence predict` measures it on\n"
+            "other data."
         )
     start = (
         f"On {unseen['n_data']} training data, each predicted by a network of this architecture\n"
-        "trained on the half without it (`two_fold`; half the data, no posterior):"
+        "trained without its fold (a part of the data, no posterior):"
     )
     if "coverage_90" in unseen:
         inside = ", ".join(f"{unseen[f'coverage_{p}']:.1%} in {p} %" for p in (50, 90, 95))
@@ -246,7 +257,7 @@ def _of_labels(row: pd.Series, arrays: ArrayData, summary: dict[str, Any]) -> tu
     """Return the card's text on outputs and measures, and the name of the outputs."""
     outputs = f"- Outputs: {arrays.n_outputs} logits; `softmax` gives class probabilities."
     if arrays.meaning.classes:
-        listed = ", ".join(str(one) for one in arrays.meaning.classes[:_LISTED])
+        listed = ", ".join(map(_literal, arrays.meaning.classes[:_LISTED]))
         more = ", ..." if arrays.n_outputs > _LISTED else ""
         outputs += f"\n  The classes, in this order: {listed}{more}."
     if summary.get("temperature", 1) != 1:

@@ -22,7 +22,6 @@ import torch
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.program import OUTPUT_TOLERANCE, Exported, Mixed, unit_of
 
-FILE = "model.onnx"
 _NEEDED = ("onnx", "onnxruntime", "onnxscript")
 #: Rows of the check: not those of the example, whose number must not be built in.
 _ROWS = (1, 2, 7)

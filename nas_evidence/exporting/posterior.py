@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -29,12 +27,12 @@ from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.maths.blocks import Block, Diagonal, FewInputs, Kronecker, Rotated, Rows
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
 
 #: Most parameters for all of Σ, and most stored numbers for Kronecker factors of all layers.
 MOST_FULL, MOST_STORED = 500, 16_000_000
 #: Numbers of Jacobians held at once.
 _AT_ONCE = 1 << 25
-FILE = "posterior.safetensors"
 
 
 @dataclass(frozen=True)
@@ -98,14 +96,17 @@ class Posterior:
         """Write it as safetensors, in float32 where that loses nothing that matters."""
         header = {"structure": self.structure, "names": "\n".join(self.names)}
         tensors = {name: t.float().contiguous() for name, t in self.tensors.items()}
-        write_whole(path, save(tensors, metadata=header))
+        write_whole(path, sealed_tensors(tensors, header))
 
     @classmethod
     def load(cls, path: Path) -> "Posterior":
-        """Return what `save` wrote."""
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata()
-            tensors = {name: file.get_tensor(name).double() for name in file.keys()}  # noqa: SIM118
+        """Return what `save` wrote.
+
+        Raises:
+            DamagedError: it does not match its checksum.
+        """
+        stored, header = read_tensors(path)
+        tensors = {name: tensor.double() for name, tensor in stored.items()}
         return cls(header["structure"], tuple(header["names"].split("\n")), tensors)
 
 

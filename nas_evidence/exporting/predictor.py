@@ -27,10 +27,10 @@ from torch import Tensor
 
 from nas_evidence.data.given import Given, features_of
 from nas_evidence.data.preparation import Preparation
-from nas_evidence.exporting.posterior import FILE, Posterior
+from nas_evidence.exporting.posterior import Posterior
 from nas_evidence.exporting.program import Exported, load_exported
-from nas_evidence.exporting.sums import wrong_sums
-from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
+from nas_evidence.exporting.soundness import ENSEMBLE, MEANING, POSTERIOR, check_files
+from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 from nas_evidence.maths.metrics import (
     Reliability,
     auroc,
@@ -45,7 +45,6 @@ from nas_evidence.maths.normals import Normals
 
 Method = Literal["probit", "mc", "map"]
 METHODS = ("probit", "mc", "map")
-MEANING, ENSEMBLE = "meaning.json", "ensemble.json"
 #: Draws of "mc", and rows predicted at once.
 N_DRAWS, _ROWS = 256, 1024
 
@@ -160,7 +159,14 @@ class Prediction:
             raise ValueError(f"there are {n} predictions, but {len(truth)} true values")
         if self.probabilities is None:
             assert self.mean is not None
-            values: np.ndarray = truth.astype(np.float64).reshape(self.mean.shape)
+            try:
+                values: np.ndarray = truth.astype(np.float64).reshape(self.mean.shape)
+            except ValueError:
+                named = ", ".join(map(repr, self.targets))
+                raise ValueError(
+                    f"column {named} must hold the true targets as numbers, but is of type "
+                    f"{truth.dtype} and shape {list(truth.shape)}; leave it out to predict only"
+                ) from None
             return values
         number = {str(value): i for i, value in enumerate(self.classes)}
         found = [number.get(_text(value)) for value in truth.ravel()]
@@ -245,21 +251,21 @@ class Predictor:
             ValueError: if it is not one, or is damaged.
         """
         folder = Path(folder)
-        if (folder / ENSEMBLE).is_file():
+        if (folder / ENSEMBLE).is_file() or (folder / "members").is_dir():
             return cls._ensemble(folder)
         exported = load_exported(folder)
-        if wrong_sums(folder, [MEANING]):
-            raise ValueError(f"{folder}/{MEANING} is damaged: it does not match SHA256SUMS.")
+        check_files(folder, MEANING, POSTERIOR)
         meaning = json.loads((folder / MEANING).read_text(encoding="utf-8"))
-        found = Posterior.load(folder / FILE) if (folder / FILE).is_file() else None
-        return cls(exported, found, meaning)
+        return cls(exported, Posterior.load(folder / POSTERIOR), meaning)
 
     @classmethod
     def _ensemble(cls, folder: Path) -> "Predictor":
-        if wrong_sums(folder, [ENSEMBLE]):
-            raise ValueError(f"{folder}/{ENSEMBLE} is damaged: it does not match SHA256SUMS.")
+        check_files(folder, ENSEMBLE)
         described = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))["members"]
-        members = [(float(one["weight"]), cls.load(folder / one["folder"])) for one in described]
+        members = [
+            (float(one["weight"]), cls.load(folder / "members" / Path(one["folder"]).name))
+            for one in described
+        ]
         _, first = max(members, key=lambda member: member[0])
         return cls(first.exported, first.posterior, first.meaning, members)
 
@@ -336,9 +342,9 @@ class Predictor:
         outputs, covariance = self._outputs(raw, method)
         temperature = float(self.meaning["temperature"])
         if method == "mc":
-            found = sampled_mean(
+            found = log_sampled_mean(
                 outputs, covariance, temperature, n_draws=N_DRAWS, generator=generator
-            )
+            ).exp()
         else:  # "map" is without variance
             found = pairwise_mean(outputs, covariance, temperature)
         return {"probabilities": found.numpy()}

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.data import ArrayData
-from nas_evidence.exporting.sums import NAME as SUMS
-from nas_evidence.exporting.sums import wrong_sums
+from nas_evidence.exporting.soundness import check_code, check_files
 from nas_evidence.maths.ranking import Floats
 from nas_evidence.models import build
-from nas_evidence.plumbing.seals import KEPT_PREFIX, PRECISION_PREFIX, DamagedError, read_tensors
+from nas_evidence.plumbing.seals import DamagedError
+from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, PRECISION_PREFIX, read_tensors
 from nas_evidence.spec.registry import import_outside, is_outside
 from nas_evidence.spec.study import ArchitectureSpec
 
@@ -91,11 +91,9 @@ def load_exported(folder: str | Path) -> Exported:
     """
     folder = Path(folder)
     names = ("architecture.toml", "model.safetensors")
-    for name in (*names, SUMS):
-        if not (folder / name).is_file():
-            raise ValueError(f"{folder} is not an export folder: it has no {name}.")
-    if wrong := wrong_sums(folder, names):
-        raise ValueError(f"{folder}/{wrong[0]} is damaged: it does not match SHA256SUMS.")
+    if not any((folder / name).is_file() for name in names):
+        raise ValueError(f"{folder} is not an export folder: it has no {names[1]}.")
+    check_files(folder, *names)
     try:
         return _loaded(folder)
     except DamagedError:
@@ -145,8 +143,10 @@ def import_family_of(folder: Path) -> None:
         for member in sorted(path.parent for path in folder.glob("members/*/architecture.toml")):
             import_family_of(member)
         return
+    check_files(folder, "architecture.toml")
     described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
     if is_outside(described["family"]):
+        check_code(folder)
         sys.path[:0] = [str(folder.resolve() / "code"), str(Path.cwd())]
         import_outside([described["family"]])
 

@@ -1,8 +1,8 @@
-"""What networks of an architecture say of data they have not seen: the folds of `two_fold`.
+"""What networks of an architecture say of data they have not seen: the folds of the study.
 
-A trial that computes `two_fold` keeps, beside its weights, the outputs for each datum of the
-network trained on the half without it. They calibrate the model card and weigh the members of an
-ensemble.
+A trial that computes `conditional_evidence` or `two_fold` keeps, beside its weights, the outputs
+for each datum of the network trained without its fold. They calibrate the model card and weigh the
+members of an ensemble.
 """
 
 from collections.abc import Mapping

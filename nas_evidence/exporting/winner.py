@@ -19,7 +19,8 @@ from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
 from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build
-from nas_evidence.plumbing.seals import KEPT_PREFIX, PRECISION_PREFIX, DamagedError, read_tensors
+from nas_evidence.plumbing.seals import DamagedError
+from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, PRECISION_PREFIX, read_tensors
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec

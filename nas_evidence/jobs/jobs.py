@@ -7,6 +7,8 @@ Uses Ray's jobs only through the protocol `Client`; `submit.py` connects.
 """
 
 import hashlib
+import json
+import os
 import re
 import shlex
 import time
@@ -185,6 +187,15 @@ def _about_name(job: Job, store: str) -> str:
         why = f": {job.cause}" if job.cause else ""
         does = f"is known to the cluster with the store {job.store} ({job.id} {job.state}{why})"
     return f"a study named '{job.study}' {does}, not {store}; give this one another --name."
+
+
+def study_of_this_job() -> str | None:
+    """Return the name on the cluster of the study whose job this process is; None elsewhere."""
+    try:
+        job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+        return str(job["metadata"][_STUDY])
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def command(arguments: Sequence[str]) -> str:

@@ -37,27 +37,6 @@ def pairwise_mean(means: Tensor, covariances: Tensor, temperature: float = 1.0) 
     return (-torch.logsumexp(-z, 2)).softmax(1)
 
 
-def sampled_mean(
-    means: Tensor,
-    covariances: Tensor,
-    temperature: float = 1.0,
-    *,
-    n_draws: int,
-    generator: torch.Generator,
-) -> Tensor:
-    """Return mean probabilities over draws of the logits [n, C].
-
-    Args:
-        means: of the logits [n, C], float64.
-        covariances: of the logits [n, C, C]; or variances of independent ones [n, C].
-        temperature: T > 0.
-        n_draws: draws per row.
-        generator: of the draws, on the CPU.
-    """
-    drawn = (means, covariances, temperature)
-    return log_sampled_mean(*drawn, n_draws=n_draws, generator=generator).exp()
-
-
 def log_sampled_mean(
     means: Tensor,
     covariances: Tensor,
@@ -66,7 +45,15 @@ def log_sampled_mean(
     n_draws: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Return the logarithms of `sampled_mean` [n, C], finite however small the probabilities."""
+    """Return logarithms of mean probabilities over draws of the logits [n, C], always finite.
+
+    Args:
+        means: of the logits [n, C], float64.
+        covariances: of the logits [n, C, C]; or variances of independent ones [n, C].
+        temperature: T > 0.
+        n_draws: draws per row.
+        generator: of the draws, on the CPU.
+    """
     noise = torch.randn(n_draws, *means.shape, generator=generator, dtype=means.dtype).to(means)
     if covariances.ndim == 2:
         moved = covariances.sqrt() * noise

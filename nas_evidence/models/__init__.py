@@ -153,7 +153,8 @@ def _outside_obstacle(
         with torch.device("meta"):
             _called(architecture, input_shape, n_outputs)
     except Exception as error:
-        return f"{architecture} does not fit inputs {list(input_shape)}: {error}"
+        why = f"{type(error).__name__}: {error}"
+        return f"{architecture} does not fit inputs {list(input_shape)}: {why}"
     return None
 
 

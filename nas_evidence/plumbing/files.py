@@ -11,16 +11,15 @@ def write_whole(path: Path, content: bytes | memoryview | str, *, private: bool 
 
     The content is written to a hidden file beside it and synced (fsync); then the file is renamed
     and the folder synced, else a power failure could undo the rename. Text is UTF-8. A `private`
-    file can be read by its owner only.
+    file can be read by its owner only, or by nobody if the umask says so.
 
     Raises:
         OSError: if it cannot be written, as on a full disk; names the file. The old file stays.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with temporary.open("wb") as file:
-            if private:
-                os.fchmod(file.fileno(), 0o600)
+        mode = 0o600 if private else 0o666
+        with open(temporary, "wb", opener=lambda name, how: os.open(name, how, mode)) as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())

@@ -1,27 +1,26 @@
-"""Checksums inside the files of tensors: a flipped bit never becomes another result.
+"""Checksums inside files: what a flipped bit, a lost end or a hand changed is never believed.
 
-checkpoint     32 bytes of BLAKE2b after the content, with a mark; no file beside another that
-a crash could separate from it
-safetensors    `blake2b` in the header, over names, types, shapes, values and the other
-entries of the header, so that any reader of safetensors can read the file
+checkpoint      32 bytes of BLAKE2b after the content, with a mark; no file beside another that
+                a crash could separate from it
+JSON            the last key, `blake2b`, over all characters before it
+TOML            the last line, a comment, over all lines before it
+
+Files of tensors have theirs in `tensor_seals.py`, tables in `table_checksum.py`, folders that are
+given away in `sums.py`, and each line of the journal one like JSON (`storage/journal.py`).
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor, uint8
-
-#: Prefix of the names of per-parameter precisions in a file of weights, before the tensor's name.
-PRECISION_PREFIX = "prior_precision/"
-#: Prefix of what scores keep beside the weights (see `Scorer.kept`).
-KEPT_PREFIX = "kept/"
 _MARK = b"nas-evidence/blake2b:"
 _SIZE = 32
-_KEY = "blake2b"
+#: Hexadecimal digits of a checksum in text, and what surrounds it at the end of a file.
+_DIGITS = 32
+_JSON = (', "blake2b": "', '"}')
+_TOML = ("# blake2b ", "\n")
 
 
 class DamagedError(ValueError):
@@ -48,40 +47,67 @@ def unsealed(content: bytes, path: Path) -> bytes:
     return body
 
 
-def sealed_tensors(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> bytes:
-    """Return a safetensors file with a checksum in its header."""
-    whole = {**header, _KEY: _checksum(tensors, header)}
-    content: bytes = save(dict(tensors), metadata=whole)
+def sealed_json(content: Mapping[str, Any]) -> str:
+    """Return an object with at least one key as a line of JSON whose last key is its checksum."""
+    return _sealed_text(json.dumps(content)[:-1], _JSON)
+
+
+def read_sealed_json(text: str | bytes, path: Path) -> dict[str, Any]:
+    """Return the object that `sealed_json` wrote.
+
+    Args:
+        text: the content of the file; blanks after it do not count.
+        path: its place, for the message.
+
+    Raises:
+        DamagedError: it does not match its checksum, or is no such text.
+    """
+    body = _unsealed_text(text, _JSON, path)
+    content: dict[str, Any] = json.loads(body + "}")
     return content
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return tensors and header of a safetensors file.
+def is_sealed_json(path: Path) -> bool:
+    """Return whether a file holds what `sealed_json` wrote."""
+    try:
+        read_sealed_json(path.read_bytes(), path)
+    except (DamagedError, OSError):
+        return False
+    return True
+
+
+def sealed_toml(text: str) -> str:
+    """Return lines of TOML with their checksum as a comment in the last line."""
+    return _sealed_text(text, _TOML)
+
+
+def read_sealed_toml(text: str | bytes, path: Path) -> str:
+    """Return the lines that `sealed_toml` got.
 
     Raises:
-        DamagedError: it cannot be read, or does not match its checksum.
-        OSError: there is no such file, or the disk fails.
+        DamagedError: they do not match their checksum.
     """
-    content = path.read_bytes()
+    return _unsealed_text(text, _TOML, path)
+
+
+def _sealed_text(body: str, around: tuple[str, str]) -> str:
+    return f"{body}{around[0]}{_digest(body)}{around[1]}"
+
+
+def _unsealed_text(text: str | bytes, around: tuple[str, str], path: Path) -> str:
     try:
-        size = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + size]).get("__metadata__", {})
-        tensors: dict[str, Tensor] = load(content)
-    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{path} is damaged: {str(error).splitlines()[0]}.") from None
-    except (OverflowError, RuntimeError, MemoryError) as error:
-        raise DamagedError(f"{path} is damaged: {type(error).__name__}.") from None
-    kept = {key: value for key, value in header.items() if key != _KEY}
-    if header.get(_KEY) != _checksum(tensors, kept):
+        whole = (text.decode() if isinstance(text, bytes) else text).rstrip("\0 \n")
+    except UnicodeDecodeError:
+        raise DamagedError(f"{path} is damaged: it is not UTF-8.") from None
+    start, end = around[0], around[1].rstrip("\n")
+    n = len(start) + _DIGITS + len(end)
+    body, tail = whole[:-n], whole[-n:]
+    if not tail.startswith(start) or not tail.endswith(end):
+        raise DamagedError(f"{path} is damaged: it does not end with its checksum.")
+    if tail != f"{start}{_digest(body)}{end}":
         raise DamagedError(f"{path} is damaged: its content does not match its checksum.")
-    return tensors, header
+    return body
 
 
-def _checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(json.dumps(sorted(header.items())).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        digest.update(tensor.reshape(-1).view(uint8).numpy().tobytes())
-    return digest.hexdigest()
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=_DIGITS // 2).hexdigest()

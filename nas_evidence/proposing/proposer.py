@@ -1,9 +1,9 @@
 """The proposer of architectures: a sampler used by one process, seeded by counter.
 
 `order.py` decides what comes first and what is redrawn. A draw is a pure function of the study, a
-seed and the results told so far: each uses a fresh `TPESampler` on a fresh study in memory that
-holds up to `MAX_LEARNT` finished trials and the running ones. Nothing is stored here: the driver
-writes proposals and results to the journal, and restores a proposer from it
+seed and the results told so far: each uses a fresh sampler of Optuna on a fresh study in memory
+that holds up to `MAX_LEARNT` finished trials and the running ones. Nothing is stored here: the
+driver writes proposals and results to the journal, and restores a proposer from it
 (docs/decisions/0015-the-journal-is-the-record.md).
 
 The tree-structured Parzen estimator (TPE, Bergstra et al. 2011) sees ordered parameters as
@@ -20,19 +20,27 @@ Proposal `n` holds the trials `n * replicates + r`.
 import bisect
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.samplers import TPESampler
+from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nas_evidence.maths.pareto import is_matched
+from nas_evidence.proposing.coordinates import (
+    Parameters,
+    domains_of,
+    parameter_name,
+    random_parameters,
+)
 from nas_evidence.proposing.order import Search
-from nas_evidence.proposing.startup import filled, is_ordered, quantile, random_point, searched
+from nas_evidence.proposing.posterior_sampler import PosteriorSampler
+from nas_evidence.proposing.startup import filled, is_ordered, quantile, random_point
 from nas_evidence.proposing.warm_start import Found
 from nas_evidence.spec.domains import Choice, Domain, FloatRange, ParameterValue
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
@@ -115,7 +123,7 @@ class Learner:
 
     def __init__(self, study: StudySpec, warm: Sequence[Found] = ()) -> None:
         self._study, self._space = study, _Space(study)
-        self._past = _Past(study)
+        self._past = _Past(study, self._sampler)
         for number, (architecture, values) in enumerate(warm, start=-len(warm) - 1):  # to -2
             self.show(number, architecture, Told(values))
 
@@ -129,6 +137,11 @@ class Learner:
         self._past.forget(trial)
         return filled(family, values)
 
+    def _sampler(self, seed: int) -> BaseSampler:
+        if self._study.sampler.name == "posterior":
+            return PosteriorSampler(self._space, seed=seed)
+        return _tpe(seed)
+
     def show(self, number: int, architecture: ArchitectureSpec, result: Told | None) -> None:
         """Add proposal `number`, running (no result) or with its result."""
         if point := self._space.point(architecture):
@@ -139,8 +152,8 @@ class _Space:
     """The searched parameters as the sampler sees them."""
 
     def __init__(self, study: StudySpec) -> None:
-        self.families = searched(study)
-        self._domains = {family: study.family[family] for family in self.families}
+        self._domains = domains_of(study)
+        self.families = list(self._domains)
 
     def point(self, architecture: ArchitectureSpec) -> Point:
         """Return an architecture's parameters; empty if its family is not searched."""
@@ -171,8 +184,30 @@ class _Space:
                 values[key] = domain.at(trial.suggest_float(name, 0.0, 1.0))
         return values
 
+    def space(self) -> dict[str, optuna.distributions.BaseDistribution]:
+        """Return every parameter of every family."""
+        found = family_point(self.families[0], self.families)
+        space = {name: distribution for name, (_, distribution) in found.items()}
+        for family, domains in self._domains.items():
+            for key, domain in domains.items():
+                own = _QUANTILES if is_ordered(domain) else distribution_of(domain)
+                space[self._name(family, key)] = own
+        return space
+
+    def random(self, rng: np.random.Generator) -> Parameters:
+        """Return a random architecture."""
+        return random_parameters(self._domains, rng)
+
+    def varied(self, parameters: Parameters, rng: np.random.Generator) -> Parameters:
+        """Return an architecture that differs in one parameter of its family at most."""
+        family = str(parameters.get("family", self.families[0]))
+        key = str(rng.choice(list(self._domains[family])))
+        domain, name = self._domains[family][key], self._name(family, key)
+        value = domain.at(float(rng.random()))
+        return {**parameters, name: quantile(domain, value) if is_ordered(domain) else value}
+
     def _name(self, family: str, key: str) -> str:
-        return key if is_ordered(self._domains[family][key]) else f"{family}.{key}"
+        return parameter_name(family, key, self._domains[family][key])
 
 
 class _Past:
@@ -184,8 +219,8 @@ class _Past:
     the speed of workers once all are told.
     """
 
-    def __init__(self, study: StudySpec) -> None:
-        self._study = study
+    def __init__(self, study: StudySpec, sampler: Callable[[int], BaseSampler]) -> None:
+        self._study, self._sampler = study, sampler
         self._finished: list[FrozenTrial] = []  # by number
         self._best: list[FrozenTrial] = []  # best first, or the Pareto front
         self._running: dict[int, FrozenTrial] = {}
@@ -212,7 +247,7 @@ class _Past:
             self._drawn_on = optuna.create_study(directions=directions_of(self._study))
             past = [*self._seen(), *self._running.values()]
             self._drawn_on.add_trials(sorted(past, key=lambda trial: trial.number))
-        self._drawn_on.sampler = _sampler(seed % 2**32)
+        self._drawn_on.sampler = self._sampler(seed % 2**32)
         return self._drawn_on.ask()
 
     def forget(self, trial: Trial) -> None:
@@ -250,7 +285,7 @@ def _upwards(trial: FrozenTrial) -> tuple[float, ...]:
     return (trial.values[0], *(-cost for cost in trial.values[1:]))
 
 
-def _sampler(seed: int) -> TPESampler:
+def _tpe(seed: int) -> TPESampler:
     with warnings.catch_warnings():
         # group is marked experimental; the constraint file pins optuna.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

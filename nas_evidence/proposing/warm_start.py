@@ -7,12 +7,11 @@ Architectures outside the new space, and those without a valid score, are left o
 on: the older study may then go on or be deleted.
 """
 
-import hashlib
-import json
 import math
 from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.seals import read_sealed_json, sealed_json
 from nas_evidence.proposing.startup import misfit
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
@@ -38,8 +37,7 @@ def kept_warm_start(study: StudySpec, folder: Path) -> list[Found]:
             {"architecture": architecture.model_dump(mode="json"), "values": values}
             for architecture, values in warm_trials(study)
         ]
-        content = {"blake2b": _checksum(trials), "trials": trials}
-        write_whole(path, json.dumps(content, indent=1) + "\n")
+        write_whole(path, sealed_json({"trials": trials}))
     return read_warm_start(folder)
 
 
@@ -53,23 +51,16 @@ def read_warm_start(folder: Path) -> list[Found]:
     if not path.exists():
         return []
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        trials = content["trials"]
-        if content["blake2b"] != _checksum(trials):
-            raise ValueError("its checksum is wrong")
+        trials = read_sealed_json(path.read_bytes(), path)["trials"]
         return [
             (ArchitectureSpec.model_validate(one["architecture"]), tuple(one["values"]))
             for one in trials
         ]
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError):
         raise ValueError(
-            f"{path} is damaged ({str(error).splitlines()[0]}); `nas-evidence repair {folder}` "
-            "moves it to damaged/, and `resume` reads the older study again."
+            f"{path} is damaged: not as it was written; `nas-evidence repair {folder}` moves "
+            "it to damaged/, and `resume` reads the older study again."
         ) from None
-
-
-def _checksum(trials: object) -> str:
-    return hashlib.blake2b(json.dumps(trials).encode(), digest_size=16).hexdigest()
 
 
 def warm_trials(study: StudySpec) -> list[Found]:

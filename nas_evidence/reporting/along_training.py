@@ -74,7 +74,7 @@ def settling_sentence(study: Study, found: Sequence[EarlyTrust]) -> str:
     if len(own) < 2:
         return (
             f"How early {objective} ranks well is unknown: it is stored at fewer than two epochs. "
-            "Set curves = true in the study to store it at every evaluation."
+            "Add --set curves=true to store it at every evaluation."
         )
     final = own[-1]
     settled = final.epoch

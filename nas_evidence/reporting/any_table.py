@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from nas_evidence.reporting import interactive
+from nas_evidence.reporting import figures as draw
 from nas_evidence.reporting.correlations import Correlation, scale_of, trust, write_csv
 from nas_evidence.reporting.figure_data import Dot, score_marks
 from nas_evidence.reporting.page import ReportPaths
@@ -85,9 +85,9 @@ def rank_table_report(
     dots, marks = _dots(frame, score, target, group), score_marks(judged, target=target)
     figures = {}
     if dots:
-        figures["scatter"] = interactive.scatter_figure(dots, x_title=score, y_title=target)
+        figures["scatter"] = draw.scatter_figure(dots, x_title=score, y_title=target)
     if marks:
-        figures["trust"] = interactive.trust_figure(marks, target=target)
+        figures["trust"] = draw.trust_figure(marks, target=target)
     values = {
         "title": f"{score} against {target}",
         "file": csv_path.name,

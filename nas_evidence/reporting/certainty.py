@@ -1,17 +1,14 @@
 """How sure the first rank is by the score: a probability, or why none is stated.
 
-No probability is stated unless each of the finalists has been trained at least three times, nor
-while one that may be the best had not reached a mode when its settling stopped.
+No probability is stated unless each of the finalists has been trained at least three times. That
+a network stopped before a mode does not matter: replicates of a score are compared, not networks.
 """
 
 from dataclasses import dataclass
 
 from nas_evidence.maths.finalists import MIN_REPEATS, posterior_of
-from nas_evidence.reporting.study_tables import RankedArchitecture, Study
+from nas_evidence.reporting.study_tables import Study
 from nas_evidence.spec.study import FINALISTS
-
-#: Whoever is the best with at least this probability may be the best.
-MAY_BE_BEST = 0.05
 
 
 @dataclass(frozen=True)
@@ -23,7 +20,6 @@ class Certainty:
     best           probability of each to have the largest true score; None where it is withheld
     expected_loss  what choosing the first loses on average, in the unit of the score
     noise          standard deviation of the winner's score over seeds
-    unsettled      architectures that may be the best and had not reached a mode
     """
 
     finalists: int
@@ -31,7 +27,6 @@ class Certainty:
     best: tuple[float, ...] | None = None
     expected_loss: float | None = None
     noise: float | None = None
-    unsettled: tuple[RankedArchitecture, ...] = ()
 
 
 def certainty_of(study: Study) -> Certainty | None:
@@ -41,25 +36,19 @@ def certainty_of(study: Study) -> Certainty | None:
         return None
     n = sum(one.raced for one in ranked) or min(FINALISTS, len(ranked))
     repeats = tuple(len(study.objectives(one)) for one in ranked)
-    enough = min(repeats[:n]) >= MIN_REPEATS
-    found = None
-    if enough:
-        found = posterior_of(
-            [study.objectives(one) for one in ranked],
-            [one.family for one in ranked],
-            seed=study.spec.seed,
-        )
+    if min(repeats[:n]) < MIN_REPEATS:
+        return Certainty(n, repeats)
+    found = posterior_of(
+        [study.objectives(one) for one in ranked],
+        [one.family for one in ranked],
+        seed=study.spec.seed,
+    )
     if found is None:
-        unsettled = tuple(one for one in ranked[:2] if one.unsettled)
-        return Certainty(n, repeats, unsettled=unsettled)
-    contenders = [i for i, p in enumerate(found.best) if p >= MAY_BE_BEST or i == 0]
-    unsettled = tuple(ranked[i] for i in contenders if ranked[i].unsettled)
-    lost = float((found.draws.max(1) - found.draws[:, 0]).mean())
+        return Certainty(n, repeats)
     return Certainty(
         finalists=n,
         repeats=repeats,
-        best=None if unsettled else tuple(map(float, found.best)),
-        expected_loss=None if unsettled else lost,
+        best=tuple(map(float, found.best)),
+        expected_loss=float((found.draws.max(1) - found.draws[:, 0]).mean()),
         noise=float(found.noise[0]),
-        unsettled=unsettled,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nas_evidence.baselines.comparison import Comparison, read_comparison
 from nas_evidence.plumbing.durations import duration
-from nas_evidence.reporting import interactive
+from nas_evidence.reporting import figures as draw
 from nas_evidence.reporting.figure_data import Line
 from nas_evidence.reporting.study_tables import Study, load_study_tables
 from nas_evidence.reporting.templating import MISSING, number, write_page
@@ -14,8 +14,8 @@ from nas_evidence.spec.record import n_searched
 
 FEWEST, MOST = 2, 10
 HEADER = (
-    "study", "score", "value", "test nll", "test accuracy or rmse", "best simple model", "trials",
-    "worker time", "winner",
+    "study", "score", "value", "test log loss", "test accuracy or RMSE", "best simple model",
+    "trials", "worker time", "winner",
 )  # fmt: skip
 
 
@@ -49,9 +49,9 @@ def compare_studies(folders: Sequence[Path], to: Path) -> Compared:
     figures = {}
     lines = [line for line in map(_best_so_far, names, studies) if line is not None]
     if lines and not same_power:
-        panels = [("best score so far", lines)]
-        figures["progress"] = interactive.training_figure(panels)
-        figures["progress"]["layout"]["xaxis"]["title"] = {"text": "finished trials"}
+        figures["progress"] = draw.training_figure(
+            "best score so far", lines, x_title="finished trials"
+        )
     to.mkdir(parents=True, exist_ok=True)
     write_page(
         to / "index.html",

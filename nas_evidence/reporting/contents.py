@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nas_evidence.baselines.comparison import Comparison
+from nas_evidence.maths.ranking import MIN_PAIRS
 from nas_evidence.reporting.along_training import (
     EarlyTrust,
     early_trust,
@@ -16,7 +17,7 @@ from nas_evidence.reporting.along_training import (
     speed_sentence,
 )
 from nas_evidence.reporting.certainty import Certainty, certainty_of
-from nas_evidence.reporting.correlations import ALL, Trust, trust
+from nas_evidence.reporting.correlations import ALL, Trust, trust, words_of
 from nas_evidence.reporting.headline import Headline, headline
 from nas_evidence.reporting.importance import (
     ParameterImportance,
@@ -32,9 +33,10 @@ from nas_evidence.reporting.problems import (
     statuses,
 )
 from nas_evidence.reporting.pruning import PruningReport, pruning_report
+from nas_evidence.reporting.recommendation import recommendation
 from nas_evidence.reporting.study_tables import Study
 from nas_evidence.reporting.terms import TermTable, explanation, term_table
-from nas_evidence.spec.registry import FREE_SCORES, SCORES
+from nas_evidence.spec.registry import FREE_SCORES, SCORES, declared
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Report:
     comparison    the winner beside simple models, None where that is unknown
     metric       of the winner's predictions, shown after the log loss; None if none was named
     trust        how well each score ranks at the end of training
+    verdict      the same in one sentence
     early        the same at each epoch with stored evidence; `settling` is its sentence
     speed        whether training losses give the same order
     importances  of the architecture parameters; `importance` is its sentence
@@ -64,6 +67,7 @@ class Report:
     comparison: Comparison | None
     metric: str | None
     trust: Trust
+    verdict: str
     early: tuple[EarlyTrust, ...]
     settling: str
     speed: str
@@ -76,6 +80,12 @@ class Report:
     spent: str
     problems: tuple[Problem, ...]
     flags: tuple[Problem, ...]
+
+    @property
+    def shown_metric(self) -> str:
+        """Return the metric of the first picture: the one that was asked for, or the usual one."""
+        labels = self.study.spec.plan.likelihood == "categorical"
+        return self.metric or ("accuracy" if labels else "rmse")
 
     def free_scores_ahead(self, target: str) -> dict[str, float]:
         """Return the free scores that rank `target` at least as well as the main one.
@@ -119,11 +129,14 @@ def report_on(
     compared = term_table(study)
     return Report(
         study=study,
-        headline=headline(study, sure, comparison, place=place, metric=metric),
+        headline=headline(
+            study, sure, comparison, recommendation(study), place=place, metric=metric
+        ),
         certainty=sure,
         comparison=comparison,
         metric=metric,
         trust=judged,
+        verdict=trust_verdict(study, judged),
         early=tuple(early),
         settling=settling_sentence(study, early),
         speed=speed_sentence(study),
@@ -137,6 +150,33 @@ def report_on(
         problems=tuple(problems(study)),
         flags=tuple(flags(study)),
     )
+
+
+def trust_verdict(study: Study, judged: Trust) -> str:
+    """Say in one sentence whether the score that ranks can be trusted in this study.
+
+    Without test rows: what is known instead.
+    """
+    score, target = str(study.spec.objective), study.targets[0]
+    if not len(study.complete):
+        return "Unknown: no trial is complete."
+    known = int(study.architectures[target].notna().sum())
+    if not known:
+        held_out = declared(score).trainings > 0
+        instead = (
+            f"{score} is itself measured on data that each training had not seen."
+            if held_out
+            else f"docs/explanation/ranking.md says how {score} ranks on other data."
+        )
+        return (
+            f"There are no test rows to check {score} against. {instead} For a check give "
+            "--test-fraction 0.2 or --test FILE."
+        )
+    if known < MIN_PAIRS:
+        noun = "architecture is" if known == 1 else "architectures are"
+        return f"{known} {noun} too few to tell whether {score} predicts {words_of(target)}."
+    said = judged.sentences[0][1]
+    return said[0].upper() + said[1:] if said[0].isdigit() else f"{score} {said}"
 
 
 def _is_rival(score: str) -> bool:

@@ -20,6 +20,7 @@ from nas_evidence.maths.ranking import (
     resampling_plan,
     share_at_least_as_good,
 )
+from nas_evidence.plumbing.foreign_text import csv_cell
 
 ALL = "all"
 REGRET_AT = (1, 3, 10)
@@ -61,6 +62,19 @@ SCALES: Mapping[str, Scale] = {
     "test_nll_per_datum": NATS,
     "test_rmse": Scale(1.0, 4, ""),
 }
+
+
+#: Targets in words; the columns of the tables have their names.
+WORDS: Mapping[str, str] = {
+    "test_accuracy": "test accuracy",
+    "test_nll_per_datum": "test log loss",
+    "test_rmse": "test RMSE",
+}
+
+
+def words_of(target: str) -> str:
+    """Return a target in words."""
+    return WORDS.get(target, target)
 
 
 def scale_of(target: str) -> Scale:
@@ -200,18 +214,24 @@ def write_csv(path: Path, rows: Sequence[Correlation]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(row.cells() for row in rows)
+        writer.writerows(
+            {name: csv_cell(cell) for name, cell in row.cells().items()} for row in rows
+        )
 
 
 def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
-    s = row.statistics
+    s, words = row.statistics, words_of(row.target)
     if s.rho is None or s.regret is None:
-        return f"undefined: {s.reason}."
+        if s.n == 0:
+            return (
+                "cannot be checked here: there are no test rows (--test-fraction 0.2 gives some)."
+            )
+        return f"unknown: {s.reason}."
     if row.score == RANDOM and s.rho_interval is not None:
         return (
             f"in 95 % of random orders of {s.n} {noun}, rho lies within ± "
             f"{s.rho_interval.high:.2f}; the first choice of one loses "
-            f"{scale.text(s.regret[1])} of {row.target} on average."
+            f"{scale.text(s.regret[1])} of {words} on average."
         )
     interval = "no interval"
     if s.rho_interval is not None:
@@ -220,23 +240,21 @@ def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
         if high < 0:
             verdict = f"orders the {noun} in reverse"
         elif low <= 0:
-            verdict = "cannot be distinguished from a random order"
+            verdict = f"{s.n} {noun} are too few to tell whether this score predicts {words}"
         elif s.rho >= 0.8:
-            verdict = f"orders the {noun} much like {row.target}"
+            verdict = f"orders the {noun} much like {words}"
         elif s.rho >= 0.5:
-            verdict = f"orders the {noun} roughly like {row.target}"
+            verdict = f"orders the {noun} roughly like {words}"
         else:
-            verdict = f"orders the {noun} only loosely like {row.target}"
+            verdict = f"orders the {noun} only loosely like {words}"
     else:
         verdict = "has too few distinct values for an interval"
     loss = f"loses {scale.text(s.regret[1])}" if s.regret[1] > 0 else "loses nothing"
     risk = (s.regret_intervals or {}).get(1)
     if risk is not None and risk.high > 0:
         loss += f" ({scale.text(risk.low).split()[0]} to {scale.text(risk.high)} in resamples)"
-    return (
-        f"{verdict} (rho {s.rho:.2f}, {interval}, {s.n} {noun}); "
-        f"its first choice {loss} of {row.target}."
-    )
+    count = "" if verdict.startswith(str(s.n)) else f", {s.n} {noun}"
+    return f"{verdict} (rho {s.rho:.2f}, {interval}{count}); its first choice {loss} of {words}."
 
 
 def _rivals_ahead(
@@ -260,7 +278,8 @@ def _rivals_ahead(
                 places.append(f"{where} (rho {own:.2f}): {names}")
         if places:
             warnings.append(
-                f"Against {target}, {main} is no better than baselines {'; '.join(places)}."
+                f"Against {words_of(target)}, {main} is no better than baselines "
+                f"{'; '.join(places)}."
             )
     return warnings
 
@@ -284,7 +303,7 @@ def _rivals_close(
             close.append(f"{rival} (at least as good in {100 * share:.0f} % of resamples)")
     if not close:
         return []
-    return [f"Against {target}, {main} is not clearly ahead of {', '.join(close)}."]
+    return [f"Against {words_of(target)}, {main} is not clearly ahead of {', '.join(close)}."]
 
 
 def _reversals(rows: Sequence[Correlation], main: str) -> list[str]:
@@ -300,9 +319,9 @@ def _reversals(rows: Sequence[Correlation], main: str) -> list[str]:
         if pooled and len(within) > 1 and all(pooled * own < 0 for own in within.values()):
             groups = ", ".join(f"{group} {own:.2f}" for group, own in within.items())
             warnings.append(
-                f"Simpson reversal: against {target}, {main} has rho {pooled:.2f} over all, but "
-                f"the opposite sign within every group ({groups}); it separates the groups but "
-                "misleads within each."
+                f"Simpson's paradox: against {words_of(target)}, {main} has rho {pooled:.2f} over "
+                f"all, but the opposite sign within every group ({groups}). It separates the "
+                "groups but misleads within each."
             )
     return warnings
 
@@ -315,7 +334,7 @@ def _explained_by_size(row: Correlation) -> list[str]:
     if not (s.rho_interval.low > 0 and s.partial_interval.low <= 0):
         return []
     return [
-        f"Against {row.target}, {row.score} may measure only the size: given {SIZE}, its "
-        f"rho falls from {s.rho:.2f} to {s.partial:.2f} (95 % interval "
+        f"Against {words_of(row.target)}, {row.score} may measure only the size: given {SIZE}, "
+        f"its rho falls from {s.rho:.2f} to {s.partial:.2f} (95 % interval "
         f"{s.partial_interval.low:.2f} to {s.partial_interval.high:.2f})."
     ]

@@ -7,23 +7,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.maths.ranking import RankStatistics
 from nas_evidence.reporting.along_training import EarlyTrust
 from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.importance import BY_CHANCE, ParameterImportance
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study, usable
-from nas_evidence.reporting.templating import percent, short
+from nas_evidence.reporting.svg import Axis, axis_of, named_axis
+from nas_evidence.reporting.templating import percent
+from nas_evidence.spec.domains import ParameterValue
 
-#: One colour per family, distinct for the colour-blind and on light and dark backgrounds.
-COLOURS = ("#3b82c4", "#d9822b", "#2f9e78", "#b565b0", "#a08a2e", "#c0504d", "#5fb3c9", "#8c8c8c")
 #: Most lines drawn, best trials first; more would be unreadable.
 MAX_LINES = 20
 #: The roles of scores in a study, in the order of the legend.
 KINDS = ("main score", "other estimate", "baseline")
 AXES = {
     "test_accuracy": "test accuracy",
-    "test_nll_per_datum": "minus test nll, nats per datum",
-    "test_rmse": "minus test rmse",
+    "test_nll_per_datum": "minus test log loss, nats per datum",
+    "test_rmse": "minus test RMSE",
 }
 
 
@@ -90,17 +91,42 @@ class Bar:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A metric of the winner or of a simple model, with its standard error if known."""
+
+    name: str
+    value: float
+    error: float | None
+    text: str
+    is_winner: bool
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One architecture of the parallel coordinates: its place on each axis."""
+
+    label: str
+    family: str
+    values: tuple[float, ...]
+    is_winner: bool
+    is_good: bool  # among the best quarter
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Parallel axes and one line per architecture, the best drawn last."""
+
+    axes: tuple[Axis, ...]
+    lines: tuple[Crossing, ...]
+
+
+@dataclass(frozen=True)
 class ScoreMark:
     """One score of the correlations figure."""
 
     score: str
     kind: str
     statistics: RankStatistics
-
-
-def colour(position: int) -> str:
-    """Return the colour of the family at `position`."""
-    return COLOURS[position % len(COLOURS)]
 
 
 def within_axes(dots: Sequence[Dot]) -> list[Dot]:
@@ -160,16 +186,6 @@ def marker_sizes(dots: Sequence[Dot]) -> list[float]:
     ]
 
 
-def logarithmic_ticks(dots: Sequence[Dot]) -> dict[float, str]:
-    """Return positions (log10) and labels of a colour bar of parameter counts."""
-    logs = [math.log10(dot.n_parameters) for dot in dots if dot.n_parameters]
-    if not logs:
-        return {}
-    whole = range(math.ceil(min(logs)), math.floor(max(logs)) + 1)
-    positions = list(whole) if len(whole) >= 2 else sorted({min(logs), max(logs)})
-    return {position: short(10**position) for position in positions}
-
-
 def target_words(target: str) -> str:
     """Return the axis title of a target; losses are negated."""
     return AXES.get(target, target)
@@ -205,8 +221,8 @@ def _details(one: RankedArchitecture, study: Study) -> tuple[str, ...]:
         f"{one.n_parameters:,} parameters" if one.n_parameters is not None else "",
         objective + (f", spread {one.spread:.4f}" if one.spread is not None else ""),
         f"test accuracy {one.test_accuracy:.4f}" if one.test_accuracy is not None else "",
-        f"test nll {one.test_nll:.4f}" if one.test_nll is not None else "",
-        f"test rmse {one.test_rmse:.4f}" if one.test_rmse is not None else "",
+        f"test log loss {one.test_nll:.4f}" if one.test_nll is not None else "",
+        f"test RMSE {one.test_rmse:.4f}" if one.test_rmse is not None else "",
         f"SOTL {one.sotl:.3f}" if one.sotl is not None else "",
     ]
     return tuple(filter(None, lines))
@@ -303,3 +319,67 @@ def importance_bars(found: Sequence[ParameterImportance]) -> list[Bar]:
         for one in found
     ]
     return sorted(bars, key=lambda bar: -bar.length)
+
+
+def measured_bars(comparison: Comparison, metric: str) -> list[Measured]:
+    """Return a metric of the winner and of each simple model that has it."""
+    models = [("winner", comparison.metrics, comparison.errors)]
+    models += [(one.name, one.metrics, one.errors) for one in comparison.baselines]
+    bars = []
+    for i, (name, values, errors) in enumerate(models):
+        if metric in values:
+            error = errors.get(metric)
+            digits = ".3g" if metric in ("rmse", "mae") else ".3f"
+            text = f"{values[metric]:{digits}}"
+            text += "" if error is None else f" ± {error:{digits.replace('.3g', '.2g')}}"
+            bars.append(Measured(name, values[metric], error, text, i == 0))
+    return bars
+
+
+#: Values of a parameter from which its axis is a scale; fewer are named one by one.
+_NAMED_VALUES = 8
+_LOGARITHMIC = 20  # ratio of the ends from which a scale is logarithmic
+
+
+def coordinates(study: Study) -> Coordinates | None:
+    """Return the architectures across their parameters; None with fewer than two of either.
+
+    The axes are the parameters that vary and that most architectures have, the family, the number
+    of parameters and the score. An architecture without one of them is not drawn.
+    """
+    ranked = [one for one in study.ranking if one.rank is not None and one.n_parameters]
+    rows = [
+        {"family": one.family, **one.values, "parameters": one.n_parameters or 0} for one in ranked
+    ]
+    counts = pd.Series([name for row in rows for name in row], dtype=object).value_counts()
+    names = [name for name in dict.fromkeys(n for row in rows for n in row)
+             if 2 * counts[name] > len(rows)]  # fmt: skip
+    kept = [(one, row) for one, row in zip(ranked, rows, strict=True) if set(names) <= set(row)]
+    names = [name for name in names if len({str(row[name]) for _, row in kept}) > 1]
+    if len(kept) < 2 or not names:
+        return None
+    columns = [_scale(name, [row[name] for _, row in kept]) for name in names]
+    scores = [one.objective or 0.0 for one, _ in kept]
+    columns.append((axis_of(str(study.spec.objective), scores), scores))
+    lines = [
+        Crossing(
+            label=f"rank {one.rank}: {one.architecture}, {study.spec.objective} {score:.4f}",
+            family=one.family,
+            values=tuple(values[i] for _, values in columns),
+            is_winner=one is study.winner,
+            is_good=4 * ((one.rank or 0) - 1) < len(ranked),
+        )
+        for i, ((one, _), score) in enumerate(zip(kept, scores, strict=True))
+    ]
+    return Coordinates(tuple(axis for axis, _ in columns), tuple(lines[::-1]))
+
+
+def _scale(name: str, values: Sequence[ParameterValue]) -> tuple[Axis, list[float]]:
+    """Return the axis of a parameter, and the place of each value on it."""
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    distinct = sorted(set(values), key=lambda v: (str(type(v)), v))
+    if len(numbers) < len(values) or (len(distinct) <= _NAMED_VALUES and name != "parameters"):
+        named = named_axis([f"{v:g}" if isinstance(v, float) else str(v) for v in distinct])
+        return replace(named, title=name), [float(distinct.index(v)) for v in values]
+    log = min(numbers) > 0 and max(numbers) / min(numbers) > _LOGARITHMIC
+    return axis_of(name, [float(v) for v in numbers], log=log), [float(v) for v in numbers]

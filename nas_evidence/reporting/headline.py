@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nas_evidence.baselines.comparison import METRICS, Baseline, Comparison
+from nas_evidence.data.proposed import proposed_domains
 from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import scale_of
+from nas_evidence.reporting.recommendation import FURTHER, Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study
 from nas_evidence.reporting.templating import percent
 from nas_evidence.spec.domains import FloatRange, IntRange
@@ -23,9 +25,11 @@ from nas_evidence.spec.domains import FloatRange, IntRange
 SPREAD = 0.5
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
 _MANY_FAILED = 0.2
+#: The log loss in words, by task: real targets are divided by their standard deviation.
+LOG_LOSS = {"labels": "log loss", "real": "log loss of the standardised target"}
 _PLAIN = ("majority class", "mean")
 #: Metrics of which less is better; `coverage` is best at its level, of the others more is better.
-_LESS = frozenset({"ece", "rmse", "mae"})
+LESS_IS_BETTER = frozenset({"ece", "rmse", "mae"})
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Headline:
     answer    which architecture to take
     sure      how sure that is by the score, or why nothing is said
     cost      what it costs if another one is the best
+    together  what all scores together recommend, and what further trials would gain
     worth     whether a network is worth its weights
     measured  the metric that was asked for, of the winner and of the best simple model
     advice    warnings that change what to do, and what
@@ -46,6 +51,7 @@ class Headline:
     answer: str
     sure: str
     cost: str
+    together: str
     worth: str
     measured: str
     advice: tuple[str, ...]
@@ -58,6 +64,7 @@ def headline(
     study: Study,
     sure: Certainty | None,
     comparison: Comparison | None,
+    recommended: Recommendation | None = None,
     *,
     place: Path,
     metric: str | None = None,
@@ -65,12 +72,13 @@ def headline(
     """Return the first screen of a study whose folder is `place`, with the named metric."""
     winner = study.winner
     if winner is None:
-        return Headline("", "", "", "", "", (), settled_sentence(study), (), "")
+        return Headline("", "", "", "", "", "", (), settled_sentence(study), (), "")
     judged = comparison if comparison and comparison.trial_id == winner.trial_id else None
     return Headline(
         answer=_answer(study, winner),
         sure=certainty_sentence(study, sure),
         cost=cost_sentence(study, sure),
+        together=together_sentence(study, recommended),
         worth=worth_sentence(study, judged),
         measured="" if metric is None else metric_sentence(judged, metric, study),
         advice=tuple(advice(study, sure)),
@@ -81,9 +89,17 @@ def headline(
 
 
 def _answer(study: Study, winner: RankedArchitecture) -> str:
-    n = sum(one.rank is not None for one in study.ranking)
-    of = f"the best of {n} architectures by" if n > 1 else "the only architecture with"
-    return f"Take {winner.architecture} (trial {winner.trial_id}): {of} {study.spec.objective}."
+    ranked = [one for one in study.ranking if one.rank is not None]
+    score, raced = study.spec.objective, sum(one.raced for one in ranked)
+    of = f"the best of {len(ranked)} architectures by {score}"
+    if len(ranked) == 1:
+        of = f"the only architecture with {score}"
+    elif 0 < raced < len(ranked):
+        of = (
+            f"the best by {score} of the {raced} that were trained several times, out of "
+            f"{len(ranked)} tried"
+        )
+    return f"Take {winner.architecture} (trial {winner.trial_id}): {of}."
 
 
 def certainty_sentence(study: Study, sure: Certainty | None) -> str:
@@ -91,41 +107,32 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
     if sure is None:
         return ""
     score = study.spec.objective
-    if sure.unsettled:
-        names = " and ".join(f"{one.architecture} (rank {one.rank})" for one in sure.unsettled)
-        have = "has" if len(sure.unsettled) == 1 else "have"
-        if not study.spec.plan.learns:
-            return (
-                f"How sure is not stated: {names} {have} prior and noise that were never learned. "
-                'Give every = "auto" in [plan.online], and search into another folder.'
-            )
-        return (
-            f"How sure is not stated: {names} {have} not reached a mode, and settling longer may "
-            f"change the order. Raise `settle` in [plan] from {study.spec.plan.settle:g}."
-        )
+    if sure.best is None and min(sure.repeats[: sure.finalists]) >= MIN_REPEATS:
+        return f"Unknown: {score} does not differ between seeds, so its noise cannot be measured."
     if sure.best is None:
-        repeats = sure.repeats[: sure.finalists]
-        few, who = min(repeats), "each has" if len(set(repeats)) == 1 else "one of them has"
+        few, most = min(sure.repeats[: sure.finalists]), max(sure.repeats[: sure.finalists])
+        who = "Each architecture" if few == most else "Not every leading architecture"
+        times = {1: "once", 2: "twice"}.get(few, f"{few} times")
+        if few != most:
+            times = f"{MIN_REPEATS} times"
         lead = (study.ranking[0].objective or 0.0) - (study.ranking[1].objective or 0.0)
         return (
-            f"No probability is given: it takes {MIN_REPEATS} seeds of each of the first "
-            f"{sure.finalists}, and {who} {_seeds(few)}. The first leads the second by "
-            f"{_in_unit(study, lead)}. Set finalists = {sure.finalists}, or replicates = "
-            f"{MIN_REPEATS}, to measure the noise of the seeds."
+            f"Unknown. {who} was trained {times}; add --set finalists={sure.finalists}. The first "
+            f"leads the second by {_in_unit(study, lead)}."
         )
     low, high = min(sure.repeats[: sure.finalists]), max(sure.repeats[: sure.finalists])
     seeds = str(low) if low == high else f"{low} to {high}"
     text = (
-        f"It is the best of all tried by {score} with probability {percent(sure.best[0])}, from "
-        f"{seeds} seeds of each of the first {sure.finalists}; the noise of one seed is "
-        f"± {_in_unit(study, sure.noise or 0.0)}."
+        f"{percent(sure.best[0])} likely to be the best of all tried by {score}, from {seeds} "
+        f"seeds of each of the first {sure.finalists}. One seed differs from the next by about "
+        f"{_in_unit(study, sure.noise or 0.0)}."
     )
     rival = max(range(1, len(sure.best)), key=lambda i: sure.best[i] if sure.best else 0.0)
     if sure.best[0] < 0.9 and sure.best[rival] >= 0.05:
         other = study.ranking[rival]
         text += (
-            f" The likeliest alternative is {other.architecture} (rank {other.rank}, "
-            f"{_seeds(sure.repeats[rival])}), {percent(sure.best[rival])}."
+            f" Next is {other.architecture} (rank {other.rank}, {_seeds(sure.repeats[rival])}), "
+            f"{percent(sure.best[rival])}."
         )
     return text
 
@@ -136,62 +143,80 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
     if sure is not None and sure.expected_loss is not None and sure.best is not None:
         wrong = 1 - sure.best[0]
         lost = sure.expected_loss / wrong if wrong > 0 else 0.0
-        parts.append(
-            f"If another one is truly the best by {study.spec.objective}, you lose about "
-            f"{_in_unit(study, lost)}."
-        )
+        parts.append(f"If another is truly best, you lose about {_in_unit(study, lost)}.")
     target, winner = study.targets[0], study.winner
     known = study.architectures[target].dropna()
     if winner is not None and len(known) > 1:
         own = -winner.test_nll if target in LOSSES and winner.test_nll is not None else None
         if own is not None:
             above = max(0.0, float(known.max()) - own)
-            words = "the lowest" if above == 0 else f"{_nats(above)} above the lowest"
-            parts.append(f"In hindsight, its log loss on the test data is {words} of all tried.")
+            parts.append(
+                "It also has the lowest test loss." if above == 0
+                else f"Another one has a test loss that is {_nats(above)} lower."
+            )  # fmt: skip
     return " ".join(parts)
+
+
+def together_sentence(study: Study, found: Recommendation | None) -> str:
+    """Say which architecture all scores together recommend, and what further trials would gain."""
+    if found is None:
+        return ""
+    one = found.architecture
+    gain = f"{FURTHER} further trials: expected gain {_in_unit(study, found.gain)}."
+    if one is None:
+        return gain
+    if one is study.winner:
+        return f"All scores together recommend it, too. {gain}"
+    return (
+        f"All scores together recommend {one.architecture} (trial {one.trial_id}): its own score "
+        f"is {_in_unit(study, found.behind)} lower, its neighbours say otherwise. Give --trial "
+        f"{one.trial_id} to `nas-evidence export` to take it. {gain}"
+    )
 
 
 def worth_sentence(study: Study, comparison: Comparison | None) -> str:
     """Answer in one sentence: is a network worth its weights here?"""
-    question = "Is a network worth its weights here?"
     winner, linear = study.winner, study.baseline
     if winner is None:
         return ""
     if comparison is None or not comparison.baselines:
         if linear is winner:
-            return f"{question} No: the linear model itself comes first by {study.spec.objective}."
+            return f"No: the linear model itself comes first by {study.spec.objective}."
         return (
-            f"{question} Unknown: the simple models have not been computed; "
-            "`nas-evidence report` does so where it finds the data."
+            "Unknown: the simple models have not been computed. `nas-evidence report` does so "
+            "where it finds the data."
         )
-    if linear is winner:
-        question = "The winner is the linear model of the study. Is it better than simple models?"
     best = min(comparison.baselines, key=lambda one: one.behind)
-    where = (
-        f"on {comparison.n:,} test rows"
-        if comparison.on == "test"
-        else "on the halves of the training data that each model had not seen"
-    )
-    amount = f"{_short(abs(best.behind))} nats per datum"
     low, high = limits_of(best, comparison.n)
     if low > 0:
-        return (
-            f"{question} Yes: its log loss is {amount} below that of {best.name}, the best "
-            f"simple model, {where} (95 % interval {_short(low)} to {_short(high)})."
-        )
+        said = f"{_losses(comparison, best)}{_within(low, high)}"
+        return f"Yes: clearly better than {best.name} ({said})."
     if high < 0:
         rest = "Do not use it." if best.name in _PLAIN else "Take the simple model."
-        return (
-            f"{question} No: {best.name} has a log loss that is {amount} lower {where} "
-            f"(95 % interval {_short(-high)} to {_short(-low)}). {rest}"
-        )
-    side = "below" if best.behind >= 0 else "above"
-    return (
-        f"{question} Not shown: its log loss is {amount} {side} that of {best.name}, the best "
-        f"simple model, {where}, and the 95 % interval runs from {_short(-low)} above to "
-        f"{_short(high)} below. Either may be the better one on new data"
-        f"{'' if linear is winner else '; the simple model is cheaper'}."
-    )
+        said = f"{_losses(comparison, best)}{_within(-high, -low)}"
+        return f"No: clearly worse than {best.name} ({said}). {rest}"
+    said = f"{_losses(comparison, best)}; within chance on {_rows(comparison)}"
+    cheaper = "" if linear is winner else " The simple model is cheaper."
+    return f"Not clearly better than {best.name} ({said}).{cheaper}"
+
+
+def _losses(comparison: Comparison, best: Baseline) -> str:
+    """Return the log losses of the winner and of a simple model, or their difference."""
+    own, other = comparison.metrics.get("log_loss"), best.metrics.get("log_loss")
+    words = LOG_LOSS[comparison.task]
+    if own is None or other is None:
+        side = "below" if best.behind >= 0 else "above"
+        return f"{words} {_short(abs(best.behind))} {side}"
+    return f"{words} {_short(own)} and {_short(other)}"
+
+
+def _within(low: float, high: float) -> str:
+    return f"; 95 % interval of the difference {_short(low)} to {_short(high)}"
+
+
+def _rows(comparison: Comparison) -> str:
+    what = "test rows" if comparison.on == "test" else "rows"
+    return f"{comparison.n:,} {what}"
 
 
 def _short(nats: float) -> str:
@@ -210,21 +235,19 @@ def metric_sentence(comparison: Comparison | None, metric: str, study: Study) ->
     """
     words = METRICS[study.spec.plan.likelihood][metric]
     if comparison is None:
-        return f"The {words} is unknown: the predictions of the winner have not been computed."
+        return f"{words[0].upper()}{words[1:]} unknown: the winner's predictions are missing."
     if metric not in comparison.metrics:
         why = (
-            "without a test split it takes the predictions of `two_fold`, which were not kept"
+            "without a test split it takes predictions that were not kept"
             if comparison.on == "folds"
             else "it is not defined for these data"
         )
-        return f"The {words} is not known: {why}."
-    where = (
-        f"{comparison.n:,} test rows" if comparison.on == "test" else "the other half of the data"
-    )
+        return f"{words[0].upper()}{words[1:]} unknown: {why}."
+    where = f"{comparison.n:,} test rows" if comparison.on == "test" else "rows not trained on"
     value = comparison.metrics[metric]
-    said = f"On {where}, {words}: {value:.3f}"
-    if metric == "accuracy":
-        said += f" ± {math.sqrt(value * (1 - value) / comparison.n):.3f}"
+    said = f"On {where}, {words} {value:.3f}"
+    if metric in comparison.errors:
+        said += f" ± {comparison.errors[metric]:.3f}"
     if comparison.seeds > 1:
         said += f" (mean of {_seeds(comparison.seeds)})"
     rivals = [one for one in comparison.baselines if metric in one.metrics]
@@ -238,7 +261,7 @@ def _merit(metric: str, value: float) -> float:
     """Return a metric as a number of which more is better."""
     if metric == "coverage":
         return -abs(value - LEVEL)
-    return -value if metric in _LESS else value
+    return -value if metric in LESS_IS_BETTER else value
 
 
 def limits_of(one: Baseline, n: int) -> tuple[float, float]:
@@ -258,26 +281,31 @@ def advice(study: Study, sure: Certainty | None) -> list[str]:
     n_failed = len(study.trials) - int(study.trials["status"].isin(["complete", "pruned"]).sum())
     if len(study.trials) and n_failed / len(study.trials) > _MANY_FAILED:
         found.append(
-            f"{n_failed} of {len(study.trials)} trials are not complete, so the search saw only "
-            "part of the space. See “What went wrong” for the causes, and remove them."
+            f"{n_failed} of {len(study.trials)} trials failed, so the search saw only part of the "
+            "space. “What went wrong” has the causes."
         )
     rejected = _reversed_by_tests(study)
     return found + ([rejected] if rejected else [])
 
 
 def _at_edges(study: Study) -> list[str]:
-    """Name the parameters of the winner that lie at an end of their range."""
+    """Name the parameters of the winner that lie at an end of their range, if a user chose it."""
     winner = study.winner
     assert winner is not None
+    n_data = study.complete["n_data"].dropna()
+    usual = proposed_domains(int(n_data.max())) if len(n_data) else {}
     found = []
     for name, domain in study.spec.family.get(winner.family, {}).items():
         value = winner.values.get(name)
+        if domain == usual.get(winner.family, {}).get(name):
+            continue
         if isinstance(domain, IntRange | FloatRange) and isinstance(value, int | float):
             step = domain.step if isinstance(domain, IntRange) else 0
             if domain.low < domain.high and value + step > domain.high:
+                key, more = f"family.{winner.family}.{name}.high", 2 * domain.high
                 found.append(
-                    f"The {name} of the winner, {value:g}, is the largest that was allowed. "
-                    f"Raise `{name}` in [family.{winner.family}]: a better one may lie beyond."
+                    f"The winner has the largest {name} that was allowed, {value:g}; a better one "
+                    f"may lie beyond. Search again with --set {key}={more:g} and another --out."
                 )
     return found
 
@@ -292,9 +320,9 @@ def _reversed_by_tests(study: Study) -> str:
     if -winner.test_nll >= float(known.median()):
         return ""
     return (
-        f"The winner is in the worse half of the architectures on the test data: "
-        f"{study.spec.objective} does not rank them well here. Set another `objective`, for "
-        "example five_fold, and search again."
+        f"On the test data the winner is in the worse half of the architectures: "
+        f"{study.spec.objective} does not rank well here. Search again with another score, for "
+        "example --set objective=five_fold, and another --out."
     )
 
 

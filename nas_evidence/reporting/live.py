@@ -7,7 +7,7 @@ from time import sleep as wait
 
 from nas_evidence.reporting.page import ReportPaths, build_report
 from nas_evidence.spec.record import n_searched
-from nas_evidence.spec.toml import load_study
+from nas_evidence.storage.study_folder import read_study
 from nas_evidence.storage.tables import TABLES, read_table
 
 #: The state of a folder: its result files with their times and sizes.
@@ -74,5 +74,5 @@ def stamp(folder: Path) -> Stamp:
 
 def all_finished(folder: Path) -> bool:
     """Return whether all trials of the search have finished."""
-    study, trials = load_study(folder / "study.toml"), read_table(folder, "trials")
+    study, trials = read_study(folder), read_table(folder, "trials")
     return n_searched(trials["trial_id"]) >= study.n_trials

@@ -9,52 +9,76 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
+from markupsafe import Markup
 
 from nas_evidence.baselines.comparison import METRICS as METRICS_BY_LIKELIHOOD
-from nas_evidence.baselines.comparison import check_metric, read_comparison
-from nas_evidence.maths.ranking import MIN_PAIRS
-from nas_evidence.reporting import interactive
+from nas_evidence.baselines.comparison import Comparison, check_metric, read_comparison
+from nas_evidence.plumbing.foreign_text import csv_cell
+from nas_evidence.reporting import figures as draw
 from nas_evidence.reporting.contents import Report, report_on
-from nas_evidence.reporting.correlations import SCALES, write_csv
+from nas_evidence.reporting.correlations import SCALES, WORDS, words_of, write_csv
 from nas_evidence.reporting.figure_data import (
     MAX_LINES,
+    coordinates,
     evidence_lines,
     front_dots,
     importance_bars,
     loss_lines,
+    measured_bars,
     score_lines,
     score_marks,
     study_dots,
     target_words,
 )
+from nas_evidence.reporting.headline import LESS_IS_BETTER
 from nas_evidence.reporting.importance import BY_CHANCE
-from nas_evidence.reporting.study_tables import Study, ranked_study
+from nas_evidence.reporting.study_tables import Study, architecture_text, ranked_study
 from nas_evidence.reporting.templating import write_markdown, write_page
 from nas_evidence.reporting.terms import layer_rows, page_data, term_rows
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared
-from nas_evidence.storage.tables import ARCHITECTURE, StudyTables, read_study_tables
+from nas_evidence.storage.tables import (
+    ARCHITECTURE,
+    StudyTables,
+    architecture_values,
+    read_study_tables,
+)
 
 CAPTIONS: Mapping[str, str] = {
     "scatter": (
         "Score against test result, one marker per architecture, larger with more parameters. If "
-        "the score can be trusted here, the markers rise to the right. Open triangles lie beyond "
+        "the score can be trusted here, the markers rise to the right. Open markers lie beyond "
         "the axes."
     ),
     "training": (
         "Loss on the training data, epoch by epoch; the thick line is the winner. A line that "
         f"still falls at its end wants more epochs. The {MAX_LINES} best are drawn."
     ),
+    "measured": (
+        "The winner beside simple models of the same rows, on data that none of them was trained "
+        "on. The dark lines are one standard error to each side: where they overlap, the "
+        "difference may be chance."
+    ),
     "calibration": (
         "Of the held-out data that the winner predicts with some confidence, the share that is "
         "right. On the dotted line it is as sure as it should be; below, too sure. The bars are "
         "two standard errors."
     ),
+    "coverage": (
+        "Of the held-out targets, the share inside the winner's prediction intervals. On the "
+        "dotted line the intervals are as wide as they should be; below, too narrow; above, too "
+        "wide. The bars are two standard errors."
+    ),
+    "coordinates": (
+        "One line per architecture, from its parameters on the left to its score on the right. "
+        "Orange is the winner, blue the best quarter. Where the blue lines come together, that "
+        "parameter matters. Architectures without one of these parameters are not drawn."
+    ),
     "confusion": "Held-out data by true and predicted class; perfect is the diagonal alone.",
     "pairs": "Held-out data, predicted against true; a perfect model lies on the dotted line.",
     "importance": (
         "How much the best quarter of the architectures differs from all in each parameter "
-        "(PED-ANOVA; Watanabe et al., 2023). Coloured bars are more than chance, corrected for "
+        "(PED-ANOVA; Watanabe et al., 2023). Blue bars are more than chance, corrected for "
         "testing several (Holm, 1979)."
     ),
     "trust": (
@@ -139,24 +163,26 @@ def write_report(report: Report, to: Path, *, reload_seconds: int | None = None)
 def _values(report: Report) -> dict[str, object]:
     """Return the values that both templates use."""
     study, compared = report.study, report.compared
+    labels = study.spec.plan.likelihood == "categorical"
     varied = [name for name in _parameters(study) if name not in ("depth", "width")]
     return {
         "title": f"{study.spec.name}: architectures ranked by evidence",
         "study": study,
         "spec": study.spec,
-        "labels": study.spec.plan.likelihood == "categorical",
+        "labels": labels,
         "trust": report.trust,
         "scales": SCALES,
-        "captions": CAPTIONS,
-        "min_pairs": MIN_PAIRS,
+        "captions": {**CAPTIONS, **({} if labels else {"calibration": CAPTIONS["coverage"]})},
+        "history": _history(study)[:MOST_ROWS],
         "headline": report.headline,
         "sure": report.certainty,
         "comparison": report.comparison,
         "metrics": _shown_metrics(report),
-        "metric_names": [METRICS[name] for name in _metrics_in_order(report)],
+        "metric_names": [_named(name, labels=labels) for name in _metrics_in_order(report)],
         "target_words": target_words(study.targets[0]),
         "objective_words": declared(report.study.spec.objective).summary,
-        "verdict": report.trust.sentences[0][1],
+        "verdict": report.verdict,
+        "target_names": WORDS,
         "columns": ["depth", "width", *varied],
         "replicated": any(len(one.trial_ids) > 1 for one in study.ranking),
         "statuses": report.statuses,
@@ -179,50 +205,60 @@ def _values(report: Report) -> dict[str, object]:
     }
 
 
-def _figures(report: Report) -> dict[str, interactive.Figure]:
+def _figures(report: Report) -> dict[str, Markup]:
     """Return the figures of the page."""
     study, judged = report.study, report.trust
     target = study.targets[0]
     x_title = f"{study.spec.objective} ({study.objective_unit})"
     y_title = target_words(target)
-    figures = {}
+    figures = _judged_figures(report)
     if dots := study_dots(study):
-        figures["scatter"] = interactive.scatter_figure(dots, x_title=x_title, y_title=y_title)
+        figures["scatter"] = draw.scatter_figure(dots, x_title=x_title, y_title=y_title)
     if marks := score_marks(judged, target=target):
-        figures["trust"] = interactive.trust_figure(marks, target=target)
+        figures["trust"] = draw.trust_figure(marks, target=words_of(target))
     if lines := loss_lines(study):
-        panels = [("training loss, nats per datum", lines)]
-        figures["training"] = interactive.training_figure(panels)
+        figures["training"] = draw.training_figure("training loss, nats per datum", lines)
     own = evidence_lines(study)
     if any(len(set(line.values)) > 1 for line in own):
-        panels = [(f"{study.spec.objective}, {study.objective_unit}", own)]
-        figures["evidence"] = interactive.training_figure(panels)
+        title = f"{study.spec.objective}, {study.objective_unit}"
+        figures["evidence"] = draw.training_figure(title, own)
     if bars := importance_bars(report.importances):
-        figures["importance"] = interactive.importance_figure(bars)
-    figures |= _judged_figures(report)
+        figures["importance"] = draw.importance_figure(bars)
+    if found := coordinates(study):
+        figures["coordinates"] = draw.coordinates_figure(found)
     scores, unit = score_lines(judged, report.early), judged.scale.unit
     if any(len(line.epochs) > 1 for line in scores):
-        figures["epochs"] = interactive.epochs_figure(scores, target=target, unit=unit)
+        figures["epochs"] = draw.epochs_figure(scores, target=words_of(target), unit=unit)
     for cost in study.spec.minimise:
         if front := front_dots(study, cost):
-            name = f"front_{cost}"
-            figures[name] = interactive.front_figure(front, cost=cost, y_title=x_title)
+            figures[f"front_{cost}"] = draw.front_figure(front, cost=cost, y_title=x_title)
     return figures
 
 
-def _judged_figures(report: Report) -> dict[str, interactive.Figure]:
-    """Return the figures of the winner's predictions of the test data."""
-    judged, figures = report.comparison, {}
+def _judged_figures(report: Report) -> dict[str, Markup]:
+    """Return the figures of the winner's predictions of held-out data."""
+    judged, figures = _of_winner(report), {}
     if judged is None:
         return {}
+    labels = judged.task == "labels"
+    if bars := measured_bars(judged, report.shown_metric):
+        words = METRICS[report.shown_metric]
+        words += " (smaller is better)" if report.shown_metric in LESS_IS_BETTER else ""
+        figures["measured"] = draw.measured_figure(bars, words=words)
     if judged.calibration:
-        labels = judged.task == "labels"
-        figures["calibration"] = interactive.calibration_figure(judged.calibration, labels=labels)
+        figures["calibration"] = draw.calibration_figure(judged.calibration, labels=labels)
     if judged.confusion:
-        figures["confusion"] = interactive.confusion_figure(judged.confusion)
+        names = [str(i) for i in range(len(judged.confusion))]
+        figures["confusion"] = draw.confusion_figure(judged.confusion, names)
     if judged.pairs:
-        figures["pairs"] = interactive.pairs_figure(judged.pairs)
+        figures["pairs"] = draw.pairs_figure(judged.pairs)
     return figures
+
+
+def _of_winner(report: Report) -> Comparison | None:
+    """Return the comparison if it is of the present winner."""
+    judged, winner = report.comparison, report.study.winner
+    return judged if judged and winner and judged.trial_id == winner.trial_id else None
 
 
 def _shown_metrics(report: Report) -> list[tuple[str, list[float | None]]]:
@@ -230,17 +266,21 @@ def _shown_metrics(report: Report) -> list[tuple[str, list[float | None]]]:
 
     Of a winner with several seeds the first name says whether its metrics are of one or of all.
     """
-    judged, study = report.comparison, report.study
-    if judged is None or study.winner is None or judged.trial_id != study.winner.trial_id:
+    judged, winner = _of_winner(report), report.study.winner
+    if judged is None or winner is None:
         return []
-    seeds = (
-        f"mean of {judged.seeds} seeds" if judged.seeds > 1 else f"trial {judged.trial_id} alone"
-    )
-    several = len(study.winner.trial_ids) > 1
-    winner = f"winner, {seeds}" if several else "winner"
-    rows = [(winner, judged.metrics), *((one.name, one.metrics) for one in judged.baselines)]
+    name = "winner"
+    if len(winner.trial_ids) > 1:
+        alone = f"trial {judged.trial_id}"
+        name = f"winner, {f'mean of {judged.seeds} seeds' if judged.seeds > 1 else alone}"
+    rows = [(name, judged.metrics), *((one.name, one.metrics) for one in judged.baselines)]
     shown = _metrics_in_order(report)
     return [(name, [own.get(metric) for metric in shown]) for name, own in rows]
+
+
+def _named(metric: str, *, labels: bool) -> str:
+    """Return a metric as a heading; the log loss with its unit where it is not of classes."""
+    return METRICS[metric] if labels or metric != "log_loss" else "log loss (standardised target)"
 
 
 def _metrics_in_order(report: Report) -> list[str]:
@@ -272,6 +312,7 @@ def _write_tables(report: Report, to: Path) -> None:
         "problems": pd.DataFrame([asdict(one) for one in (*report.problems, *report.flags)]),
     }
     for name, table in tables.items():
+        table = table.rename(columns=csv_cell).map(csv_cell)
         table.to_csv(to / f"{name}.csv", index=False, lineterminator="\n")
 
 
@@ -299,6 +340,36 @@ def _flat(row: Mapping[str, object]) -> dict[str, object]:
         elif name != "interval":
             flat[name] = value
     return flat
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One trial of the history: its score, and the best of all trials until then."""
+
+    trial_id: int
+    architecture: str
+    family: str
+    status: str
+    score: float | None
+    best: float | None
+    seconds: float | None
+
+
+def _history(study: Study) -> list[Tried]:
+    """Return all trials in the order of their numbers."""
+    scores, best, found = study.complete["objective"], None, []
+    for row in study.trials.sort_values("trial_id").to_dict("records"):
+        score = scores.get(row["trial_id"])
+        score = None if score is None or pd.isna(score) else float(score)
+        best = best if score is None else score if best is None else max(best, score)
+        seconds, family = row["total_seconds"], str(row["family"])
+        found.append(
+            Tried(
+                int(row["trial_id"]), architecture_text(family, architecture_values(row)), family,
+                str(row["status"]), score, best, None if pd.isna(seconds) else float(seconds),
+            )
+        )  # fmt: skip
+    return found
 
 
 def _parameters(study: Study) -> list[str]:

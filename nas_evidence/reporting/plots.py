@@ -68,8 +68,9 @@ def plot_importance(study: Study) -> Any:
     """
     from matplotlib.figure import Figure
 
-    from nas_evidence.reporting.figure_data import colour, importance_bars
+    from nas_evidence.reporting.figure_data import importance_bars
     from nas_evidence.reporting.importance import importance_sentence, importances
+    from nas_evidence.reporting.svg import GREY, colour
 
     found = importances(study)
     if not found:
@@ -77,7 +78,7 @@ def plot_importance(study: Study) -> Any:
     bars = importance_bars(found)
     figure = Figure(figsize=(6, 1.2 + 0.35 * len(bars)), layout="constrained")
     axes = figure.add_subplot(xlabel="divergence of the best from all")
-    shades = [colour(0) if bar.sure else "#b5bcc8" for bar in bars]
+    shades = [colour(0) if bar.sure else GREY for bar in bars]
     axes.barh(range(len(bars)), [bar.length for bar in bars], color=shades)
     # A dollar sign would start a formula.
     axes.set_yticks(range(len(bars)), [bar.label.replace("$", r"\$") for bar in bars])

@@ -51,18 +51,13 @@ def spent_sentence(study: Study) -> str:
     spent = float(study.trials["total_seconds"].astype(float).sum())
     complete = float(study.complete["total_seconds"].astype(float).sum())
     budget = study.spec.budget
-    allowed = []
-    if budget.device_seconds is not None:
-        share = 100 * spent / budget.device_seconds
-        allowed.append(
-            f"{share:.0f} % of its budget of {duration(budget.device_seconds)} of worker time"
-        )
+    allowed = ""
     if budget.wall_seconds is not None:
-        allowed.append(f"its wall-time budget is {duration(budget.wall_seconds)}")
+        allowed = f"; its wall-time budget is {duration(budget.wall_seconds)}"
     others = f", {duration(spent - complete)} of it on trials that are not complete"
     return (
         f"Finished trials took {duration(spent)} of worker time"
-        f"{others if spent > complete else ''}{'; ' if allowed else ''}{'; '.join(allowed)}."
+        f"{others if spent > complete else ''}{allowed}."
     )
 
 

@@ -50,7 +50,6 @@ class RankedArchitecture:
     trial_id     the trial that represents it: the replicate with the best objective
     spread       standard deviation of the objective over seeds, None for one value
     rank_seeds   best and worst rank that a single one of its replicates would have
-    unsettled    whether one of them had not reached a mode when its settling stopped
     raced        whether the race of the finalists trained it again
     costs        n_parameters, flops, memory_bytes and latency_seconds, where known
     on_front     no other is as good in all objectives and better in one; None for one objective
@@ -66,7 +65,6 @@ class RankedArchitecture:
     objective: float | None  # in `Study.objective_unit`
     spread: float | None
     rank_seeds: tuple[int, int] | None
-    unsettled: bool
     raced: bool
     sotl: float | None  # nats per datum, summed over epochs; smaller is better
     test_accuracy: float | None  # fraction
@@ -112,6 +110,20 @@ class Study:
     def winner(self) -> RankedArchitecture | None:
         """Return the first of the ranking, or None while nothing ranks."""
         return self.ranking[0] if self.ranking and self.ranking[0].rank else None
+
+    @property
+    def order(self) -> str:
+        """Return what the ranking is by, in a sentence."""
+        ranked = [one for one in self.ranking if one.rank is not None]
+        score, raced = self.spec.objective, sum(one.raced for one in ranked)
+        if 0 < raced < len(ranked):
+            first = f"first {raced} were" if raced > 1 else "first one was"
+            return (
+                f"The {first} trained several times and ranked by the mean {score}; the others "
+                f"follow by {score} of one training, which luck can lift above a mean."
+            )
+        means = any(len(one.trial_ids) > 1 for one in ranked)
+        return f"Ranked by {f'the mean {score} over seeds' if means else score}, best first."
 
     @property
     def baseline(self) -> RankedArchitecture | None:
@@ -334,7 +346,6 @@ def _ranked(
         objective=_mean(rows, "objective"),
         spread=stdev(objectives) if len(objectives) > 1 else None,
         rank_seeds=rank_seeds,
-        unsettled=any(is_unsettled(row) for row in rows),
         raced=any(row.get("stage") == "race" for row in rows),
         sotl=_mean(rows, "sotl"),
         test_accuracy=_mean(rows, "test_accuracy"),
@@ -343,15 +354,6 @@ def _ranked(
         costs=costs,
         on_front=on_front,
     )
-
-
-def is_unsettled(trial: Row) -> bool:
-    """Return whether a trial's settling stopped before a mode and its end was kept.
-
-    A network that was better before settling is none: its state is the scheduled one.
-    """
-    converged = trial.get("converged")
-    return trial.get("kept") == "settled" and not pd.isna(converged) and not converged
 
 
 def _costs(rows: list[Row]) -> dict[str, float]:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from nas_evidence.plumbing.durations import duration
+from nas_evidence.reporting import svg
+from nas_evidence.reporting.glossary import explained
 
 MISSING = "–"
 
@@ -21,7 +22,6 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 def write_page(path: Path, template: str, values: Mapping[str, object]) -> None:
     """Write a self-contained HTML page."""
-    values = {**values, "plotly_script": Markup(get_plotlyjs())}
     path.write_text(_environment().get_template(template).render(values), encoding="utf-8")
 
 
@@ -42,17 +42,8 @@ def count(value: int | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """Return a number with three digits and a suffix, or a dash where it is missing.
-
-    >>> [short(n) for n in (650, 268_393, 1_494_154, 2.5e9, 0.00025, None)]
-    ['650', '268k', '1.49M', '2.5G', '0.00025', '–']
-    """
-    if value is None:
-        return MISSING
-    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{suffix}"
-    return f"{value:.3g}"
+    """Return a number with three digits and a suffix, or a dash where it is missing."""
+    return MISSING if value is None else svg.short(value)
 
 
 def amount(value: float | None) -> str:
@@ -107,7 +98,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {"number": number, "count": count, "md": markdown}
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
-    environment.filters |= {"percent": percent}
+    environment.filters |= {"percent": percent, "explained": explained}
     environment.globals["include_raw"] = lambda name: Markup(
         (_TEMPLATES / name).read_text(encoding="utf-8")
     )

@@ -1,7 +1,7 @@
 """Why one architecture scores above another: the score that ranks, part by part.
 
     log evidence     = fit - 1/2 scatter - 1/2 log det ratio       all in nats per datum
-    cross-validation = sum of the log predictive densities of the folds / number of data
+    folds            = sum of the log densities of the folds / number of data
 
 The fit is the log likelihood of the training data; scatter (how far the weights moved from the
 prior mean) and the ratio of determinants (how much sharper the posterior is than the prior) are
@@ -77,8 +77,9 @@ def term_table(study: Study) -> TermTable | None:
     """
     kind = str(study.spec.objective)
     own = study.terms[study.terms["estimator"] == kind]
-    if "log_predictive" in set(own["term"]):
-        return _folds(study, own)
+    for term in ("log_density", "log_predictive"):
+        if term in set(own["term"]):
+            return _folds(study, own, term)
     sums = own.pivot_table(index="trial_id", columns="term", values="value", aggfunc="sum")
     if "log_likelihood" not in sums:
         return None
@@ -104,8 +105,12 @@ def term_table(study: Study) -> TermTable | None:
     return TermTable(n_ranked, tuple(rows), len(parts), tuple(columns))
 
 
-def _folds(study: Study, own: pd.DataFrame) -> TermTable:
-    """Return the parts of a cross-validation: what each fold adds per datum, and its scale."""
+def _folds(study: Study, own: pd.DataFrame, part: str) -> TermTable:
+    """Return what each fold adds per datum, in the term `part`, and its other terms."""
+    others = {
+        "output_scale": "likeliest scale of the outputs (1 is as trained)",
+        "log_predictive_as_trained": "log probability as trained, datum by datum",
+    }
     last = last_evaluations(study.evidence)
     last = last[last["estimator"] == study.spec.objective].set_index("trial_id")
     trials, ranks = study.trials.set_index("trial_id").to_dict("index"), _ranks(study)
@@ -114,24 +119,27 @@ def _folds(study: Study, own: pd.DataFrame) -> TermTable:
     columns = []
     for trial_id, mine in own.groupby("trial_id"):
         row = last.loc[trial_id]
-        n_folds = int((mine["term"] == "log_predictive").sum())
+        n_folds = int((mine["term"] == part).sum())
         # `value` is the mean over folds of sums, so that this is the number of predicted data.
         n_data = n_folds * row["value"] / row["per_datum"]
         cells = {total: float(row["per_datum"])}
         for term, group, value in zip(mine["term"], mine["group"], mine["value"], strict=True):
-            if term == "log_predictive":
+            if term == part:
                 cells[f"{group}: log probability of its targets"] = float(value / n_data)
-            elif term == "output_scale":
-                cells[f"{group}: likeliest scale of the outputs (1 is as trained)"] = float(value)
+            elif term in others:
+                unit = 1.0 if term == "output_scale" else n_data
+                cells[f"{group}: {others[term]}"] = float(value / unit)
         cells["parameters"] = float(trials[trial_id]["n_parameters"] or math.nan)
         known = {name: value for name, value in cells.items() if not math.isnan(value)}
         label = _label(int(trial_id), trials[trial_id], ranks.get(int(trial_id)))
         columns.append(Column(int(trial_id), label, known, ()))
     columns.sort(key=lambda one: (*ranks.get(one.trial_id, (2, 0)), one.trial_id))
     parts = [f"{fold}: log probability of its targets" for fold in folds]
-    scales = [f"{fold}: likeliest scale of the outputs (1 is as trained)" for fold in folds]
+    beside = [
+        f"{fold}: {text}" for t, text in others.items() if t in set(own["term"]) for fold in folds
+    ]
     n_ranked = sum(ranks.get(column.trial_id, (2, 0))[0] == 0 for column in columns)
-    rows = (*parts, total, *scales, "parameters")
+    rows = (*parts, total, *beside, "parameters")
     return TermTable(n_ranked, rows, len(parts), tuple(columns))
 
 
@@ -151,6 +159,12 @@ def explanation(study: Study, compared: TermTable | None) -> str:
         "trained on, within the training set; only scaling, medians and lists of categories have "
         "seen them. "
     )
+    if score == "conditional_evidence":
+        text = (
+            f"{score} is the conditional marginal likelihood (last-layer Laplace, "
+            f"{study.spec.plan.folds} folds): how probable the targets of each fold are together, "
+            "under a Bayesian last layer on the features of a network trained on the other folds. "
+        )
     if study.spec.plan.likelihood == "categorical":
         chances = [math.exp(one.objective or 0.0) for one in ranked]
         text += f"The first gives the true class a probability of {chances[0]:.3f}"

@@ -7,6 +7,7 @@
 
     two_fold     two folds: each half predicts the other (`plan.folds = 1`: only one does)
     five_fold    five folds
+    ten_fold     ten folds
     heldout_10   one fold, a tenth of the data: the usual validation split
 
 This is the log predictive density of K-fold cross-validation. In each fold the scale of the
@@ -21,6 +22,9 @@ Lyle et al. 2020, section 3): log p(D) = log p(D_1) + log p(D_2 | D_1). The two 
 `two_fold` estimate different numbers: they differ by log p(D_2) − log p(D_1), and agree only in
 expectation over random splits. Neither is the evidence of all data.
 `..._accuracy` is the fraction of the same data that is classified correctly.
+
+The networks of a division are trained once for all scores made from them: `conditional_evidence`
+(given_folds.py) with five folds also yields `five_fold`.
 """
 
 import math
@@ -34,11 +38,17 @@ from torch import Tensor
 
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.tensors import TensorData, select
-from nas_evidence.scores.on_halves import OnHalves, needs_halves, orders_from
+from nas_evidence.scores.given_folds import FoldTask, GivenFolds, orders_from
 from nas_evidence.scores.protocol import Context, Scorer
 from nas_evidence.spec.domains import Frozen
 from nas_evidence.spec.record import EvidenceEstimate, Term
-from nas_evidence.spec.study import EVIDENCE_BATCH, PREDICTED_FOLDS, Assignment, TrainingPlan
+from nas_evidence.spec.study import (
+    EVIDENCE_BATCH,
+    Assignment,
+    TrainingPlan,
+    kept_division,
+    predicted_folds,
+)
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
     Part,
@@ -60,15 +70,19 @@ MOST_KEPT = 1_000_000
 OUTPUTS, SPREAD = "two_fold/outputs", "two_fold/spread"
 #: The M ratios T_m / T, from 1/8 to 8, evenly spaced in the logarithm.
 SCALES = tuple(2.0 ** (m / 4) for m in range(-12, 13))
-#: Folds that each score divides the data into.
-_N_FOLDS = {"two_fold": 2, "five_fold": 5, "heldout_10": 10}
+#: Folds of each division of the data.
+_N_FOLDS = {"two_fold": 2, "five_fold": 5, "ten_fold": 10, "heldout_10": 10}
 
 
 @dataclass(frozen=True)
 class LogPredictive:
-    """The log predictive density of a fold in nats, the likeliest scale, and the correct data."""
+    """The log predictive density of a fold in nats, the likeliest scale, and the correct data.
+
+    as_trained  the log predictive density at scale 1
+    """
 
     log_predictive: float
+    as_trained: float
     scale: float
     hits: int | None
 
@@ -79,6 +93,7 @@ class Fold(Frozen):
     number          of the fold, from 1
     n_data          number of data predicted
     log_predictive  of the fold in nats, with the scale marginalised; None if the training diverged
+    as_trained      the same with the scale of the training, 1
     scale           the likeliest of `SCALES`
     hits            number of correctly classified data; None for real targets
     """
@@ -87,20 +102,10 @@ class Fold(Frozen):
     n_data: int
     n_trained: int
     log_predictive: float | None = None
+    as_trained: float | None = None
     scale: float = 1.0
     hits: int | None = None
     seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class FoldTask:
-    """A fold to predict: rows to train on, rows to predict [n], and the purpose of its seed."""
-
-    score: str
-    number: int
-    trained: Tensor
-    predicted: Tensor
-    purpose: str
 
 
 def log_likelihoods_at_scales(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> Tensor:
@@ -122,18 +127,23 @@ def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> 
         hits = int((outputs.argmax(-1) == targets).sum())
     return LogPredictive(
         log_predictive=float(values.logsumexp(0)) - math.log(len(SCALES)),
+        as_trained=float(values[SCALES.index(1.0)]),
         scale=SCALES[int(values.argmax())],
         hits=hits,
     )
 
 
 def fold_tasks(score: str, order: Tensor, plan: TrainingPlan) -> list[FoldTask]:
-    """Return the folds to predict for a score.
+    """Return the folds to predict for a division: one half of `two_fold` if the plan says so."""
+    return all_folds(score, order)[: 1 if score == "two_fold" and plan.folds == 1 else None]
+
+
+def all_folds(score: str, order: Tensor) -> list[FoldTask]:
+    """Return the folds of a division.
 
     Args:
-        score: its name without `_accuracy`.
+        score: the division, by the name of its cross-validation.
         order: of the data [n].
-        plan: its `folds` are read.
 
     Raises:
         ValueError: if there are too few data to have one in each fold.
@@ -150,13 +160,12 @@ def fold_tasks(score: str, order: Tensor, plan: TrainingPlan) -> list[FoldTask]:
     if score == "two_fold":
         half = n // 2
         # These purposes keep an earlier name of the score, because seeds depend on them.
-        both = [
+        return [
             FoldTask(score, 1, order[:half], order[half:], f"prequential:{half}"),
             FoldTask(
                 score, 2, order[half:].flip(0), order[:half], f"prequential:{n - half}:reversed"
             ),
         ]
-        return both[: plan.folds]
     cuts = [n * k // n_folds for k in range(n_folds + 1)]
     return [
         FoldTask(
@@ -221,15 +230,18 @@ class Folds(Scorer):
 
     done      the predicted folds of each score
     runs      the trainings of the current group, by score and number of the fold
-    unseen    of `two_fold`, float32 [n, C + 1]: the outputs for each datum of the network trained
-              without it, and that network's temperature or noise; 0 for data not predicted (yet)
+    unseen    of `conditional_evidence` if it is requested, else of `two_fold`, float32 [n, C + 1]:
+              the outputs for each datum of the network trained without it, and that network's
+              temperature or noise; 0 for data not predicted (yet)
     """
 
     def __init__(self, names: Sequence[str], context: Context) -> None:
         super().__init__(names, context)
-        asked = {*names, "two_fold"} if needs_halves(names) else set(names)
-        self.scores = [s for s in _N_FOLDS if s in asked or f"{s}_accuracy" in asked]
-        self.on_halves = OnHalves(names, context)
+        plan, n = context.assignment.plan, len(context.data.x_train)
+        self.n_folds = predicted_folds(plan, names, n)
+        self.scores = list(self.n_folds)
+        self.kept_of = kept_division(plan, names, n)
+        self.given_folds = GivenFolds(names, context)
         self.done: dict[str, list[Fold]] = {score: [] for score in self.scores}
         self.runs: dict[tuple[str, int], Run] = {}
         self.unseen: Tensor | None = None
@@ -260,8 +272,7 @@ class Folds(Scorer):
             trained = run.training
             predicted = self._predict(trained, self.context.data, task)
             fold = fold.model_copy(update=predicted)
-        if task.score == "two_fold":
-            self.on_halves.finished(task.number, task.trained, task.predicted, trained)
+        self.given_folds.finished(task, trained, fold.as_trained)
         seconds = fold.seconds + seconds_of(run)
         self.done[task.score].append(fold.model_copy(update={"seconds": seconds}))
         self.context.training.evidence_seconds += seconds
@@ -273,23 +284,21 @@ class Folds(Scorer):
         Where trials are compared after the first fold, those of any fold.
         """
         labels = self.context.data.task == "labels"
-        given = self.context.assignment
-        n_folds = {**PREDICTED_FOLDS, "two_fold": given.plan.folds}
-        alone = given.first_fold_alone
+        alone = self.context.assignment.first_fold_alone
         known = [
             estimate
             for score, folds in self.done.items()
-            if len(folds) == n_folds[score] or (folds and alone)
+            if len(folds) == self.n_folds[score] or (folds and alone)
             for estimate in fold_estimates(score, sorted(folds, key=_number), labels=labels)
         ]
-        return known + self.on_halves.estimates()
+        return known + self.given_folds.estimates()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the predicted folds, and the current trainings."""
         return {
             "done": {s: [f.model_dump_json() for f in folds] for s, folds in self.done.items()},
             "runs": [[score, number, run_state(r)] for (score, number), r in self.runs.items()],
-            "on_halves": self.on_halves.state_dict(),
+            "on_halves": self.given_folds.state_dict(),
             "unseen": self.unseen,
         }
 
@@ -299,7 +308,7 @@ class Folds(Scorer):
             score: [Fold.model_validate_json(text) for text in texts]
             for score, texts in state["done"].items()
         }
-        self.on_halves.load_state_dict(orders_from(state))
+        self.given_folds.load_state_dict(orders_from(state))
         self.unseen = state["unseen"]
         parts = {(task.score, task.number): self._part(task) for task in self._left()}
         self.runs = {
@@ -337,7 +346,7 @@ class Folds(Scorer):
         plan = self.context.assignment.plan
         likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
         outputs = outputs_of(trained, x)
-        if task.score == "two_fold":
+        if task.score == self.kept_of:
             self._remember(outputs, rows.to("cpu"), spread_of(plan, trained))
         found = log_predictive(outputs, y, likelihood)
         return {**vars(found), "seconds": time.perf_counter() - started}
@@ -351,15 +360,18 @@ class Folds(Scorer):
 
 
 def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
-    """Train on each half of the data and predict the other, as `two_fold` of that trial does.
+    """Train without each fold and predict it, as that trial does for what it keeps.
 
     Returns:
         `Folds.unseen` [n, C + 1], with 0 where a training diverged.
     """
-    plan = assignment.plan.model_copy(update={"folds": 2})
-    given = assignment.model_copy(update={"plan": plan, "estimators": ("two_fold",)})
+    plan, n = assignment.plan, len(data.x_train)
+    name = kept_division(plan, assignment.estimators, n)
+    plan = plan.model_copy(update={"folds": 2}) if name == "two_fold" else plan
+    given = assignment.model_copy(update={"plan": plan, "estimators": (name,)})
     whole = new_run(part_of(None, data, given, "unseen")).training  # is not trained
-    folds = Folds(["two_fold"], Context(whole, data, given))
+    folds = Folds([name], Context(whole, data, given))
+    folds.kept_of = name
     while folds.due():
         folds.advance()
     missing = torch.zeros(len(data.x_train), data.n_outputs + 1)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from nas_evidence.spec.domains import Count, Frozen, Unit
+from nas_evidence.spec.domains import Count, Frozen, NoKey, Unit
 
 #: Test examples split off the bundled data sets if a study gives no `test_size`.
 DIGITS_TEST_SIZE = 500
@@ -52,7 +52,7 @@ class DatasetSpec(Frozen):
     """Columns of a table to read as numbers; what is not a number counts as missing."""
     image_size: Annotated[Count, Unit("pixels")] | None = None
     """Height and width that every image of a folder is resized to; if absent, all must agree."""
-    content: str | None = None
+    content: Annotated[str | None, NoKey()] = None
     """SHA-256 of the data; written by `search`, so that data that changed are refused."""
 
     @model_validator(mode="after")

@@ -23,6 +23,19 @@ class Unit:
     name: str
 
 
+@dataclass(frozen=True)
+class NoKey:
+    """Marks a field that study files do not have: Python sets it, or `search` does.
+
+    Only the study file of a folder keeps it, if it is not the default.
+    """
+
+
+def keys_of(kind: type[Frozen]) -> list[str]:
+    """Return the fields of a type that are keys of study files."""
+    return [name for name, field in kind.model_fields.items() if NoKey() not in field.metadata]
+
+
 #: No number of a study file is larger: it would be a mistake, and overflow somewhere.
 LARGEST = 10**15
 Count = Annotated[int, Field(ge=1, le=LARGEST)]

@@ -85,6 +85,8 @@ class Score:
     labels_only     not defined for real targets
     plain_only      not defined with `plan.augment`
     trainings       cost of trainings on parts of the data, as a multiple of the main training
+    division        of the data into folds that it trains without and predicts; "plan" for that of
+                    `plan.folds`; scores of one division share its trainings
     """
 
     name: str
@@ -100,6 +102,7 @@ class Score:
     labels_only: bool = False
     plain_only: bool = False
     trainings: float = 0.0
+    division: str = ""
 
     @property
     def is_laplace(self) -> bool:
@@ -153,6 +156,7 @@ def _folds(
         unit="nats",
         baseline=baseline,
         trainings=trainings,
+        division=name,
     )
     accuracy = replace(
         log_density,
@@ -164,17 +168,20 @@ def _folds(
     return log_density, accuracy
 
 
-def _on_halves(name: str, summary: str) -> Score:
+def _given_folds(
+    name: str, summary: str, *, division: str = "two_fold", trainings: float = 1.0
+) -> Score:
     return Score(
         name=name,
         summary=summary,
-        # The class that trains the halves of `two_fold` also computes what is made from them.
+        # The class that trains without the folds also computes what is made from the networks.
         implementation="nas_evidence.scores.folds:Folds",
         taken="before",
         unit="nats",
         relation="EXACT_ON_LINEAR",
         plain_only=True,
-        trainings=1.0,
+        trainings=trainings,
+        division=division,
     )
 
 
@@ -194,7 +201,7 @@ def _free(
     )
 
 
-def _sampled(name: str, summary: str, module: str, relation: Relation) -> Score:
+def _at_end(name: str, summary: str, module: str, relation: Relation) -> Score:
     return Score(
         name=name,
         summary=summary,
@@ -211,6 +218,11 @@ _ALL = [
     *_folds("two_fold", "two-fold cross-validation", 1.0),
     *_folds("heldout_10", "a tenth held out", 0.9, baseline=True),
     *_folds("five_fold", "five-fold cross-validation", 4.0, baseline=True),
+    *_folds("ten_fold", "ten-fold cross-validation", 9.0, baseline=True),
+    _given_folds(
+        "conditional_evidence", "conditional marginal likelihood: last layers, each fold given "
+        "the others", division="plan", trainings=4.0,
+    ),
     Score(
         name="conditional_full_ggn",
         summary="Laplace evidence, full Gauss-Newton, of all data minus that of one half",
@@ -222,8 +234,8 @@ _ALL = [
         plain_only=True,
         trainings=1.5,
     ),
-    _on_halves("tangent_conditional", "linearised networks: half of the data given the other"),
-    _on_halves("last_layer_conditional", "last layers: half of the data given the other"),
+    _given_folds("tangent_conditional", "linearised networks: half of the data given the other"),
+    _given_folds("last_layer_conditional", "last layers: half of the data given the other"),
     Score(
         name="prequential_replay",
         summary="chain-rule code of three quarters of the data, by one network that learns on",
@@ -240,23 +252,13 @@ _ALL = [
         unit="nats",
         plain_only=True,
     ),
-    Score(
-        name="tangent",
-        summary="evidence of the network linearised where its training ended",
-        implementation="nas_evidence.scores.tangent:tangent",
-        taken="end",
-        unit="nats",
-        relation="EXACT_ON_LINEAR",
-        plain_only=True,
-    ),
-    Score(
-        name="full_ggn_slq",
-        summary="Laplace evidence, full Gauss-Newton, log determinant by random probes",
-        implementation="nas_evidence.scores.full_ggn_slq:score",
-        taken="end",
-        unit="nats",
+    _at_end("tangent", "evidence of the network linearised where its training ended",
+            "tangent:tangent", "EXACT_ON_LINEAR"),
+    replace(
+        _at_end("full_ggn_slq",
+                "Laplace evidence, full Gauss-Newton, log determinant by random probes",
+                "full_ggn_slq:score", "SCORE"),
         approximates="full_ggn",
-        plain_only=True,
     ),
     Score(
         name="prequential_epoch1_laplace",
@@ -266,16 +268,16 @@ _ALL = [
         unit="nats",
         plain_only=True,
     ),
-    _sampled("sgd_entropy", "lower bound by the entropy of SGD", "sgd_entropy:score",
-             "LOWER_BOUND"),
-    _sampled("thermodynamic", "thermodynamic integration", "thermodynamic:score",
-             "EXACT_ON_LINEAR"),
-    _sampled("thermodynamic_box", "thermodynamic integration, uniform prior in a box",
-             "thermodynamic_box:score", "SCORE"),
-    _sampled("temperature_ladder", "replica exchange over temperatures",
-             "temperature_ladder:score", "EXACT_ON_LINEAR"),
-    _sampled("sto_lk", "chunks predicted by ensembles that are drawn, then optimised",
-             "sample_then_optimise:score", "LOWER_BOUND"),
+    _at_end("sgd_entropy", "lower bound by the entropy of SGD", "sgd_entropy:score",
+            "LOWER_BOUND"),
+    _at_end("thermodynamic", "thermodynamic integration", "thermodynamic:score",
+            "EXACT_ON_LINEAR"),
+    _at_end("thermodynamic_box", "thermodynamic integration, uniform prior in a box",
+            "thermodynamic_box:score", "SCORE"),
+    _at_end("temperature_ladder", "replica exchange over temperatures",
+            "temperature_ladder:score", "EXACT_ON_LINEAR"),
+    _at_end("sto_lk", "chunks predicted by ensembles that are drawn, then optimised",
+            "sample_then_optimise:score", "LOWER_BOUND"),
     Score(
         name="stochastic_ggn",
         summary="Gauss-Newton evidence on blocks of data, a bound",
@@ -303,6 +305,7 @@ ALIASES: Mapping[str, str] = {
 }
 #: The objective if a study names none: the first of these in its `estimators`.
 PREFERRED = (
+    "conditional_evidence",
     "two_fold",
     "tangent_conditional",
     "last_layer_conditional",

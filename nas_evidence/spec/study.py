@@ -8,7 +8,7 @@ gives its meaning: `docs/study_reference.py` makes the reference page from these
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -30,6 +30,7 @@ from nas_evidence.spec.domains import (
     Epochs,
     Frozen,
     IntRange,
+    NoKey,
     NotNegative,
     ParameterValue,
     Positive,
@@ -48,7 +49,7 @@ from nas_evidence.spec.registry import (
 )
 from nas_evidence.spec.retry_limits import RetrySpec
 
-#: Costs of an architecture that can be limited.
+#: Costs of an architecture that are recorded.
 ALL_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
 #: Costs in use, known before training, that a study can minimise.
 COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
@@ -57,9 +58,17 @@ COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 EVIDENCE_BATCH = 512
 #: Architectures that race if a study does not say, and the smallest search that has a race then.
 FINALISTS, FEWEST_FOR_RACE = 5, 20
-#: Folds of the scores of cross-validation that are predicted, each after a training of its own;
-#: `two_fold` predicts `plan.folds` of them.
-PREDICTED_FOLDS: Mapping[str, int] = {"two_fold": 2, "five_fold": 5, "heldout_10": 1}
+#: Folds of each division of the data that are predicted, each after a training of its own; with
+#: `plan.folds = 1` `two_fold` predicts one.
+PREDICTED_FOLDS: Mapping[str, int] = {
+    "two_fold": 2, "five_fold": 5, "ten_fold": 10, "heldout_10": 1,
+}  # fmt: skip
+#: Part of the data that is trained on for a fold of each.
+TRAINED_ON: Mapping[str, float] = {
+    "two_fold": 0.5, "five_fold": 0.8, "ten_fold": 0.9, "heldout_10": 0.9,
+}  # fmt: skip
+#: Folds of `plan.folds = "auto"` with fewer training data than this number, and from it on.
+FEW_DATA, FOLDS_OF_FEW, FOLDS_OF_MANY = 1000, 5, 2
 
 #: Longest name of a study, characters.
 MAX_NAME = 200
@@ -167,17 +176,18 @@ class OnlinePlan(Frozen):
     """Curvature of the Laplace evidence that the updates maximise; `full_ggn` and `full_ef` for
     small networks or few data: parameters or rows up to 2,000."""
     hyper_step: Literal["newton", "adam", "mackay"] = "newton"
-    """Maximiser: Newton to the maximum, Adam steps, or MacKay's fixed point."""
-    hyper_steps: Annotated[Count, Unit("steps")] = 100
+    """Maximiser: Newton to the maximum, 100 Adam steps on log precisions with learning rate 1, or
+    MacKay's fixed point."""
+    hyper_steps: Annotated[Count, Unit("steps"), NoKey()] = 100
     """Adam steps per update (K); used with `hyper_step = "adam"`."""
-    hyper_learning_rate: Positive = 1.0
+    hyper_learning_rate: Annotated[Positive, NoKey()] = 1.0
     """Their learning rate (gamma), on log precisions; used with `hyper_step = "adam"`."""
     prior_groups: Literal["tensor", "module", "kind", "width", "scalar", "parameter"] = "tensor"
     """Parameters that share one prior precision: those of a tensor, of a module, of a kind of
     layer, all scaled by the fan-in ("width"), all ("scalar"), or none ("parameter")."""
-    learn_noise: bool = True
+    learn_noise: Annotated[bool, NoKey()] = True
     """Whether updates also learn the noise; used with `likelihood = "gaussian"`."""
-    learn_temperature: bool = False
+    learn_temperature: Annotated[bool, NoKey()] = False
     """Whether updates also learn the softmax temperature, at the cost of about ten passes each;
     used with `likelihood = "categorical"`."""
 
@@ -200,9 +210,9 @@ class TrainingPlan(Frozen):
 
     likelihood: Literal["categorical", "gaussian"] = "categorical"
     """Type of the targets: "categorical" for class labels, "gaussian" for real numbers."""
-    noise_std: Annotated[Positive, Unit("standard deviations of the targets")] = 1.0
+    noise_std: Annotated[Positive, Unit("standard deviations of the targets"), NoKey()] = 1.0
     """Noise of the targets before the first update; used with `likelihood = "gaussian"`."""
-    temperature: Positive = 1.0
+    temperature: Annotated[Positive, NoKey()] = 1.0
     """Divides the logits; the initial value if it is learned; used with
     `likelihood = "categorical"`."""
     likelihood_power: Positive = 1.0
@@ -218,25 +228,23 @@ class TrainingPlan(Frozen):
     batch_size: Annotated[Count, Unit("examples")] = 128
     """Examples per step."""
     optimiser: Literal["sgd", "adam"] = "sgd"
-    """Optimiser of the weights."""
+    """Optimiser of the weights; "sgd" has momentum 0.9."""
     learning_rate: Positive = 0.01
     """Learning rate at the start of training."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: Annotated[float, Field(ge=0, lt=1), NoKey()] = 0.9
     """Momentum of SGD; used with `optimiser = "sgd"`."""
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
-    """Learning rate: constant, falling along a half cosine to 0, or falling at `milestones`."""
+    """Learning rate: constant, falling along a half cosine to 0, or to a tenth at `milestones`."""
     milestones: Annotated[
         tuple[int | float, ...], BeforeValidator(_milestones), Unit("epochs")
     ] = ()
     """Epochs after which the learning rate falls, or fractions of `epochs`, such as 0.5; in order;
     used with `schedule = "steps"`."""
-    decay: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Factor on the learning rate at each milestone."""
     settle: Annotated[NotNegative, Unit("scheduled trainings")] = Field(default_factory=_settle)
     """Budget of settling: after the last epoch the network is optimised to a mode, and its
     hyperparameters to the largest evidence there; 0 for no settling. Without it 1 with
     `likelihood = "gaussian"`, else 0. Linear networks always settle, except with `augment`."""
-    prior_precision: Positive = 1.0
+    prior_precision: Annotated[Positive, NoKey()] = 1.0
     """Precision of the Gaussian prior of the weights, before the first update."""
     precision: Literal["float32", "bf16"] = "float32"
     """Arithmetic of products in training steps: "bf16" is bfloat16 by autocast, for GPUs that are
@@ -244,8 +252,10 @@ class TrainingPlan(Frozen):
     compile: bool = False
     """Run training steps on a GPU as compiled CUDA graphs; pays for small networks, whose steps
     wait for launches. On a CPU it changes nothing."""
-    folds: Annotated[Literal[1, 2], Unit("folds")] = 2
-    """Folds that the score `two_fold` predicts: both halves, or only one at half the cost."""
+    folds: Annotated[Literal["auto", 1, 2, 5, 10], Unit("folds")] = "auto"
+    """Folds of the score `conditional_evidence`, each predicted after a training without it; 1 for
+    one half only, of `two_fold` too. "auto": 5 below 1,000 training data, else 2; stored as a
+    number when the study begins."""
     online: OnlinePlan = OnlinePlan()
 
     @model_validator(mode="after")
@@ -276,6 +286,12 @@ class TrainingPlan(Frozen):
     def milestone_epochs(self) -> tuple[int, ...]:
         """Return the epochs after which the learning rate falls."""
         return tuple(m if isinstance(m, int) else round(m * self.epochs) for m in self.milestones)
+
+    def n_folds(self, n_data: int) -> int:
+        """Return the folds of `conditional_evidence`, "auto" as a number."""
+        if self.folds != "auto":
+            return self.folds
+        return FOLDS_OF_FEW if n_data < FEW_DATA else FOLDS_OF_MANY
 
     @property
     def interval(self) -> int:
@@ -326,22 +342,23 @@ class TrainingPlan(Frozen):
 class SamplerSpec(Frozen):
     """How architectures are proposed."""
 
-    name: Literal["tpe", "random", "qmc", "grid"] = "tpe"
-    """Tree-structured Parzen estimator, uniform draws, a quasi-random sequence, or every point."""
+    name: Literal["tpe", "posterior", "random", "qmc", "grid"] = "tpe"
+    """Tree-structured Parzen estimator, posterior over architectures, uniform draws, quasi-random
+    sequence, or every point."""
 
 
 class PruningSpec(Frozen):
     """When to stop trials that score badly at a rung; uses no validation data."""
 
     rule: Literal["none", "halving", "median"] = "none"
-    """Trials that continue at a rung: all, the best 1/`reduction`, or the median and above."""
-    score: ScoreName | None = None
-    """The score that trials are compared by; if absent, the objective."""
-    first_epoch: Epochs = 5
+    """Trials that continue at a rung: all, the best third by the objective, or its median and
+    above. Rungs are at the first evaluations from epochs 5, 15, 45, ... on, and at the start for
+    an objective that is known there; no trial is pruned before four have reached its rung."""
+    first_epoch: Annotated[Epochs, NoKey()] = 5
     """Epoch of the first rung; the next are at this times `reduction`, its square, ..."""
-    reduction: Annotated[int, Field(ge=2)] = 3
+    reduction: Annotated[int, Field(ge=2), NoKey()] = 3
     """Factor between the epochs of rungs (eta); "halving" keeps the best 1/eta."""
-    startup_trials: Annotated[Count, Unit("trials")] = 4
+    startup_trials: Annotated[Count, Unit("trials"), NoKey()] = 4
     """Trials that must have reached a rung before any is pruned there."""
 
     def rungs(self, plan: TrainingPlan) -> tuple[int, ...]:
@@ -364,12 +381,8 @@ class LimitSpec(Frozen):
 
     n_parameters: Annotated[Count, Unit("parameters")] | None = None
     """Largest number of parameters."""
-    flops: Annotated[Count, Unit("operations")] | None = None
-    """Most floating-point operations in a forward pass of one example."""
     memory_bytes: Annotated[Count, Unit("bytes")] | None = None
     """Largest estimated memory of training."""
-    latency_seconds: Seconds | None = None
-    """Longest forward pass of one example, measured before training."""
 
 
 class BudgetSpec(Frozen):
@@ -377,8 +390,6 @@ class BudgetSpec(Frozen):
 
     wall_seconds: Seconds | None = None
     """Wall time over all runs of the study."""
-    device_seconds: Seconds | None = None
-    """Time summed over all workers."""
 
 
 class RaceSpec(Frozen):
@@ -415,6 +426,11 @@ class ResourceSpec(Frozen):
 FREE_KEYS = ("n_trials", "budget", "resources", "retries", "finalists", "race")
 
 
+def _usual(data: Mapping[str, Any]) -> tuple[str, ...]:
+    plan = data.get("plan")
+    return ("diag_ef", "kfac_ggn", "two_fold" if plan and plan.augment else "conditional_evidence")
+
+
 def _preferred(data: Mapping[str, Any]) -> str:
     asked = [name for name in PREFERRED if name in data.get("estimators", ())]
     others = [str(name) for name in data.get("estimators", ())]
@@ -438,11 +454,13 @@ class StudySpec(Frozen):
     than 20 trials or with `minimise`."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
-    estimators: tuple[ScoreName, ...] = ("diag_ef", "kfac_ggn", "two_fold")
-    """Scores to compute in each trial; see [scores](estimators.md)."""
+    plan: TrainingPlan = TrainingPlan()
+    estimators: tuple[ScoreName, ...] = Field(default_factory=_usual)
+    """Scores to compute in each trial; see [scores](estimators.md). If absent `diag_ef`,
+    `kfac_ggn` and `conditional_evidence`, with `augment` in its place `two_fold`."""
     objective: ScoreName = Field(default_factory=_preferred)
-    """The score that ranks; if absent `two_fold` if in `estimators`, else `kfac_ggn`, else the
-    first of them."""
+    """The score that ranks; if absent `conditional_evidence` if in `estimators`, else `two_fold`,
+    else `kfac_ggn`, else the first of them."""
     scheduling: Literal["async", "batch"] = "async"
     """Whether to propose whenever a worker is free, or `batch` architectures together, which makes
     the proposals independent of the number and speed of workers."""
@@ -458,7 +476,6 @@ class StudySpec(Frozen):
     dataset: DatasetSpec
     family: Mapping[str, Mapping[str, Domain]]
     """The tables [family.NAME]: families to search, and the domains of their parameters."""
-    plan: TrainingPlan = TrainingPlan()
     sampler: SamplerSpec = SamplerSpec()
     pruning: PruningSpec = PruningSpec()
     limits: LimitSpec = LimitSpec()
@@ -485,16 +502,11 @@ class StudySpec(Frozen):
         return FINALISTS if self.n_trials >= FEWEST_FOR_RACE and not self.minimise else 0
 
     @property
-    def pruning_score(self) -> str:
-        """Return the score by which trials are compared at the rungs."""
-        return str(self.pruning.score or self.objective)
-
-    @property
     def followed(self) -> tuple[str, ...]:
         """Return the scores to compute at every evaluation, even if they cost a pass each time."""
         if self.curves:
             return self.estimators
-        pruned_by = () if self.pruning.rule == "none" else (self.pruning_score,)
+        pruned_by = () if self.pruning.rule == "none" else (self.objective,)
         return tuple(name for name in self.estimators if name in pruned_by)
 
     @property
@@ -505,7 +517,7 @@ class StudySpec(Frozen):
         """
         if self.pruning.rule == "none":
             return ()
-        early = (0,) if declared(self.pruning_score).taken == "before" else ()
+        early = (0,) if declared(self.objective).taken == "before" else ()
         return early + self.pruning.rungs(self.plan)
 
     @model_validator(mode="after")
@@ -555,15 +567,10 @@ class StudySpec(Frozen):
                 "`estimators` must be defined for augmented images with `augment` in [plan], but "
                 f"got {of_plain}; remove them, or `augment`"
             )
-        if self.pruning.rule != "none" and declared(self.pruning_score).taken == "end":
+        if self.pruning.rule != "none" and declared(self.objective).taken == "end":
             raise ValueError(
-                "`score` in [pruning] must be known before the end of training, but "
-                f'"{self.pruning_score}" is not; name another'
-            )
-        if declared(self.pruning_score).on_request and self.pruning_score not in self.estimators:
-            raise ValueError(
-                f"`score` in [pruning] must be one of the estimators, but got "
-                f'"{self.pruning_score}" with estimators = {list(self.estimators)}'
+                "`objective` must be known before the end of training with `rule` in [pruning], "
+                f'but "{self.objective}" is not; name another, or remove [pruning]'
             )
         if self.sampler.name == "grid":
             for family, domains in self.family.items():
@@ -606,3 +613,32 @@ def derive_seed(*parts: int | str) -> int:
     text = json.dumps(parts, separators=(",", ":"))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def division_of(score: str, plan: TrainingPlan, n_data: int) -> str:
+    """Return the division of the data that a score trains networks on, "" if it has none.
+
+    >>> division_of("last_layer_conditional", TrainingPlan(), 300)
+    'two_fold'
+    >>> [division_of("conditional_evidence", TrainingPlan(), n) for n in (300, 3000)]
+    ['five_fold', 'two_fold']
+    """
+    division = declared(score).division
+    if division != "plan":
+        return division
+    return {5: "five_fold", 10: "ten_fold"}.get(plan.n_folds(n_data), "two_fold")
+
+
+def predicted_folds(plan: TrainingPlan, scores: Iterable[str], n_data: int) -> dict[str, int]:
+    """Return the divisions that some scores need, with the folds predicted of each."""
+    known = dict(PREDICTED_FOLDS)
+    if plan.folds == 1:
+        known["two_fold"] = 1
+    asked = {division_of(score, plan, n_data) for score in scores}
+    return {name: count for name, count in known.items() if name in asked}
+
+
+def kept_division(plan: TrainingPlan, scores: Collection[str], n_data: int) -> str:
+    """Return the division whose predictions a trial keeps beside its weights."""
+    objective = "conditional_evidence"
+    return division_of(objective, plan, n_data) if objective in scores else "two_fold"

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from nas_evidence.spec.domains import (
     Frozen,
     IntRange,
     described,
+    keys_of,
     masked,
 )
 from nas_evidence.spec.registry import is_outside
@@ -66,7 +67,7 @@ DATABASE_GONE = (
     "study to a server with --track optuna:URL"
 )
 #: Version of what a study folder holds, and the first line of its study file.
-FORMAT = 1
+FORMAT = 2
 _FORMAT_LINE = "# nas-evidence study folder, format {}"
 #: Smallest similarity between an unknown name and a suggestion for it.
 _SIMILAR = 0.6
@@ -180,6 +181,10 @@ def parse_study(
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise StudyError([f"{path}: not valid TOML: {error}"]) from error
+    except RecursionError:
+        raise StudyError(
+            [f"{path}: lists or tables are nested too deep; a study file needs three levels"]
+        ) from None
     places = _Places(path, text)
     messages: list[str] = []
     for override in overrides:
@@ -188,6 +193,8 @@ def parse_study(
     if "database" in raw:
         del raw["database"]
         messages.append(f"{places.of('database.url')}: {DATABASE_GONE}")
+    if not text.startswith(_FORMAT_LINE.partition("{")[0]):
+        messages += _not_keys(raw, places)
     study = _check(raw, places, messages)
     if to_run and study is not None and not study.plan.automatic:
         unreached = study.plan.never_reached().items()
@@ -208,25 +215,55 @@ def _without_automatic(raw: Mapping[str, Any]) -> dict[str, Any]:
 def dump_study(study: StudySpec) -> str:
     """Return the study as TOML with every key explicit; `load_study` reads it back unchanged.
 
-    The first line says the format of the folder that keeps it.
+    The first line says the format of the folder that keeps it. Fields that are no keys are left
+    out at their defaults.
     """
     keys = _without_none(study.model_dump(mode="json"))
+    for table, kind in TABLES.items():
+        target = keys
+        for part in filter(None, table.split(".")):
+            target = target[part]
+        for name in kind.model_fields.keys() - set(keys_of(kind)):
+            if target.get(name) == kind.model_fields[name].default:
+                target.pop(name, None)
     if study.plan.automatic:
         keys["plan"]["epochs"] = "auto"
     return f"{_FORMAT_LINE.format(FORMAT)}\n{tomli_w.dumps(keys)}"
 
 
+def toml_line(key: str, value: Any) -> str:
+    """Return a key with its value, a text or a list of texts among others, as one line of TOML."""
+    if isinstance(value, list | tuple):
+        parts = (toml_line(key, item).partition(" = ")[2] for item in value)
+        return f"{key} = [{', '.join(parts)}]"
+    return tomli_w.dumps({key: value}).rstrip("\n")
+
+
 def differences(old: StudySpec, new: StudySpec) -> list[str]:
     """Return one line per difference, except of the `FREE_KEYS`."""
+    return [
+        f"{name}: {left!r} in the folder, {right!r} asked"
+        for name, left, right in _changed(old, new)
+        if name.partition(".")[0] not in FREE_KEYS
+    ]
+
+
+def changes_between_runs(old: StudySpec, new: StudySpec) -> list[str]:
+    """Return one line per difference of the `FREE_KEYS`."""
+    return [
+        f"{name}: {left!r} then, {right!r} now"
+        for name, left, right in _changed(old, new)
+        if name.partition(".")[0] in FREE_KEYS
+    ]
+
+
+def _changed(old: StudySpec, new: StudySpec) -> Iterator[tuple[str, Any, Any]]:
     left, right = (
         _flatten(dict(with_task(_without_none(s.model_dump(mode="json"))))) for s in (old, new)
     )
-    names = [n for n in {**left, **right} if n.partition(".")[0] not in FREE_KEYS]
-    return [
-        f"{name}: {left.get(name, 'absent')!r} in the folder, {right.get(name, 'absent')!r} asked"
-        for name in names
-        if left.get(name) != right.get(name)
-    ]
+    for name in {**left, **right}:
+        if left.get(name) != right.get(name):
+            yield name, left.get(name, "absent"), right.get(name, "absent")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -280,6 +317,19 @@ def _apply_override(
             return
     target[key] = value
     places.overridden[name] = override
+
+
+def _not_keys(raw: Mapping[str, Any], places: _Places) -> list[str]:
+    """Return one message for each field that only the study file of a folder has.
+
+    `init` writes `content` too.
+    """
+    return [
+        _unknown(name, places)
+        for table, kind in TABLES.items()
+        for key in kind.model_fields.keys() - set(keys_of(kind))
+        if (name := f"{table}.{key}") in _flatten(raw) and name != "dataset.content"
+    ]
 
 
 def _check(raw: Mapping[str, Any], places: _Places, messages: list[str]) -> StudySpec | None:
@@ -444,7 +494,7 @@ def _known(key: str, known: Iterable[str]) -> str:
     names = list(known)
     if near := difflib.get_close_matches(key, names, n=1, cutoff=_SIMILAR):
         return f"; did you mean '{near[0]}'?"
-    elsewhere = [name for name, table in TABLES.items() if key in table.model_fields]
+    elsewhere = [name for name, table in TABLES.items() if key in keys_of(table)]
     if elsewhere:
         return f"; did you mean '{key}' in {_table_name(elsewhere[0])}?"
     return f"; known: {', '.join(names)}" if names else "; it takes no keys"
@@ -474,8 +524,7 @@ def _message(error: ErrorDetails, places: _Places) -> str:
     where = f" in [{table}]" if table else ""
     place = places.of(name)
     if error["type"] == "extra_forbidden":
-        fields = [*TABLES[table].model_fields] if table in TABLES else []
-        return f"{place}: unknown key '{key}'{where}{_known(key, fields)}"
+        return _unknown(name, places)
     if error["type"] == "missing":
         return f"{place}: missing key '{key}'{where}"
     text = str(error["ctx"]["error"]) if error["type"] == "value_error" else "must"
@@ -486,6 +535,13 @@ def _message(error: ErrorDetails, places: _Places) -> str:
         return f"{place}: " + (f"[{table}]: {text}" if table else text)
     entry = f"entry {in_list[0] + 1} of " if in_list else ""
     return f"{place}: {entry}{key}{where} {_reason(error)}"
+
+
+def _unknown(name: str, places: _Places) -> str:
+    table, _, key = name.rpartition(".")
+    where = f" in [{table}]" if table else ""
+    known = keys_of(TABLES[table]) if table in TABLES else []
+    return f"{places.of(name)}: unknown key '{key}'{where}{_known(key, known)}"
 
 
 def _reason(error: ErrorDetails) -> str:

@@ -1,21 +1,34 @@
 """The conditions of a trial: all that decides its results, by content hash.
 
 They are the study without the keys that may change between runs, and a hash of the data as
-loaded. The hash is in every row of `trials` (`content_hash`), and the text that was hashed is in
-`logs/conditions-<hash>.toml`, so that a study file edited by hand in the folder is found out, its
-change can be named, and the file can be restored.
+loaded. The hash is in every row of `trials` (`content_hash`). The study as it last ran is in
+`logs/conditions-<hash>.toml`, sealed: the copy from which the study file can be restored. So a
+study file edited by hand is found out and its change named: a key that may change is taken, any
+other refused. A copy that does not match its seal is believed by nobody; it is made anew from
+the study file if that and the data have the hash that is in the rows.
 """
 
 import hashlib
 import logging
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.seals import DamagedError, read_sealed_toml, sealed_toml
 from nas_evidence.spec.study import FREE_KEYS, StudySpec
-from nas_evidence.spec.toml import StudyError, differences, dump_study, load_study
+from nas_evidence.spec.toml import (
+    StudyError,
+    changes_between_runs,
+    differences,
+    dump_study,
+    load_study,
+    parse_study,
+)
+from nas_evidence.storage.set_aside import set_aside
 
 _LOG = logging.getLogger(__name__)
 #: The comment that holds the hash of the data in a file of conditions.
@@ -49,52 +62,105 @@ def check_conditions(folder: Path, study: StudySpec) -> None:
         )
 
 
-def note_conditions(folder: Path, study: StudySpec, data: str) -> str:
-    """Record the conditions under which trials are about to run; return their hash.
+def edits_of(folder: Path) -> list[str]:
+    """Return what was changed by hand in the study file and may change, one line each."""
+    old = study_of_trials(folder)
+    try:
+        return [] if old is None else changes_between_runs(old, load_study(folder / "study.toml"))
+    except StudyError:
+        return []
+
+
+def note_conditions(
+    folder: Path, study: StudySpec, data: str, ran: Collection[str] = ()
+) -> tuple[str, list[str]]:
+    """Record the conditions under which trials are about to run.
+
+    Args:
+        folder: of the study.
+        study: as it is to run.
+        data: hash of the data as loaded.
+        ran: hashes of the conditions of the stored trials.
+
+    Returns:
+        Their hash, and a line for each thing that was restored.
 
     Raises:
         ValueError: trials of this study have run under other conditions; names what differs.
     """
     check_conditions(folder, study)
-    for path in _files(folder):
-        known = _read(path)
-        if known is None:
-            continue
-        old_data = known[1]
-        if data and old_data and data != old_data:
+    done = []
+    for place in damaged_conditions(folder):
+        set_aside(folder, place)
+        done.append(f"{place}: not as written; moved to damaged/, written again from study.toml")
+    for path, known in _sound(folder):
+        if data and known.data and data != known.data:
             raise ValueError(
                 f"the data set '{study.dataset.name}' is not the one that the trials of {folder} "
-                f"were trained on (its hash was {old_data}, now {data}); restore the data, or "
+                f"were trained on (its hash was {known.data}, now {data}); restore the data, or "
                 "start another study in another folder."
             )
-        if data == old_data:  # also after an update that added keys
-            return path.stem.removeprefix("conditions-")
+        if data == known.data:  # also after an update that added keys
+            return _hash_in(path), done
     found = content_hash(study, data)
-    path = folder / "logs" / f"conditions-{found}.toml"
-    path.parent.mkdir(exist_ok=True)
-    write_whole(path, f"{_DATA}{data}\n{dump_study(study)}")
-    return found
+    if ran and found not in ran:
+        raise ValueError(
+            f"study.toml or the data of {folder} are not those of its trials (their hash is "
+            f"{', '.join(sorted(ran))}, now it is {found}), and the copy of the study in logs/ "
+            "is lost; restore study.toml and the data from a backup, or give another folder."
+        )
+    _write(folder / "logs" / f"conditions-{found}.toml", study, data)
+    return found, done
+
+
+def keep_copy(folder: Path, study: StudySpec) -> None:
+    """Write the study as it is about to run over the copy of how it last ran, if there is one."""
+    for path, known in _sound(folder):
+        if known.study != study and not differences(known.study, study):
+            _write(path, study, known.data)
 
 
 def current_hash(folder: Path, study: StudySpec) -> str:
     """Return the hash that `note_conditions` recorded, or that of the study without data."""
-    for path in _files(folder):
-        known = _read(path)
-        if known is not None and not differences(known[0], study):
-            return path.stem.removeprefix("conditions-")
+    for path, known in _sound(folder):
+        if not differences(known.study, study):
+            return _hash_in(path)
     return content_hash(study, "")
 
 
 def study_of_trials(folder: Path) -> StudySpec | None:
     """Return the study under which the trials of a folder ran, None if that is not recorded."""
-    known = [found for path in _files(folder) if (found := _read(path)) is not None]
-    return known[-1][0] if known else None
+    known = _sound(folder)
+    return known[-1][1].study if known else None
 
 
 def data_of_trials(folder: Path) -> str:
     """Return the hash of the data that trials of a folder were trained on, "" if not recorded."""
-    known = [found[1] for path in _files(folder) if (found := _read(path)) is not None]
-    return next((data for data in reversed(known) if data), "")
+    return next((known.data for _, known in reversed(_sound(folder)) if known.data), "")
+
+
+def damaged_conditions(folder: Path) -> list[str]:
+    """Return the copies of the study that do not match their seals, relative to the folder."""
+    sound = {path for path, _ in _sound(folder)}
+    return [path.relative_to(folder).as_posix() for path in _files(folder) if path not in sound]
+
+
+@dataclass(frozen=True)
+class _Conditions:
+    """A study, and the hash of its data."""
+
+    study: StudySpec
+    data: str
+
+
+def _write(path: Path, study: StudySpec, data: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    write_whole(path, sealed_toml(f"{_DATA}{data}\n{dump_study(study)}"))
+
+
+def _sound(folder: Path) -> list[tuple[Path, _Conditions]]:
+    read = ((path, _read(path)) for path in _files(folder))
+    return [(path, known) for path, known in read if known is not None]
 
 
 def _files(folder: Path) -> list[Path]:
@@ -102,14 +168,18 @@ def _files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.stat().st_mtime_ns)
 
 
-def _read(path: Path) -> tuple[StudySpec, str] | None:
+def _hash_in(path: Path) -> str:
+    return path.stem.removeprefix("conditions-")
+
+
+def _read(path: Path) -> _Conditions | None:
     try:
-        study = load_study(path)
-        head = path.read_text(encoding="utf-8").partition("\n")[0]
-    except (StudyError, OSError) as error:
+        text = read_sealed_toml(path.read_bytes(), path)
+        study = parse_study(text, str(path))
+    except (StudyError, DamagedError, OSError) as error:
         _LOG.warning("conditions_unreadable path=%s error=%s", path, error)
         return None
-    return study, head.removeprefix(_DATA).strip()
+    return _Conditions(study, text.partition("\n")[0].removeprefix(_DATA).strip())
 
 
 def _text(study: StudySpec) -> str:

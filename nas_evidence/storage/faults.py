@@ -7,6 +7,7 @@ time it passes that arrow, with <arrow>:<n> the n-th time. The crash tests use t
 import errno
 import os
 import re
+import resource
 import signal
 from collections import Counter
 from pathlib import Path
@@ -29,6 +30,12 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 _FULL_TEXT = re.compile(
     rf"\[Errno ({errno.ENOSPC}|{errno.EDQUOT}|{errno.EIO})\]"
     "|No space left|quota exceeded|disk is full|disk I/O error",
+    re.IGNORECASE,
+)
+
+_MEMORY = re.compile(
+    r"allocate memory|not enough memory|out of memory|failed to map segment|bad_alloc|"
+    r"can't start new thread",
     re.IGNORECASE,
 )
 
@@ -60,6 +67,17 @@ def is_read_only(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in read_only
     return bool(re.search("readonly database|Read-only file system", str(error)))
+
+
+def is_memory_full(error: BaseException) -> bool:
+    """Return whether an error means that memory is used up, or limited."""
+    no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or no_memory or bool(_MEMORY.search(str(error)))
+
+
+def is_memory_limited() -> bool:
+    """Return whether this process may not map as much memory as there is (`ulimit -v`)."""
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def about_disk(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nas_evidence.plumbing.sums import write_sums, wrong_sums
 from nas_evidence.spec.families import domains_of
 from nas_evidence.spec.registry import import_outside, is_outside
 from nas_evidence.spec.study import StudySpec
@@ -45,6 +46,8 @@ def admitted(study: StudySpec, places: Iterable[Path], *, allowed: bool) -> Stud
             "only with --allow-code."
         )
     for place in places:
+        if place.name == "code":
+            check_code(place.parent)
         if str(place) not in sys.path:
             sys.path.insert(0, str(place))
     import_outside(names)
@@ -78,6 +81,7 @@ def keep_code(folder: Path, study: StudySpec) -> Code:
         ValueError: if a module has changed since the study began.
     """
     kept = folder / "code"
+    check_code(folder)
     for name, content in code_of(study).items():
         path = kept / name
         if path.is_file() and path.read_bytes() != content:
@@ -87,7 +91,35 @@ def keep_code(folder: Path, study: StudySpec) -> Code:
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    return {str(path.relative_to(kept)): path.read_bytes() for path in sorted(kept.rglob("*.py"))}
+    names = _kept_names(folder)
+    if names:
+        write_sums(kept, names)
+    return {name: (kept / name).read_bytes() for name in names}
+
+
+def wrong_code(folder: Path) -> list[str]:
+    """Return the copies of code in a study folder that are not as they were written."""
+    if not (folder / "study.toml").is_file() or not (names := _kept_names(folder)):
+        return []
+    return wrong_sums(folder / "code", names)
+
+
+def check_code(folder: Path) -> None:
+    """Check the copies of code in a study folder before they are imported.
+
+    Raises:
+        ValueError: one is not as it was written.
+    """
+    if wrong := wrong_code(folder):
+        raise ValueError(
+            f"{folder}/code/{wrong[0]} is damaged or missing: it does not match SHA256SUMS; "
+            "restore it from where the study began."
+        )
+
+
+def _kept_names(folder: Path) -> list[str]:
+    kept = folder / "code"
+    return [path.relative_to(kept).as_posix() for path in sorted(kept.rglob("*.py"))]
 
 
 def code_of(study: StudySpec) -> Code:

@@ -1,21 +1,23 @@
 """Stored trials that run again: their tables are torn, or the user asks for it.
 
 A stored attempt is never changed. The trial gets another attempt, and the readers of `tables.py`
-take the last one; so the history stays. `logs/retry.json` holds the requests, each with the
-attempt that is to be superseded; it survives a crash, and is void once a later attempt is stored.
+take the last one; so the history stays. `logs/retry.json`, sealed, holds the requests, each with
+the attempt that is to be superseded; it survives a crash, and is void once a later attempt is
+stored.
 """
 
-import json
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
 from nas_evidence.spec.record import TrialStatus
+from nas_evidence.storage.set_aside import set_aside
 from nas_evidence.storage.tables import TrialRow, finished, take_stock
 
-_LOG = logging.getLogger(__name__)
+#: The requests in a study folder.
+RETRY = "logs/retry.json"
 #: What may succeed when it runs again; the others are properties of the network.
 _MAY_SUCCEED = (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
 
@@ -73,29 +75,21 @@ def ask_to_retry(folder: Path, which: Collection[int] | None) -> list[int]:
         )
     asked = {**_asked(folder), **{i: rows[i].attempt for i in chosen}}
     (folder / "logs").mkdir(exist_ok=True)
-    write_whole(_path(folder), json.dumps({str(i): a for i, a in sorted(asked.items())}))
+    requests = {"attempts": {str(i): a for i, a in sorted(asked.items())}}
+    write_whole(folder / RETRY, sealed_json(requests))
     return chosen
 
 
 def set_aside_torn(folder: Path, finds: Finds) -> None:
     """Move damaged Parquet files to `damaged/`."""
     for path in finds.torn:
-        target = folder / "damaged" / f"{path.parent.name}-{path.name}"
-        target.parent.mkdir(exist_ok=True)
-        path.replace(target)
-        _LOG.warning("set_aside file=%s", path)
+        set_aside(folder, path.relative_to(folder).as_posix())
 
 
 def _asked(folder: Path) -> dict[int, int]:
+    path = folder / RETRY
     try:
-        facts = json.loads(_path(folder).read_text(encoding="utf-8"))
+        facts = read_sealed_json(path.read_bytes(), path)["attempts"]
         return {int(i): int(attempt) for i, attempt in facts.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        _LOG.warning("retry_requests_unreadable error=%s", error)
-        return {}
-
-
-def _path(folder: Path) -> Path:
-    return folder / "logs" / "retry.json"
+    except (OSError, DamagedError, ValueError, LookupError, TypeError, AttributeError):
+        return {}  # the driver sets a damaged one aside, and says so

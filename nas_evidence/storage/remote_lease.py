@@ -7,12 +7,10 @@ suspended for minutes.
 """
 
 import contextlib
-import json
 import os
 import socket
 import threading
 import time
-from dataclasses import asdict
 
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.remote import Remote, StoreError
@@ -23,7 +21,9 @@ from nas_evidence.storage.study_folder import (
     boot_id,
     is_alive,
     lease_of,
+    refuse_damaged,
     refuse_if_held,
+    text_of,
 )
 
 _NAME = "lock"
@@ -85,7 +85,9 @@ class RemoteLease:
         if self._remote.create(_NAME, _text(self._mine)):
             return
         lease = self._read()
-        if lease is not None and not _is_left(lease, self._remote.uri):
+        if lease is None and self._remote.read(_NAME):
+            refuse_damaged(self._remote.uri, steal=steal)
+        elif lease is not None and not _is_left(lease, self._remote.uri):
             refuse_if_held(lease, self._remote.uri, steal=steal)
         self._mine = _new()
         self._remote.write(_NAME, _text(self._mine))
@@ -137,4 +139,4 @@ def _new() -> Lease:
 
 
 def _text(lease: Lease) -> bytes:
-    return json.dumps(asdict(lease)).encode()
+    return text_of(lease).encode()

@@ -5,7 +5,6 @@ Needs neither torch nor ray, so that the folder exists before anything slow or f
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import socket
@@ -18,17 +17,21 @@ from io import FileIO
 from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.spec.toml import differences, dump_study, load_study
+from nas_evidence.storage.assignments import stored_assignments
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.budget import read_spent
-from nas_evidence.storage.conditions import check_conditions
+from nas_evidence.storage.conditions import check_conditions, keep_copy
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.requests import withdraw
 from nas_evidence.storage.tables import TrialRow, finished
 
 _SUBFOLDERS = ("trials", "evidence", "terms", "curves", "models", "checkpoints", "logs")
+#: The winner beside simple models, as the report keeps it.
+COMPARISON = "report/comparison.json"
 _HALF_WRITTEN = ".study.toml."
 #: Seconds between two renewals of the lease, and seconds until it expires without one.
 RENEW_EVERY, LEASE_SECONDS = 10.0, 60.0
@@ -37,12 +40,20 @@ _LEASE_BYTES = 512
 
 @dataclass(frozen=True)
 class Lease:
-    """Which process holds a study, and when its lease expires (seconds since 1970)."""
+    """Which process holds a study, when its lease expires, and since when it has held it.
+
+    Times are in seconds since 1970; `since` is 0 if it is not known.
+    """
 
     pid: int
     host: str
     boot_id: str
     expires_at: float
+    since: float = 0.0
+
+    def __str__(self) -> str:
+        since = f", since {_when(self.since)}" if self.since else ""
+        return f"process {self.pid} of host {self.host}{since}"
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,7 @@ class StudyStatus:
     state   "running", "stopped", "budget spent" or "finished"
     best    the trial that represents the best architecture (see `best.py`), None while none ranks
     n_raced finished trials of the race of the finalists, which come on top of `n_trials`
+    holder  which process works on it, if one does
     """
 
     name: str
@@ -62,6 +74,7 @@ class StudyStatus:
     best: TrialRow | None
     objective: str
     n_raced: int = 0
+    holder: Lease | None = None
 
     @property
     def n_finished(self) -> int:
@@ -85,13 +98,14 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
             a running one.
     """
     path = folder / "study.toml"
+    refuse_links(folder)
     if not path.is_file() and _is_foreign(folder):
         raise ValueError(
             f"{folder} is neither empty nor a study folder (it has no study.toml); "
             "give another one with --out."
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / "lock").touch()
     except OSError as error:
         raise ValueError(
@@ -108,6 +122,7 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
                 )
             check_conditions(folder, old)
             study = study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
+        keep_copy(folder, study)
         write_whole(path, dump_study(study))
         withdraw(folder)  # an old request to stop
     for name in _SUBFOLDERS:
@@ -119,13 +134,33 @@ def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
     """Return the study of a folder, with `table.key=value` overrides.
 
     Raises:
-        ValueError: if `folder` is not a study folder, or for a wrong override.
+        ValueError: if `folder` is not a study folder, its file was changed in more than the
+            `FREE_KEYS` after trials had run, or for a wrong override.
     """
     if not (folder / "study.toml").is_file():
         export = (folder / "MODEL_CARD.md").is_file()
         remedy = " It is an export: nas_evidence.Predictor.load reads it." if export else ""
         raise ValueError(f"{folder} is not a study folder: it has no study.toml.{remedy}")
-    return load_study(folder / "study.toml", overrides)
+    refuse_links(folder)
+    study = load_study(folder / "study.toml")
+    check_conditions(folder, study)
+    return load_study(folder / "study.toml", overrides) if (overrides := [*overrides]) else study
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder in which a link leads out of it: what is written there would go elsewhere.
+
+    Raises:
+        ValueError: names the link, and where it leads.
+    """
+    home = folder.resolve()
+    for place, folders, files in os.walk(home):
+        for path in (Path(place) / name for name in (*folders, *files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(home):
+                raise ValueError(
+                    f"{folder}/{path.relative_to(home)} is a link to {path.resolve()}, outside of "
+                    "the study; put what it leads to in its place, or remove it."
+                )
 
 
 @contextlib.contextmanager
@@ -139,21 +174,25 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
     Raises:
         ValueError: if another process works on the study, or may.
     """
+    refuse_links(folder)
     (folder / "lock").touch()
     with (folder / "lock").open("r+b", buffering=0) as file:  # appending, pwrite knows no offset
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"another process works on {folder} ({_lock_text(folder) or 'unknown'}); "
-                "wait for it, or stop it first."
+                f"another process works on {folder} ({read_lease(folder) or 'unknown'}); wait for "
+                f"it, or stop it first: `nas-evidence cancel {folder}`."
             ) from None
         lease = read_lease(folder)
         if lease is not None and lease.boot_id != boot_id():  # on this host the lock decides
             refuse_if_held(lease, folder, steal=steal)
-        _write_lease(file)
+        elif lease_is_damaged(folder):
+            refuse_damaged(folder, steal=steal)
+        since = time.time()
+        _write_lease(file, since)
         over = threading.Event()
-        renewal = threading.Thread(target=_renew, args=(folder, file, over), daemon=True)
+        renewal = threading.Thread(target=_renew, args=(folder, file, over, since), daemon=True)
         renewal.start()
         try:
             yield
@@ -205,13 +244,37 @@ def read_lease(folder: Path) -> Lease | None:
 
 
 def lease_of(text: str) -> Lease | None:
-    """Return the lease in a text; None if it holds none."""
+    """Return the lease in a text; None if it holds none that matches its checksum."""
     try:
-        facts = json.loads(text)
+        facts = read_sealed_json(text, Path("lock"))
         pid, expires_at = int(facts["pid"]), float(facts["expires_at"])
-        return Lease(pid, str(facts["host"]), str(facts["boot_id"]), expires_at)
-    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        since = float(facts.get("since", 0.0))
+        return Lease(pid, str(facts["host"]), str(facts["boot_id"]), expires_at, since)
+    except (DamagedError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def refuse_damaged(place: Path | str, *, steal: bool) -> None:
+    """Refuse a study whose lease cannot be read: it does not say that nobody works on it.
+
+    Raises:
+        ValueError: without `steal`.
+    """
+    if not steal:
+        raise ValueError(
+            f"the lease in {place}/lock is damaged, so it cannot be told who works on the study; "
+            "make sure that nobody does, then take it over with --steal."
+        )
+
+
+def text_of(lease: Lease) -> str:
+    """Return a lease as `lease_of` reads it."""
+    return sealed_json(asdict(lease))
+
+
+def lease_is_damaged(folder: Path) -> bool:
+    """Return whether the file `lock` holds something that is no lease."""
+    return bool(_lock_text(folder)) and read_lease(folder) is None
 
 
 def refuse_if_held(lease: Lease, place: Path | str, *, steal: bool) -> None:
@@ -247,18 +310,19 @@ def _when(seconds: float) -> str:
         return f"second {seconds:g}"
 
 
-def _renew(folder: Path, file: FileIO, over: threading.Event) -> None:
+def _renew(folder: Path, file: FileIO, over: threading.Event, since: float) -> None:
     while not over.wait(RENEW_EVERY):
         if not holds_lease(folder):
             return  # taken over: `check_lease` tells the driver
         with contextlib.suppress(OSError):  # the next write of results reports a full disk
-            _write_lease(file)
+            _write_lease(file, since)
 
 
-def _write_lease(file: FileIO) -> None:
-    lease = Lease(os.getpid(), socket.gethostname(), boot_id(), time.time() + LEASE_SECONDS)
+def _write_lease(file: FileIO, since: float) -> None:
+    expires_at = time.time() + LEASE_SECONDS
+    lease = Lease(os.getpid(), socket.gethostname(), boot_id(), expires_at, since)
     # Written in place, in one write of fixed size: the file is locked and cannot be replaced.
-    os.pwrite(file.fileno(), json.dumps(asdict(lease)).ljust(_LEASE_BYTES).encode(), 0)
+    os.pwrite(file.fileno(), text_of(lease).ljust(_LEASE_BYTES).encode(), 0)
 
 
 def _is_mine(lease: Lease | None) -> bool:
@@ -267,7 +331,7 @@ def _is_mine(lease: Lease | None) -> bool:
 
 def _lock_text(folder: Path) -> str:
     try:
-        return (folder / "lock").read_text(encoding="utf-8", errors="replace").strip()
+        return (folder / "lock").read_text(encoding="utf-8", errors="replace").strip("\0 \n")
     except OSError:
         return ""
 
@@ -300,24 +364,28 @@ def study_status(folder: Path) -> StudyStatus:
     study = read_study(folder)
     done = finished(folder)
     alive = is_locked(folder)
-    running = []
-    for path in sorted(folder.glob("checkpoints/*/attempt-*/assignment.json")) if alive else []:
-        with contextlib.suppress(OSError, ValueError):  # written or removed at this moment
-            assignment = Assignment.model_validate_json(path.read_text())
-            if assignment.trial_id not in done:
-                running.append(assignment)
+    running = list[Assignment]()
+    for _, assignment in stored_assignments(folder) if alive else ():
+        if assignment is not None and assignment.trial_id not in done:
+            running.append(assignment)
     latest = {a.trial_id: a for a in sorted(running, key=lambda a: a.attempt)}
     best = Standings(study.objective, done.values()).best
-    spent = "budget spent" if read_spent(folder).exceeds(study.budget) else "stopped"
+    if alive:
+        state = "running"
+    elif n_searched(done) >= study.n_trials:
+        state = "finished"
+    else:
+        state = "budget spent" if read_spent(folder).exceeds(study.budget) else "stopped"
     return StudyStatus(
         name=study.name,
-        state="running" if alive else "finished" if n_searched(done) >= study.n_trials else spent,
+        state=state,
         n_trials=study.n_trials,
         by_status=dict(Counter(str(t.status) for t in done.values())),
         running=list(latest.values()),
         best=None if best is None else done[best.trial_id],
         objective=study.objective,
         n_raced=len(done) - n_searched(done),
+        holder=read_lease(folder) if alive else None,
     )
 
 

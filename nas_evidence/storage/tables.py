@@ -18,7 +18,7 @@ import logging
 import math
 import re
 import uuid
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +35,8 @@ from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.best import Standings
+from nas_evidence.storage.conditions import check_conditions
+from nas_evidence.storage.journal import read_journal
 
 logger = logging.getLogger(__name__)
 
@@ -245,6 +247,26 @@ def _short(tables: Mapping[TableName, pd.DataFrame]) -> dict[int, int]:
     return {int(i): int(trials.loc[i, "attempt"]) for i in wanted.index[found < wanted]}
 
 
+def lost_rows(folder: Path, known: Collection[int]) -> list[int]:
+    """Return the trials that ended, as the journal says, and are not among those known."""
+    ended = {e["trial_id"] for e in read_journal(folder) if e["event"] == "end"}
+    return sorted(ended.difference(known))
+
+
+def _lacking(
+    folder: Path, tables: Mapping[TableName, pd.DataFrame], unreadable: Iterable[UnreadableFile]
+) -> Iterator[UnreadableFile]:
+    """Yield what is not there of trials that have ended, unless an unreadable file says so."""
+    said = {file.trial_id for file in unreadable}
+    known = {int(i) for i in tables["trials"]["trial_id"]}
+    for reason, trials in (
+        ("missing rows of evidence, terms or curves", _short(tables)),
+        ("missing, though the journal says that the trial ended", lost_rows(folder, known)),
+    ):
+        for trial_id in (i for i in trials if i not in said):
+            yield UnreadableFile(folder / "trials" / f"{trial_id:06d}-a1.parquet", reason)
+
+
 def rows_of(trials: pd.DataFrame, evidence: pd.DataFrame) -> list[TrialRow]:
     """Return the rows of the trials in two tables, in order of trial id."""
     last = evidence.drop_duplicates(["trial_id", "estimator"], keep="last")
@@ -288,6 +310,14 @@ class StudyTables:
     curves: pd.DataFrame
     unreadable: tuple[UnreadableFile, ...]
 
+    @property
+    def missing(self) -> list[str]:
+        """What is missing or not as it was written, one line each."""
+        return [
+            f"{file.path.relative_to(self.folder).as_posix()}: {file.reason}"
+            for file in self.unreadable
+        ]
+
     @cached_property
     def rows(self) -> list[TrialRow]:
         """The finished trials, in order of trial id."""
@@ -321,7 +351,9 @@ def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTable
                 "name the folder that `search` wrote (its --out, by default runs/<name>)."
             )
         spec = load_study(file)
+        check_conditions(folder, spec)
     tables, unreadable = read_tables(folder)
+    unreadable += tuple(_lacking(folder, tables, unreadable))
     return StudyTables(
         folder,
         spec,

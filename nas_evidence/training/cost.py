@@ -39,7 +39,7 @@ from nas_evidence.curvature.memory import COPIES
 from nas_evidence.curvature.wide import keeps_rows, too_large_online, too_wide
 from nas_evidence.models import skeleton
 from nas_evidence.spec.registry import CURVATURES, curvatures_of, draws_of, is_outside
-from nas_evidence.spec.study import PREDICTED_FOLDS, ArchitectureSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan, predicted_folds
 from nas_evidence.training.together import MOST_TOGETHER, n_together
 
 _FLOAT, _DOUBLE = 4, 8  # bytes
@@ -105,7 +105,7 @@ def cost_of(
     rows = rows_at_once(model, _example(model, input_shape))
     work = _work_bytes(evaluated, model, forward, rows, n_outputs, n_data)
     states = 2 if plan.optimiser == "adam" else int(plan.momentum > 0)
-    n_trained = _n_trained(plan, estimators)
+    n_trained = _n_trained(plan, estimators, n_data)
     shapes = torch.empty(1, *input_shape, device="meta")  # as many as on any device
     at_once = n_together(model, shapes, plan.batch_size, n_trained)
     numbers = n_trained * (1 + states) + at_once * (4 + states)
@@ -137,11 +137,10 @@ def _example(model: nn.Module, input_shape: tuple[int, ...]) -> Tensor:
     return torch.zeros(1, *input_shape, device=next(model.parameters()).device)
 
 
-def _n_trained(plan: TrainingPlan, estimators: Collection[str]) -> int:
+def _n_trained(plan: TrainingPlan, estimators: Collection[str], n_data: int) -> int:
     """Return the most networks that are in training at a time."""
-    known = {**PREDICTED_FOLDS, "two_fold": plan.folds}
-    asked = (s for s in known if s in estimators or f"{s}_accuracy" in estimators)
-    return max(1, min(MOST_TOGETHER, sum(known[score] for score in asked)))
+    n_folds = sum(predicted_folds(plan, estimators, n_data).values())
+    return max(1, min(MOST_TOGETHER, n_folds))
 
 
 def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:

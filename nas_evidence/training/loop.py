@@ -39,6 +39,8 @@ from nas_evidence.training.together import (
     nll_means,
 )
 
+#: Factor on the learning rate at each milestone.
+DECAY = 0.1
 #: A run counts as diverged if it is this many times worse than a constant prediction.
 _ABSURD = 1e4
 
@@ -101,7 +103,7 @@ def learning_rate(plan: TrainingPlan, epoch: int) -> float:
     if plan.schedule == "cosine":
         return plan.learning_rate * 0.5 * (1 + math.cos(math.pi * (epoch - 1) / plan.epochs))
     if plan.schedule == "steps":
-        return plan.learning_rate * plan.decay ** sum(epoch > m for m in plan.milestone_epochs)
+        return plan.learning_rate * DECAY ** sum(epoch > m for m in plan.milestone_epochs)
     return plan.learning_rate
 
 

@@ -22,7 +22,13 @@ from nas_evidence.spec.study import Assignment, derive_seed
 from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.loop import DivergedError, Member, Training, begin, train_epochs
 from nas_evidence.training.online import update_and_follow
-from nas_evidence.training.settling import Settling, begin_settling, load_settling, settle_slice
+from nas_evidence.training.settling import (
+    Settler,
+    Settling,
+    begin_settling,
+    load_settling,
+    settle_slices,
+)
 
 
 @dataclass(frozen=True)
@@ -119,9 +125,12 @@ def train_slices(runs: Sequence[Run], parts: Sequence[Part]) -> list[bool | Dive
         For each whether it is over, or the error if it diverged.
     """
     found: dict[int, bool | DivergedError] = {}
-    for k, (run, part) in enumerate(zip(runs, parts, strict=True)):
-        if run.settling is not None:
-            found[k] = settle_slice(run.settling, run.training, part.data, part.assignment)
+    settlers = {
+        k: Settler(run.settling, run.training, part.data, part.assignment)
+        for k, (run, part) in enumerate(zip(runs, parts, strict=True))
+        if run.settling is not None
+    }
+    found |= zip(settlers, settle_slices(list(settlers.values())), strict=True)
     training = [k for k in range(len(runs)) if k not in found]
     for k, error in _train_to_evaluation(runs, parts, training).items():
         try:

@@ -10,9 +10,9 @@ Each pair stores y split into the likelihood part at unit noise and the prior pa
 so that it stays valid when the hyperparameters change.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,11 +25,14 @@ _SUFFICIENT = 1e-4
 _FLAT = 1e-10  # cosine of s and y below which a pair is discarded
 
 
-class Loss(Protocol):
-    """A loss with its gradient in float64."""
+class Losses(Protocol):
+    """Losses of any number, each with its own θ [P], float64."""
 
-    def value_and_gradient(self, theta: Tensor) -> tuple[float, Tensor]:
-        """Return the loss at θ [P], and its gradient [P]."""
+    def values(self, at: Mapping[int, Tensor]) -> Mapping[int, float]:
+        """Return the losses of some."""
+
+    def gradients(self, at: Mapping[int, Tensor]) -> Mapping[int, tuple[float, Tensor]]:
+        """Return the losses of some, and their gradients [P]."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Pairs:
 class Descent:
     """The result of a descent.
 
-    n_gradients  number of gradients computed
+    n_gradients  number of losses computed, of which most without a gradient
     stuck        whether no step along the last direction lowered the loss
     slope        gᵀ B g at the last step: twice the predicted decrease of a quadratic loss, nats
     """
@@ -71,47 +74,79 @@ class Descent:
     slope: float
 
 
-def descend(
-    loss: Loss,
-    theta: Tensor,
-    pairs: Pairs,
-    precondition: Callable[[Tensor], Tensor],
-    *,
-    precision: Tensor,
-    likelihood_scale: float,
-    n_gradients: int,
-    small_slope: float,
-) -> Descent:
-    """Lower a loss, starting from θ [P]; it never rises, and only finite values are accepted.
+@dataclass(frozen=True)
+class Start:
+    """Where a descent begins, and how far it goes.
+
+    theta             float64 [P]
+    pairs             of earlier descents, at any hyperparameters
+    precondition      v -> (K + D)⁻¹ v, an approximate inverse Hessian
+    precision         the diagonal of D [P]
+    likelihood_scale  c above
+    n_gradients       most losses, at least 1; the last line search may take a few more
+    small_slope       value of gᵀ B g in nats below which the descent ends
+    """
+
+    theta: Tensor
+    pairs: Pairs
+    precondition: Callable[[Tensor], Tensor]
+    precision: Tensor
+    likelihood_scale: float
+    n_gradients: int
+    small_slope: float
+
+
+def descend(losses: Losses, starts: Mapping[int, Start]) -> dict[int, Descent]:
+    """Lower some losses κ nll + ½ θᵀ D θ side by side, each with its own steps.
+
+    A loss never rises, and only finite values are accepted. Line searches wait for each other, so
+    that gradients are computed together.
 
     Args:
-        loss: κ nll + ½ θᵀ D θ.
-        theta: float64 [P].
-        pairs: pairs of earlier descents, at any hyperparameters.
-        precondition: v -> (K + D)⁻¹ v, an approximate inverse Hessian.
-        precision: the diagonal of D [P].
-        likelihood_scale: c above.
-        n_gradients: most gradients; the last line search may take a few more.
-        small_slope: value of gᵀ B g in nats below which the descent ends.
+        losses: of any number.
+        starts: of those to lower.
     """
-    value, gradient = loss.value_and_gradient(theta)
+    running = {k: _descent(start) for k, start in starts.items()}
+    asked = {k: next(descent) for k, descent in running.items()}
+    over: dict[int, Descent] = {}
+    while asked:
+        searching = {k: theta for k, (theta, is_found) in asked.items() if not is_found}
+        answers: Mapping[int, object] = (
+            losses.values(searching)
+            if searching
+            else losses.gradients({k: theta for k, (theta, _) in asked.items()})
+        )
+        for k, answer in answers.items():
+            try:
+                asked[k] = running[k].send(answer)
+            except StopIteration as end:
+                over[k] = end.value
+                del asked[k]
+    return over
+
+
+def _descent(start: Start) -> Generator[tuple[Tensor, bool], Any, Descent]:
+    """Yield each θ [P] whose loss is wanted, and whether with its gradient; return the result."""
+    theta, pairs, precision = start.theta, start.pairs, start.precision
+    value, gradient = yield theta, True
     used, slope, stuck = 1, float("inf"), False
-    while used < n_gradients and not stuck:
-        direction = _direction(gradient, pairs, precondition, precision, likelihood_scale)
+    while used < start.n_gradients and not stuck:
+        direction = _direction(gradient, pairs, start)
         slope = float(gradient @ direction)
         if not slope > 0:  # not a descent direction: drop the pairs
             pairs = Pairs.none(theta)
-            direction = precondition(gradient)
+            direction = start.precondition(gradient)
             slope = float(gradient @ direction)
-        if not slope > small_slope:
+        if not slope > start.small_slope:
             break
         stuck, length = True, 1.0
         for _ in range(_HALVINGS):
             there = theta - length * direction
-            new_value, new_gradient = loss.value_and_gradient(there)
+            new_value = yield there, False
             used += 1
             # Also False if the value is NaN.
             if new_value <= value - _SUFFICIENT * length * slope:
+                new_value, new_gradient = yield there, True
                 stuck = not bool(new_gradient.isfinite().all())
                 break
             length /= 2
@@ -122,29 +157,23 @@ def descend(
             break
         step, change = there - theta, new_gradient - gradient
         if float(step @ change) > _FLAT * float(step.norm() * change.norm()):
-            pairs = pairs.plus(step, (change - precision * step) / likelihood_scale)
+            pairs = pairs.plus(step, (change - precision * step) / start.likelihood_scale)
         theta, value, gradient = there, new_value, new_gradient
     return Descent(theta, pairs, used, stuck, slope)
 
 
-def _direction(
-    gradient: Tensor,
-    pairs: Pairs,
-    precondition: Callable[[Tensor], Tensor],
-    precision: Tensor,
-    likelihood_scale: float,
-) -> Tensor:
+def _direction(gradient: Tensor, pairs: Pairs, start: Start) -> Tensor:
     """Return B g [P] by the two-loop recursion."""
     steps = pairs.steps
-    changes = likelihood_scale * pairs.changes + precision * steps
+    changes = start.likelihood_scale * pairs.changes + start.precision * steps
     bends = (steps * changes).sum(1)
-    useful = [i for i in range(len(steps)) if bends[i] > 0]
+    useful = [i for i, bend in enumerate(bends.tolist()) if bend > 0]
     q = gradient.clone()
     weights = {}
     for i in reversed(useful):
         weights[i] = (steps[i] @ q) / bends[i]
         q = q - weights[i] * changes[i]
-    q = precondition(q)
+    q = start.precondition(q)
     for i in useful:
         q = q + steps[i] * (weights[i] - (changes[i] @ q) / bends[i])
     return q

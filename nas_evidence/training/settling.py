@@ -40,24 +40,28 @@ By default networks settle where the targets are real numbers: on five sets the 
 
 Work is counted, not timed, so that results do not depend on the machine or on interruptions. A
 slice is one round of (a) and (b). The training is not changed before the settling ends.
+
+The networks of folds settle side by side: each takes its own steps, their losses are one program.
 """
 
 import copy
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass
-from nas_evidence.curvature.products import PRODUCT_COST
+from nas_evidence.curvature.products import PRODUCT_COST, LogJoint
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
+from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.batch_descent import descend_by_batches
+from nas_evidence.training.log_joints import LogJoints
 from nas_evidence.training.loop import DivergedError, Training, begin
 from nas_evidence.training.mode import (
     FULL_BATCH,
@@ -72,7 +76,7 @@ from nas_evidence.training.mode import (
 )
 from nas_evidence.training.one_factor import rescaled_precision
 from nas_evidence.training.online import passes_of, update_hyperparameters
-from nas_evidence.training.quasi_newton import Pairs, descend
+from nas_evidence.training.quasi_newton import Descent, Pairs, Start, descend
 
 #: Newton decrement per datum, nats, below which parameters count as a mode.
 DECREMENT_TOLERANCE = 0.004
@@ -95,6 +99,7 @@ _FEWEST_GRADIENTS = 12
 _CONVEX_GRADIENTS = 2000
 
 Kept = Literal["settled", "scheduled"]
+_NOT_FINITE = (DivergedError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -104,6 +109,7 @@ class Settling:
     working   the training that settles, a copy; its model holds θ rounded to its dtype
     theta     θ [P], float64
     pairs     of the L-BFGS
+    cost      of a full-batch gradient, as a fraction of a scheduled epoch's
     budget    work that is allowed, in epochs of the scheduled training
     work      done so far, in the same unit
     rounds    of (a) and (b)
@@ -122,6 +128,7 @@ class Settling:
     working: Training
     theta: Tensor
     pairs: Pairs
+    cost: float
     budget: float
     work: float = 0.0
     rounds: int = 0
@@ -191,9 +198,10 @@ def begin_settling(
     working.noise_std, working.temperature = training.noise_std, training.temperature
     working.epoch = training.epoch  # on which the random signs depend
     theta = parameters_of(working)
+    cost = gradient_cost(working, data, assignment.plan)
     if _is_convex(assignment) and not assignment.plan.augment:
-        budget = max(budget, _CONVEX_GRADIENTS * gradient_cost(working, data, assignment.plan))
-    return Settling(working, theta, Pairs.none(theta), budget)
+        budget = max(budget, _CONVEX_GRADIENTS * cost)
+    return Settling(working, theta, Pairs.none(theta), cost, budget)
 
 
 def load_settling(
@@ -214,6 +222,23 @@ def load_settling(
     return settling
 
 
+@dataclass(frozen=True)
+class Settler:
+    """A settling with its training, its data, and its plan and seeds."""
+
+    settling: Settling
+    training: Training
+    data: TensorData
+    assignment: Assignment
+
+
+class _End(NamedTuple):
+    """How a descent ended: the slope became small, or no step lowers the loss any more."""
+
+    at_rest: bool
+    stuck: bool
+
+
 def settle_slice(
     settling: Settling, training: Training, data: TensorData, assignment: Assignment
 ) -> bool:
@@ -222,32 +247,48 @@ def settle_slice(
     A round takes about as long as the epochs between two evaluations. A state that is not finite
     ends the settling, and the scheduled one is kept.
     """
-    if settling.done or settling.budget <= 0:
-        settling.done = True
-        return True
+    return settle_slices([Settler(settling, training, data, assignment)])[0]
+
+
+def settle_slices(settlers: Sequence[Settler]) -> list[bool]:
+    """Do `settle_slice` for networks of one architecture, with their descents side by side.
+
+    The group determines the last digits of each, so it must be a function of the assignment.
+    """
     started = time.perf_counter()
-    if settling.scheduled_evidence is None:
-        settling.scheduled_evidence = _evidence(settling.working, data, assignment)
-    try:
-        done = _round(settling, training, data, assignment)
-    except (DivergedError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
-        settling.evidence, settling.moved, done = None, math.inf, True
-    if done:
-        _finish(settling, training, data, assignment)
-    settling.seconds += time.perf_counter() - started
-    return settling.done
+    live: dict[int, Settler] = {}
+    for k, one in enumerate(settlers):
+        settling = one.settling
+        settling.done = settling.done or settling.budget <= 0
+        if not settling.done:
+            live[k] = one
+            if settling.scheduled_evidence is None:
+                settling.scheduled_evidence = _evidence(settling.working, one.data, one.assignment)
+    ends = _descend(live)
+    for k, one in live.items():
+        settling, end = one.settling, ends[k]
+        try:
+            done = True if end is None else _end_round(one, end)
+        except _NOT_FINITE:
+            done, end = True, None
+        if end is None:
+            settling.evidence, settling.moved = None, math.inf
+        if done:
+            _finish(settling, one.training, one.data, one.assignment)
+    seconds = time.perf_counter() - started
+    for one in live.values():
+        one.settling.seconds += seconds / len(live)
+    return [one.settling.done for one in settlers]
 
 
-def _round(
-    settling: Settling, training: Training, data: TensorData, assignment: Assignment
-) -> bool:
-    """Move the parameters, then the hyperparameters; tell whether that was the last round."""
+def _end_round(one: Settler, end: _End) -> bool:
+    """Move the hyperparameters after a descent; tell whether that was the last round."""
+    settling, training, data, assignment = one.settling, one.training, one.data, one.assignment
     working, plan = settling.working, assignment.plan
-    cost, n_data = gradient_cost(working, data, plan), len(data.x_train)
-    at_rest, stuck = _descend(settling, data, assignment, cost)
+    cost, n_data = settling.cost, len(data.x_train)
     if settling.first is None:
         share = 1.0 if settling.held else 0.5  # of the budget
-        over = at_rest or stuck or settling.work >= share * settling.budget
+        over = end.at_rest or end.stuck or settling.work >= share * settling.budget
         if over:
             settling.evidence = _evidence(working, data, assignment)
             settling.first, settling.first_evidence = settling.theta, settling.evidence
@@ -269,12 +310,12 @@ def _round(
     settling.rounds += 1
     if settling.moved < MOVE_TOLERANCE:
         limit = _tolerance(assignment) * n_data
-        products = min(_TEST_PRODUCTS, _affordable(settling, cost))
+        products = min(_TEST_PRODUCTS, _affordable(settling))
         decrement, n_products = newton_decrement(
             working, data, assignment, theta=settling.theta, max_products=products, enough=limit
         )
         settling.work += PRODUCT_COST * n_products * cost
-        if stuck or decrement < limit:  # nothing more to be had
+        if end.stuck or decrement < limit:  # nothing more to be had
             return True
     return settling.work >= settling.budget
 
@@ -293,49 +334,75 @@ def _update(settling: Settling, data: TensorData, assignment: Assignment) -> Cur
     return pass_
 
 
-def _descend(
-    settling: Settling, data: TensorData, assignment: Assignment, cost: float
-) -> tuple[bool, bool]:
-    """Lower the loss at fixed hyperparameters for about an evaluation interval.
+def _descend(live: Mapping[int, Settler]) -> dict[int, _End | None]:
+    """Lower each loss at fixed hyperparameters for about an evaluation interval.
 
     Returns:
-        Whether the slope became small, and whether no step lowers the loss any more.
+        How each ended; None for those that are not finite.
     """
+    ends: dict[int, _End | None] = {}
+    starts: dict[int, tuple[LogJoint, Start]] = {}
+    for k, one in live.items():
+        try:
+            begun = _begin_descent(one)
+        except _NOT_FINITE:
+            ends[k] = None
+            continue
+        if isinstance(begun, _End):
+            ends[k] = begun
+        else:
+            starts[k] = begun
+    for double in (False, True):
+        group = {k: both for k, both in starts.items() if live[k].settling.double == double}
+        losses = LogJoints({k: joint for k, (joint, _) in group.items()})
+        with full_precision():
+            found = descend(losses, {k: start for k, (_, start) in group.items()})
+        ends |= {k: _end_descent(live[k], found[k], group[k][1]) for k in group}
+    return ends
+
+
+def _begin_descent(one: Settler) -> tuple[LogJoint, Start] | _End:
+    """Return where a descent begins, or how it ended if it is of another kind."""
+    settling, data, assignment = one.settling, one.data, one.assignment
     working, plan = settling.working, assignment.plan
-    n_data, n_parameters = len(data.x_train), len(settling.theta)
+    n_data, cost = len(data.x_train), settling.cost
     left = min(plan.interval, settling.budget - settling.work)
+    # Far enough below the tolerance, where a preconditioner stands for H.
+    small = 0.1 * n_data * _tolerance(assignment)
     inverse = preconditioner(working, data, assignment)
+    inverse(settling.theta)  # decomposed here, where it may fail
     settling.work += pass_cost(plan, data) * cost
-    if n_data * n_parameters > FULL_BATCH:
+    if n_data * len(settling.theta) > FULL_BATCH:
         n_epochs = max(1, round(left))
         first = round(settling.work)
         settling.theta = descend_by_batches(
             working, data, assignment, inverse, first_epoch=first, n_epochs=n_epochs
         )
         settling.work += n_epochs
-        at_rest, stuck = False, False
-    else:
-        joint = log_joint(working, data, plan, double=settling.double)
-        gaussian = plan.likelihood == "gaussian"
-        unit = working.noise_std if gaussian else working.temperature
-        # Far enough below the tolerance, where a preconditioner stands for H.
-        small = 0.1 * n_data * _tolerance(assignment)
-        found = descend(
-            joint,
-            settling.theta,
-            settling.pairs,
-            inverse,
-            precision=joint.precision,
-            likelihood_scale=plan.likelihood_power / unit**2,
-            n_gradients=max(_FEWEST_GRADIENTS, round(left / cost)),
-            small_slope=small,
-        )
-        settling.theta, settling.pairs = found.theta, found.pairs
-        at_rest, stuck = found.slope <= small, found.stuck and settling.double
-        settling.double |= found.stuck
-        settling.work += found.n_gradients * cost
-    write_parameters(working, settling.theta)
-    return at_rest, stuck
+        write_parameters(working, settling.theta)
+        return _End(at_rest=False, stuck=False)
+    joint = log_joint(working, data, plan, double=settling.double)
+    unit = working.noise_std if plan.likelihood == "gaussian" else working.temperature
+    return joint, Start(
+        settling.theta,
+        settling.pairs,
+        inverse,
+        precision=joint.precision,
+        likelihood_scale=plan.likelihood_power / unit**2,
+        n_gradients=max(_FEWEST_GRADIENTS, round(left / cost)),
+        small_slope=small,
+    )
+
+
+def _end_descent(one: Settler, found: Descent, start: Start) -> _End:
+    """Take over what a descent found."""
+    settling = one.settling
+    settling.theta, settling.pairs = found.theta, found.pairs
+    stuck = found.stuck and settling.double
+    settling.double |= found.stuck
+    settling.work += found.n_gradients * settling.cost
+    write_parameters(settling.working, settling.theta)
+    return _End(found.slope <= start.small_slope, stuck)
 
 
 def _finish(
@@ -449,8 +516,7 @@ def _decrement(
     theta: Tensor | None = None,
     enough: float = math.inf,
 ) -> float:
-    cost = gradient_cost(training, data, assignment.plan)
-    products = min(MOST_PRODUCTS, max(_FEWEST_PRODUCTS, _affordable(settling, cost)))
+    products = min(MOST_PRODUCTS, max(_FEWEST_PRODUCTS, _affordable(settling)))
     return newton_decrement(
         training, data, assignment, theta=theta, max_products=products, enough=enough
     )[0]
@@ -483,9 +549,9 @@ def _is_convex(assignment: Assignment) -> bool:
     return assignment.architecture.family == "linear"
 
 
-def _affordable(settling: Settling, cost: float) -> int:
+def _affordable(settling: Settling) -> int:
     """Return the number of products that a quarter of the budget pays, five at least."""
-    return max(5, int(0.25 * settling.budget / (PRODUCT_COST * cost)))
+    return max(5, int(0.25 * settling.budget / (PRODUCT_COST * settling.cost)))
 
 
 def _log_hyperparameters(training: Training, plan: TrainingPlan) -> Tensor:

@@ -53,7 +53,7 @@ def is_stacked(model: nn.Module, n: int) -> bool:
 
     Networks of convolutions gain even alone: by memory layout, and fewer passes over images.
     """
-    return can_stack(model) and (n > 1 or _has_convolutions(model))
+    return can_stack(model) and (n > 1 or has_convolutions(model))
 
 
 def n_together(model: nn.Module, example: Tensor, batch_size: int, n: int) -> int:
@@ -71,13 +71,14 @@ def n_together(model: nn.Module, example: Tensor, batch_size: int, n: int) -> in
         return 1
     if example.device.type != "cpu":
         return n
-    if not _has_convolutions(model):
+    if not has_convolutions(model):
         return n if sum(p.numel() for p in model.parameters()) < _WIDE else 1
     most = max(1, _LARGEST // (batch_size * _largest_layer(model, example)))
     return -(-n // -(-n // most))  # groups of equal size
 
 
-def _has_convolutions(model: nn.Module) -> bool:
+def has_convolutions(model: nn.Module) -> bool:
+    """Tell whether a network has convolutions."""
     return any(parameter.ndim == 4 for parameter in model.parameters())
 
 

@@ -50,7 +50,7 @@ from nas_evidence.workers.own_cluster import (
 from nas_evidence.workers.packing import SHARES, Node, Slot, share_for
 from nas_evidence.workers.pool import PATIENCE, Pool, Pooled
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
-from nas_evidence.workers.quiet import signals_deferred, stderr_to
+from nas_evidence.workers.quiet import last_words, signals_deferred, stderr_to
 from nas_evidence.workers.reachable import check_reachable
 
 _LOG = logging.getLogger(__name__)
@@ -284,7 +284,10 @@ class RayExecutor:
             self.notices.append(left)
         # address="local": never join a cluster that happens to be running.
         ours = {"num_cpus": resources.workers * resources.cpus, "include_dashboard": False}
-        with signals_deferred(), stderr_to(self._logs / "ray.log"):
+        log = self._logs / "ray.log"
+        ended = f"error: Ray ended this process while it started or joined; the cause: {log}"
+        again = f"{ended}. Run the same command again when the cluster answers `ray status`."
+        with last_words(again), signals_deferred(), stderr_to(log):
             self._until_close.enter_context(_prints_to(self._logs / "ray.log"))
             if address is None:
                 self._until_close.enter_context(_only_what_trials_need())
@@ -394,7 +397,7 @@ class RayExecutor:
             if not self._gpu_memory:
                 raise ValueError(
                     f"the cluster counts {sum(n.gpus for n in with_gpus)} GPUs, but torch finds "
-                    "none there; install torch for CUDA, or set gpus = 0 in [resources]."
+                    "none there; install torch for CUDA, or add --set resources.gpus=0."
                 )
 
 

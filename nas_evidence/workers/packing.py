@@ -131,8 +131,13 @@ def shortage(share: float, cpus: float, *, nodes: Sequence[Node], workers: int) 
     """Return why `workers` workers do not fit on empty `nodes`; "" if they fit."""
     if how_many(share, cpus, nodes=nodes, held=()) >= workers:
         return ""
-    wanted = f"{workers} workers with {cpus:g} CPUs" + (f" and {share:g} GPU" if share else "")
+    wanted = f"{cpus:g} CPUs" + (f" and {share:g} GPU" if share else "")
+    wanted = (
+        f"1 worker with {wanted} is"
+        if workers == 1
+        else f"{workers} workers with {wanted} each are"
+    )
     there = f"{sum(n.cpus for n in nodes):g} CPUs"
     there += f" and {sum(n.gpus for n in nodes)} GPUs" if share else ""
     names = "nodes" if len(nodes) != 1 else "node"
-    return f"{wanted} each are wanted, but the cluster has {there} on {len(nodes)} {names}"
+    return f"{wanted} wanted, but the cluster has {there} on {len(nodes)} {names}"

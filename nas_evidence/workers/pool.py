@@ -196,7 +196,7 @@ class Pool:
         """Return why so many workers do not fit on empty nodes, and the remedy; "" if they do."""
         share = SHARES[-1] if self.share is None else self.share
         lacking = shortage(share, self.resources.cpus, nodes=self.nodes, workers=workers)
-        return lacking and f"{lacking}; lower `workers`, `cpus` or `gpus` in [resources]"
+        return lacking and f"{lacking}; lower resources.workers, .cpus or .gpus with --set"
 
     def idle_share(self) -> float:
         """Return the share of time, 0 to 1, that started workers spent idle."""

@@ -3,11 +3,31 @@
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+_DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def last_words(line: str) -> Iterator[None]:
+    """Print a line if this process ends in the block without a word, as Ray's libraries end it.
+
+    Another process waits for the end of a pipe, and prints on this one's standard error.
+    """
+    watch = ["sh", "-c", 'read -r over || printf "%s\\n" "$1" >&2', "sh", line]
+    with subprocess.Popen(watch, stdin=subprocess.PIPE, start_new_session=True) as watcher:
+        assert watcher.stdin is not None
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                watcher.stdin.write(b"over\n")
+                watcher.stdin.close()
 
 
 @contextlib.contextmanager
@@ -19,7 +39,7 @@ def signals_deferred() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only it may set handlers
         yield
         return
-    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in _DEFERRED}
     held: list[tuple[int, Any]] = []
     for number, handler in before.items():
         if callable(handler):

@@ -25,7 +25,7 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.seals import KEPT_PREFIX, PRECISION_PREFIX, sealed_tensors
+from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, PRECISION_PREFIX, sealed_tensors
 from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus
@@ -128,17 +128,14 @@ class Trial:
         self.context = Context(self.training, data, given)
         self.scorers = scorers_of(self.context)
         if resume_from is not None and self._restore(resume_from):
-            return  # the first attempt already checked the latency
+            return  # the first attempt already measured the latency
         self.latency_seconds = measured_latency(model, data.x_train[:1])
-        reason = self._exceeded_limit()
-        if reason:
-            self.status, self.cause = TrialStatus.INFEASIBLE, reason
 
     def _exceeded_limit(self) -> str:
         """Return the first limit that the known costs exceed, or an empty string."""
         for name, limit in self.assignment.limits.model_dump(exclude_none=True).items():
-            found = getattr(self if name == "latency_seconds" else self.cost, name)
-            if found is not None and found > limit:
+            found = getattr(self.cost, name)
+            if found > limit:
                 return f"{name} {found:.6g} > {limit:.6g} allowed"
         return ""
 

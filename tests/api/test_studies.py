@@ -202,7 +202,7 @@ def test_calibration_is_drawn_of_labelled_data(classified: nas_evidence.Study) -
     assert f"{found.error:.3f}, n = 30" in axes.get_title()
     with pytest.raises(ValueError, match="has no target column"):
         classified.plot_calibration(table(30).drop(columns="pet"))
-    with pytest.raises(ValueError, match="search with the score two_fold"):
+    with pytest.raises(ValueError, match="search with the score conditional_evidence"):
         classified.plot_calibration()  # this study has no folds
     with pytest.raises(ValueError, match="Which parameters matter is unknown"):
         classified.plot_importance()

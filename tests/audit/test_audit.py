@@ -35,9 +35,9 @@ def only_laplace(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_curvature_of_a_linear_model_is_its_definition(only_laplace: None) -> None:
     rows = run_audit(["linear-12"])
     linearised = ["tangent", "ntk_init", "full_ggn_slq"]
-    on_halves = ["tangent_conditional", "last_layer_conditional"]
+    given_folds = ["conditional_evidence", "tangent_conditional", "last_layer_conditional"]
     assert [row.estimator for row in rows] == [
-        *CURVATURES, *linearised, "conditional_full_ggn", *on_halves,
+        *CURVATURES, *linearised, "conditional_full_ggn", *given_folds,
     ]  # fmt: skip
     assert all(row.holds for row in rows), [row for row in rows if not row.holds]
     full = next(row for row in rows if row.estimator == "full_ggn")
@@ -45,7 +45,7 @@ def test_every_curvature_of_a_linear_model_is_its_definition(only_laplace: None)
     assert full.low is not None
     assert full.low <= full.truth <= (full.high or 0)
     assert full.bias == pytest.approx(0, abs=1e-8)
-    for name in ("conditional_full_ggn", *on_halves):
+    for name in ("conditional_full_ggn", *given_folds):
         conditional = next(row for row in rows if row.estimator == name)
         assert conditional.bias == pytest.approx(0, abs=1e-8)
         assert conditional.truth != full.truth

@@ -17,7 +17,6 @@ from nas_evidence.audit.published import (
     Cell,
     Script,
     _imported,
-    gallery_page,
     listed,
     reproduced,
     scripts,
@@ -165,7 +164,7 @@ def test_scripts_are_shipped_and_found_in_a_checkout() -> None:
 def test_the_gallery_is_what_the_kept_results_give() -> None:
     page = (ROOT / "docs" / "explanation" / "gallery.md").read_text(encoding="utf-8")
     assert page == _gallery().written(), "run python benchmarks/gallery.py"
-    other = gallery_page([], listed())
+    other = _gallery().gallery_page([], listed())
     assert other != page
     assert "###" not in other
 

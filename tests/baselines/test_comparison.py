@@ -8,19 +8,20 @@ import torch
 from lone_trials import linear_assignment
 from sklearn.metrics import balanced_accuracy_score, r2_score, roc_auc_score
 
-from nas_evidence.baselines import on_folds as on_halves
+from nas_evidence.baselines import on_folds
 from nas_evidence.baselines.comparison import METRICS, read_comparison
 from nas_evidence.baselines.measures import beside, measured
-from nas_evidence.baselines.models import OnHalves, Predicted, halves_of, predict_halves
-from nas_evidence.baselines.on_folds import judged_on_halves, predicted_of
+from nas_evidence.baselines.models import OnFolds, Predicted, predict_folds
+from nas_evidence.baselines.on_folds import judged_on_folds, predicted_of
 from nas_evidence.baselines.stored_comparison import kept_comparison
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.source import stored_source
 from nas_evidence.exporting.winner import Winner, load_winner
 from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
-from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD
+from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD, all_folds
 from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.storage.tables import read_study_tables, read_table
+from nas_evidence.training.parts import order_of_data
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("judged")
     data = out / "mine.npz"
     np.savez(data, x_train=x[:120], y_train=y[:120], x_test=x[120:], y_test=y[120:])
-    quick = {"plan.epochs": 3, "estimators": ["two_fold"]}
+    quick = {"plan.epochs": 3, "objective": "two_fold", "estimators": ["two_fold"]}
     search(data, n_trials=1, settings=quick, out=out / "study", progress=False)
     return out / "study"
 
@@ -71,7 +72,7 @@ def without_test(
     rng = np.random.default_rng(0)
     x = rng.normal(size=(61, 4)).astype(np.float32)
     y = x[:, 0] + rng.logistic(size=61)
-    out = tmp_path_factory.mktemp("halves") / request.param
+    out = tmp_path_factory.mktemp("folds") / request.param
     quick = {"plan.epochs": 3, "replicates": 2, "finalists": 0}
     labels = request.param == "labels"
     study = search(
@@ -88,51 +89,52 @@ def trial_of(place: tuple[Path, ArrayData], trial_id: int) -> Winner:
 
 
 @pytest.mark.slow
-def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_two_fold(
+def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_five_fold(
     without_test: tuple[Path, ArrayData],
 ) -> None:
     folder, arrays = without_test
     evidence = read_table(folder, "evidence").set_index(["trial_id", "estimator"])
     one = trial_of(without_test, 0)
-    table = on_halves.stored_unseen(one, arrays.n_train)
+    table = on_folds.stored_unseen(one, arrays.n_train)
     assert table is not None
-    halves = halves_of(arrays, one.assignment)
-    assert sorted(np.concatenate(halves)) == list(range(arrays.n_train))
-    # Independent of `log_densities`: each half, at each scale, by hand.
+    order = order_of_data(arrays.n_train, one.assignment)
+    folds = [task.predicted.numpy() for task in all_folds("five_fold", order)]
+    assert sorted(np.concatenate(folds)) == list(range(arrays.n_train))
+    # Independent of `log_densities`: each fold, at each scale, by hand.
     spread = one.kept[SPREAD].double().numpy()[:, None]
     outputs = one.kept[OUTPUTS].double().numpy()
     total, at_one = 0.0, np.empty(arrays.n_train)
-    for half in halves:
+    for fold in folds:
         logs = []
         for scale in SCALES:
             if arrays.task == "labels":
-                z = outputs[half] / (scale * spread[half])
+                z = outputs[fold] / (scale * spread[fold])
                 z -= np.log(np.exp(z).sum(1, keepdims=True))
-                logs.append(z[np.arange(len(half)), arrays.y_train[half]])
+                logs.append(z[np.arange(len(fold)), arrays.y_train[fold]])
             else:
-                y, s = (arrays.y_train[half] - arrays.y_mean) / arrays.y_std, scale * spread[half]
-                z = -0.5 * ((y - outputs[half]) / s) ** 2 - np.log(s) - 0.5 * np.log(2 * np.pi)
+                y, s = (arrays.y_train[fold] - arrays.y_mean) / arrays.y_std, scale * spread[fold]
+                z = -0.5 * ((y - outputs[fold]) / s) ** 2 - np.log(s) - 0.5 * np.log(2 * np.pi)
                 logs.append(z.sum(1))
         sums = np.array([own.sum() for own in logs])
         total += sums.max() + np.log(np.exp(sums - sums.max()).mean())
-        at_one[half] = logs[SCALES.index(1.0)]
-    stored = evidence.loc[(0, "two_fold"), "per_datum"]
+        at_one[fold] = logs[SCALES.index(1.0)]
+    stored = evidence.loc[(0, "five_fold"), "per_datum"]
     assert total / arrays.n_train == pytest.approx(stored, rel=1e-4)
     losses, _ = measured(predicted_of(table, arrays), arrays.y_train, arrays.y_std)
     assert -losses == pytest.approx(at_one, abs=1e-9)
 
 
 @pytest.mark.slow
-def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_halves(
+def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_folds(
     without_test: tuple[Path, ArrayData],
 ) -> None:
     folder, arrays = without_test
     trials, evidence = read_table(folder, "trials"), read_table(folder, "evidence")
-    found = judged_on_halves(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
+    found = judged_on_folds(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
     assert found is not None
     by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
     tables = [
-        on_halves.stored_unseen(trial_of(without_test, i), 61)
+        on_folds.stored_unseen(trial_of(without_test, i), 61)
         for i in next(own for own in by_key if 0 in own)
     ]
     outputs = [one[:, :-1].double().numpy() for one in tables if one is not None]
@@ -166,17 +168,17 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
     by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
     ids = next(own for own in by_key if 0 in own)
     assert len(ids) == 2
-    found = judged_on_halves(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
+    found = judged_on_folds(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
     assert found is not None
     assert (found.on, found.seeds, found.n) == ("folds", 2, 61)
-    tables = {i: on_halves.stored_unseen(trial_of(without_test, i), 61) for i in ids}
+    tables = {i: on_folds.stored_unseen(trial_of(without_test, i), 61) for i in ids}
     own = {i: losses(table, arrays) for i, table in tables.items() if table is not None}
     assert found.metrics["log_loss"] == pytest.approx(np.mean(list(own.values())))
     if arrays.task == "labels":
-        right = evidence[evidence["estimator"] == "two_fold_accuracy"]
+        right = evidence[evidence["estimator"] == "five_fold_accuracy"]
         hits = right.groupby("trial_id")["value"].last()
         assert found.metrics["accuracy"] == pytest.approx(hits[ids].mean())
-    rows = {i: list(predict_halves(arrays, trial_of(without_test, i).assignment)) for i in ids}
+    rows = {i: list(predict_folds(arrays, trial_of(without_test, i).assignment)) for i in ids}
     for k, one in enumerate(found.baselines):
         gaps = [losses(rows[i][k].table, arrays) - own[i] for i in ids]
         assert one.behind == pytest.approx(np.mean(gaps))
@@ -184,7 +186,7 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
         assert one.interval is not None
         low, high = paired_interval(np.mean(gaps, axis=0))[1:]
         assert one.interval[0] <= low < high <= one.interval[1]
-    alone = judged_on_halves(
+    alone = judged_on_folds(
         0, arrays, trials, evidence, lambda i: trial_of(without_test, i) if i == 0 else None
     )
     assert alone is not None
@@ -195,23 +197,23 @@ def losses(table: torch.Tensor, arrays: ArrayData) -> np.ndarray:
     return measured(predicted_of(table, arrays), arrays.y_train, arrays.y_std)[0]
 
 
-def seed_of(own: OnHalves) -> on_halves._Seed:
-    return on_halves._Seed(linear_assignment(), own.log_predictive, float("nan"), own.table)
+def seed_of(own: OnFolds) -> on_folds._Seed:
+    return on_folds._Seed(linear_assignment(), own.log_predictive, float("nan"), own.table)
 
 
 def test_a_model_is_not_behind_itself() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
-    own = next(iter(predict_halves(arrays, linear_assignment())))
-    found = on_halves._compared([seed_of(own)] * 2, [own, own], arrays)
+    own = next(iter(predict_folds(arrays, linear_assignment())))
+    found = on_folds._compared([seed_of(own)] * 2, [own, own], arrays)
     assert found.behind == pytest.approx(0.0)
     assert found.interval == pytest.approx((0.0, 0.0))
 
 
 @pytest.mark.slow
-def test_on_halves_the_interval_is_that_of_the_differences_averaged_over_seeds() -> None:
+def test_on_folds_the_interval_is_that_of_the_differences_averaged_over_seeds() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
-    _, ridge, boosted = predict_halves(arrays, linear_assignment())
-    found = on_halves._compared([seed_of(boosted), seed_of(ridge)], [ridge, ridge], arrays)
+    _, ridge, boosted = predict_folds(arrays, linear_assignment())
+    found = on_folds._compared([seed_of(boosted), seed_of(ridge)], [ridge, ridge], arrays)
     gaps = (losses(ridge.table, arrays) - losses(boosted.table, arrays)) / 2
     assert (found.behind, *(found.interval or ())) == pytest.approx(paired_interval(gaps))
 
@@ -231,8 +233,8 @@ def test_for_labels_the_interval_holds_losses_too_rare_to_be_seen() -> None:
 
 def test_without_kept_predictions_values_of_two_fold_are_compared_without_an_interval() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
-    own = next(iter(predict_halves(arrays, linear_assignment())))
-    seed = on_halves._Seed(linear_assignment(), own.log_predictive + 0.25, float("nan"), None)
-    found = on_halves._compared([seed], [own], arrays)
+    own = next(iter(predict_folds(arrays, linear_assignment())))
+    seed = on_folds._Seed(linear_assignment(), own.log_predictive + 0.25, float("nan"), None)
+    found = on_folds._compared([seed], [own], arrays)
     assert (found.behind, found.interval) == (pytest.approx(0.25), None)
     assert found.metrics["log_loss"] == pytest.approx(-own.log_predictive)

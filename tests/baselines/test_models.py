@@ -26,7 +26,7 @@ from nas_evidence.baselines.models import (
     PENALTIES,
     baseline_models,
     flat,
-    predict_halves,
+    predict_folds,
     predict_test,
 )
 from nas_evidence.data import assembled, load
@@ -165,7 +165,7 @@ def test_without_a_test_split_the_halves_are_those_of_the_networks(
     monkeypatch.setattr(
         "nas_evidence.baselines.models.baseline_models", lambda _: {"even": recorder}
     )
-    [found] = predict_halves(arrays, linear_assignment())
+    [found] = predict_folds(arrays, linear_assignment())
     order = order_of_data(41, linear_assignment())
     first = arrays.x_train[order[:20].numpy()]
     assert (seen[0][0] == first).all()
@@ -203,5 +203,5 @@ def test_a_comparison_is_read_back_and_a_damaged_one_is_none(tmp_path: Path) -> 
 def test_the_baselines_leave_the_random_state_of_torch_alone() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
     before = torch.get_rng_state()
-    list(predict_halves(arrays, linear_assignment()))
+    list(predict_folds(arrays, linear_assignment()))
     assert torch.equal(before, torch.get_rng_state())

@@ -121,7 +121,7 @@ def test_the_package_and_its_command_line_start_without_the_heavy_libraries(
     tmp_path: Path,
 ) -> None:
     for module in ("nas_evidence", "nas_evidence.cli.main"):
-        heavy = {"torch", "ray", "optuna", "pandas", "sklearn", "plotly", "matplotlib"}
+        heavy = {"torch", "ray", "optuna", "pandas", "sklearn", "matplotlib"}
         assert not heavy & modules_after(f"import {module}", tmp_path), module
 
 
@@ -147,7 +147,7 @@ def test_validate_says_what_the_study_is(home: Path) -> None:
         "classification, 3 classes: 0, 1, 2; --task regression to change",
         "rows: 120 for training, 60 for the report's test",
         "data: 120 training rows, 60 test rows, inputs 6, 3 classes",
-        "memory: 0.00288 MB of training inputs in each of the workers",
+        "memory: 0.00288 MB of training inputs in each worker",
         "time: less than a minute for 7 trials, 2 workers",
     ]
 

@@ -58,7 +58,7 @@ def test_eighty_columns_cut_no_score_accuracy_or_architecture(
 
 
 def test_columns_go_in_the_order_of_their_weight() -> None:
-    header = ["rank", "SOTL", "parameters", "test nll", "test accuracy"]
+    header = ["rank", "SOTL", "parameters", "test log loss", "test accuracy"]
     rows = [["1", "0.1234", "123456", "0.123", "0.987"]]
     assert columns_that_fit(header, rows, 100) == [0, 1, 2, 3, 4]
     assert columns_that_fit(header, rows, 36) == [0, 2, 3, 4]
@@ -87,9 +87,9 @@ def test_other_trials_say_their_rank_or_their_cause(tmp_path: Path) -> None:
     failed = record(2, 3, status=TrialStatus.FAILED, epochs=5, cause="loss became nan")
     folder(tmp_path, [learned.model_copy(update={"curve": falling}), failed])
     said = trial_sentence(tables_of(tmp_path, 1), "kfac_ggn", 1, 1)
-    assert "rank 1 of 1 by kfac_ggn: 0.450 nats per datum, test accuracy 50.0 %" in said
+    assert "ranked 1 of 1 by kfac_ggn: 0.450 nats per datum, test accuracy 50.0 %" in said
     assert trial_sentence(tables_of(tmp_path, 2), "kfac_ggn", None, 1) == (
-        "2 (mlp) is failed after epoch 5: loss became nan"
+        "2 (mlp) failed after epoch 5: loss became nan"
     )
 
 

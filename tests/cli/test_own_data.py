@@ -101,7 +101,7 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
     lines = text.splitlines()
     assert lines[:4] == [
         "classification, 2 classes: cat, dog",
-        "features: 1 numeric columns and 1 of categories, missing values in 1 filled with the "
+        "features: 1 numeric column and 1 of categories, missing values in 1 filled with the "
         "median",
         "column 'id' is left out: it numbers the rows; --numeric id to keep",
         "rows: 60, all for training; --test-fraction 0.2 splits off a test for the report",

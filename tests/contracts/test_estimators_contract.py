@@ -180,9 +180,15 @@ def test_per_datum_is_there_exactly_where_the_unit_is_nats_summed_over_data(
     estimate: EvidenceEstimate, record: TrialRecord, name: str
 ) -> None:
     if SCORES[name].unit == "nats":
-        some = {"heldout_10": 6, "five_fold": 12, "two_fold": 30, "prequential_replay": 45}
-        predicted = some.get(name, 60)
-        predicted = 30 if "conditional" in name else predicted
+        some = {
+            "heldout_10": 6,
+            "five_fold": 12,
+            "ten_fold": 6,
+            "conditional_evidence": 12,
+            "two_fold": 30,
+            "prequential_replay": 45,
+        }
+        predicted = some.get(name, 30 if "conditional" in name else 60)
         assert estimate.per_datum == pytest.approx(estimate.value / predicted, rel=1e-14)
     else:
         assert estimate.per_datum is None

@@ -169,7 +169,8 @@ def test_scaling_is_of_the_rows_that_are_trained_on():
 def test_more_than_available_names_both_numbers(part: str, npz: Callable[..., DatasetSpec]):
     n = {"train": 60, "test": 30}[part]
     load(npz({f"max_{part}": n}), seed=0)
-    with pytest.raises(ValueError, match=rf"max_{part} <= {n}.* got {n + 1}; lower max_{part}"):
+    wrong = rf"max_{part} <= {n}.* got {n + 1}; lower it with --set dataset.max_{part}"
+    with pytest.raises(ValueError, match=wrong):
         load(npz({f"max_{part}": n + 1}), seed=0)
 
 

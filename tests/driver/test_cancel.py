@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from nas_evidence.driver.mirror import open_store
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec, StudySpec
+from nas_evidence.storage.assignments import write_assignment
+from nas_evidence.storage.journal import Journal
 from nas_evidence.storage.log_lines import journal_lines, log_lines
 from nas_evidence.storage.requests import is_open, request_cancel
 from nas_evidence.storage.study_folder import locked, open_study
@@ -127,9 +130,9 @@ def test_what_is_not_at_work_is_not_cancelled(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a study folder"):
         cancel(store)
     open_study(tmp_path, study())
-    with pytest.raises(ValueError, match=r"only a running study can be cancelled.*\(stopped\)"):
+    with pytest.raises(ValueError, match=r"is not running \(stopped\), so there is"):
         cancel(store)
-    with locked(tmp_path), pytest.raises(ValueError, match="are none, not 3"):
+    with locked(tmp_path), pytest.raises(ValueError, match=r"trial 3 of .* is not running"):
         cancel(store, 3)
     drive(tmp_path, FakeExecutor())
     with pytest.raises(ValueError, match=r"trial 3 of .* has already ended \(complete\)"):
@@ -145,7 +148,7 @@ def test_cancel_says_when_the_driver_ends_before_it_hears(tmp_path: Path) -> Non
         trial_id=0, attempt=1, replicate=0, architecture={"family": "mlp", "values": {}},
         dataset=spec.dataset, plan=spec.plan, estimators=(), seed=0,
     )  # fmt: skip
-    (home / "assignment.json").write_text(trial.model_dump_json())
+    write_assignment(home, trial)
     over = threading.Event()
 
     def hold() -> None:
@@ -173,7 +176,8 @@ def test_cancel_says_when_the_driver_ends_before_it_hears(tmp_path: Path) -> Non
 def test_the_log_is_in_order_of_time_and_keeps_a_traceback_with_its_line(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
-    (logs / "events.jsonl").write_text('{"t": 0.0, "event": "ask", "number": 1}\n')
+    with closing(Journal(tmp_path)) as journal:
+        journal.write("ask", number=1)
     (logs / "driver.log").write_text(
         "2030-01-02 00:00:00,000 WARNING a late trial_id=7\n"
         "2030-01-01 00:00:00,000 WARNING a early trial_id=71\nTraceback: trial_id=7 is not it\n"
@@ -208,4 +212,4 @@ def test_a_local_study_is_cancelled_from_another_terminal_and_resumed(tmp_path: 
     assert "Nothing is lost" in err
     assert "cannot be cancelled" not in run("status", "s", folder=tmp_path).stdout
     again = run("cancel", "s", folder=tmp_path, code=2).stderr
-    assert "only a running study can be cancelled" in again
+    assert "so there is nothing to cancel" in again

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.slow
 N_TRIALS = 4
 # The second batch depends on what was told of the first; of each one trial is pruned.
 STUDY = f"""\
+# nas-evidence study folder, format 1
 name = "crashed"
 n_trials = {N_TRIALS}
 objective = "diag_ef"

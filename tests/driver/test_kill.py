@@ -17,6 +17,7 @@ import pytest
 from commands import assert_same, found, hashes, run, start
 
 from nas_evidence.spec.study import Assignment
+from nas_evidence.storage.assignments import read_assignment
 from nas_evidence.storage.tables import read_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
@@ -104,8 +105,7 @@ class Search:
             return self.assignments
         for path in paths:
             with contextlib.suppress(OSError):
-                text = (path.parent / "assignment.json").read_text()
-                assignment = Assignment.model_validate_json(text)
+                assignment = read_assignment(path.parent / "assignment.json")
                 if assignment.trial_id not in self.stored:
                     running[assignment.trial_id] = assignment
         return running

@@ -86,11 +86,6 @@ def test_an_infinite_or_missing_coordinate_is_no_point(bad: float) -> None:
     assert point_of(spec, {"diag_ef": -0.5}, {"flops": 7.0}) is None
 
 
-def test_another_score_than_the_objective_may_decide() -> None:
-    spec = study(score="sotl")
-    assert point_of(spec, {"kfac_ggn": -0.5, "sotl": -9.0}, {}) == (-9.0,)
-
-
 def dominates(a: Point, b: Point) -> bool:
     return a != b and all(x >= y for x, y in zip(a, b, strict=True))
 

@@ -19,7 +19,7 @@ from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.unseen import log_densities, stored_unseen, unseen_measures
 from nas_evidence.exporting.winner import load_winner
 from nas_evidence.maths.stacking import stacking_weights
-from nas_evidence.plumbing.seals import read_tensors, sealed_tensors
+from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
 from nas_evidence.scores.folds import SCALES, unseen_of
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.study_folder import open_study

@@ -18,7 +18,7 @@ from nas_evidence.data import ArrayData, load
 from nas_evidence.driver.driver import Driver
 from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.program import load_exported
-from nas_evidence.plumbing.seals import read_tensors, sealed_tensors
+from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.tables import read_study_tables, read_table

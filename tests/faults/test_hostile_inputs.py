@@ -24,9 +24,10 @@ from hypothesis import strategies as st
 from nas_evidence.data import load
 from nas_evidence.driver.plan import plan_trials
 from nas_evidence.exporting.program import Exported, load_exported
-from nas_evidence.exporting.sums import write_sums
 from nas_evidence.models import build
-from nas_evidence.plumbing.seals import DamagedError, sealed_tensors
+from nas_evidence.plumbing.seals import DamagedError
+from nas_evidence.plumbing.sums import write_sums
+from nas_evidence.plumbing.tensor_seals import sealed_tensors
 from nas_evidence.reporting.any_table import rank_table_report
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec
 from nas_evidence.spec.toml import StudyError, load_study

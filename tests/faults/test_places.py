@@ -1,7 +1,6 @@
 """Disks that cannot be written, odd files in a folder, foreign locks: one sentence, no block."""
 
 import errno
-import json
 import os
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from fakes import FakeExecutor
 from faulty import call, run, stopped, study
 
+from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.storage.faults import about_disk
 from nas_evidence.storage.study_folder import (
     Lease,
@@ -45,14 +45,16 @@ def test_a_lease_of_a_clock_that_ran_ahead_is_told_and_can_be_stolen(tmp_path: P
     "content",
     [b"\xff\xfe\x00garbage", "{}".encode("utf-16"), b"[1]", b'{"pid": "x"}', b"{" * 10_000],
 )
-def test_a_lock_of_unknown_content_blocks_nothing(tmp_path: Path, content: bytes) -> None:
+def test_a_lock_of_unknown_content_needs_steal(tmp_path: Path, content: bytes) -> None:
     open_study(tmp_path, SPEC)
     (tmp_path / "lock").write_bytes(content)
     assert not is_locked(tmp_path)
     assert study_status(tmp_path).state == "stopped"
-    with locked(tmp_path):
+    with pytest.raises(ValueError, match="--steal"):
+        locked(tmp_path).__enter__()
+    with locked(tmp_path, steal=True):
         assert is_locked(tmp_path)
-    assert lease_of(json.dumps({"pid": 1, "host": 2, "boot_id": 3, "expires_at": "x"})) is None
+    assert lease_of(sealed_json({"pid": 1, "host": 2, "boot_id": 3, "expires_at": "x"})) is None
 
 
 def test_stray_names_among_the_checkpoints_block_nothing(tmp_path: Path) -> None:

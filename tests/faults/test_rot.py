@@ -7,7 +7,8 @@ import pytest
 import torch
 from faulty import flipped
 
-from nas_evidence.plumbing.seals import DamagedError, read_tensors, sealed_tensors
+from nas_evidence.plumbing.seals import DamagedError
+from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
 from nas_evidence.training.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 
 STATE = {"a": torch.arange(50.0), "epoch": 3, "names": ["x", "y"]}

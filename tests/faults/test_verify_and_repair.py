@@ -1,8 +1,8 @@
 """`verify` finds what was damaged, and `repair` restores it without touching what is sound."""
 
-import json
 import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +18,7 @@ from nas_evidence.spec.retry_limits import RetrySpec
 from nas_evidence.spec.study import FREE_KEYS, BudgetSpec, RaceSpec, ResourceSpec
 from nas_evidence.spec.toml import differences, dump_study
 from nas_evidence.storage.conditions import content_hash
+from nas_evidence.storage.journal import Journal
 from nas_evidence.storage.study_folder import read_study
 from nas_evidence.storage.tables import compact
 
@@ -57,7 +58,7 @@ def edited(folder: Path) -> None:
 
 def without_a_key(folder: Path) -> None:
     with (folder / "logs/events.jsonl").open("a") as file:
-        file.write('{"t": 1.0, "event": "tell"}\n')
+        file.write('{"t": 1.0, "event": "tell"}\n{"t": 2.0, "event": "stop"}\n')
 
 
 DAMAGES: dict[str, Damage] = {
@@ -129,11 +130,9 @@ def test_a_missing_table_is_one_finding(folder: Path) -> None:
 def test_a_journal_that_contradicts_a_sound_trial_is_found_beside_a_torn_table_and_mended(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = folder / "logs/events.jsonl"
     asked = asked_in(folder)
-    with path.open("a") as file:
-        line = {"t": 1.0, "event": "ask", "number": 1, "point": asked[0].model_dump(mode="json")}
-        file.write(json.dumps(line) + "\n")
+    with closing(Journal(folder)) as journal:
+        journal.write("ask", number=1, point=asked[0].model_dump(mode="json"))
     torn("evidence/000000-a1.parquet")(folder)
     table, journal = verify(folder)
     assert table.place == "evidence/000000-a1.parquet"
@@ -160,11 +159,11 @@ def test_a_folder_of_another_format_is_not_repaired(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder / "study.toml"
-    path.write_text(path.read_text().replace("format 1", "format 2", 1))
+    path.write_text(path.read_text().replace("format 2", "format 3", 1))
     before = hashes(folder)
     code, _, said = call(capsys, "repair", folder)
     assert code == 2
-    assert "the format of a study folder must be 1, but it is 2" in said
+    assert "the format of a study folder must be 2, but it is 3" in said
     assert hashes(folder) == before
 
 

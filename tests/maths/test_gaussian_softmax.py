@@ -11,7 +11,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from nas_evidence.maths import gaussian_softmax
-from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
+from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 
 #: Draws of the brute force.
 N = 200_000
@@ -26,7 +26,7 @@ def logits(n_classes: int, spread: float, seed: int = 0, n: int = 6) -> tuple[Te
 
 def drawn(means: Tensor, covariances: Tensor, temperature: float = 1.0) -> Tensor:
     generator = torch.Generator().manual_seed(1)
-    return sampled_mean(means, covariances, temperature, n_draws=N, generator=generator)
+    return log_sampled_mean(means, covariances, temperature, n_draws=N, generator=generator).exp()
 
 
 def test_two_classes_are_mackays_formula() -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import optuna
 import pytest
 
+from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.proposing.optuna_export import STUDY_DB, Export
 from nas_evidence.proposing.proposer import Told
 from nas_evidence.proposing.startup import startup_points
-from nas_evidence.proposing.warm_start import WARM_START, _checksum
+from nas_evidence.proposing.warm_start import WARM_START
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.journal import Journal, journal_path
 
@@ -202,7 +203,7 @@ def test_a_held_file_is_an_error_and_stays(
 
 def test_the_warm_start_comes_first_and_costs_have_their_directions(tmp_path: Path) -> None:
     warm = [{"architecture": p.model_dump(mode="json"), "values": [1.0, 2.0]} for p in POINTS[:2]]
-    content = json.dumps({"blake2b": _checksum(warm), "trials": warm})
+    content = sealed_json({"trials": warm})
     (tmp_path / WARM_START).write_text(content)
     ask(tmp_path, 0, POINTS[2])
     for _ in range(2):

@@ -40,6 +40,8 @@ SPACE = {
     "resnet": {"depth": Choice(options=(8, 14)), "width": IntRange(low=4, high=16, log=True)},
     "linear": {},
 }
+#: Samplers that learn from results.
+LEARNERS = ["tpe", "posterior"]
 SMALL = {"cnn": {"depth": IntRange(low=1, high=3), "width": Choice(options=(4, 8))}}
 WIDE = {
     "mlp": {"depth": IntRange(low=1, high=5), "width": IntRange(low=4, high=1024, log=True)},
@@ -208,7 +210,7 @@ def test_the_same_seed_and_results_give_the_same_proposals() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tpe", "random", "qmc"])
+@pytest.mark.parametrize("name", ["tpe", "posterior", "random", "qmc"])
 def test_a_new_process_goes_on_as_the_old_one_would_have(name: str) -> None:
     spec = study(sampler={"name": name})
     whole = ask_all(spec, 24)
@@ -216,12 +218,13 @@ def test_a_new_process_goes_on_as_the_old_one_would_have(name: str) -> None:
     assert [*first, *ask_all(spec, 12, before=first)] == whole
 
 
-def test_the_order_of_telling_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_order_of_telling_does_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_LEARNT", 15)
     monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_BEST", 4)
 
     def after(order: Callable[[list[int]], list[int]]) -> list[str]:
-        proposer = Proposer(study())
+        proposer = Proposer(study(sampler={"name": name}))
         for _ in range(3):
             first = len(proposer.proposals())
             for _ in range(8):
@@ -253,8 +256,9 @@ def shown(spec: StudySpec, results: list[tuple[ArchitectureSpec, Told | None]]) 
     return learner
 
 
-def test_draws_follow_the_values() -> None:
-    spec = study(family=WIDE)
+@pytest.mark.parametrize("name", LEARNERS)
+def test_draws_follow_the_values(name: str) -> None:
+    spec = study(family=WIDE, sampler={"name": name})
     points = list(islice(quasi_random_points(spec), 1, 41))
     best = shown(spec, [(p, whole(p)) for p in points])
     worst = shown(spec, [(p, Told((-score(p),))) for p in points])
@@ -263,6 +267,7 @@ def test_draws_follow_the_values() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.parametrize(
     "bad",
     [
@@ -271,9 +276,9 @@ def test_draws_follow_the_values() -> None:
         Told((9.0,), {"n_parameters": 0.5}),
     ],
 )
-def test_a_pruned_or_infeasible_trial_repels(bad: Told) -> None:
+def test_a_pruned_or_infeasible_trial_repels(bad: Told, name: str) -> None:
     """The best third of the landscape is told as bad: draws keep away from it."""
-    spec = study(family={"mlp": WIDE["mlp"]})
+    spec = study(family={"mlp": WIDE["mlp"]}, sampler={"name": name})
     points = list(islice(quasi_random_points(spec), 40))
 
     def wide(architecture: ArchitectureSpec) -> bool:

@@ -64,10 +64,10 @@ def test_the_page_asks_for_nothing_logs_nothing_and_fits(
     assert tab.requests == [page.as_uri()]
     assert tab.evaluate("innerWidth") == width
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    assert tab.evaluate("document.querySelectorAll('figure .main-svg').length") >= 4
+    assert tab.evaluate("document.querySelectorAll('figure .figure > svg').length") >= 4
     ground, ink = (
         tab.evaluate(f"getComputedStyle(document.querySelector('{where}')).{what}")
-        for where, what in (("body", "backgroundColor"), ("#scatter .xtitle", "fill"))
+        for where, what in (("body", "backgroundColor"), ("#scatter .axis-title", "fill"))
     )
     assert (_lightness(ground) < 60, _lightness(ink) > 180) == (dark, dark)
 
@@ -84,7 +84,7 @@ def test_the_answer_comes_before_all_else_and_the_rest_is_folded(
     assert tab.evaluate("document.querySelectorAll('details[open]').length") == 0
     tab.evaluate("document.querySelector('#trust-section').open = true")
     tab.evaluate("new Promise((done) => setTimeout(done, 300))")
-    assert tab.evaluate("document.querySelector('#trust .main-svg').clientWidth") > width / 2
+    assert tab.evaluate("document.querySelector('#trust > svg').clientWidth") > width / 2
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.errors == []
 
@@ -96,7 +96,7 @@ def _lightness(colour: str) -> float:
 
 def test_the_filter_shows_one_family_in_table_and_figure(desktop: Browser, study: Study) -> None:
     shown = f"[...document.querySelectorAll('{RANKING} tbody tr')].filter((r) => !r.hidden).length"
-    points = "document.querySelectorAll('#scatter .scatterlayer .point').length"
+    points = "document.querySelectorAll('#scatter .dot:not([hidden])').length"
     n = sum(one.family == "cnn" for one in study.ranking)
     assert (desktop.evaluate(shown), desktop.evaluate(points)) == (13, 13)
     desktop.evaluate("document.querySelector('[data-show-family=cnn]').click()")
@@ -163,4 +163,35 @@ def test_any_two_trials_can_be_put_side_by_side(desktop: Browser, study: Study) 
         cells = compared.columns[11 + i].cells
         shown = desktop.evaluate(COLUMN.format(1 + i))
         assert shown[0] == f"{cells[compared.rows[0]]:.4f}"
+    assert desktop.errors == []
+
+
+def test_no_table_is_wider_than_a_phone(tab: Browser, page: Path) -> None:
+    tab.open(page, width=390)
+    tab.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+    wide = "[...document.querySelectorAll('.scroll')].filter((s) => s.scrollWidth > s.clientWidth)"
+    assert tab.evaluate(f"{wide}.map((s) => s.innerText.slice(0, 80))") == []
+
+
+def test_a_term_shows_its_meaning_when_it_is_tapped_and_only_then(
+    tab: Browser, page: Path
+) -> None:
+    tab.open(page, width=390)
+    shown = "getComputedStyle(document.querySelector('.term > span')).display"
+    assert tab.evaluate(shown) == "none"
+    tab.evaluate("document.querySelector('.term').focus()")
+    assert tab.evaluate(shown) == "block"
+    box = tab.evaluate(
+        "(({left, right}) => [left, right])"
+        "(document.querySelector('.term > span').getBoundingClientRect())"
+    )
+    assert 0 <= box[0] < box[1] <= 390
+
+
+def test_a_mark_says_what_it_is_to_a_click(desktop: Browser, study: Study) -> None:
+    desktop.evaluate(
+        "document.querySelector('#scatter .dot').dispatchEvent("
+        "new MouseEvent('click', {clientX: 300, clientY: 300, bubbles: true}))"
+    )
+    assert "rank " in desktop.evaluate("document.querySelector('.tip').innerText")
     assert desktop.errors == []

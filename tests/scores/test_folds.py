@@ -12,7 +12,7 @@ from scipy.stats import norm
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data import load
 from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
-from nas_evidence.plumbing.seals import read_tensors
+from nas_evidence.plumbing.tensor_seals import read_tensors
 from nas_evidence.scores import folds
 from nas_evidence.scores.folds import SCALES, FoldTask, LogPredictive, fold_tasks, log_predictive
 from nas_evidence.spec.record import TrialStatus

@@ -20,6 +20,7 @@ import nas_evidence.storage.remote as remote_module
 import nas_evidence.storage.remote_lease as lease_module
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import FolderStore, Mirror, open_store
+from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec, StudySpec
 from nas_evidence.storage.faults import StudyStoppedError
@@ -199,7 +200,7 @@ def lost_at(patch: pytest.MonkeyPatch, n: int) -> Callable[[], int]:
 
 def leave_lease(uri: str, *, expires_in: float, host: str = "elsewhere") -> None:
     lease = {"pid": 4321, "host": host, "boot_id": "x", "expires_at": time.time() + expires_in}
-    Remote(uri).write("lock", json.dumps(lease).encode())
+    Remote(uri).write("lock", sealed_json(lease).encode())
 
 
 @pytest.mark.slow
@@ -298,7 +299,7 @@ def test_the_lease_of_the_program_that_this_process_was_before_is_its_own(
 ) -> None:
     """After Ray has died the driver replaces itself (`exec`), and keeps its process id."""
     mine = Lease(os.getpid(), socket.gethostname(), boot_id(), time.time() + 60)
-    Remote(uri).write("lock", json.dumps(asdict(mine)).encode())
+    Remote(uri).write("lock", sealed_json(asdict(mine)).encode())
     with pytest.raises(ValueError, match="another process works on"):  # another container's
         Mirror(uri).held().__enter__()
     monkeypatch.setenv("NAS_EVIDENCE_HELD", f"{os.getpid()} {uri}")

@@ -1,6 +1,5 @@
 """One driver at a time: a lock on this host, a lease for the others; and how a study stands."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from fakes import FakeExecutor, FakeProposer, Silent
 import nas_evidence.driver.driver as driver_module
 import nas_evidence.storage.study_folder as study_folder
 from nas_evidence.driver.driver import Driver
+from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.spec.study import BudgetSpec, StudySpec
 from nas_evidence.storage.budget import Ledger, Spent, read_spent
 from nas_evidence.storage.faults import StudyStoppedError
@@ -41,7 +41,7 @@ def leave_lease(folder: Path, *, expires_in: float, host: str = "elsewhere") -> 
     lease = {
         "pid": 4321, "host": host, "boot_id": "another", "expires_at": time.time() + expires_in,
     }  # fmt: skip
-    (folder / "lock").write_text(json.dumps(lease))
+    (folder / "lock").write_text(sealed_json(lease))
     return lease
 
 
@@ -68,7 +68,7 @@ def test_an_unexpired_lease_of_another_host_refuses_and_says_who_and_until_when(
     for steal in (False, True):
         with pytest.raises(ValueError, match=rf"process 4321 of host elsewhere.*{until}"):
             locked(tmp_path, steal=steal).__enter__()
-    assert json.loads((tmp_path / "lock").read_text()) == lease
+    assert (tmp_path / "lock").read_text() == sealed_json(lease)
 
 
 def test_an_expired_lease_of_another_host_needs_steal(tmp_path: Path) -> None:
@@ -96,11 +96,20 @@ def test_an_expired_lease_of_this_host_before_it_was_started_anew_is_free(tmp_pa
         pass
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', "null"])
-def test_a_torn_lock_file_is_nobodys(tmp_path: Path, text: str) -> None:
+def test_a_lock_file_without_content_is_nobodys(tmp_path: Path) -> None:
+    for nothing in (b"", bytes(512)):
+        (tmp_path / "lock").write_bytes(nothing)
+        with locked(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"pid": 1}', "null"])
+def test_a_lease_that_is_not_as_it_was_written_needs_steal(tmp_path: Path, text: str) -> None:
     (tmp_path / "lock").write_text(text)
-    with locked(tmp_path):
-        pass
+    with pytest.raises(ValueError, match=r"the lease in .*lock is damaged.*--steal"):
+        locked(tmp_path).__enter__()
+    with locked(tmp_path, steal=True):
+        assert read_lease(tmp_path) is not None
 
 
 def test_the_lease_is_renewed_while_the_study_is_held(

@@ -22,7 +22,7 @@ from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.maths.structured import BlockDiagonal
-from nas_evidence.plumbing.seals import PRECISION_PREFIX
+from nas_evidence.plumbing.tensor_seals import PRECISION_PREFIX
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.hyperparameters import update_prior_precision

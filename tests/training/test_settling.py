@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from nas_evidence.training.loop import Training, begin, train_epoch
 from nas_evidence.training.mode import gradient_cost, log_joint, newton_decrement, passes_of
 from nas_evidence.training.one_factor import rescaled_precision
 from nas_evidence.training.online import update_and_follow
-from nas_evidence.training.quasi_newton import Pairs, descend
+from nas_evidence.training.quasi_newton import Descent, Pairs, Start, descend
 from nas_evidence.training.settling import (
     CLOSER,
     NEAR_MODE,
@@ -371,12 +372,11 @@ def test_a_state_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) 
     training, assignment = scheduled(data)
     before = flat(training.model)
 
-    def broken(loss, theta, pairs, inverse, **_):
-        found = descend(
-            loss, theta, pairs, inverse, precision=torch.ones_like(theta),
-            likelihood_scale=1.0, n_gradients=1, small_slope=0.0,
-        )  # fmt: skip
-        return type(found)(theta * math.nan, pairs, 1, False, 0.0)
+    def broken(losses, starts):
+        return {
+            k: Descent(start.theta * math.nan, start.pairs, 1, False, 0.0)
+            for k, start in starts.items()
+        }
 
     monkeypatch.setattr(module, "descend", broken)
     settling = settled(training, data, assignment)
@@ -457,19 +457,26 @@ def test_descent_finds_the_minimum_of_a_quadratic_and_survives_new_hyperparamete
             self.matrix = scale * matrix + torch.diag(precision)
             self.slope = scale * target
 
-        def value_and_gradient(self, theta: Tensor) -> tuple[float, Tensor]:
-            gradient = self.matrix @ theta - self.slope
-            return float(0.5 * theta @ (gradient - self.slope)), gradient
+        def values(self, at: Mapping[int, Tensor]) -> dict[int, float]:
+            return {k: value for k, (value, _) in self.gradients(at).items()}
+
+        def gradients(self, at: Mapping[int, Tensor]) -> dict[int, tuple[float, Tensor]]:
+            found = {k: self.matrix @ theta - self.slope for k, theta in at.items()}
+            return {
+                k: (float(0.5 * at[k] @ (gradient - self.slope)), gradient)
+                for k, gradient in found.items()
+            }
 
     theta, pairs = torch.zeros(12).double(), Pairs.none(torch.zeros(12).double())
     used = []
     for scale, delta in ((1.0, 0.1), (1.3, 0.2)):
         precision = torch.full((12,), delta).double()
         loss = Quadratic(scale, precision)
-        found = descend(
-            loss, theta, pairs, lambda v: v / 10, precision=precision,
+        start = Start(
+            theta, pairs, lambda v: v / 10, precision=precision,
             likelihood_scale=scale, n_gradients=200, small_slope=1e-14,
         )  # fmt: skip
+        found = descend(loss, {7: start})[7]
         theta, pairs = found.theta, found.pairs
         used.append(found.n_gradients)
         assert_close(theta, torch.linalg.solve(loss.matrix, loss.slope), atol=1e-6, rtol=0)

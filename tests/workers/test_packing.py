@@ -421,7 +421,7 @@ def test_no_room_for_any_worker_is_said_after_a_while(clock: list[float]) -> Non
     pool.launch(launch_of(0))
     pool.refill()
     clock[0] += pool_module.PATIENCE + 1
-    with pytest.raises(ValueError, match="no worker is left: 1 workers with 1 CPUs each are want"):
+    with pytest.raises(ValueError, match="no worker is left: 1 worker with 1 CPUs is wanted"):
         pool.refill()
 
 

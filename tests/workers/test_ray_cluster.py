@@ -290,8 +290,8 @@ def test_workers_that_grew_and_those_that_raise_are_replaced(
 @pytest.mark.parametrize(
     ("resources", "missing"),
     [
-        ({"cpus": 5, "gpus": 0}, "1 workers with 5 CPUs each are wanted"),
-        ({"cpus": 5, "gpus": 0.5}, "1 workers with 5 CPUs and 0.5 GPU each are wanted"),
+        ({"cpus": 5, "gpus": 0}, "1 worker with 5 CPUs is wanted"),
+        ({"cpus": 5, "gpus": 0.5}, "1 worker with 5 CPUs and 0.5 GPU is wanted"),
     ],
 )
 def test_what_the_cluster_can_never_give_is_said_within_30_seconds(
@@ -348,7 +348,7 @@ def test_trials_of_a_lost_node_go_on_elsewhere_until_no_node_has_room(
         next_event(executor)
         cluster.remove_node(nodes[other], allow_graceful=False)
         advance_until_lost(executor, 3)
-        with pytest.raises(ValueError, match="no worker is left: 1 workers with 4 CPUs each"):
+        with pytest.raises(ValueError, match="no worker is left: 1 worker with 4 CPUs is"):
             watch(executor, seconds=60)
     finally:
         executor.close()

@@ -1,72 +1,36 @@
 "use strict";
 (() => {
-  const figures = JSON.parse(document.getElementById("figures").textContent);
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const mouse = matchMedia("(hover: hover)").matches;
-  const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
-  function themed(layout) {
-    const copy = structuredClone(layout);
-    Object.assign(copy, {
-      paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)",
-      font: { color: ink("--ink"), family: "system-ui, sans-serif", size: 13 },
-      hovermode: "closest",
-      dragmode: mouse ? "zoom" : false, // a finger scrolls the page
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: ink("--line"), activecolor: ink("--accent") },
-      hoverlabel: { bgcolor: ink("--raised"), bordercolor: ink("--line"), font: { color: ink("--ink") }, align: "left" },
-    });
-    for (const key of Object.keys(copy)) {
-      if (/^[xy]axis\d*$/.test(key)) {
-        Object.assign(copy[key], { gridcolor: ink("--line"), zerolinecolor: ink("--faint"), linecolor: ink("--line") });
-      }
-    }
-    return copy;
+  // What a mark of a figure stands for, to a mouse and to a finger.
+  const tip = document.createElement("div");
+  tip.className = "tip";
+  tip.hidden = true;
+  document.body.append(tip);
+  for (const title of document.querySelectorAll(".figure title")) {
+    const words = title.textContent;
+    const mark = title.parentElement;
+    mark.setAttribute("aria-label", words);
+    title.remove(); // the browser would show it a second time
+    const show = (event) => {
+      tip.textContent = words;
+      tip.hidden = false;
+      tip.style.left = `${Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8)}px`;
+      tip.style.top = `${Math.max(8, event.clientY - tip.offsetHeight - 12)}px`;
+    };
+    mark.addEventListener("pointerenter", show);
+    mark.addEventListener("click", show);
+    mark.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") tip.hidden = true; });
   }
+  addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
-  // Nothing leaves the page: plotly's own button to upload a figure is off.
-  const config = {
-    responsive: true,
-    displaylogo: false,
-    displayModeBar: mouse && innerWidth > 600,
-    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
-    showSendToCloud: false,
-    plotlyServerURL: "",
-  };
-  function draw() {
-    for (const [name, figure] of Object.entries(figures)) {
-      Plotly.react(name, figure.data, themed(figure.layout), config);
-    }
-  }
-  draw();
-  dark.addEventListener("change", draw);
-
-  // A figure in a closed fold has no width yet.
-  for (const fold of document.querySelectorAll("details")) {
-    fold.addEventListener("toggle", () => {
-      if (!fold.open) return;
-      for (const name of Object.keys(figures)) {
-        const figure = document.getElementById(name);
-        if (fold.contains(figure)) Plotly.Plots.resize(figure);
-      }
-    });
-  }
-
-  // One choice of family filters the ranking and every figure that knows families.
+  // One choice of family filters the tables and every figure that knows families.
   const buttons = [...document.querySelectorAll("[data-show-family]")];
   function show(family) {
     for (const button of buttons) {
       button.setAttribute("aria-pressed", String(button.dataset.showFamily === family));
     }
-    for (const row of document.querySelectorAll("tr[data-family]")) {
-      row.hidden = family !== "" && row.dataset.family !== family;
+    for (const one of document.querySelectorAll("[data-family]")) {
+      one.toggleAttribute("hidden", family !== "" && one.dataset.family !== family);
     }
-    for (const figure of Object.values(figures)) {
-      for (const trace of figure.data) {
-        if (trace.meta) trace.visible = family === "" || trace.meta.family === family;
-      }
-    }
-    draw();
   }
   for (const button of buttons) button.addEventListener("click", () => show(button.dataset.showFamily));
 
@@ -154,8 +118,4 @@
     fold.open = true;
   }));
   addEventListener("afterprint", () => folds.forEach((fold, i) => { fold.open = wereOpen[i]; }));
-
-  // On paper: figures as wide as the sheet, in the colours of a light page.
-  addEventListener("beforeprint", draw);
-  addEventListener("afterprint", draw);
 })();

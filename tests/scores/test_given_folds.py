@@ -9,8 +9,8 @@ from lone_trials import assert_parking_changes_nothing, mlp_assignment, run
 from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.scores import on_halves, tangent
-from nas_evidence.scores.on_halves import late_given_early
+from nas_evidence.scores import given_folds, tangent
+from nas_evidence.scores.given_folds import late_given_early
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec
 from nas_evidence.training import parts
@@ -66,10 +66,10 @@ def test_the_value_is_that_of_the_network_trained_on_the_first_half(
         "tangent_conditional", alone.training.model, data.x_train[order], data.y_train[order],
         n_early=20, likelihood=tangent.likelihood_of(given.plan, 1.0, 1.0),
         prior_precision=alone.training.prior_precision,
-    )  # fmt: skip
+    ).value  # fmt: skip
     assert found.value == pytest.approx(by_hand, rel=1e-9)
     assert found.per_datum == pytest.approx(by_hand / 20, rel=1e-9)
-    assert found.note == "20 data given the others, in 1 order"
+    assert found.note == "20 data given the others, in 1 fold"
 
 
 def test_late_labels_change_the_density_and_not_the_network(
@@ -104,7 +104,7 @@ def test_a_parked_trial_ends_bit_identical(
 def test_too_many_data_and_parameters_are_refused_before_any_training(
     data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_halves, "LIMIT", 100)
+    monkeypatch.setattr(given_folds, "LIMIT", 100)
     trial = Trial.start(assignment_of("tangent_conditional"), data, tmp_path)
     assert trial.status is TrialStatus.FAILED
     assert "at most 100 data x outputs, or parameters, but got 120 data x outputs" in trial.cause
@@ -129,9 +129,9 @@ def test_a_density_that_does_not_fit_is_no_estimate_and_the_trial_goes_on(
     data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: object, **known: object) -> None:
-        raise DoesNotFitError("the Jacobian needs about 9 GiB, but 1 GiB are free")
+        raise DoesNotFitError("the inputs need about 9 GiB, but 1 GiB are free")
 
-    monkeypatch.setattr("nas_evidence.evidence.jacobian.require_memory", refuse)
+    monkeypatch.setattr("nas_evidence.evidence.last_layer.require_memory", refuse)
     record = run(assignment_of("last_layer_conditional"), data, tmp_path)
     assert record.status is TrialStatus.COMPLETE
     found = record.final_estimate("last_layer_conditional")

@@ -1,0 +1,415 @@
+"""Damage every kind of file of a study in every way, and see what each verb makes of it.
+
+    python benchmarks/damage.py [--minutes 5] [--cells 2400] [--out benchmarks/results/damage.json]
+
+Two small studies are made once: one finished in two runs, one stopped half way. A cell is a copy
+of one with one file damaged, and one verb called in this process:
+
+    damage    bit flip, truncation, zeroed block, deletion, an older copy of the file
+    verb      verify, resume, report, predict, export, repair
+
+    named     the file is named, and nothing is said that is not so
+    rebuilt   the file is back, or what it was for is: results as of the sound study
+    harmless  the verb's result is that of the sound study
+    refused   one sentence with exit code 2 that does not name the file
+    silent    another result, and nothing said: must not occur
+    error     an unexpected error or a traceback: must not occur
+    touched   a sound file was changed: must not occur
+
+The run goes on where the last one stopped. Programs of torch.export and the page of the report are
+replaced by short files, which saves two seconds a cell and takes nothing from what is tested: the
+report's Markdown has the same content.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from nas_evidence.exporting import folder as export_folder
+from nas_evidence.plumbing.seals import sealed_json
+from nas_evidence.reporting import page
+from nas_evidence.storage.study_folder import Lease, boot_id, text_of
+from nas_evidence.storage.tables import read_tables
+
+VERBS = ("verify", "resume", "report", "predict", "export", "repair")
+DAMAGES = ("bit flip", "truncation", "zeroed block", "deletion", "older copy")
+OUTCOMES = ("named", "rebuilt", "harmless", "refused", "silent", "error", "touched")
+#: How often each damage is done to each file, at other places.
+_TIMES = {"bit flip": 4, "truncation": 3, "zeroed block": 3, "deletion": 1, "older copy": 1}
+#: Files that nothing is decided from.
+_COPIES = re.compile(r"study\.db|logs/.*\.log|report/(?!comparison)|(.*/)?\.|requests/")
+_STUDY = """\
+name = "damaged"
+n_trials = 2
+objective = "diag_ef"
+estimators = ["diag_ef"]
+scheduling = "batch"
+batch = 2
+[dataset]
+name = "table"
+path = "data.csv"
+target = "kind"
+test_fraction = 0.2
+[family.mlp]
+width = {low = 4, high = 16, log = true}
+depth = 1
+[family.linear]
+[plan]
+epochs = 2
+batch_size = 32
+[plan.online]
+every = 1
+curvature = "diag_ef"
+"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One file of one study, damaged in one way at one place, and the verb that meets it."""
+
+    study: str
+    file: str
+    damage: str
+    time: int
+    verb: str
+
+
+@dataclass(frozen=True)
+class Met:
+    """What a verb did: exit code, all that it printed, and its product, to be compared."""
+
+    code: int
+    said: str
+    product: str
+
+
+def made_studies(home: Path) -> dict[str, tuple[Path, Path]]:
+    """Make the studies in a folder; return each with an older state of it."""
+    generator = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    x = generator.normal(size=(90, 4)) + 2 * np.eye(4)[y]
+    frame = pd.DataFrame(x, columns=list("abcd")).assign(kind=np.array(["r", "g", "b"])[y])
+    frame.to_csv(home / "data.csv", index=False)
+    (home / "study.toml").write_text(_STUDY)
+    made = {}
+    _call("search", home / "study.toml", "--out", home / "older", "--executor", "inline")
+    shutil.copytree(home / "older", home / "finished")
+    _call("resume", home / "finished", "--trials", "3", "--executor", "inline")
+    made["finished"] = home / "finished", home / "older"
+    stopped, before = home / "stopped", home / "stopped-before"
+    with _stopping(4):
+        more = ("--trials", "3", "--executor", "inline")
+        _call("search", home / "study.toml", "--out", stopped, *more)
+    shutil.copytree(stopped, before)
+    with _stopping(2):
+        _call("resume", stopped, "--executor", "inline")
+    lease = Lease(1 << 22, "this-host", boot_id(), time.time() - 100)
+    (stopped / "lock").write_text(text_of(lease).ljust(512))
+    (stopped / "logs" / "retry.json").write_text(sealed_json({"attempts": {"0": 1}}))
+    made["stopped"] = stopped, before
+    return made
+
+
+def cells_of(studies: Mapping[str, tuple[Path, Path]]) -> list[Cell]:
+    """Return all cells, in an order in which every prefix is a sample of them."""
+    cells = []
+    for name, (folder, _) in studies.items():
+        for file in _files(folder):
+            for damage, times in _TIMES.items():
+                if damage == "older copy" and _older(studies, name, file) is None:
+                    continue
+                cells += [
+                    Cell(name, file, damage, k, verb) for k in range(times) for verb in VERBS
+                ]
+    random.Random(0).shuffle(cells)
+    return cells
+
+
+def outcome(cell: Cell, studies: Mapping[str, tuple[Path, Path]], sound: Mapping[str, Met]) -> str:
+    """Do what a cell says in a copy of its study, and judge what came of it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / cell.study
+        shutil.copytree(studies[cell.study][0], folder)
+        damaged(cell, folder, _older(studies, cell.study, cell.file))
+        before = _contents(folder)
+        met = meet(cell.verb, folder)
+        if met.code not in (0, 1, 2) or re.search(r"unexpected \w+|Traceback", met.said):
+            return "error"
+        if _touched(before, _contents(folder), cell.file):
+            return "touched"
+        expected = sound[f"{cell.study} {cell.verb}"]
+        if _names(met.said, cell.file):
+            return "named"
+        if met.code == 2 and expected.code != 2:
+            return "refused"
+        if cell.verb in ("verify", "repair"):  # nothing said: then nothing may come of it
+            after = meet("resume", folder)
+            same = after.product == sound[f"{cell.study} resume"].product
+            return "harmless" if same else "silent"
+        if met.product != expected.product:
+            return "silent"
+        back = (folder / cell.file).is_file() and before.get(cell.file) != _read(folder, cell.file)
+        return "rebuilt" if back else "harmless"
+
+
+def damaged(cell: Cell, folder: Path, older: bytes | None) -> None:
+    """Damage the file of a cell, differently each time."""
+    path, chance = folder / cell.file, random.Random(str((cell.file, cell.damage, cell.time)))
+    content = bytearray(path.read_bytes())
+    at = chance.randrange(len(content))
+    if cell.damage == "deletion":
+        path.unlink()
+        return
+    if cell.damage == "bit flip":
+        content[at] ^= 1 << chance.randrange(8)
+    elif cell.damage == "truncation":
+        content = content[:at]
+    elif cell.damage == "zeroed block":
+        n = min(len(content) - at, 64)
+        content[at : at + n] = bytes(n)
+    else:
+        assert older is not None
+        content = bytearray(older)
+    path.write_bytes(content)
+
+
+def meet(verb: str, folder: Path) -> Met:
+    """Call a verb on a study in this process."""
+    to, product = folder.parent / f"{verb}-out", lambda: ""
+    arguments: dict[str, tuple[object, ...]] = {
+        "resume": (folder, "--executor", "inline"),
+        "report": (folder, "--to", to),
+        "predict": (folder, folder.parent / "new.csv", "--to", folder.parent / "p.csv"),
+        "export": (folder, "--to", to),
+    }
+    products: dict[str, Callable[[], str]] = {
+        "resume": lambda: _tables(folder),
+        "report": lambda: _page(to),
+        "predict": lambda: (folder.parent / "p.csv").read_text(),
+        "export": lambda: _exported(to),
+    }
+    new = "a,b,c,d\n" + "".join(f"{k / 3},{k / 5},{-k / 7},0.5\n" for k in range(6))
+    (folder.parent / "new.csv").write_text(new)
+    code, said = _call(verb, *arguments.get(verb, (folder,)))
+    if code == 0 and verb in products:
+        product = products[verb]
+    found = product().replace(str(folder.parent), "")
+    return Met(code, said + found * (verb == "report"), found)
+
+
+def main() -> None:
+    """Run cells for some minutes, and write the counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--cells", type=int, default=1 << 30)
+    parser.add_argument("--out", type=Path, default=None)
+    given, _ = parser.parse_known_args()  # `make bench` gives a folder of data sets
+    results = given.out or Path(__file__).parent / "results" / "damage.json"
+    stored = json.loads(results.read_text()) if results.exists() else {"cells": {}}
+    end = time.monotonic() + 60 * given.minutes
+    shorten()
+    with tempfile.TemporaryDirectory() as home:
+        studies = made_studies(Path(home))
+        sound = _sound(studies)
+        for cell in cells_of(studies)[: given.cells]:
+            key = " | ".join((cell.study, _kind(cell.file), cell.damage, cell.verb))
+            place = f"{cell.file} {cell.time}"
+            done = stored["cells"].setdefault(key, {})
+            if place in done:
+                continue
+            if time.monotonic() > end:
+                break
+            done[place] = outcome(cell, studies, sound)
+            if done[place] in OUTCOMES[4:]:
+                print(f"{done[place]}: {cell}", flush=True)
+    stored["counts"] = _counts(stored["cells"])
+    stored["kinds"] = _by_kind(stored["cells"])
+    results.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
+    print(table(stored["kinds"]))
+
+
+def table(kinds: Mapping[str, Mapping[str, int]]) -> str:
+    """Return the counts by kind of file, as Markdown."""
+    lines = [f"| file | cells | {' | '.join(OUTCOMES)} |", "|---|" + "---:|" * 8]
+    for kind, counts in kinds.items():
+        cells = " | ".join(str(counts.get(word, 0)) for word in OUTCOMES)
+        lines.append(f"| `{kind}` | {sum(counts.values())} | {cells} |")
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------------------------------------
+
+
+def _counts(cells: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
+    found = Counter(word for places in cells.values() for word in places.values())
+    return {"all": sum(found.values()), **{word: found[word] for word in OUTCOMES}}
+
+
+def _by_kind(cells: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for key, places in cells.items():
+        found.setdefault(key.split(" | ")[1], Counter()).update(places.values())
+    every: Counter[str] = sum(found.values(), Counter())
+    return {kind: dict(found[kind]) for kind in sorted(found)} | {"all": dict(every)}
+
+
+def _sound(studies: Mapping[str, tuple[Path, Path]]) -> dict[str, Met]:
+    found = {}
+    for name, (folder, _) in studies.items():
+        for verb in VERBS:
+            with tempfile.TemporaryDirectory() as scratch:
+                copy = shutil.copytree(folder, Path(scratch) / name)
+                found[f"{name} {verb}"] = meet(verb, copy)
+    return found
+
+
+def _call(*arguments: object) -> tuple[int, str]:
+    """Call the command line; return its exit code and what it printed."""
+    import logging
+
+    from nas_evidence.cli.main import main as command_line
+
+    printed, before = io.StringIO(), sys.argv
+    sys.argv = ["nas-evidence", *map(str, arguments)]
+    code: object = 0
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        try:
+            command_line()
+        except SystemExit as end:
+            code = end.code
+        finally:
+            sys.argv = before
+            logger = logging.getLogger("nas_evidence")
+            for handler in list(logger.handlers):
+                logger.removeHandler(handler)
+                handler.close()
+    return int(code or 0), printed.getvalue()  # type: ignore[call-overload]
+
+
+@contextlib.contextmanager
+def _stopping(reports: int) -> Iterator[None]:
+    """Interrupt the driver after so many reports of trials."""
+    from nas_evidence.driver import driver
+
+    plain, seen = driver.arrow, Counter[str]()
+
+    def arrow(name: str) -> None:
+        seen[name] += 1
+        if seen["reported"] >= reports:
+            raise KeyboardInterrupt
+        plain(name)
+
+    driver.arrow = arrow
+    try:
+        yield
+    finally:
+        driver.arrow = plain
+
+
+def shorten() -> None:
+    """Replace what takes long and is not tested here."""
+    export_folder.write_program = _short_program  # type: ignore[assignment]
+    page.write_page = lambda path, *_, **__: path.write_text("a page")  # type: ignore[assignment]
+
+
+def _short_program(exported: object, path: Path, arrays: object) -> float:
+    path.write_bytes(b"a program of torch.export")
+    return 0.0
+
+
+def _files(folder: Path) -> list[str]:
+    every = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    wanted = [name for name in sorted(every) if not _COPIES.match(name)]
+    return [name for name in wanted if (folder / name).stat().st_size]
+
+
+def _kind(file: str) -> str:
+    """Return the kind of a file: its name without what numbers it."""
+    return re.sub(r"conditions-\w+", "conditions-HASH", re.sub(r"\d{2,}|\d+(?=\.|-|/)", "N", file))
+
+
+def _older(studies: Mapping[str, tuple[Path, Path]], study: str, file: str) -> bytes | None:
+    now, before = (folder / file for folder in studies[study])
+    if not before.is_file() or before.read_bytes() == now.read_bytes():
+        return None
+    return before.read_bytes()
+
+
+def _read(folder: Path, name: str) -> bytes:
+    return (folder / name).read_bytes()
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {name: _read(folder, name) for name in _files(folder)}
+
+
+def _touched(before: Mapping[str, bytes], after: Mapping[str, bytes], damaged: str) -> list[str]:
+    """Return the sound results and weights that were changed or removed."""
+    kept = re.compile(r"(trials|evidence|terms|curves|models|data)/")
+    again = {damaged}  # and the weights of the trial that runs again
+    if match := re.match(r"(?:trials|evidence|terms|curves)/(\d+)", damaged):
+        again.add(f"models/{int(match[1])}.safetensors")
+    return [
+        name
+        for name, content in before.items()
+        if kept.match(name) and name not in again and after.get(name) != content
+    ]
+
+
+def _names(said: str, file: str) -> bool:
+    """Return whether a file is named, or the folder of an export or a trial that it is part of."""
+    parts = file.split("/")
+    wanted = [file, f"{parts[-2]}/{parts[-1]}"] if len(parts) > 1 else [rf"{file}\b"]
+    if parts[0] in ("trials", "evidence", "terms", "curves"):
+        wanted += ["damaged files were moved", f"{parts[0]}:", "trained again", "rows of evidence"]
+    if file == "study.toml":
+        wanted += ["was edited"]
+    if parts[0] == "data":
+        wanted += [r"data set", r"is not the data"]
+    if file == "lock":
+        wanted += ["the lease"]
+    return any(re.search(one, said) for one in wanted)
+
+
+def _tables(folder: Path) -> str:
+    found = []
+    for name, frame in read_tables(folder)[0].items():
+        free = [c for c in frame if c.endswith("seconds") or c in ("versions", "attempt")]
+        frame = frame.drop(columns=free)
+        found.append(f"{name}\n{frame.sort_values(list(frame.columns[:1])).to_csv(index=False)}")
+    return "\n".join(found)
+
+
+def _page(to: Path) -> str:
+    text = "\n".join(path.read_text() for path in sorted(to.glob("*.md")))
+    return re.sub(r"[\d.]+ (s|min|h|ms)\b|\d{4}-\d\d-\d\d.*", "", text)
+
+
+def _exported(to: Path) -> str:
+    from nas_evidence.exporting.predictor import Predictor
+
+    new = to.parent / "new.csv"
+    return (
+        str(Predictor.load(to).predict(new).to_frame().to_csv())
+        + (to / "meaning.json").read_text()
+    )
+
+
+if __name__ == "__main__":
+    main()

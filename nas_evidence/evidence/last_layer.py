@@ -1,0 +1,142 @@
+"""Conditional evidence of a Bayesian last layer on the features of a trained network.
+
+    f_n = A φ_n,   A_ci ~ N(0, 1 / δ_ci)        log q(D_late | D_early) = log q(D) − log q(D_early)
+
+    log q = κ log p(y | f*) − ½ Σ δ_ci A*_ci² − ½ log|H|,  H = I + D^-½ (Σ_n W_n ⊗ φ_n φ_nᵀ) D^-½
+
+    φ_n  input of the last linear layer of datum n, and 1 for its bias [d]    A  its weights [C, d]
+    A*   weights of largest density     W_n  Hessian of −κ log p(y_n | f_n) in the outputs [C, C]
+    δ    prior precisions, D the diagonal matrix of them                      κ  likelihood power
+
+This is the conditional evidence of `linearised.py` for the tensors of the last layer (Lotfi et al.
+2022; Immer et al. 2021), by its structure instead of its Jacobian:
+
+- Real targets are exact: one Cholesky factor [d, d] for all outputs with equal precisions.
+- Classes are in softmax_layer.py, without a limit of size.
+"""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from nas_evidence.curvature.capture import refuse_frozen
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.curvature.memory import require_memory
+from nas_evidence.evidence.softmax_layer import LastLayer, LogDensity, of_classes
+from nas_evidence.maths.precisions import Precisions
+
+#: Rows of a forward pass.
+_ROWS = 512
+
+
+def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> LastLayer | None:
+    """Return the last linear layer with its inputs, None if it does not return the outputs.
+
+    Args:
+        model: trained; unchanged.
+        inputs: [N, ...].
+        prior_precision: one per tensor [G] or per parameter [P].
+
+    Raises:
+        ValueError: for a model with frozen parameters.
+        DoesNotFitError: if memory is short.
+    """
+    refuse_frozen(model)
+    own = list(model.parameters())
+    model = copy.deepcopy(model).double().eval()
+    heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not heads:
+        return None
+    head, seen = heads[-1], []
+    width = head.in_features + (head.bias is not None)
+    what = f"the inputs of the last layer, {len(inputs)} rows of {width}"
+    require_memory(what, 3 * 8 * len(inputs) * width, own[0].device, instead="fewer data")
+    handle = head.register_forward_hook(lambda module, args, out: seen.append((args[0], out)))
+    features = []
+    with torch.no_grad():
+        for start in range(0, len(inputs), _ROWS):
+            outputs = model(inputs[start : start + _ROWS].double())
+            if len(seen) != 1 or seen[0][0].ndim != 2 or not torch.equal(seen[0][1], outputs):
+                return None
+            features.append(seen.pop()[0])
+    handle.remove()
+    parts = Precisions(prior_precision.double(), [p.numel() for p in own]).by_tensor()
+    of = {id(p): part for p, part in zip(model.parameters(), parts, strict=True)}
+    columns = [(torch.cat(features), head.weight.detach(), of[id(head.weight)])]
+    if head.bias is not None:
+        ones = columns[0][0].new_ones(len(inputs), 1)
+        columns.append((ones, head.bias.detach()[:, None], of[id(head.bias)]))
+    phi, weights, deltas = zip(*columns, strict=True)
+    precision = [
+        d.reshape(w.shape) if d.ndim else d.expand(w.shape)
+        for d, w in zip(deltas, weights, strict=True)
+    ]
+    return LastLayer(torch.cat(phi, 1), torch.cat(weights, 1), torch.cat(precision, 1))
+
+
+def late_given_early(
+    layer: LastLayer,
+    targets: Tensor,
+    n_early: int,
+    likelihood: Likelihood,
+    *,
+    power: float = 1.0,
+    seed: int = 0,
+    direct: bool | None = None,
+) -> LogDensity:
+    """Return log q(late data | early data): the first `n_early` data are the early ones.
+
+    Args:
+        layer: with the features of all data.
+        targets: int64 [N], or float [N, C].
+        n_early: number of early data.
+        likelihood: with its noise or temperature.
+        power: κ, on the log likelihood.
+        seed: of the random signs.
+        direct: whether log|H| of classes is that of a dense matrix; None where it costs little.
+    """
+    if not 0 < n_early < len(layer.features):
+        raise ValueError(
+            f"`0 < n_early < n_data` must hold, but got {n_early} of {len(layer.features)}"
+        )
+    if isinstance(likelihood, Gaussian):
+        targets = targets.to(layer.features)
+        return LogDensity(_of_real(layer, targets, n_early, likelihood, power))
+    assert isinstance(likelihood, Categorical)
+    return of_classes(layer, targets, n_early, likelihood, power=power, seed=seed, direct=direct)
+
+
+def _of_real(
+    layer: LastLayer, y: Tensor, n_early: int, likelihood: Gaussian, power: float
+) -> float:
+    """Return the difference of two evidences of Bayesian linear regression."""
+    beta, total = power / likelihood.noise_std**2, 0.0
+    alike: dict[tuple[float, ...], list[int]] = {}  # outputs by their precisions
+    for c, each in enumerate(layer.precision.tolist()):
+        alike.setdefault(tuple(each), []).append(c)
+    for columns in alike.values():
+        phi, outputs = _fewer(layer.features * layer.precision[columns[0]].rsqrt()), y[:, columns]
+        late = outputs[n_early:]
+        alone = power * float(likelihood.log_likelihood(torch.zeros_like(late), late))
+        gram, sums = phi[:n_early].mT @ phi[:n_early], phi[:n_early].mT @ outputs[:n_early]
+        whole = gram + phi[n_early:].mT @ phi[n_early:], sums + phi[n_early:].mT @ late
+        total += alone + _regression(*whole, beta) - _regression(gram, sums, beta)
+    return total
+
+
+def _regression(gram: Tensor, sums: Tensor, beta: float) -> float:
+    """Return log q less the term of outputs 0: ½ ‖L⁻¹ β Φᵀ y‖² − C log|L|, L Lᵀ = I + β Φᵀ Φ."""
+    matrix = beta * gram
+    matrix.diagonal().add_(1.0)
+    root = torch.linalg.cholesky(matrix)
+    white = torch.linalg.solve_triangular(root, beta * sums, upper=False)
+    return float(0.5 * white.square().sum() - sums.shape[1] * root.diagonal().log().sum())
+
+
+def _fewer(features: Tensor) -> Tensor:
+    """Return features with the same inner products, at most as many as rows."""
+    if len(features) >= features.shape[1]:
+        return features
+    upper: Tensor = torch.linalg.qr(features.mT, mode="r")[1]
+    return upper.mT.contiguous()

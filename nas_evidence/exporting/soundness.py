@@ -1,0 +1,110 @@
+"""Which files an export must have, and which of them are not as they were written.
+
+An export is written into a folder beside its place and renamed, so that it is there whole or not
+at all. Every file is in SHA256SUMS; each reader checks what it reads.
+"""
+
+import contextlib
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from nas_evidence.plumbing.sums import NAME, write_sums, wrong_sums
+
+MODEL_CARD, MEANING, ENSEMBLE = "MODEL_CARD.md", "meaning.json", "ensemble.json"
+ONNX, POSTERIOR = "model.onnx", "posterior.safetensors"
+_OF_ONE = (
+    "architecture.toml", "model.safetensors", "model.pt2", POSTERIOR, MEANING, "evidence.json",
+    MODEL_CARD,
+)  # fmt: skip
+_OF_AN_ENSEMBLE = (ENSEMBLE, "model.pt2", MODEL_CARD)
+#: All that an export may hold.
+_OURS = {*_OF_ONE, *_OF_AN_ENSEMBLE, ONNX, NAME, "code", "members"}
+
+
+def is_export(folder: Path) -> bool:
+    """Return whether a folder holds an export, sound or not."""
+    return any((folder / name).is_file() for name in ("model.safetensors", ENSEMBLE, NAME))
+
+
+def wrong_files(folder: Path) -> list[str]:
+    """Return the files of an export that are missing or not as they were written."""
+    if (folder / ENSEMBLE).is_file() or (folder / "members").is_dir():
+        members = sorted(path for path in (folder / "members").glob("*") if path.is_dir())
+        inside = [f"members/{m.name}/{name}" for m in members for name in wrong_files(m)]
+        return wrong_sums(folder, _wanted(folder, _OF_AN_ENSEMBLE)) + inside
+    return wrong_sums(folder, _wanted(folder, _OF_ONE))
+
+
+def is_export_of(folder: Path, trial_id: int) -> bool:
+    """Return whether a folder holds the sound export of a trial."""
+    if (folder / ENSEMBLE).is_file() or wrong_files(folder):
+        return False
+    written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+    return bool(written["trial_id"] == trial_id)
+
+
+def check_files(folder: Path, *names: str) -> None:
+    """Check files of an export before they are read.
+
+    Raises:
+        ValueError: one of them is not as it was written.
+    """
+    if wrong := wrong_sums(folder, names):
+        raise ValueError(
+            f"{folder}/{wrong[0]} is damaged or missing: it does not match SHA256SUMS; export the "
+            "trial again."
+        )
+
+
+def check_code(folder: Path) -> None:
+    """Check the code of an export before it is imported.
+
+    Raises:
+        ValueError: a file of it is not as it was written.
+    """
+    if code := [name for name in _files(folder) if name.startswith("code/")]:
+        check_files(folder, *code)
+
+
+@contextlib.contextmanager
+def written_whole(to: Path) -> Iterator[Path]:
+    """Give a folder to write an export into; at the end it is sealed and put in place.
+
+    Raises:
+        ValueError: there is something else in the place.
+    """
+    foreign = [path.name for path in to.glob("*") if path.name not in _OURS]
+    if to.is_file() or foreign:
+        held = f"holds {min(foreign)}, which is no part of an export" if foreign else "is a file"
+        raise ValueError(f"{to} {held}; name another folder.")
+    to.parent.mkdir(parents=True, exist_ok=True)
+    made = to.resolve().with_name(f".{to.resolve().name}.{uuid.uuid4().hex}")
+    made.mkdir()
+    try:
+        yield made
+        write_sums(made, sorted(_files(made)))
+        before = made.with_name(f"{made.name}.before")
+        if to.exists():
+            to.resolve().replace(before)
+        made.replace(to.resolve())
+        shutil.rmtree(before, ignore_errors=True)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _wanted(folder: Path, required: tuple[str, ...]) -> list[str]:
+    there = {name for name in _files(folder) if name == ONNX or name.startswith("code/")}
+    return sorted({*required, *there})
+
+
+def _files(folder: Path) -> list[str]:
+    """Return the files of an export but those of its members, which have sums of their own."""
+    every = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return [
+        name
+        for name in every
+        if name != NAME and not name.startswith("members/") and "__pycache__" not in name
+    ]

@@ -1,0 +1,44 @@
+"""Text that somebody else wrote (labels, names of columns), where it enters ours.
+
+a terminal, a comment, a sentence    no control characters: they move cursors and end lines
+a cell of CSV                        no formula: a spreadsheet runs what begins with = + - @
+"""
+
+from typing import Any
+
+_FORMULA = ("=", "+", "-", "@")
+
+
+def on_one_line(text: object) -> str:
+    r"""Return text in which what cannot be printed is escaped as in Python.
+
+    >>> on_one_line("a\nreplicates = 9\x1b[2J")
+    'a\\nreplicates = 9\\x1b[2J'
+    """
+    return "".join(_printable(c) for c in str(text))
+
+
+def on_lines(text: str) -> str:
+    """Return the same, but with its line ends and tabs."""
+    return "".join(c if c in "\n\t" else _printable(c) for c in text)
+
+
+def csv_cell(value: Any) -> Any:
+    """Return a cell for CSV: text that a spreadsheet would run gets an apostrophe before it.
+
+    >>> csv_cell("=1+1"), csv_cell("-1"), csv_cell(-1.5), csv_cell("@SUM(A1)")
+    ("'=1+1", '-1', -1.5, "'@SUM(A1)")
+    """
+    if not isinstance(value, str) or not value.lstrip("\t\r\n ").startswith(_FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value  # a number
+
+
+def _printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape", errors="backslashreplace").decode("ascii")

@@ -1,0 +1,44 @@
+"""The file SHA256SUMS of a folder, in the format of `sha256sum -c`.
+
+A file that is wanted but not listed counts as wrong, and so does all of a folder without the list.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+NAME = "SHA256SUMS"
+
+
+def write_sums(folder: Path, names: Iterable[str]) -> None:
+    """Write the checksums of files of a folder, named relative to it."""
+    lines = [f"{_sum(folder / name)}  {name}\n" for name in names]
+    (folder / NAME).write_text("".join(lines), encoding="utf-8")
+
+
+def wrong_sums(folder: Path, names: Iterable[str] = ()) -> list[str]:
+    """Return the files that are missing, not listed, or not as they were written.
+
+    Args:
+        folder: with the list.
+        names: of the files that are wanted; by default those that are listed.
+    """
+    path = folder / NAME
+    if not path.is_file():
+        return [NAME]
+    listed: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        digest, _, name = line.partition("  ")
+        listed[name] = digest
+    wanted = tuple(names) or tuple(listed)
+    return [name for name in wanted if not _is_sound(folder, name, listed.get(name))]
+
+
+def _is_sound(folder: Path, name: str, digest: str | None) -> bool:
+    path = folder / name
+    inside = path.resolve().is_relative_to(folder.resolve())
+    return inside and path.is_file() and _sum(path) == digest
+
+
+def _sum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,158 @@
+"""What somebody else wrote into a table never becomes a key, a command or a second line."""
+
+import io
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nas_evidence.cli.terminal import err
+from nas_evidence.data.leaks import leaks
+from nas_evidence.data.proposed import proposed_text
+from nas_evidence.data.source import table_source
+from nas_evidence.data.table_file import read_frame
+from nas_evidence.data.targets import targets_of
+from nas_evidence.plumbing.foreign_text import csv_cell, on_one_line
+from nas_evidence.spec.dataset import DatasetSpec
+from nas_evidence.spec.toml import StudyError, parse_study
+
+#: Any characters that a file can hold.
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+ATTACK = 'x\nreplicates = 9\n[plan]\nepochs = 1 # "'
+
+
+def keys_of(column: str, target: str, label: str) -> dict[str, object]:
+    """The keys of the study that is proposed for a table with these names and label."""
+    n = 24
+    frame = pd.DataFrame({column: np.linspace(0, 1, n) ** 2, target: [label, "other"] * (n // 2)})
+    spec = DatasetSpec(name="table", path="x.csv", target=target, drop=None)
+    source = table_source(frame, None, spec, given="x.csv")
+    text = proposed_text(source.spec, source.arrays(seed=0), name=column)
+    assert parse_study(text, "x").dataset.target == target
+    return tomllib.loads(text)
+
+
+@given(column=TEXT, target=TEXT, label=TEXT)
+def test_no_name_and_no_label_changes_what_a_proposed_study_parses_to(
+    column: str, target: str, label: str
+) -> None:
+    if column == target or label in ("other", ""):
+        return
+    plain = keys_of("column", "target", "label")
+    found = keys_of(column, target, label)
+    assert found.pop("name") == column
+    assert found["dataset"].pop("target") == target  # type: ignore[attr-defined]
+    for both in (plain, found):
+        both.pop("name", None)
+        for key in ("target", "content"):
+            both["dataset"].pop(key, None)  # type: ignore[attr-defined]
+    assert found == plain
+
+
+def test_a_label_with_a_line_end_sets_no_key() -> None:
+    found = keys_of("a", "y", ATTACK)
+    assert "replicates" not in found
+    assert found["plan"]["epochs"] == "auto"  # type: ignore[index]
+
+
+@given(text=st.text())
+def test_text_on_one_line_has_one_line_and_no_control_character(text: str) -> None:
+    found = on_one_line(text)
+    assert found.isprintable()
+    assert len(found.splitlines()) <= 1
+    assert text != found or text.isprintable()
+
+
+def test_the_terminal_gets_no_control_character_of_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    err.print("column '\x1b]0;owned\x07\x1b[2J' is left out")
+    assert "\x1b" not in (said := capsys.readouterr().err)
+    assert "\\x1b]0;owned\\x07" in said
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+A1", "-A1", "@SUM(A1)", "\t=1", " =cmd|' /C calc'!A0"])
+def test_a_spreadsheet_finds_no_formula(text: str) -> None:
+    frame = pd.DataFrame({text: [text, "plain"]}).rename(columns=csv_cell).map(csv_cell)
+    cells = pd.read_csv(io.StringIO(frame.to_csv(index=False)), keep_default_na=False)
+    assert [cells.columns[0], *cells.iloc[:, 0]] == [f"'{text}", f"'{text}", "plain"]
+
+
+def test_numbers_stay_numbers_in_csv() -> None:
+    for value in (-1.5, -3, "-1.5", "+2", None):
+        assert csv_cell(value) == value
+
+
+def test_a_column_that_occurs_twice_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,y,y\n" + "1,2,2\n" * 20)
+    with pytest.raises(ValueError, match="'y' occurs 2 times"):
+        read_frame(path)
+
+
+def test_a_very_wide_table_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pandas.read_csv", None)
+    path = tmp_path / "t.csv"
+    names = [f"g{i}" for i in range(30_000)]
+    path.write_text("\n".join([",".join(names), *[",".join("1" * 30_000)] * 6]))
+    with pytest.raises(ValueError, match="30,000 columns and fewer than the 10 rows"):
+        read_frame(path)
+    path.write_text(",".join(f"g{i}" for i in range(1_000_000)))
+    with pytest.raises(ValueError, match="more than 100,000 columns"):
+        read_frame(path)
+
+
+def test_features_that_tell_the_target_are_found_and_others_are_not() -> None:
+    chance = np.random.default_rng(0)
+    y = chance.integers(0, 3, 60)
+    frame = pd.DataFrame(
+        {
+            "copy": y,
+            "words": np.array(["low", "mid", "high"])[y],
+            "finer": y * 2 + (np.arange(60) % 2),
+            "noise": chance.normal(size=60),
+            "group": chance.integers(0, 4, 60),
+            "row": np.arange(60),
+            "one": 1,
+        }
+    )
+    assert leaks(frame, y.astype(np.int64)) == ["copy", "words", "finer"]
+    real = chance.normal(size=(60, 1))
+    frame = pd.DataFrame(
+        {"euros": 3 * real[:, 0] - 7, "near": real[:, 0] + chance.normal(size=60)}
+    )
+    assert leaks(frame, real) == ["euros"]
+
+
+def test_a_feature_that_tells_the_target_is_named_in_the_list_of_decisions() -> None:
+    frame = pd.DataFrame({"a": np.arange(30) ** 2, "b": ["x", "z"] * 15, "y": ["p", "q"] * 15})
+    spec = DatasetSpec(name="table", path="x.csv", target="y")
+    said = table_source(frame, None, spec, given="x.csv").arrays(seed=0).meaning.said
+    assert any("column 'b' determines the target" in one and "--drop b" in one for one in said)
+
+
+def test_targets_beyond_float32_are_refused_like_features() -> None:
+    with pytest.raises(ValueError, match=r"finite in float32.* row 3"):
+        targets_of([1.0, 2.5, 3.5, 1e300, 2.0], None, task="regression", where="y")
+
+
+@pytest.mark.parametrize(
+    "text", ["x = " + "[" * 400 + "]" * 400, "x = " + "{a = " * 400 + "1" + "}" * 400]
+)
+def test_a_deeply_nested_study_file_gets_one_sentence(text: str) -> None:
+    with pytest.raises(StudyError) as caught:
+        parse_study(text, "s.toml")
+    assert all("\n" not in message for message in caught.value.messages)
+
+
+def test_new_data_of_another_kind_name_their_column() -> None:
+    from nas_evidence.data.given import features_of
+
+    with pytest.raises(ValueError, match="column 'city' of the new data must hold numbers"):
+        features_of(pd.DataFrame({"a": [1.0], "city": ["Rome"]}), None)

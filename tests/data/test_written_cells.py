@@ -1,0 +1,176 @@
+"""Tables as people write them: numbers, dates and words become what is meant, and this is said."""
+
+from pathlib import Path
+from typing import Any
+
+import first_hour_reference
+import numpy as np
+import pandas as pd
+import pytest
+
+from nas_evidence.data.given import features_of
+from nas_evidence.data.in_memory import source_in_memory
+from nas_evidence.data.preparation import OTHER, Preparation, prepare
+from nas_evidence.data.table_file import read_frame
+from nas_evidence.data.targets import targets_of
+from nas_evidence.data.written_numbers import READ, with_numbers_read
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "first-hour.md"
+
+
+def test_the_page_of_small_files_is_what_a_search_says_of_them(tmp_path: Path) -> None:
+    assert PAGE.read_text(encoding="utf-8") == first_hour_reference.page(tmp_path), (
+        "run python docs/first_hour_reference.py > docs/reference/first-hour.md"
+    )
+    assert len(list(first_hour_reference.cases())) >= 40
+
+
+def test_columns_with_integers_for_names_are_found_again() -> None:
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    frame = pd.DataFrame(x)
+    source = source_in_memory(frame.assign(y=x[:, 0]), None, {"target": "y"})
+    preparation = source.arrays(seed=0).meaning.preparation
+    found = features_of(frame, preparation).inputs
+    np.testing.assert_allclose(found, x, rtol=1e-6)
+    assert list(frame.columns) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a;b\n1,5;1.234\n-0,25;12.345\n", {"a": [1.5, -0.25], "b": [1234, 12345]}),
+        ("a;b\n1,5;1.5\n2,5;2.125\n", {"a": [1.5, 2.5], "b": [1.5, 2.125]}),
+        ("a;b\n1.5;2.125\n2;3\n", {"a": [1.5, 2], "b": [2.125, 3]}),
+        ("a;b\n1,234;2\n5,678;3\n", {"a": [1.234, 5.678], "b": [2, 3]}),
+        ('a,b\n"1,234",2\n"5,678",3\n', {"a": [1234, 5678], "b": [2, 3]}),
+        ('a,b\n"1,5",2.5\n"5,25",3\n', {"a": [1.5, 5.25], "b": [2.5, 3]}),
+        ("a\tb\n1,234.5\t12 %\n56\t3%\n", {"a": [1234.5, 56], "b": [12, 3]}),
+        ("a;b\n1.234,50 €;x\n12,00 €;y\n", {"a": [1234.5, 12], "b": ["x", "y"]}),
+        ("a;b\n1 234,5;'x\n-12,5;y\n", {"a": [1234.5, -12.5], "b": ["'x", "y"]}),
+        ("a,b\n$1,x\n($2.50),y\n", {"a": [1, -2.5], "b": ["x", "y"]}),
+        ("a,b\n12-34,x\n56-78,y\n", {"a": ["12-34", "56-78"], "b": ["x", "y"]}),
+    ],
+)
+def test_numbers_are_read_as_they_are_written(
+    text: str, expected: dict[str, list[Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    assert read_frame(tmp_path / "t.csv").to_dict("list") == expected
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_what_pandas_writes_is_read_again_whatever_the_decimal_sign(
+    separator: str, decimal: str, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(1).normal(0, 1000, (50, 3)).round(3)
+    x[3, 1] = np.nan
+    frame = pd.DataFrame(x, columns=["a", "b", "c"])
+    frame.to_csv(tmp_path / "t.csv", sep=separator, decimal=decimal, index=False)
+    pd.testing.assert_frame_equal(read_frame(tmp_path / "t.csv"), frame)
+
+
+def test_a_table_without_written_numbers_is_left_as_it_is() -> None:
+    frame = pd.DataFrame({"a": ["1", "2"], "b": ["x", "y"], "c": [1, 2], "d": [True, False]})
+    found = with_numbers_read(frame)
+    pd.testing.assert_frame_equal(found, frame)
+    assert READ not in found.attrs
+
+
+def test_a_word_among_written_numbers_stays_a_word() -> None:
+    cells = [f"{i + 1},{i:03}" for i in range(19)]
+    found = with_numbers_read(pd.DataFrame({"a": [*cells, "unknown"]}))
+    assert found["a"].tolist() == [*(str(1000 * (i + 1) + i) for i in range(19)), "unknown"]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-8-sig", "utf-8"])
+def test_names_and_cells_are_the_same_in_any_encoding(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("Größe,b\n1,ü\n2,é\n", encoding=encoding)
+    frame = read_frame(tmp_path / "t.csv")
+    assert frame.to_dict("list") == {"Größe": [1, 2], "b": ["ü", "é"]}
+    assert bool(frame.attrs.get(READ)) == (encoding == "latin-1")
+
+
+def features(column: Any, new: Any) -> dict[str, list[float]]:
+    table = pd.DataFrame({"c": column})
+    preparation, _ = prepare(table, drop=(), categorical=(), numeric=(), where="t")
+    again = Preparation.from_json(preparation.to_json())
+    found = again.apply(pd.DataFrame({"c": new}), "new")
+    return dict(zip(again.feature_names, found.T.tolist(), strict=True))
+
+
+def test_a_date_is_its_days_year_month_weekday_and_hour() -> None:
+    dates = pd.date_range("2023-11-05", periods=60, freq="29h")
+    found = features(dates, ["2024-02-29 12:00"])  # a Thursday
+    days = (pd.Timestamp("2024-02-29 12:00") - pd.Timestamp(0)) / pd.Timedelta(days=1)
+    parts = {"days": days, "year": 2024, "month": 2, "weekday": 3, "hour": 12}
+    assert found == {f"{part} of c": [pytest.approx(value)] for part, value in parts.items()}
+
+
+@pytest.mark.parametrize(
+    ("column", "new"),
+    [
+        (["2024-01-31", "2025-03-01"], "2024-02-05"),
+        (["31.01.2024", "1.3.2025"], "5.2.2024"),
+        (["1/31/2024", "3/1/2025"], "2/5/2024"),
+        (["31/01/24", "01/03/25"], "05/02/24"),
+        (["01.02.2024", "01.03.2025"], "05.02.2024"),
+        (["02/01/2024", "03/01/2025"], "02/05/2024"),
+    ],
+)
+def test_dates_are_read_in_the_order_that_the_training_rows_have(
+    column: list[str], new: str
+) -> None:
+    found = features(column * 10, [new, None, "soon"])
+    day = (pd.Timestamp("2024-02-05") - pd.Timestamp(0)).days
+    assert found["days of c"][0] == day
+    assert found["days of c"][1] == found["days of c"][2]
+
+
+def test_a_date_that_is_missing_has_an_indicator() -> None:
+    found = features([*pd.date_range("2024-01-01", periods=20), None], ["2024-01-02", None])
+    assert found["days of c is missing"] == [0, 1]
+
+
+def test_spellings_of_a_word_are_one_category_and_letters_are_not() -> None:
+    found = features(["yes", "yes ", "YES", "no"] * 5, ["Yes", " no", "maybe"])
+    assert found == {"c = YES": [1, 0, 0], "c = no": [0, 1, 0], f"c = {OTHER}": [0, 0, 1]}
+    assert set(features(["a", "A"] * 5, ["a"])) == {"c = A", "c = a", f"c = {OTHER}"}
+
+
+def test_spellings_of_a_label_are_one_class() -> None:
+    found = targets_of(["yes", "No", "yes ", "no", "no"] * 4, [" NO"], task=None, where="y")
+    assert found.classes == ("no", "yes")
+    assert found.train[:5].tolist() == [1, 0, 1, 0, 0]
+    assert found.test.tolist() == [0]
+    assert "'No', 'yes ' are read as 'no', 'yes'" in found.said
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["high", "low", "medium"], ("low", "medium", "high")),
+        (["10", "9", "-1"], ("-1", "9", "10")),
+        (["type 10", "type 9"], ("type 9", "type 10")),
+        (["b", "a", "B"], ("B", "a", "b")),
+        ([10, 9, -1], (-1, 9, 10)),
+    ],
+)
+def test_classes_are_in_the_order_that_people_give_them(
+    labels: list[Any], expected: tuple[Any, ...]
+) -> None:
+    assert targets_of(labels * 4, None, task="classification", where="y").classes == expected
+
+
+def test_counts_are_real_targets_and_ranks_are_classes() -> None:
+    generator = np.random.default_rng(0)
+
+    def task(y: Any) -> bool:
+        return bool(targets_of(y, None, task=None, where="y").classes)
+
+    counts = generator.negative_binomial(2, 0.25, 120)
+    assert 15 <= len(np.unique(counts)) <= 20
+    assert not task(counts)
+    assert task(generator.integers(0, 12, 400))
+    assert task(generator.integers(3, 9, 60))
+    assert task(generator.choice([10, 20, 50, 100], 60))

@@ -1,0 +1,209 @@
+"""The evidence of a last layer by its structure is that of its Jacobian, at any size."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import MultivariateNormal
+
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.curvature.memory import DoesNotFitError
+from nas_evidence.evidence import last_layer, softmax_layer
+from nas_evidence.evidence.jacobian import head_of, jacobian
+from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
+from nas_evidence.evidence.linearised import conditional_log_evidence, tangent_of
+from nas_evidence.evidence.softmax_layer import LastLayer
+from nas_evidence.maths.lanczos import log_forms
+from nas_evidence.maths.precisions import Precisions
+
+
+def network(width: int, n_outputs: int, *, bias: bool = True) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, n_outputs, bias=bias))
+
+
+def problem(likelihood: Likelihood, n: int, n_outputs: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(4)
+    x = torch.randn(n, 5)
+    outputs = 6 * network(20, n_outputs)(x).detach() + 0.3 * torch.randn(n, n_outputs)
+    return x, outputs if isinstance(likelihood, Gaussian) else outputs.argmax(1)
+
+
+def by_jacobian(
+    model: nn.Module, x: Tensor, y: Tensor, n_early: int, likelihood: Likelihood,
+    precision: Tensor, power: float,
+) -> float:  # fmt: skip
+    linear = jacobian(model, x, only=head_of(model))
+    free = [i for i, (name, _) in enumerate(model.named_parameters()) if name in linear.names]
+    tensors = [p.detach().flatten() for p in model.parameters()]
+    parts = Precisions(precision, [len(p) for p in tensors]).by_tensor()
+    tangent = tangent_of(linear, y, torch.cat([tensors[i] for i in free]))
+    wanted = torch.cat([parts[i].reshape(-1) for i in free])
+    return conditional_log_evidence(tangent, n_early, likelihood, wanted, power=power)
+
+
+@pytest.mark.parametrize("per_parameter", [False, True])
+@pytest.mark.parametrize(
+    ("likelihood", "n", "width", "n_outputs", "power"),
+    [
+        (Categorical(1.3), 60, 7, 3, 1.0),
+        (Categorical(0.7), 60, 7, 3, 2.5),
+        (Categorical(), 60, 7, 2, 1.0),
+        (Categorical(), 40, 60, 4, 1.0),
+        (Gaussian(0.4), 60, 7, 3, 1.0),
+        (Gaussian(0.1), 60, 7, 2, 1.7),
+        (Gaussian(0.3), 40, 60, 2, 1.0),
+    ],
+)
+def test_the_structured_value_is_that_of_the_jacobian(
+    likelihood: Likelihood, n: int, width: int, n_outputs: int, power: float, per_parameter: bool
+) -> None:
+    model, (x, y) = network(width, n_outputs), problem(likelihood, n, n_outputs)
+    sizes = [p.numel() for p in model.parameters()]
+    precision = 3 * torch.rand(sum(sizes) if per_parameter else len(sizes)) + 0.1
+    layer = last_layer_of(model, x, precision)
+    assert layer is not None
+    found = late_given_early(layer, y, n * 4 // 5, likelihood, power=power)
+    exact = by_jacobian(model, x, y, n * 4 // 5, likelihood, precision, power)
+    assert found.value == pytest.approx(exact, abs=1e-6 * n)
+    assert found.value == pytest.approx(exact, rel=1e-6)
+    assert found.standard_error is None
+
+
+def test_real_targets_have_the_density_of_the_multivariate_normal() -> None:
+    torch.manual_seed(0)
+    phi, y = torch.randn(12, 3).double(), torch.randn(12, 1).double()
+    delta = torch.tensor([[0.5, 2.0, 7.0]]).double()
+    layer = LastLayer(phi, torch.zeros(1, 3).double(), delta)
+
+    def log_evidence(n: int) -> float:
+        covariance = (phi[:n] / delta) @ phi[:n].mT + 0.3**2 * torch.eye(n).double()
+        return float(MultivariateNormal(torch.zeros(n).double(), covariance).log_prob(y[:n, 0]))
+
+    found = late_given_early(layer, y, 8, Gaussian(0.3)).value
+    assert found == pytest.approx(log_evidence(12) - log_evidence(8), rel=1e-12)
+
+
+def test_a_small_logistic_regression_is_close_to_its_integral() -> None:
+    """One feature and two classes: the difference of both weights is integrated on a grid."""
+    torch.manual_seed(1)
+    phi = torch.randn(40, 1).double()
+    y = (torch.rand(40) < torch.sigmoid(1.5 * phi[:, 0])).long()
+    layer = LastLayer(phi, torch.zeros(2, 1).double(), torch.full((2, 1), 0.7).double())
+    w = np.linspace(-15, 15, 20001)  # w_1 - w_0 ~ N(0, 2 / 0.7)
+    signs = 2 * y.numpy() - 1
+    log_prior = -0.5 * w**2 / (2 / 0.7) - 0.5 * math.log(2 * math.pi * 2 / 0.7)
+
+    def log_evidence(n: int) -> float:
+        logits = signs[:n, None] * phi[:n].numpy() * w
+        logs = log_prior - np.logaddexp(0, -logits).sum(0)
+        return float(np.logaddexp.reduce(logs) + math.log(w[1] - w[0]))
+
+    found = late_given_early(layer, y, 30, Categorical()).value
+    assert found == pytest.approx(log_evidence(40) - log_evidence(30), abs=0.02)
+    assert abs(log_evidence(40) - log_evidence(30)) > 2
+
+
+def classes(n: int = 200, width: int = 30, n_outputs: int = 4) -> tuple[LastLayer, Tensor]:
+    model, (x, y) = network(width, n_outputs), problem(Categorical(), n, n_outputs)
+    layer = last_layer_of(model, x, torch.tensor([1.0, 1.0, 0.3, 2.0]))
+    assert layer is not None
+    return layer, y
+
+
+def test_order_within_the_early_and_within_the_late_data_does_not_matter() -> None:
+    layer, y = classes()
+    order = torch.cat([torch.randperm(150), 150 + torch.randperm(50)])
+    moved = LastLayer(layer.features[order], layer.weights, layer.precision)
+    values = [
+        late_given_early(one, labels, 150, Categorical()).value
+        for one, labels in ((layer, y), (moved, y[order]))
+    ]
+    assert values[0] == pytest.approx(values[1], rel=1e-8)
+
+
+def test_the_trained_weights_are_a_start_and_do_not_enter_the_value() -> None:
+    layer, y = classes()
+    away = LastLayer(layer.features, 5 * torch.randn_like(layer.weights), layer.precision)
+    values = [late_given_early(one, y, 150, Categorical()).value for one in (layer, away)]
+    assert values[0] == pytest.approx(values[1], rel=1e-7)
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_the_sampled_log_determinants_are_within_their_errors_of_the_dense_ones(
+    turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, y = classes()
+    exact = late_given_early(layer, y, 150, Categorical(), direct=True).value
+    if not turned:
+        monkeypatch.setattr(softmax_layer, "MOST_WORK", 0)
+    found = [
+        late_given_early(layer, y, 150, Categorical(), seed=s, direct=False) for s in range(12)
+    ]
+    errors = [one.standard_error for one in found if one.standard_error is not None]
+    z = [(one.value - exact) / error for one, error in zip(found, errors, strict=True)]
+    assert max(map(abs, z)) < 6  # seven degrees of freedom
+    # The mean over seeds has about a third of the error of one.
+    mean = sum(one.value for one in found) / 12
+    assert mean == pytest.approx(exact, abs=4 * max(errors) / math.sqrt(12))
+    assert max(errors) < 0.05 * abs(exact)
+
+
+def test_rows_at_a_time_do_not_change_the_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = []
+    for at_once, rows in ((1 << 22, 512), (150, 7)):
+        monkeypatch.setattr(softmax_layer, "_AT_ONCE", at_once)
+        monkeypatch.setattr(last_layer, "_ROWS", rows)
+        layer, y = classes()
+        values += [late_given_early(layer, y, 150, Categorical(), direct=d) for d in (True, False)]
+    assert values[0].value == pytest.approx(values[2].value, rel=1e-7)
+    assert values[1].value == pytest.approx(values[3].value, rel=1e-5)
+
+
+def test_labels_have_no_density_above_one() -> None:
+    """Separable classes: the late labels are certain, and nothing more."""
+    phi = torch.cat([torch.full((50, 1), -3.0), torch.full((50, 1), 3.0)])[torch.randperm(100)]
+    layer = LastLayer(phi.double(), torch.zeros(2, 1).double(), torch.full((2, 1), 1e-4).double())
+    found = late_given_early(layer, (phi[:, 0] > 0).long(), 80, Categorical()).value
+    assert -0.5 < found < 0
+
+
+class Scaled(nn.Module):
+    """Its last linear layer does not return the outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled: Tensor = 2 * self.head(x)
+        return scaled
+
+
+def test_a_layer_that_does_not_return_the_outputs_is_none() -> None:
+    assert last_layer_of(Scaled(), torch.randn(4, 5), torch.ones(2)) is None
+
+
+def test_inputs_of_the_layer_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nas_evidence.curvature.memory.available_bytes", lambda device: 0)
+    with pytest.raises(DoesNotFitError, match="the inputs of the last layer, 4 rows of 8"):
+        last_layer_of(network(7, 3), torch.randn(4, 5), torch.ones(4))
+
+
+def test_nothing_given_is_refused() -> None:
+    layer, y = classes()
+    with pytest.raises(ValueError, match=r"0 < n_early < n_data.*got 200 of 200"):
+        late_given_early(layer, y, 200, Categorical())
+
+
+def test_log_forms_are_those_of_the_dense_logarithm() -> None:
+    torch.manual_seed(0)
+    root = torch.randn(40, 40).double() / 20
+    matrix = torch.eye(40).double() + root @ root.mT
+    values, vectors = torch.linalg.eigh(matrix)
+    starts = torch.randn(3, 40).double()
+    exact = ((starts @ vectors).square() * values.log()).sum(1)
+    found = log_forms(lambda v: v @ matrix, starts, n_steps=40, tolerance=1e-12)
+    torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-9)

@@ -1,0 +1,102 @@
+"""A study folder that somebody else made: its code is not run, nothing is written elsewhere."""
+
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from commands import TINY, write_study
+from faulty import call, quiet_call
+
+pytestmark = pytest.mark.slow
+
+VERBS = ("report", "export", "predict", "verify", "resume", "repair", "status", "show")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("hostile")
+    path = write_study(home, TINY.replace("n_trials = 4", "n_trials = 2"))
+    assert quiet_call("search", path, "--out", home / "s", "--executor", "inline") == 0
+    return home / "s"
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "s"))
+
+
+def arguments(verb: str, folder: Path) -> tuple[object, ...]:
+    out = folder.parent / "out"
+    more = {
+        "report": (),
+        "export": ("--to", out),
+        "predict": (folder.parent / "new.csv",),
+        "resume": ("--trials", 3, "--executor", "inline"),
+        "show": (0,),
+    }
+    (folder.parent / "new.csv").write_text("a,b,c,d,e,f\n1,2,3,4,5,6\n")
+    return (verb, folder, *more.get(verb, ()))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_runs_the_code_of_a_folder(
+    folder: Path, verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = folder.parent / "it-ran"
+    code = folder / "code"
+    code.mkdir()
+    for name in ("evil", "torch_extra", "sitecustomize", "conftest"):
+        (code / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+        shutil.copy(code / f"{name}.py", folder / f"{name}.py")
+    text = (folder / "study.toml").read_text()
+    text = text.replace(
+        'estimators = [\n    "diag_ef",', 'estimators = [\n    "diag_ef",\n    "evil:score",'
+    )
+    assert "evil:score" in text
+    (folder / "study.toml").write_text(text)
+    for path in (folder / "logs").glob("conditions-*"):
+        path.unlink()
+    monkeypatch.chdir(folder)
+    call(capsys, *arguments(verb, folder))
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("place", ["lock", "report", "logs/driver.log", "export/evidence.json"])
+def test_no_verb_writes_through_a_link_out_of_the_folder(
+    folder: Path, verb: str, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = folder.parent / "mine"
+    path = folder / place
+    if path.is_dir():
+        shutil.rmtree(path)
+        mine.mkdir()
+        (mine / "index.html").write_text("mine")
+    else:
+        path.unlink(missing_ok=True)
+        mine.write_text("mine")
+    path.symlink_to(mine)
+    code, text, said = call(capsys, *arguments(verb, folder))
+    assert code != 0
+    assert f"{place} is a link to {mine}" in text + said
+    assert (mine / "index.html" if mine.is_dir() else mine).read_text() == "mine"
+    assert sorted(p.name for p in folder.parent.iterdir()) == ["mine", "new.csv", "s"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_connects_to_what_a_folder_names(
+    folder: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (folder / "logs").glob("conditions-*"):
+        path.unlink()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/data.npz"
+        lines = (folder / "study.toml").read_text().splitlines()
+        named = [f'path = "{url}"' if line.startswith("path = ") else line for line in lines]
+        assert named != lines
+        (folder / "study.toml").write_text("\n".join(named) + "\n")
+        call(capsys, *arguments(verb, folder))
+        server.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            server.accept()

@@ -1,0 +1,144 @@
+"""Whatever ends a process, its last line says the cause and what to do next."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import environment, start, write_study
+from faulty import call
+
+from nas_evidence.storage.study_folder import locked, open_study, study_status
+from nas_evidence.workers.quiet import last_words
+
+pytestmark = pytest.mark.slow
+
+
+def python(code: str, *, prefix: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "-c", f'{prefix} exec "$0" -c "$1"', sys.executable, code]
+    return subprocess.run(
+        command, env=environment(**more), capture_output=True, text=True, timeout=120
+    )
+
+
+MAIN = "import sys; sys.argv = ['nas-evidence', {arguments}]; {before}; " \
+       "from nas_evidence.__main__ import main; main()"  # fmt: skip
+
+
+def test_a_process_that_a_library_ends_without_a_word_leaves_a_last_line() -> None:
+    code = (
+        "import os; from nas_evidence.workers.quiet import last_words\n"
+        "with last_words('error: it ended; run it again'): os._exit(1)"
+    )
+    done = python(code)
+    time.sleep(0.2)
+    assert (done.returncode, done.stderr) == (1, "error: it ended; run it again\n")
+
+
+def test_a_process_that_goes_on_has_no_last_words(capfd: pytest.CaptureFixture[str]) -> None:
+    with last_words("error: it ended"):
+        pass
+    with pytest.raises(KeyError), last_words("error: it ended"):
+        raise KeyError
+    assert capfd.readouterr().err == ""
+
+
+def test_a_closed_terminal_ends_a_search_like_ctrl_c_and_says_how_to_go_on(tmp_path: Path) -> None:
+    path = write_study(tmp_path)
+    path.write_text(path.read_text().replace("n_trials = 4", "n_trials = 400"))
+    process = start("search", path, "--out", tmp_path / "s", "--executor", "inline",
+                    folder=tmp_path)  # fmt: skip
+    while not list((tmp_path / "s" / "trials").glob("*")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGHUP)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1].startswith("Continue: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("ImportError('libx.so: cannot open shared object file')", "pip install"),
+        ("MemoryError()", "ulimit -v"),
+    ],
+)
+def test_an_import_that_fails_is_one_line_with_the_remedy(error: str, says: str) -> None:
+    before = (
+        "import importlib.abc\n"
+        "class Broken(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == 'typer': raise {error}\n"
+        "sys.meta_path.insert(0, Broken())\n"
+    )
+    code = f"import sys\n{before}from nas_evidence.__main__ import main\nmain()"
+    done = python(code)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: the command line cannot be loaded")
+    assert says in line
+
+
+def test_little_memory_is_said_in_the_last_line(tmp_path: Path) -> None:
+    path = write_study(tmp_path)
+    arguments = f"'search', '{path}', '--out', '{tmp_path / 's'}', '--executor', 'inline'"
+    code = MAIN.format(arguments=arguments, before="pass")
+    done = python(code, prefix="ulimit -v 900000;")
+    assert done.returncode != 0
+    last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
+    assert "memory" in last
+    assert "ulimit" in last
+
+
+def test_without_unicode_the_work_that_is_done_is_not_a_failure(tmp_path: Path) -> None:
+    path = write_study(tmp_path)
+    path.write_text(path.read_text().replace('"tiny"', '"größer ± 1"'))
+    arguments = f"'search', '{path}', '--out', '{tmp_path / 's'}', '--executor', 'inline'"
+    done = python(
+        MAIN.format(arguments=arguments, before="pass"), LC_ALL="C", PYTHONUTF8="0",
+        PYTHONCOERCECLOCALE="0",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "gr\\xf6\\xdfer" in done.stdout
+
+
+def test_the_status_of_a_held_folder_says_who_since_when_and_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from faulty import study
+
+    open_study(tmp_path, study())
+    with locked(tmp_path):
+        code, text, _ = call(capsys, "status", tmp_path)
+        assert code == 0
+        held = next(line for line in text.splitlines() if line.startswith("held by"))
+        assert f"process {os.getpid()} of host" in held
+        assert time.strftime("since %Y-%m-%d") in held
+        assert f"cancel {tmp_path}" in held
+        code, _, said = call(capsys, "resume", tmp_path, "--executor", "inline")
+        assert code == 2
+        assert f"process {os.getpid()} of host" in said
+        assert "{" not in said
+    assert study_status(tmp_path).holder is None
+
+
+def test_a_study_and_its_data_are_for_their_owner_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.csv").write_text("a,y\n" + "".join(f"{k % 7},{k % 2}\n" for k in range(40)))
+    folder, before = tmp_path / "s", os.umask(0o022)
+    try:
+        assert call(
+            capsys, "search", tmp_path / "t.csv", "--target", "y", "--trials", "1", "--out",
+            folder, "--executor", "inline", "--set", "plan.epochs=2",
+        )[0] == 0  # fmt: skip
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "data").stat().st_mode & 0o777 == 0o700
+    for path in (folder / "data").iterdir():
+        assert path.stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,322 @@
+"""What a study decides from is sealed; a file that fails its seal is not believed over others."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import TINY, hashes, write_study
+from fakes import FakeExecutor
+from faulty import call, flipped, quiet_call, run, stopped, study
+
+from nas_evidence.driver.verification import verify
+from nas_evidence.exporting.predictor import Predictor
+from nas_evidence.storage.journal import journal_path, journal_problems, read_journal
+from nas_evidence.storage.study_folder import open_study, read_study
+from nas_evidence.storage.tables import finished
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study, with five trials after a second run that asked for one more."""
+    home = tmp_path_factory.mktemp("witnesses")
+    path = write_study(home, TINY)
+    assert quiet_call("search", path, "--out", home / "s", "--executor", "inline") == 0
+    more = ("--trials", "5", "--set", "budget.wall_seconds=5000.0")
+    assert quiet_call("resume", home / "s", *more, "--executor", "inline") == 0
+    return home / "s"
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "s"))
+
+
+def conditions_of(folder: Path) -> Path:
+    (path,) = (folder / "logs").glob("conditions-*.toml")
+    return path
+
+
+def replaced(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_a_rotten_copy_of_the_study_is_blamed_and_not_the_sound_study_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, before = conditions_of(folder), (folder / "study.toml").read_bytes()
+    sound = path.read_bytes()
+    replaced(path, "epochs = 4", "epochs = 5")
+    code, text, _ = call(capsys, "verify", folder)
+    assert code == 1
+    assert [line.partition(":")[0] for line in text.splitlines()] == [f"logs/{path.name}"]
+    assert call(capsys, "repair", folder)[0] == 0
+    assert (folder / "study.toml").read_bytes() == before
+    assert path.read_bytes() == sound
+    assert verify(folder) == []
+
+
+@pytest.mark.parametrize("lost", ["unreadable", "deleted"])
+def test_without_the_copy_an_edited_study_file_does_not_resume(
+    folder: Path, lost: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = conditions_of(folder)
+    if lost == "deleted":
+        path.unlink()
+        assert [finding.place for finding in verify(folder)] == [f"logs/{path.name}"]
+    else:
+        path.write_bytes(b"\xff" + path.read_bytes())
+    replaced(folder / "study.toml", "epochs = 4", "epochs = 6")
+    code, _, said = call(capsys, "resume", folder, "--trials", 6, "--executor", "inline")
+    assert code == 2
+    assert "not those of its trials" in said
+    assert len(finished(folder)) == 5
+
+
+def test_without_the_copy_a_sound_study_goes_on_and_the_copy_is_written_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = conditions_of(folder)
+    path.unlink()
+    assert call(capsys, "resume", folder, "--trials", 6, "--executor", "inline")[0] == 0
+    assert conditions_of(folder) == path
+    assert verify(folder) == []
+
+
+def test_repair_restores_a_torn_study_file_as_it_last_ran(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = read_study(folder)
+    assert (before.n_trials, before.budget.wall_seconds) == (5, 5000.0)
+    path = folder / "study.toml"
+    path.write_bytes(path.read_bytes()[:100])
+    code, text, _ = call(capsys, "repair", folder)
+    assert code == 0
+    assert "restored from the sealed copy" in text
+    assert read_study(folder) == before
+
+
+def test_repair_names_each_key_that_it_changes_back(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replaced(folder / "study.toml", "epochs = 4", "epochs = 6")
+    replaced(folder / "study.toml", "batch_size = 32", "batch_size = 16")
+    text = call(capsys, "repair", folder)[1]
+    assert "plan.epochs: 6 there, 4 again" in text
+    assert "plan.batch_size: 16 there, 32 again" in text
+
+
+def test_an_edit_of_a_key_that_may_change_is_taken_and_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replaced(folder / "study.toml", "n_trials = 5", "n_trials = 6")
+    code, _, said = call(capsys, "verify", folder)
+    assert code == 0
+    assert "n_trials: 5 then, 6 now" in said
+    code, text, _ = call(capsys, "resume", folder, "--executor", "inline")
+    assert code == 0
+    assert "note: study.toml was edited: n_trials: 5 then, 6 now" in text
+    assert len(finished(folder)) == 6
+
+
+@pytest.mark.parametrize("verb", ["report", "export", "status", "resume"])
+def test_no_verb_believes_a_study_file_that_its_copy_contradicts(
+    folder: Path, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replaced(folder / "study.toml", "epochs = 4", "epochs = 5")
+    to = ("--to", tmp_path / "out") if verb in ("report", "export") else ()
+    code, _, said = call(capsys, verb, folder, *to)
+    assert code == 2
+    assert "plan.epochs: 4 then, 5 now" in said
+
+
+def ask_line(folder: Path, number: int) -> int:
+    """Return the first byte of the line of the journal that has a proposal."""
+    content, at = journal_path(folder).read_bytes(), 0
+    for line in content.splitlines(keepends=True):
+        if f'"ask", "number": {number},'.encode() in line:
+            return at
+        at += len(line)
+    raise AssertionError(number)
+
+
+def test_a_flipped_bit_in_a_proposal_that_has_not_run_is_named_and_trains_nothing_else(
+    tmp_path: Path,
+) -> None:
+    spec = study(n_trials=8, scheduling="batch", batch=4)
+    undisturbed = run(spec, tmp_path / "a").done
+    folder = tmp_path / "b"
+    stopped(spec, folder, 5)
+    last = max(e["number"] for e in read_journal(folder) if e["event"] == "ask")
+    assert last not in finished(folder)
+    shutil.rmtree(folder / "checkpoints")  # of the trials under way
+    content = journal_path(folder).read_bytes()
+    at = content.index(b'"width": ', ask_line(folder, last)) + len(b'"width": ')
+    flipped(journal_path(folder), at)
+    assert len(journal_problems(folder)) == 1
+    again = run(spec, folder, FakeExecutor())
+    assert any("not as written" in note for note in again.notices)
+    assert {i: row.architecture for i, row in again.done.items()} == {
+        i: row.architecture for i, row in undisturbed.items()
+    }
+    assert journal_problems(folder) == []
+
+
+def test_every_flipped_bit_and_every_lost_line_of_a_journal_is_noticed(tmp_path: Path) -> None:
+    run(study(n_trials=4), tmp_path)
+    path, chance = journal_path(tmp_path), random.Random(0)
+    sound, events = path.read_bytes(), list(read_journal(tmp_path))
+    for _ in range(300):
+        flipped(path, at := chance.randrange(len(sound)), chance.randrange(8))
+        kept = list(read_journal(tmp_path))
+        assert [event for event in events if event in kept] == kept
+        cut_short = at >= len(sound) - 3  # the end of the last line: as after a crash
+        assert journal_problems(tmp_path) or cut_short or kept == events
+        path.write_bytes(sound)
+    lines = sound.splitlines(keepends=True)
+    for lost in range(len(lines) - 1):
+        path.write_bytes(b"".join(lines[:lost] + lines[lost + 1 :]))
+        assert journal_problems(tmp_path) == [f"lines are missing before line {lost + 1}"]
+
+
+def test_a_line_that_a_crash_cut_short_is_not_damage(tmp_path: Path) -> None:
+    spec = study(n_trials=6)
+    stopped(spec, tmp_path, 3)
+    path = journal_path(tmp_path)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert journal_problems(tmp_path) == []
+    run(spec, tmp_path)
+    assert journal_problems(tmp_path) == []
+
+
+def test_two_sound_files_that_contradict_each_other_stop_the_study(tmp_path: Path) -> None:
+    spec = study(n_trials=6, name="s")
+    run(spec, tmp_path / "a")
+    run(spec.model_copy(update={"seed": 5}), tmp_path / "b")
+    shutil.copy(journal_path(tmp_path / "b"), journal_path(tmp_path / "a"))
+    with pytest.raises(ValueError, match=r"contradicts .* proposal 0 is mlp.*let the results"):
+        run(spec.model_copy(update={"n_trials": 8}), tmp_path / "a")
+
+
+def test_every_flipped_bit_of_the_budget_is_noticed_and_the_journal_counts(tmp_path: Path) -> None:
+    spec = study(n_trials=4)
+    open_study(tmp_path, spec)
+    run(spec, tmp_path)
+    path = tmp_path / "logs" / "budget.json"
+    sound, chance = path.read_bytes(), random.Random(0)
+    from nas_evidence.storage.budget import read_spent
+
+    spent = read_spent(tmp_path)
+    assert spent.device_seconds > 0
+    for _ in range(40):
+        flipped(path, chance.randrange(len(sound)), chance.randrange(8))
+        assert "logs/budget.json" in [finding.place for finding in verify(tmp_path)]
+        assert read_spent(tmp_path) == spent
+        path.write_bytes(sound)
+
+
+def test_a_lease_that_cannot_be_read_does_not_say_that_nobody_works(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "lock").write_text('{"pid": 1, "host": "elsewh')
+    code, _, said = call(capsys, "resume", folder, "--executor", "inline")
+    assert code == 2
+    assert "--steal" in said
+    assert call(capsys, "resume", folder, "--executor", "inline", "--steal")[0] == 0
+
+
+# --- exports
+
+
+@pytest.mark.parametrize(
+    "name", ["posterior.safetensors", "meaning.json", "architecture.toml", "model.safetensors"]
+)
+def test_no_flipped_bit_of_an_export_gives_other_predictions(folder: Path, name: str) -> None:
+    path, chance = folder / "export" / name, random.Random(0)
+    sound = path.read_bytes()
+    for _ in range(15):
+        flipped(path, chance.randrange(len(sound)), chance.randrange(8))
+        with pytest.raises(ValueError, match="is damaged or missing"):
+            Predictor.load(folder / "export")
+        path.write_bytes(sound)
+
+
+def test_a_missing_or_shortened_list_of_checksums_is_a_failed_check(folder: Path) -> None:
+    sums = folder / "export" / "SHA256SUMS"
+    lines = sums.read_text().splitlines(keepends=True)
+    sums.write_text("".join(line for line in lines if "posterior" not in line))
+    with pytest.raises(ValueError, match=r"posterior\.safetensors is damaged or missing"):
+        Predictor.load(folder / "export")
+    assert "export/posterior.safetensors" in [finding.place for finding in verify(folder)]
+    sums.unlink()
+    with pytest.raises(ValueError, match="SHA256SUMS is damaged or missing"):
+        Predictor.load(folder / "export")
+
+
+def test_an_export_that_is_killed_leaves_nothing_in_its_place(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nas_evidence
+
+    before = hashes_of(folder / "export")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nas_evidence.exporting.folder.model_card", killed)
+    for to in (tmp_path / "winner", folder / "export"):
+        with pytest.raises(KeyboardInterrupt):
+            nas_evidence.load(folder).export(to)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s"]
+    assert hashes_of(folder / "export") == before
+
+
+def test_an_export_replaces_an_export_and_nothing_else(folder: Path, tmp_path: Path) -> None:
+    import nas_evidence
+
+    loaded = nas_evidence.load(folder)
+    x = np.zeros((3, 6), np.float32)
+    first = loaded.predict(x).to_frame()
+    loaded.export(tmp_path / "winner")
+    loaded.export(tmp_path / "winner")
+    again = Predictor.load(tmp_path / "winner").predict(x).to_frame()
+    assert first.equals(again)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds chapter\.tex, which is no part of an export"):
+        loaded.export(tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "mine"
+
+
+def hashes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_a_damaged_comparison_is_named_and_computed_again(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "report" / "comparison.json"
+    sound = path.read_bytes()
+    flipped(path, sound.index(b"0.") + 2)
+    assert [finding.place for finding in verify(folder)] == ["report/comparison.json"]
+    assert call(capsys, "report", folder)[0] == 0
+    assert json.loads(path.read_text())["trial_id"] == json.loads(sound)["trial_id"]
+    assert verify(folder) == []
+
+
+def test_sound_tables_stay_as_they_are_when_other_files_are_repaired(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = hashes(folder)
+    flipped(folder / "logs" / "budget.json", 20)
+    flipped(journal_path(folder), 300)
+    flipped(conditions_of(folder), 300)
+    assert call(capsys, "repair", folder)[0] == 0
+    assert hashes(folder) == before
+    assert verify(folder) == []

@@ -1,0 +1,198 @@
+"""Claims about the posterior over architectures: formulas, priors, and what must not matter."""
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+from scipy.optimize import approx_fprime
+from scipy.spatial.distance import cdist
+
+from nas_evidence.maths import architecture_posterior
+from nas_evidence.maths.architecture_posterior import (
+    FAR,
+    MOST_KNOWN,
+    ArchitecturePosterior,
+    Floats,
+    Hyper,
+    Warp,
+    _Data,
+    _distances,
+    _loss,
+    _prior_of,
+)
+
+ORDERED = [True, True, False]
+HYPER = Hyper(1.3, 0.2, 0.4, np.array([0.5, 0.8, 1.1]))
+
+
+def searched(n: int, seed: int = 0) -> tuple[Floats, list[Floats]]:
+    """Return architectures of two families, one in five trained three times, and their scores."""
+    rng = np.random.default_rng(seed)
+    points = rng.random((n, 3))
+    points[:, 2] = rng.integers(2, size=n)
+    truth = np.sin(4 * points[:, 0]) + points[:, 1] + 0.5 * points[:, 2]
+    return points, [truth[i] + 0.1 * rng.normal(size=1 if i % 5 else 3) for i in range(n)]
+
+
+def covariance(one: Floats, other: Floats, hyper: Hyper) -> Floats:
+    """Return the prior covariance of m + g, written down again: a family is a corner."""
+
+    def at(points: Floats) -> Floats:
+        corners = np.eye(2)[points[:, 2].astype(int)] / np.sqrt(2)
+        return np.column_stack([points[:, :2] / hyper.lengths[:2], corners / hyper.lengths[2]])
+
+    r = np.sqrt(5) * cdist(at(one), at(other))
+    return 1 + hyper.amplitude**2 * (1 + r + r**2 / 3) * np.exp(-r)
+
+
+def test_mean_draws_and_predictions_are_those_of_the_joint_normal_distribution_of_all_scores() -> (
+    None
+):
+    points, scores = searched(12)
+    found = ArchitecturePosterior(points, ORDERED, scores, HYPER)
+    new = searched(4, seed=1)[0]
+    everywhere = np.concatenate([points, new])
+    of_each = np.repeat(np.arange(12), [len(own) for own in scores])
+    truth = covariance(everywhere, everywhere, HYPER) + HYPER.own**2 * np.eye(16)
+    seen = truth[np.ix_(of_each, of_each)] + HYPER.noise**2 * np.eye(len(of_each))
+    gain = truth[:, of_each] @ np.linalg.inv(seen)
+    mean = gain @ found.warp.z(np.concatenate(scores))
+    left = truth - gain @ truth[of_each]
+    assert found.mean() == pytest.approx(mean[:12])
+    predicted, deviation = found.predict(new)
+    assert predicted == pytest.approx(mean[12:])
+    assert deviation == pytest.approx(np.sqrt(np.diag(left)[12:]))
+    drawn = found.warp.z(found.draws(40_000, seed=0))
+    assert drawn.mean(0) == pytest.approx(mean[:12], abs=0.01)
+    assert np.cov(drawn.T) == pytest.approx(left[:12, :12], abs=0.01)
+
+
+def test_hyperparameters_are_fitted_to_the_density_of_all_scores_times_the_prior() -> None:
+    points, scores = searched(10)
+    data = _Data(
+        points=points,
+        z=np.array([own.mean() for own in scores]),
+        n=np.array([float(len(own)) for own in scores]),
+        within=np.array([((own - own.mean()) ** 2).sum() for own in scores]),
+    )
+    distances = _distances(points, points, np.array(ORDERED))
+    of_each = np.repeat(np.arange(10), [len(own) for own in scores])
+
+    def directly(log: Floats) -> float:
+        b, t, s = np.exp(log[:3])
+        truth = covariance(points, points, Hyper(b, t, s, np.exp(log[3:]))) + t**2 * np.eye(10)
+        seen = truth[np.ix_(of_each, of_each)] + s**2 * np.eye(len(of_each))
+        values = np.concatenate(scores)
+        likelihood = stats.multivariate_normal.logpdf(values, np.zeros(len(values)), seen)
+        return -float(likelihood + stats.norm.logpdf(log, *_prior_of(3)).sum())
+
+    start = _prior_of(3)[0]
+    other = start + np.array([0.2, -0.3, 0.4, 0.1, -0.5, 0.3])
+    ours = _loss(other, data, distances)[0] - _loss(start, data, distances)[0]
+    assert ours == pytest.approx(directly(other) - directly(start))
+    slope = approx_fprime(other, directly, 1e-6)
+    assert _loss(other, data, distances)[1] == pytest.approx(slope, abs=1e-4)
+
+
+def test_far_from_all_that_is_known_the_prior_remains() -> None:
+    points, scores = searched(10)
+    lonely = Hyper(1.3, 0.2, 0.4, np.full(3, 1e-3))
+    found = ArchitecturePosterior(points, ORDERED, scores, lonely)
+    mean, deviation = found.predict(np.array([[0.111, 0.222, 0.0], [0.333, 0.444, 1.0]]))
+    assert mean[0] == pytest.approx(mean[1])  # what is known of m alone
+    at_least = np.sqrt(lonely.amplitude**2 + lonely.own**2)
+    assert (deviation > at_least).all()
+    assert (deviation < np.sqrt(at_least**2 + 1)).all()
+
+
+def test_one_score_is_enough_and_none_is_refused_with_a_remedy() -> None:
+    found = ArchitecturePosterior([[0.5, 0.5, 0.0]], ORDERED, [[3.0]])
+    assert found.warp.score(found.mean()) == pytest.approx([3.0])
+    with pytest.raises(ValueError, match="needs at least one score"):
+        ArchitecturePosterior(np.empty((0, 3)), ORDERED, [])
+
+
+def test_the_order_of_architectures_and_replicates_does_not_matter() -> None:
+    points, scores = searched(15)
+    order = np.random.default_rng(0).permutation(15)
+    found = ArchitecturePosterior(points, ORDERED, scores)
+    other = ArchitecturePosterior(points[order], ORDERED, [scores[i][::-1] for i in order])
+    assert other.mean() == pytest.approx(found.mean()[order], abs=1e-5)
+
+
+@pytest.mark.parametrize(("unit", "shift"), [(1000.0, 0.0), (1e-3, 7.0)])
+def test_unit_and_origin_of_the_score_do_not_matter(unit: float, shift: float) -> None:
+    points, scores = searched(15)
+    found = ArchitecturePosterior(points, ORDERED, scores)
+    other = ArchitecturePosterior(points, ORDERED, [unit * own + shift for own in scores])
+    assert other.mean() == pytest.approx(found.mean(), abs=1e-4)
+    assert other.warp.score(other.mean()) == pytest.approx(
+        unit * found.warp.score(found.mean()) + shift, rel=1e-3
+    )
+
+
+def test_a_collapsed_network_neither_bends_the_surface_nor_is_taken_for_a_good_one() -> None:
+    points, scores = searched(25)
+    best = int(np.argmax([own.mean() for own in scores]))
+    near = points[best] + np.array([0.02, 0.0, 0.0])
+    before = ArchitecturePosterior(points, ORDERED, scores, HYPER)
+    after = ArchitecturePosterior(
+        np.vstack([points, near]), ORDERED, [*scores, np.array([-1e6])], HYPER
+    )
+    for found in (before, after):  # the same unit for both
+        found.warp = before.warp
+    assert after.warp.score(after.predict(near)[0]) == pytest.approx(
+        before.warp.score(before.predict(near)[0]), abs=0.3 * before.warp.unit
+    )
+    assert after.mean()[-1] < after.mean()[:-1].min() - FAR
+
+
+def test_what_is_warped_comes_back() -> None:
+    warp, scores = Warp(2.0, 0.5), np.array([-1e9, -3.0, 1.9, 2.0, 2.1, 50.0])
+    assert warp.score(warp.z(scores)) == pytest.approx(scores)
+    assert (np.diff(warp.z(scores)) > 0).all()
+
+
+def test_a_better_neighbourhood_outweighs_a_small_lead() -> None:
+    points = np.array([[x, 0.5, 0.0] for x in np.linspace(0, 1, 21)])
+    scores = [[float(-abs(x - 0.8) * 4)] for x in points[:, 0]]
+    scores[2] = [0.05]  # a lucky seed among bad neighbours
+    assert ArchitecturePosterior(points, ORDERED, scores).mean().argmax() == 16
+
+
+def test_noise_without_a_surface_keeps_the_order_of_the_means() -> None:
+    rng = np.random.default_rng(5)
+    points = rng.random((24, 3))
+    points[:, 2] = 0
+    scores = [rng.normal(size=1) for _ in range(24)]
+    found = ArchitecturePosterior(points, ORDERED, scores)
+    assert np.corrcoef(found.mean(), np.ravel(scores))[0, 1] > 0.9
+
+
+def test_the_gain_of_one_trial_is_the_integral_over_its_score() -> None:
+    points, scores = searched(20)
+    found = ArchitecturePosterior(points, ORDERED, scores, HYPER)
+    new = np.array([[0.4, 1.0, 1.0]])
+    mean, deviation = (float(one[0]) for one in found.predict(new))
+    best, noise = float(found.mean().max()), HYPER.noise
+
+    def gain(score: float) -> float:
+        kept = deviation**2 / (deviation**2 + noise**2)
+        above = max(0.0, mean + kept * (score - mean) - best)
+        return above * float(stats.norm.pdf(score, mean, np.hypot(deviation, noise)))
+
+    expected = integrate.quad(gain, mean - 20, mean + 20, limit=500, epsabs=1e-9)[0]
+    assert found.expected_gain(new, 1) == pytest.approx(expected * found.warp.unit, rel=1e-3)
+    assert found.expected_gain(np.vstack([new, new]), 2) > found.expected_gain(new, 1)
+
+
+def test_of_thousands_those_left_out_have_their_neighbours_and_their_own_score(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert MOST_KNOWN == 1000
+    points, scores = searched(120)
+    exact = ArchitecturePosterior(points, ORDERED, scores, HYPER)
+    monkeypatch.setattr(architecture_posterior, "MOST_KNOWN", 80)
+    fewer = ArchitecturePosterior(points, ORDERED, scores, HYPER)
+    assert fewer.mean().shape == (120,)
+    assert fewer.mean() == pytest.approx(exact.mean(), abs=0.15)
+    assert fewer.mean().argmax() == exact.mean().argmax()

@@ -1,0 +1,93 @@
+"""Claims about proposals by the posterior over architectures."""
+
+from itertools import islice
+
+import optuna
+import pytest
+from proposing.test_proposer import SPACE, WIDE, score, shown, study, whole
+
+from nas_evidence.proposing.coordinates import axes_of, domains_of, parameters_of
+from nas_evidence.proposing.posterior_sampler import PosteriorSampler
+from nas_evidence.proposing.proposer import Learner, Proposer, Told
+from nas_evidence.proposing.startup import quantile, quasi_random_points, random_point
+from nas_evidence.spec.domains import Choice
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
+
+SHAPED = WIDE | {"mlp": WIDE["mlp"] | {"shape": Choice(options=("constant", "taper"))}}
+
+
+def spec_of(**changes: object) -> StudySpec:
+    return study(sampler={"name": "posterior"}, **{"family": SHAPED, **changes})
+
+
+def test_the_first_and_best_is_found_sooner_than_by_chance() -> None:
+    found = []
+    for seed in range(4):
+        proposer = Proposer(spec_of(seed=seed))
+        for number in range(30):
+            proposer.tell(number, whole(proposer.ask()))
+        found.append(max(map(score, proposer.proposals())))
+    chance = [
+        max(score(random_point(spec_of(), 30 * k + i)) for i in range(30)) for k in range(40)
+    ]
+    assert sum(found) / len(found) > sorted(chance)[30]
+
+
+def test_an_architecture_that_is_running_or_known_is_not_proposed_again() -> None:
+    spec = spec_of(family={"mlp": SPACE["mlp"]})
+    points = list(islice(quasi_random_points(spec), 30))
+    results = [(one, whole(one) if i % 2 else None) for i, one in enumerate(points)]
+    learner = shown(spec, results)
+    known = {one.key for one in points}
+    assert not any(learner.draw(seed).key in known for seed in range(30))
+
+
+def test_running_trials_spread_a_batch() -> None:
+    spec = spec_of(family={"mlp": SPACE["mlp"]})
+    points = list(islice(quasi_random_points(spec), 12))
+    learner = shown(spec, [(one, whole(one)) for one in points])
+    batch: list[ArchitectureSpec] = []
+    for number in range(12, 20):
+        batch.append(learner.draw(7))  # one seed: only what runs makes a difference
+        learner.show(number, batch[-1], None)
+    assert len({one.key for one in batch}) == 8
+
+
+def test_before_any_result_draws_are_random_architectures() -> None:
+    learner = Learner(spec_of())
+    assert len({learner.draw(seed).key for seed in range(20)}) > 10
+    learner = shown(spec_of(), [(random_point(spec_of(), 1), Told((1.0,), pruned=True))])
+    assert len({learner.draw(seed).key for seed in range(20)}) > 10
+
+
+def test_with_a_cost_to_minimise_draws_are_cheaper() -> None:
+    spec = spec_of(minimise=["n_parameters"])
+    points = list(islice(quasi_random_points(spec), 1, 41))
+    widths = [float(one.values["width"]) for one in points]
+    learner = shown(
+        spec, [(one, Told((0.0, width))) for one, width in zip(points, widths, strict=True)]
+    )
+    drawn = [float(learner.draw(seed).values["width"]) for seed in range(30)]
+    assert sum(drawn) / len(drawn) < sum(widths) / len(widths) / 3
+
+
+def test_the_sampler_serves_a_study_of_optuna_and_names_a_parameter_it_does_not_know() -> None:
+    learner = Learner(spec_of())
+    optuna_study = optuna.create_study(sampler=PosteriorSampler(learner._space, seed=0))
+    trial = optuna_study.ask()
+    assert trial.suggest_categorical("family", learner._space.families) in SHAPED
+    with pytest.raises(ValueError, match="`other` is not a parameter of the search space"):
+        trial.suggest_float("other", 0.0, 1.0)
+
+
+def test_families_share_the_coordinates_of_keys_that_both_have() -> None:
+    spec = spec_of()
+    domains = domains_of(spec)
+    axes = axes_of(domains)
+    mlp = parameters_of(domains, "mlp", {"depth": 3, "width": 64, "shape": "taper"})
+    cnn = parameters_of(domains, "cnn", {"depth": 3, "width": 16})
+    at_mlp, at_cnn = axes.points([mlp, cnn])
+    assert list(axes._options) == ["family", "depth", "width", "mlp.shape"]
+    assert axes.ordered == [False, True, True, False]
+    assert at_mlp.tolist() == pytest.approx([0, 0.5, at_mlp[2], 1])
+    assert at_cnn.tolist() == [1, 0.5, quantile(WIDE["cnn"]["width"], 16), -1]

@@ -1,0 +1,108 @@
+"""Claims about what all scores together recommend, and about the gain of further trials."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reporting.test_report_search import QUALITY, folder, load, record
+
+import nas_evidence
+from nas_evidence.reporting.headline import together_sentence
+from nas_evidence.reporting.page import build_report
+from nas_evidence.reporting.recommendation import Recommendation, recommendation
+from nas_evidence.spec.domains import IntRange
+from nas_evidence.spec.record import RACE_IDS, TrialRecord
+from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.storage.tables import read_study_tables
+
+
+def at_width(trial_id: int, width: int, value: float) -> TrialRecord:
+    return record(trial_id, 1, value=value).model_copy(
+        update={"architecture": ArchitectureSpec(family="mlp", values={"width": width})}
+    )
+
+
+def hill(lucky: float = 0.53) -> list[TrialRecord]:
+    """Return a smooth hill at width 40, and a lucky seed at width 8 that is a little higher."""
+    widths = [width for width in range(4, 65) if width != 8]
+    found = [at_width(width, width, 0.5 - 0.0005 * (width - 40) ** 2) for width in widths]
+    return [*found, at_width(8, 8, lucky)]
+
+
+def of(found: Recommendation | None) -> Recommendation:
+    assert found is not None
+    return found
+
+
+def test_a_lucky_seed_among_bad_neighbours_is_not_recommended_and_the_sentence_says_why(
+    tmp_path: Path,
+) -> None:
+    study = load(tmp_path, hill())
+    found = of(recommendation(study))
+    assert study.winner is not None
+    assert study.winner.trial_id == 8
+    assert found.architecture is not None
+    assert found.architecture.values["width"] == 40
+    assert found.behind == pytest.approx(0.03)
+    said = together_sentence(study, found)
+    assert "recommend mlp, width 40 (trial 40): its own score is 0.030 nats" in said
+    assert "its neighbours say otherwise. Give --trial 40 to" in said
+    page = build_report(read_study_tables(tmp_path)).markdown.read_text(encoding="utf-8")
+    assert "All scores together recommend mlp, width 40 (trial 40)" in page
+
+
+def test_a_clear_winner_is_recommended_too(tmp_path: Path) -> None:
+    study = load(tmp_path, hill()[:-1])
+    found = of(recommendation(study))
+    assert found.architecture is study.winner
+    assert found.behind == 0.0
+    assert together_sentence(study, found).startswith("All scores together recommend it, too. 10")
+
+
+def test_a_family_without_parameters_can_be_recommended(tmp_path: Path) -> None:
+    study = load(tmp_path, [*hill(), record(80, 0, value=5.0)])
+    assert study.baseline is not None
+    assert of(recommendation(study)).architecture is study.baseline
+
+
+def test_what_the_race_trained_again_is_not_compared_with_single_seeds(tmp_path: Path) -> None:
+    raced = [
+        at_width(RACE_IDS + i, width, 0.4).model_copy(update={"stage": "race"})
+        for i, width in enumerate((8, 8, 7, 7))
+    ]
+    found = of(recommendation(load(tmp_path, [*hill(), *raced]))).architecture
+    assert found is not None
+    assert found.raced
+
+
+def test_with_fewer_than_fifty_only_the_gain_is_said(tmp_path: Path) -> None:
+    study = load(tmp_path, hill()[:49])
+    found = of(recommendation(study))
+    assert found.architecture is None
+    assert together_sentence(study, found).startswith("10 further trials: expected gain 0.")
+
+
+def test_nothing_is_said_of_few_architectures_or_of_several_objectives(tmp_path: Path) -> None:
+    few = load(tmp_path / "few", [record(key, key) for key in range(1, 7)])
+    assert recommendation(few) is None
+    assert together_sentence(few, None) == ""
+    several = load(tmp_path / "several", hill(), minimise=("n_parameters",))
+    assert recommendation(several) is None
+
+
+def test_where_nothing_is_left_to_try_nothing_is_gained(tmp_path: Path) -> None:
+    records = [at_width(w, w, QUALITY[w % 8]) for w in range(4, 24)]
+    family = {"mlp": {"width": IntRange(low=4, high=23)}}
+    assert of(recommendation(load(tmp_path / "all", records, family=family))).gain == 0.0
+    assert of(recommendation(load(tmp_path / "half", records[::2], family=family))).gain > 0
+
+
+def test_python_has_a_row_for_each_architecture_with_an_interval(tmp_path: Path) -> None:
+    table = nas_evidence.load(folder(tmp_path, hill())).posterior
+    assert len(table) == 61
+    assert table["mean"].is_monotonic_decreasing
+    assert (table["low"] < table["mean"]).all()
+    assert (table["mean"] < table["high"]).all()
+    assert table["width"].iloc[0] == 40
+    own = table["kfac_ggn"].to_numpy()
+    assert np.abs(table["mean"] - own).max() > 0.01

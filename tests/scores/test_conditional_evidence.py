@@ -1,0 +1,160 @@
+"""The score that ranks by default: each fold given the others, by the last layer, in nats."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from lone_trials import assert_parking_changes_nothing, ended, mlp_assignment, run
+
+from nas_evidence.curvature.likelihood import Categorical
+from nas_evidence.data import load
+from nas_evidence.data.proposed import with_numbers
+from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.plumbing.tensor_seals import read_tensors
+from nas_evidence.scores.folds import fold_tasks
+from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.spec.study import Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.training import parts
+from nas_evidence.workers.trial import Trial
+
+NAME = "conditional_evidence"
+
+
+def assignment_of(*names: str, **plan: object) -> Assignment:
+    return mlp_assignment(*names, **({"epochs": 3} | plan))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def data() -> TensorData:
+    tensors = to_tensors(
+        load(DatasetSpec(name="digits", max_train=50, max_test=20), seed=0), "cpu"
+    )
+    few = tensors.y_train % 3
+    return replace(tensors, y_train=few, y_test=tensors.y_test % 3, n_outputs=3)
+
+
+def found_in(record: TrialRecord, name: str = NAME) -> EvidenceEstimate:
+    found = record.final_estimate(name)
+    assert found is not None
+    return found
+
+
+def test_with_two_folds_it_is_the_conditional_evidence_of_halves(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of(NAME, "last_layer_conditional", folds=2)
+    record = run(given, data, tmp_path / "both")
+    old = found_in(record, "last_layer_conditional")
+    assert found_in(record).value == old.value
+    assert found_in(record).per_datum == old.per_datum
+    alone = run(assignment_of("last_layer_conditional", folds=10), data, tmp_path / "alone")
+    assert found_in(alone, "last_layer_conditional").value == old.value
+
+
+@pytest.mark.parametrize(("folds", "other"), [(2, "two_fold"), (5, "five_fold"), (10, "ten_fold")])
+def test_cross_validation_of_equal_folds_shares_its_trainings(
+    folds: int, other: str, data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    right = parts.new_run
+
+    def counted(part: parts.Part) -> parts.Run:
+        started.append(len(part.data.x_train))
+        return right(part)
+
+    monkeypatch.setattr("nas_evidence.scores.folds.new_run", counted)
+    both = run(assignment_of(NAME, other, folds=folds), data, tmp_path / "both")
+    assert len(started) == folds
+    alone = run(assignment_of(other, folds=1), data, tmp_path / "alone")
+    if folds > 2:  # of halves there is one with `folds = 1`
+        assert found_in(both, other).value == found_in(alone, other).value
+
+
+def test_the_value_is_the_mean_over_folds_and_per_datum_the_sum(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of(NAME, folds=5)
+    found = found_in(run(given, data, tmp_path))
+    terms = {(t.term, t.group): t.value for t in found.terms}
+    each = [terms["log_density", f"fold {k}"] for k in range(1, 6)]
+    assert found.value == pytest.approx(sum(each) / 5)
+    assert found.per_datum == pytest.approx(sum(each) / 50)
+    assert found.note == "50 data given the others, in 5 folds"
+    assert found.standard_error is None
+    # The plain log density of fold 3, by hand.
+    task = fold_tasks("five_fold", parts.order_of_data(50, given), given.plan)[2]
+    part = parts.part_of(task.trained, data, given, task.purpose)
+    alone = parts.new_run(part)
+    while not parts.train_slice(alone, part):
+        pass
+    alone.training.model.eval()
+    outputs = alone.training.model(data.x_train[task.predicted]).detach()
+    plain = float(Categorical().log_likelihood(outputs, data.y_train[task.predicted]))
+    assert terms["log_predictive_as_trained", "fold 3"] == pytest.approx(plain, rel=1e-5)
+
+
+def test_one_fold_is_one_half(data: TensorData, tmp_path: Path) -> None:
+    one = found_in(run(assignment_of(NAME, folds=1), data, tmp_path / "one"))
+    two = found_in(run(assignment_of(NAME, folds=2), data, tmp_path / "two"))
+    first = next(t.value for t in two.terms if (t.term, t.group) == ("log_density", "fold 1"))
+    assert one.value == pytest.approx(first, rel=1e-4)  # alone, not beside another
+    assert one.per_datum == pytest.approx(one.value / 25)
+
+
+def test_the_first_fold_alone_is_the_score_at_the_first_rung(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of(NAME, folds=5, epochs=2)
+    given = given.model_copy(update={"first_fold_alone": True})
+    trial = Trial.start(given, data, tmp_path)
+    early = trial.advance(2).scores[NAME]
+    found = found_in(ended(trial))
+    first = next(t.value for t in found.terms if (t.term, t.group) == ("log_density", "fold 1"))
+    assert early == pytest.approx(first / 10)
+    assert found.note == "50 data given the others, in 5 folds"
+
+
+@pytest.mark.parametrize("parked_after", [1, 2])
+def test_a_parked_trial_ends_bit_identical_and_keeps_what_each_fold_predicted(
+    parked_after: int, data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of(NAME, folds=5)
+    names = (NAME, "five_fold")
+    assert_parking_changes_nothing(names, given, data, tmp_path, slices=parked_after)
+    kept = [
+        read_tensors(tmp_path / place / "model.safetensors")[0]
+        for place in ("undisturbed", "parked/attempt-2")
+    ]
+    assert (kept[0]["kept/two_fold/spread"] > 0).all()
+    assert all(torch.equal(tensor, kept[1][name]) for name, tensor in kept[0].items())
+
+
+def test_a_fold_that_diverges_leaves_no_estimate(data: TensorData, tmp_path: Path) -> None:
+    given = assignment_of(NAME, folds=5)
+    inputs = data.x_train.clone()
+    inputs[parts.order_of_data(50, given)[3]] = 1e30
+    trial = Trial.start(given, replace(data, x_train=inputs), tmp_path)
+    trial.advance(3)
+    trial.advance(3)
+    found = found_in(trial.finish(TrialStatus.CANCELLED))
+    assert not found.valid
+    assert found.note == "the training on 40 data diverged"
+
+
+def test_real_targets_have_it_too(tmp_path: Path) -> None:
+    real = to_tensors(load(DatasetSpec(name="diabetes", max_train=40), seed=0), "cpu")
+    given = assignment_of(NAME, epochs=4, likelihood="gaussian")
+    found = found_in(run(given, real, tmp_path))
+    assert found.valid
+    assert found.note.endswith("in 5 folds")
+    assert -3 < (found.per_datum or 0) < 0
+
+
+@pytest.mark.parametrize(("n", "folds"), [(999, 5), (1000, 2), (60_000, 2)])
+def test_automatic_folds_are_a_number_from_the_data_alone(n: int, folds: int) -> None:
+    plan = with_numbers(TrainingPlan(), n)
+    assert plan.folds == folds
+    stored = plan.model_copy(update={"folds": 10})
+    assert with_numbers(TrainingPlan(), n, stored).folds == 10
+    assert with_numbers(TrainingPlan(folds=1), n).folds == 1
