@@ -51,7 +51,7 @@ from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data import load
 from nas_evidence.exporting.posterior import fit_posterior, jacobians
 from nas_evidence.exporting.predictor import Predictor
-from nas_evidence.maths.gaussian_softmax import pairwise_mean, sampled_mean
+from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 from nas_evidence.maths.metrics import class_metrics
 from nas_evidence.spec.study import DatasetSpec
 
@@ -188,7 +188,9 @@ def arms_of(folder: Path, rows: Rows) -> dict[str, Any]:
 
     def monte_carlo(covariance: Tensor) -> Tensor:
         parts = [
-            sampled_mean(f_new, covariance, temperature, n_draws=256, generator=generator)
+            log_sampled_mean(
+                f_new, covariance, temperature, n_draws=256, generator=generator
+            ).exp()
             for generator in [torch.Generator().manual_seed(0)]
             for _ in range(N_DRAWS // 256)
         ]

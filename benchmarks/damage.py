@@ -362,9 +362,11 @@ def _contents(folder: Path) -> dict[str, bytes]:
 def _touched(before: Mapping[str, bytes], after: Mapping[str, bytes], damaged: str) -> list[str]:
     """Return the sound results and weights that were changed or removed."""
     kept = re.compile(r"(trials|evidence|terms|curves|models|data)/")
-    again = {damaged}  # and the weights of the trial that runs again
-    if match := re.match(r"(?:trials|evidence|terms|curves)/(\d+)", damaged):
-        again.add(f"models/{int(match[1])}.safetensors")
+    again = {damaged}  # and what the trial that runs again writes again
+    if match := re.match(r"(trials|evidence|terms|curves)/(\d+)", damaged):
+        again.add(f"models/{int(match[2])}.safetensors")
+        if match[1] == "trials":  # the others do not count without the row, which is written last
+            again |= {damaged.replace("trials/", f"{t}/") for t in ("evidence", "terms", "curves")}
     return [
         name
         for name, content in before.items()
@@ -391,8 +393,9 @@ def _tables(folder: Path) -> str:
     found = []
     for name, frame in read_tables(folder)[0].items():
         free = [c for c in frame if c.endswith("seconds") or c in ("versions", "attempt")]
-        frame = frame.drop(columns=free)
-        found.append(f"{name}\n{frame.sort_values(list(frame.columns[:1])).to_csv(index=False)}")
+        frame = frame.drop(columns=free).sort_index(axis=1)
+        lines = frame.to_csv(index=False).splitlines()
+        found.append("\n".join([name, lines[0], *sorted(lines[1:])]))
     return "\n".join(found)
 
 

@@ -17,6 +17,25 @@ if TYPE_CHECKING:
     from nas_evidence.exporting.predictor import Predictor
 
 
+def _is_text(X: Any) -> bool:
+    """Tell whether data are an array of text or of mixed kinds, which is read as a table."""
+    if not isinstance(X, np.ndarray | list | tuple):
+        return False
+    found = np.asarray(X)
+    return found.ndim == 2 and (
+        found.dtype.kind in "US" or any(isinstance(cell, str) for cell in found.flat)
+    )
+
+
+def _seed(random_state: Any) -> int:
+    """Return the seed that a `random_state` of scikit-learn stands for."""
+    from sklearn.utils import check_random_state
+
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
 def _base() -> tuple[type, type, type]:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
@@ -41,7 +60,7 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
         out: str | None = None,
         workers: int = 1,
         method: str | None = None,
-        random_state: int = 0,
+        random_state: Any = 0,
     ) -> None:
         """Keep the arguments.
 
@@ -51,7 +70,7 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
             out: study folder; a temporary one by default.
             workers: 1 for this process, more for as many worker processes.
             method: of class probabilities: "map" (the default), "probit" or "mc".
-            random_state: seed of the study.
+            random_state: seed of the study: a number, a RandomState, or None for any.
         """
         self.n_trials = n_trials
         self.settings = settings
@@ -68,23 +87,49 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
             out = Path(folder) / "study"
         else:
             out = Path(self.out)
-        if not isinstance(X, pd.DataFrame):
-            X = np.asarray(X)
-        else:
-            self.feature_names_in_ = np.array(X.columns, dtype=object)
-        self.n_features_in_ = X.shape[1]
+        X, y = self._checked_to_fit(X, y)
         self.study_: Study = search(
             X,
             y,
             task=self._task,  # type: ignore[arg-type]
             n_trials=self.n_trials,
-            settings={**(self.settings or {}), "seed": self.random_state},
+            settings={**(self.settings or {}), "seed": _seed(self.random_state)},
             out=out,
             workers=self.workers,
             progress=False,
         )
         self._set_outputs(self._predictor())
         return self
+
+    def _checked_to_fit(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """Return data and targets by the rules of scikit-learn; a DataFrame stays a table."""
+        from sklearn.utils.multiclass import check_classification_targets
+        from sklearn.utils.validation import check_array, validate_data
+
+        if y is None:
+            raise ValueError("fit requires y to be passed, but the target y is None")
+        if isinstance(X, pd.DataFrame):
+            validate_data(self, X, skip_check_array=True)
+        elif _is_text(X):
+            X = np.asarray(X)
+            self.n_features_in_ = X.shape[1]
+        else:
+            X = validate_data(self, X, allow_nd=True, ensure_min_samples=2)
+        if not isinstance(y, pd.Series | pd.DataFrame):
+            y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
+        if self._task == "classification":
+            check_classification_targets(y)
+        return X, y
+
+    def _checked(self, X: Any) -> Any:
+        """Return new data by the same rules."""
+        from sklearn.utils.validation import check_is_fitted, validate_data
+
+        check_is_fitted(self, "study_")
+        if isinstance(X, pd.DataFrame):
+            validate_data(self, X, skip_check_array=True, reset=False)
+            return X
+        return np.asarray(X) if _is_text(X) else validate_data(self, X, allow_nd=True, reset=False)
 
     def _predictor(self) -> "Predictor":
         from sklearn.utils.validation import check_is_fitted
@@ -106,13 +151,14 @@ class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-ty
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities [n, C] in the order of `classes_`."""
-        found = self._predictor().predict(X, method=self.method)  # type: ignore[arg-type]
+        found = self._predictor().predict(self._checked(X), method=self.method)  # type: ignore[arg-type]
         assert found.probabilities is not None
         return found.probabilities
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row [n]."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+        best = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[best])
 
 
 class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type]
@@ -126,7 +172,7 @@ class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type
         return_std: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Return the predicted mean [n] or [n, C], and with `return_std` its total spread."""
-        found = self._predictor().predict(X)
+        found = self._predictor().predict(self._checked(X))
         assert found.mean is not None
         assert found.std is not None
         mean, std = found.mean, found.std

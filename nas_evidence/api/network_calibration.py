@@ -18,9 +18,9 @@ def calibration_on(predictor: Predictor, data: Any) -> Reliability:
     Raises:
         ValueError: if the data do not hold the target.
     """
-    given = predictor.given(data)
-    if given.truth is None:
-        raise ValueError("calibration compares with the truth, but data has no target column")
+    given = predictor.given(data).labelled()
+    if given is None or given.truth is None:
+        raise ValueError("calibration compares with the truth, but data has no target")
     return predictor.predict(given).reliability(given.truth)
 
 

@@ -165,6 +165,19 @@ def to_submit(
     return Asked(spec)
 
 
+def check_not_fewer(spec: StudySpec, n_trials: int | None) -> None:
+    """Check that a study is not resumed with fewer trials than it has.
+
+    Raises:
+        ValueError: if it is; says both numbers.
+    """
+    if n_trials is not None and n_trials < spec.n_trials:
+        raise ValueError(
+            f"the study {spec.name} has {spec.n_trials} trials, which cannot become {n_trials}; "
+            "leave the number out to finish them, or give a larger one for more"
+        )
+
+
 def is_data(study: str) -> bool:
     """Tell whether an argument names data rather than a study file.
 

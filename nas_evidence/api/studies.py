@@ -12,6 +12,7 @@ from nas_evidence.api.request import (
     Asked,
     DataOptions,
     asked_for,
+    check_not_fewer,
     data_parameters,
     dataset_keys,
     of_source,
@@ -59,6 +60,10 @@ class Study:
         self._data: Source | None = None
         self._read: tuple[Stamp, StudyTables] | None = None
         self._shown: StudyAsShown | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process needs; the rest is read from the folder again."""
+        return {**self.__dict__, "_predictors": {}, "_data": None}
 
     def __repr__(self) -> str:
         raced = [is_race(trial_id) for trial_id in self._tables().trials["trial_id"]]
@@ -322,6 +327,7 @@ def search(
     *,
     families: Sequence[Any] | None = None,
     n_trials: int | None = None,
+    seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     workers: int = 1,
@@ -340,6 +346,7 @@ def search(
         families: what to search: names of families, and families of your own (see
             `nas_evidence.spec.families`); by default those that fit the data.
         n_trials: trials to run; by default as the study file says, or 24.
+        seed: of all that is random; by default as the study file says, or 0.
         settings: any key of a study file: {"plan.epochs": 50}.
         out: study folder; by default runs/<name>.
         workers: 1 for this process, more for as many worker processes.
@@ -355,7 +362,8 @@ def search(
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
         RuntimeError: if every trial failed.
     """
-    keys = {**(settings or {}), **({} if n_trials is None else {"n_trials": n_trials})}
+    named = {"n_trials": n_trials, "seed": seed}
+    keys = {**(settings or {}), **{k: value for k, value in named.items() if value is not None}}
     overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
     root = None if data_root is None else Path(data_root)
     if isinstance(data, str | Path):
@@ -398,6 +406,7 @@ def resume(
     folder = Path(folder)
     overrides = [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
     spec = read_study(folder, overrides)
+    check_not_fewer(spec, n_trials)
     resources = spec.resources.model_copy(update={"workers": workers})
     changes = {"resources": resources, "n_trials": n_trials or spec.n_trials}
     spec = admitted(spec.model_copy(update=changes), [folder / "code"], allowed=allow_code)

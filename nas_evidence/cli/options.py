@@ -19,6 +19,9 @@ StudyFile = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study file, a shipped one, or data.")
 ]
 Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Total number of trials.")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Of all that is random; 0 by default.")
+]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel workers.")]
 Override = Annotated[
     list[str] | None,

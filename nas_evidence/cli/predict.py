@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Top, check_one, opened
-from nas_evidence.cli.terminal import out, print_json, print_line, print_rows, say_missing
+from nas_evidence.cli.terminal import err, out, print_json, print_line, print_rows, say_missing
 from nas_evidence.plumbing.foreign_text import csv_cell
 
 _WORDS = {"ece": "calibration error"}
@@ -83,7 +83,14 @@ def predict(
         predictor = study.predictor(trial_id, top=top)
     given = predictor.given(data)
     found = predictor.predict(given, method=method, level=level)
-    measures = {} if given.truth is None else found.measures(given.truth)
+    for doubt in given.doubts:
+        err.print(f"warning: {doubt}")
+    labelled = given.labelled()
+    judged = found
+    if labelled is not None and len(labelled.inputs) < len(given.inputs):
+        judged = predictor.predict(labelled, method=method, level=level)
+    truth = None if labelled is None else labelled.truth
+    measures = {} if truth is None else judged.measures(truth)
     if ood is not None:
         # What tells other data apart is the posterior, unless a method is asked for.
         known, other = (
@@ -92,14 +99,14 @@ def predict(
         )
         measures["ood_auroc"] = out_of_distribution(known, other)
     if reliability is not None:
-        if given.truth is None:
+        if truth is None:
             raise ValueError(
                 f"--reliability compares with the truth, but {data} does not hold the target."
             )
         from nas_evidence.reporting.plots import plot_reliability
 
         labels = found.probabilities is not None
-        plot_reliability(found.reliability(given.truth), labels=labels).savefig(reliability)
+        plot_reliability(judged.reliability(truth), labels=labels).savefig(reliability)
     frame = found.to_frame()
     if to is not None:
         if to.suffix == ".csv":

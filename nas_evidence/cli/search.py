@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 import typer
 from rich.live import Live
 
-from nas_evidence.api.request import DataOptions
+from nas_evidence.api.request import DataOptions, check_not_fewer
 from nas_evidence.api.runs import (
     Audience,
     Run,
@@ -32,6 +32,7 @@ from nas_evidence.cli.options import (
     Metric,
     Override,
     RetryFailed,
+    Seed,
     Steal,
     StudyFile,
     Track,
@@ -87,6 +88,7 @@ def search(
     study: StudyFile,
     place: StoreOption = None,
     trials: Trials = None,
+    seed: Seed = None,
     workers: Workers = None,
     executor: Where = "ray",
     address: Cluster = None,
@@ -117,7 +119,7 @@ def search(
     _check_address(run)
     asked = asked_for(
         study,
-        overrides or (),
+        [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])],
         data,
         allow_code=allow_code,
         data_root=data_root,
@@ -194,7 +196,9 @@ def resume(
     with store.held(steal=steal):
         for edit in edits_of(store.folder):
             out.print(f"note: study.toml was edited: {edit}")
-        spec = with_options(read_study(store.folder, overrides or ()), trials, workers)
+        stored = read_study(store.folder, overrides or ())
+        check_not_fewer(stored, trials)
+        spec = with_options(stored, trials, workers)
         check_metric(metric, spec.plan.likelihood)
         spec = admitted(spec, [store.folder.resolve() / "code"], allowed=allow_code)
         spec = open_study(store.folder, spec, steal=steal)

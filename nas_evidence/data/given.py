@@ -17,10 +17,22 @@ from nas_evidence.spec.study import DatasetSpec
 
 @dataclass(frozen=True)
 class Given:
-    """Raw inputs of a network [n, ...], and the true labels or targets [n] if they came along."""
+    """Raw inputs of a network [n, ...], and the true labels or targets [n] if they came along.
+
+    A missing truth is NaN or None; `doubts` say which columns are unlike the training data.
+    """
 
     inputs: Array
     truth: Array | None = None
+    doubts: tuple[str, ...] = ()
+
+    def labelled(self) -> "Given | None":
+        """Return the rows whose truth is known; None if there are none."""
+        if self.truth is None:
+            return None
+        missing = pd.isna(self.truth)
+        known = ~(missing.any(1) if missing.ndim == 2 else missing)
+        return Given(self.inputs[known], self.truth[known]) if known.any() else None
 
 
 def features_of(data: Any, preparation: Preparation | None, *, target: str | None = None) -> Given:
@@ -55,7 +67,13 @@ def features_of(data: Any, preparation: Preparation | None, *, target: str | Non
         return _of_table(pd.DataFrame(array, columns=names), preparation, None)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"inputs must be numbers, but are {array.dtype}; convert them")
-    return Given(arranged(array) if array.ndim > 2 else np.ascontiguousarray(array, np.float32))
+    found = arranged(array) if array.ndim > 2 else np.ascontiguousarray(array, np.float32)
+    if len(bad := np.flatnonzero(~np.isfinite(found).reshape(len(found), -1).all(1))):
+        raise ValueError(
+            f"inputs must be finite in float32, as those of the training were, but {len(bad)} of "
+            f"{len(found)} rows are not, the first at row {bad[0]}; remove or fill them"
+        )
+    return Given(found)
 
 
 def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str | None) -> Given:
@@ -63,8 +81,8 @@ def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str 
     frame.columns = frame.columns.map(str)
     frame = with_numbers_read(frame)
     truth = np.asarray(frame[target]) if target in frame.columns else None
-    if truth is not None and pd.isna(truth).any():
-        truth = None  # to be predicted
+    if frame.empty:
+        raise ValueError("the new data have no rows, so there is nothing to predict")
     if preparation is None:
         inputs = frame.drop(columns=[target]) if target in frame.columns else frame
         for name in inputs.columns:
@@ -74,7 +92,8 @@ def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str 
                     f"the network was trained on, but is {inputs[name].dtype}; leave it out"
                 )
         return Given(np.ascontiguousarray(inputs, dtype=np.float32), truth)
-    return Given(preparation.apply(frame, "the new data"), truth)
+    inputs = preparation.apply(frame, "the new data")
+    return Given(inputs, truth, tuple(preparation.doubts(frame)))
 
 
 def _read(path: Path, preparation: Preparation | None) -> Any:

@@ -13,7 +13,7 @@ compares).
 
 import json
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -104,6 +104,20 @@ class Preparation:
         features = np.stack(parts, axis=1)
         return np.ascontiguousarray(features, dtype=np.float32)
 
+    def doubts(self, frame: pd.DataFrame) -> Iterator[str]:
+        """Yield a sentence for each column whose cells cannot be used as they are."""
+        for column in self.columns:
+            values = frame[column.name]
+            present = values.dropna()
+            if present.empty:
+                yield f"column {column.name!r} is empty: the usual value is taken"
+            elif column.kind == "category":
+                unseen = _read(present, column, "") == OTHER
+                yield from _told(column, present[unseen], "not seen in training", "as any other")
+            elif not column.part and _is_text(values):
+                unread = pd.to_numeric(present, errors="coerce").isna()
+                yield from _told(column, present[unread], "no numbers", "as missing")
+
     def to_json(self) -> str:
         """Return it as JSON."""
         return json.dumps([asdict(column) for column in self.columns], indent=1)
@@ -117,6 +131,12 @@ class Preparation:
 
     def _of(self, kind: str) -> list[Column]:
         return [column for column in self.columns if column.kind == kind]
+
+
+def _told(column: Column, cells: pd.Series, are: str, taken: str) -> Iterator[str]:
+    if len(cells):
+        shown = ", ".join(map(repr, cells.unique()[:3].tolist()))
+        yield f"column {column.name!r}: {len(cells)} cells are {are} ({shown}), taken {taken}"
 
 
 def prepare(

@@ -93,6 +93,12 @@ class Source:
         Raises:
             ValueError: if not; names the data and the remedy.
         """
+        if (stored.test_path is None) != (self.spec.test_path is None):
+            began = "without" if stored.test_path is None else "with"
+            raise ValueError(
+                f"{folder} began {began} a table of test rows; give the same --test as then, or "
+                "another study folder with --out"
+            )
         if stored.content is not None and stored.content != self.spec.content:
             raise ValueError(
                 f"{self.given} has changed since {folder} began; restore it, or give another "

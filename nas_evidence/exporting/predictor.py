@@ -27,6 +27,7 @@ from torch import Tensor
 
 from nas_evidence.data.given import Given, features_of
 from nas_evidence.data.preparation import Preparation
+from nas_evidence.data.spellings import folded
 from nas_evidence.exporting.posterior import Posterior
 from nas_evidence.exporting.program import Exported, load_exported
 from nas_evidence.exporting.soundness import ENSEMBLE, MEANING, POSTERIOR, check_files
@@ -169,7 +170,9 @@ class Prediction:
                 ) from None
             return values
         number = {str(value): i for i, value in enumerate(self.classes)}
-        found = [number.get(_text(value)) for value in truth.ravel()]
+        spelled = {folded(name): i for name, i in number.items()}
+        texts = map(_text, truth.ravel())
+        found = [number.get(text, spelled.get(folded(text))) for text in texts]
         if None in found:
             unknown = truth.ravel()[found.index(None)]
             raise ValueError(

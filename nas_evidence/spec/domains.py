@@ -25,9 +25,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class NoKey:
-    """Marks a field that study files do not have: Python sets it, or `search` does.
+    """Marks a field that is no key of study files: Python sets it.
 
-    Only the study file of a folder keeps it, if it is not the default.
+    Only the study file of a folder keeps it, if it is not the default. The exception is
+    `content`, which `search` and `init` write and any study file may have.
     """
 
 

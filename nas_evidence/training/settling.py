@@ -352,8 +352,10 @@ def _descend(live: Mapping[int, Settler]) -> dict[int, _End | None]:
             ends[k] = begun
         else:
             starts[k] = begun
-    for double in (False, True):
-        group = {k: both for k, both in starts.items() if live[k].settling.double == double}
+    # Formed before any descent: one that gets stuck in float32 turns to float64 in its next slice.
+    doubles = {k for k in starts if live[k].settling.double}
+    for members in (starts.keys() - doubles, doubles):
+        group = {k: both for k, both in starts.items() if k in members}
         losses = LogJoints({k: joint for k, (joint, _) in group.items()})
         with full_precision():
             found = descend(losses, {k: start for k, (_, start) in group.items()})

@@ -81,7 +81,7 @@ def test_numbered_labels_of_arrays_may_be_many() -> None:
         (["a", "b"], None, "regression", "a regression needs numbers, but there is 'a'"),
         ([0.5, 1.0], None, "classification", "whole numbers or text, but row 0 has 0.5"),
         (["a", "b", "a", "b"], ["c"], None, "test labels must be among .* 'c' is not"),
-        ([1.0, float("inf")], None, "regression", "must be finite, but 1 of 2 rows"),
+        ([1.0, float("inf")], None, "regression", "must be finite in float32, but 1 of 2 rows"),
         ([[0.1, 1.0], [1.0, 2.0]], None, "classification", "one label per row"),
         ([[True, True], [True, False]], None, None, "exactly one true value, but row 0 has 2"),
         ([[[1.0]]], None, None, r"the shape is \[1, 1, 1\]"),

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -14,10 +15,12 @@ from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.training import settling as module
 from nas_evidence.training.log_joints import LogJoints
 from nas_evidence.training.loop import begin, train_epoch
 from nas_evidence.training.mode import parameters_of
 from nas_evidence.training.online import update_and_follow
+from nas_evidence.training.quasi_newton import Descent, Start
 from nas_evidence.training.settling import (
     Settler,
     begin_settling,
@@ -138,6 +141,23 @@ def test_one_that_is_not_finite_keeps_its_schedule_and_disturbs_no_other() -> No
     assert settle_slices(settlers) == [False, True, False]
     assert (broken.kept, broken.evidence) == ("scheduled", None)
     assert all(bool(one.settling.theta.isfinite().all()) for one in (settlers[0], settlers[2]))
+
+
+def test_a_network_that_gets_stuck_in_float32_descends_once_in_a_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    descended: list[int] = []
+
+    def stuck(losses: LogJoints, starts: Mapping[int, Start]) -> dict[int, Descent]:
+        descended.extend(starts)
+        return {k: Descent(s.theta, s.pairs, 1, True, math.inf) for k, s in starts.items()}
+
+    monkeypatch.setattr(module, "descend", stuck)
+    settlers = [settler_of("real", k) for k in range(3)]
+    settlers[1].settling.double = True
+    settle_slices(settlers)
+    assert sorted(descended) == [0, 1, 2]
+    assert all(one.settling.double for one in settlers)
 
 
 def test_a_slice_alone_is_a_group_of_one() -> None:

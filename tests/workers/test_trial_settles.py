@@ -116,7 +116,7 @@ def test_a_network_that_diverges_while_it_settles_keeps_its_schedule(
     def diverge(*_: object, **__: object) -> None:
         raise torch.linalg.LinAlgError("not positive definite")
 
-    monkeypatch.setattr("nas_evidence.training.settling._descend", diverge)
+    monkeypatch.setattr("nas_evidence.training.settling._begin_descent", diverge)
     record: TrialRecord = run(given("diag_ef"), data, tmp_path)
     assert record.status is TrialStatus.COMPLETE
     assert (record.kept, record.converged) == ("scheduled", False)

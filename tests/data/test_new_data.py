@@ -1,0 +1,79 @@
+"""New data: what cannot be used is named, and what can be used is."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nas_evidence.data.given import features_of
+from nas_evidence.data.preparation import Preparation, prepare
+from nas_evidence.exporting.predictor import Prediction
+
+
+def trained() -> tuple[pd.DataFrame, Preparation]:
+    n = 40
+    table = pd.DataFrame({"size": np.linspace(0, 1, n) ** 2, "town": ["oslo", "bern"] * (n // 2)})
+    return table, prepare(table, drop=(), categorical=(), numeric=(), where="t")[0]
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e300])
+@pytest.mark.parametrize("shape", [(5, 3), (5, 1, 4, 4)])
+def test_arrays_that_are_not_finite_are_refused_with_their_row(
+    wrong: float, shape: tuple[int, ...]
+) -> None:
+    x = np.zeros(shape)
+    x[3, 0] = wrong
+    with (
+        np.errstate(over="ignore"),
+        pytest.raises(ValueError, match="but 1 of 5 rows are not, the first at row 3"),
+    ):
+        features_of(x, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("", "is empty; a table has a line of names"), ("size,town\n", "the new data have no rows")],
+)
+def test_a_file_without_rows_is_one_sentence(content: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text(content)
+    with pytest.raises(ValueError, match=says):
+        features_of(tmp_path / "new.csv", trained()[1])
+
+
+def test_rows_without_a_label_do_not_hide_those_with_one() -> None:
+    table, preparation = trained()
+    given = features_of(table.assign(y=[1.0, None] * 20), preparation, target="y")
+    labelled = given.labelled()
+    assert labelled is not None
+    np.testing.assert_array_equal(labelled.inputs, given.inputs[::2])
+    assert labelled.truth is not None
+    assert labelled.truth.tolist() == [1.0] * 20
+    assert features_of(table.assign(y=None), preparation, target="y").labelled() is None
+    assert features_of(table, preparation, target="y").labelled() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, []),
+        ({"town": "lima"}, ["column 'town': 40 cells are not seen in training ('lima'), taken"]),
+        ({"size": ["big", *["2"] * 39]}, ["column 'size': 1 cells are no numbers ('big'), taken"]),
+        ({"size": None}, ["column 'size' is empty"]),
+    ],
+)
+def test_cells_unlike_those_of_the_training_are_told_by_column(
+    changes: dict[str, Any], says: list[str]
+) -> None:
+    table, preparation = trained()
+    doubts = features_of(table.assign(**changes), preparation).doubts
+    assert len(doubts) == len(says)
+    assert all(text in doubt for text, doubt in zip(says, doubts, strict=True))
+
+
+def test_labels_are_compared_whatever_their_spelling() -> None:
+    found = Prediction(("no", "yes"), (), 0.9, probabilities=np.array([[0.9, 0.1], [0.2, 0.8]]))
+    assert found.measures(["No ", "YES"])["accuracy"] == 1
+    with pytest.raises(ValueError, match="true label 'maybe' is not among the classes"):
+        found.measures(["no", "maybe"])
