@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from commands import SCRIPT, environment, forked
+from commands import SCRIPT, environment
 
 TOKEN = "a-token-for-tests-0123456789abcdef"
 
@@ -125,10 +125,17 @@ class Head:
 
     def run(self, *arguments: object, code: int = 0, **more: str) -> str:
         """Run `nas-evidence ...` to its end, which must be `code`; return what it printed."""
-        command = [str(SCRIPT), *map(str, arguments)]
-        ended, out, err = forked(command, self.folder, self.environment | more)
-        said = out + err
-        assert ended == code, f"exit code {ended}\n{said}"
+        done = subprocess.run(
+            [str(SCRIPT), *map(str, arguments)],
+            cwd=self.folder,
+            env=self.environment | more,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=400,
+        )
+        said = done.stdout + done.stderr
+        assert done.returncode == code, f"exit code {done.returncode}\n{said}"
         assert "Traceback" not in said
         assert TOKEN not in said
         return said

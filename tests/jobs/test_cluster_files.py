@@ -22,7 +22,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from commands import SCRIPT, environment, forked, run, write_study
+from commands import SCRIPT, environment, run, write_study
 from packaging.specifiers import SpecifierSet
 
 from nas_evidence.storage.tables import read_table
@@ -267,10 +267,17 @@ def cluster_address() -> Iterator[str]:
 
 def search(command: list[str], folder: Path, **more: str) -> str:
     """Run an entry command to its end and return what it printed."""
-    assert command[0] == "nas-evidence"
-    code, out, err = forked(command, folder, environment(**more))
-    assert code == 0, out + err
-    return out
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(**more),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.slow
