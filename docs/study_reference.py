@@ -173,6 +173,7 @@ name = "tpe"
         """\
 [pruning]
 rule = "halving"                  # the best third continues
+score = "sotl"                    # costs nothing; without it, the objective
 """,
     ),
     "limits": (

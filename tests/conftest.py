@@ -10,8 +10,12 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+#: No test times, and the same examples everywhere: a machine under load finds what others find.
+settings.register_profile("untimed", deadline=None, derandomize=True)
+settings.load_profile("untimed")
 #: No test cuts the power, which alone would tell; some would wait for the disk most of the time.
 os.fsync = lambda descriptor: None
 

@@ -131,7 +131,7 @@ def _retrain(
     torch.set_num_threads(study.resources.cpus)
     tensors = to_tensors(arrays, device_for(study.resources.gpus))
     trial = Trial.start(assignment, tensors, place, gpu_share=row.gpu_share or 0.0)
-    record = replayed(assignment, row, int(cells["epochs"]), trial, score=study.objective)
+    record = replayed(assignment, row, int(cells["epochs"]), trial, score=study.pruning_score)
     record = record.model_copy(update={"content_hash": current_hash(folder, study)})
     write_record(folder, record, study)
     shutil.rmtree(place.parent, ignore_errors=True)

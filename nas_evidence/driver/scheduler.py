@@ -31,7 +31,7 @@ def point_of(
     study: StudySpec, scores: Mapping[str, float], costs: Mapping[str, float]
 ) -> Point | None:
     """Return a trial's point at a rung, or None if a coordinate is missing or not finite."""
-    wanted = [scores.get(study.objective, math.nan)]
+    wanted = [scores.get(study.pruning_score, math.nan)]
     wanted += [-costs.get(name, math.nan) for name in study.minimise]
     return tuple(wanted) if all(map(math.isfinite, wanted)) else None
 
@@ -56,7 +56,7 @@ def decide(trial_id: int, at_rung: Mapping[int, Point | None], study: StudySpec)
     points = {i: point for i, point in at_rung.items() if point is not None}
     if mine is None or pruning.rule == "none" or len(points) < pruning.startup_trials:
         return None
-    what = f"{study.objective} {mine[0]:.4g}"
+    what = f"{study.pruning_score} {mine[0]:.4g}"
     if len(mine) == 1:
         others = [point[0] for i, point in points.items() if i != trial_id]
         own = judge(mine[0], others, rule=pruning.rule, reduction=pruning.reduction)

@@ -55,7 +55,7 @@ def pruning_report(study: Study) -> PruningReport:
     """Return the effect of pruning in this study, or that of a replay."""
     used = study.spec.pruning if study.spec.pruning.rule != "none" else _REPLAYED
     rule: Rule = "median" if used.rule == "median" else "halving"
-    score = study.spec.objective
+    score = study.spec.pruning_score
     long = study.by_epoch
     own = long[long["score"] == score].pivot(index="epoch", columns="trial_id", values="value")
     own = own.reindex(columns=sorted(own.columns))
@@ -150,7 +150,7 @@ def _replayed(study: Study, own: pd.DataFrame, used: PruningSpec, rule: Rule) ->
     )  # fmt: skip
     return (
         f"This study trained every trial to the end. Replayed in the order of its trials, halving "
-        f"by {study.spec.objective} at epoch {_listed(rungs)} (the best 1/{used.reduction} "
+        f"by {study.spec.pruning_score} at epoch {_listed(rungs)} (the best 1/{used.reduction} "
         f"continue) would have stopped {int((ends < final).sum())} of {len(ends)} trials, saving "
         f"{100 * saved:.0f} % of the training time. {fate}{cost or '.'}"
     )

@@ -351,9 +351,12 @@ class PruningSpec(Frozen):
     """When to stop trials that score badly at a rung; uses no validation data."""
 
     rule: Literal["none", "halving", "median"] = "none"
-    """Trials that continue at a rung: all, the best third by the objective, or its median and
-    above. Rungs are at the first evaluations from epochs 5, 15, 45, ... on, and at the start for
-    an objective that is known there; no trial is pruned before four have reached its rung."""
+    """Trials that continue at a rung: all, the best third by `score`, or its median and above.
+    Rungs are at the first evaluations from epochs 5, 15, 45, ... on, and at the start for a score
+    that is known there; no trial is pruned before four have reached its rung."""
+    score: ScoreName | None = None
+    """The score that trials are compared by, such as "sotl", which costs nothing; if absent, the
+    objective."""
     first_epoch: Annotated[Epochs, NoKey()] = 5
     """Epoch of the first rung; the next are at this times `reduction`, its square, ..."""
     reduction: Annotated[int, Field(ge=2), NoKey()] = 3
@@ -502,11 +505,16 @@ class StudySpec(Frozen):
         return FINALISTS if self.n_trials >= FEWEST_FOR_RACE and not self.minimise else 0
 
     @property
+    def pruning_score(self) -> str:
+        """Return the score by which trials are compared at the rungs."""
+        return str(self.pruning.score or self.objective)
+
+    @property
     def followed(self) -> tuple[str, ...]:
         """Return the scores to compute at every evaluation, even if they cost a pass each time."""
         if self.curves:
             return self.estimators
-        pruned_by = () if self.pruning.rule == "none" else (self.objective,)
+        pruned_by = () if self.pruning.rule == "none" else (self.pruning_score,)
         return tuple(name for name in self.estimators if name in pruned_by)
 
     @property
@@ -517,7 +525,7 @@ class StudySpec(Frozen):
         """
         if self.pruning.rule == "none":
             return ()
-        early = (0,) if declared(self.objective).taken == "before" else ()
+        early = (0,) if declared(self.pruning_score).taken == "before" else ()
         return early + self.pruning.rungs(self.plan)
 
     @model_validator(mode="after")
@@ -567,10 +575,15 @@ class StudySpec(Frozen):
                 "`estimators` must be defined for augmented images with `augment` in [plan], but "
                 f"got {of_plain}; remove them, or `augment`"
             )
-        if self.pruning.rule != "none" and declared(self.objective).taken == "end":
+        if self.pruning.rule != "none" and declared(self.pruning_score).taken == "end":
             raise ValueError(
-                "`objective` must be known before the end of training with `rule` in [pruning], "
-                f'but "{self.objective}" is not; name another, or remove [pruning]'
+                "`score` in [pruning] must be known before the end of training, but "
+                f'"{self.pruning_score}" is not; name another'
+            )
+        if declared(self.pruning_score).on_request and self.pruning_score not in self.estimators:
+            raise ValueError(
+                f"`score` in [pruning] must be one of the estimators, but got "
+                f'"{self.pruning_score}" with estimators = {list(self.estimators)}'
             )
         if self.sampler.name == "grid":
             for family, domains in self.family.items():

@@ -303,7 +303,7 @@ def test_a_folder_at_work_is_refused_and_left_as_it_is(home: Path, done: Path) -
     with locked(done):
         for arguments in (("resume", done, "--trials", 9), ("search", "tiny.toml", "--out", done)):
             process = run(*arguments, folder=home, code=2)
-            holder = f'another process works on {done} ({{"pid": {os.getpid()}, '
+            holder = f"another process works on {done} (process {os.getpid()} of host "
             assert process.stderr.startswith(f"error: {holder}")
         assert run("status", done, folder=home).stdout.startswith("tiny: running, 4 of 4 trials")
     assert (done / "study.toml").read_bytes() == before

@@ -25,13 +25,18 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30
 ATTACK = 'x\nreplicates = 9\n[plan]\nepochs = 1 # "'
 
 
+def name_of(column: str) -> str:
+    """A study's name: the text where a name may have its characters."""
+    return column if column.isprintable() and column.strip() else "t"
+
+
 def keys_of(column: str, target: str, label: str) -> dict[str, object]:
     """The keys of the study that is proposed for a table with these names and label."""
     n = 24
     frame = pd.DataFrame({column: np.linspace(0, 1, n) ** 2, target: [label, "other"] * (n // 2)})
     spec = DatasetSpec(name="table", path="x.csv", target=target, drop=None)
     source = table_source(frame, None, spec, given="x.csv")
-    text = proposed_text(source.spec, source.arrays(seed=0), name=column)
+    text = proposed_text(source.spec, source.arrays(seed=0), name=name_of(column))
     assert parse_study(text, "x").dataset.target == target
     return tomllib.loads(text)
 
@@ -44,7 +49,7 @@ def test_no_name_and_no_label_changes_what_a_proposed_study_parses_to(
         return
     plain = keys_of("column", "target", "label")
     found = keys_of(column, target, label)
-    assert found.pop("name") == column
+    assert found.pop("name") == name_of(column)
     assert found["dataset"].pop("target") == target  # type: ignore[attr-defined]
     for both in (plain, found):
         both.pop("name", None)

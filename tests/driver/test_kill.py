@@ -247,7 +247,9 @@ def test_a_killed_worker_costs_an_attempt_a_second_driver_is_refused_and_the_bit
             time.sleep(0.02)
         os.kill(workers[0], signal.SIGKILL)
         refused = run("resume", folder, "--trials", 9, folder=home, code=2).stderr
-        assert f'another process works on {folder} ({{"pid": {search.process.pid}, ' in refused
+        assert (
+            f"another process works on {folder} (process {search.process.pid} of host " in refused
+        )
         assert "n_trials = 4\n" in (folder / "study.toml").read_text()
         assert run("status", folder, folder=home).stdout.startswith("killed: running, ")
         text, errors = search.process.communicate(timeout=600)

@@ -49,7 +49,7 @@ def test_a_score_known_before_the_first_epoch_has_a_rung_there() -> None:
     assert (
         study(estimators=["conditional_full_ggn"], objective="conditional_full_ggn").rungs[0] == 0
     )
-    assert study(objective="diag_ef").rungs == (4,)
+    assert study(pruning={**PRUNING, "score": "sotl"}).rungs == (4,)
     assert study(pruning={"rule": "none"}).rungs == ()
 
 

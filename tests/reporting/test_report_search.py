@@ -447,7 +447,9 @@ def test_the_terminal_says_of_the_ranking_what_correlations_csv_says(tmp_path: P
     own = next(r for r in rows if (r["score"], r["target"]) == ("kfac_ggn", "test_accuracy"))
     said = trust_line(report)
     low, high = float(own["rho_low"]), float(own["rho_high"])
-    assert f"rho {float(own['rho']):.2f} (95 % interval {low:.2f} to {high:.2f})" in said
-    assert "; as good or better at no cost: " in said
+    assert f"rho {float(own['rho']):.2f}, 95 % interval {low:.2f} to {high:.2f})" in said
+    assert "As good or better at no cost (rho): " in said
     few = report_on(load_study_tables(folder(tmp_path / "few", [record(0, 0)])))
-    assert trust_line(few) == "trust:  undefined: only 1 with both values, at least 5 needed"
+    assert trust_line(few) == (
+        "trust:  1 architecture is too few to tell whether kfac_ggn predicts test log loss."
+    )
