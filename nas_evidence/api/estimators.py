@@ -104,7 +104,7 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
     def _checked_to_fit(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Return data and targets by the rules of scikit-learn; a DataFrame stays a table."""
         from sklearn.utils.multiclass import check_classification_targets
-        from sklearn.utils.validation import check_array, validate_data
+        from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None")
@@ -117,6 +117,7 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
             X = validate_data(self, X, allow_nd=True, ensure_min_samples=2)
         if not isinstance(y, pd.Series | pd.DataFrame):
             y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
+            y = column_or_1d(y, warn=True) if self._task == "classification" else y
         if self._task == "classification":
             check_classification_targets(y)
         return X, y
