@@ -21,7 +21,7 @@ MOST_KILLS, MOST_RESTARTS = 10, 2
 #: Longest that a driver may take, seconds.
 PATIENCE = 300.0
 STUDY = """\
-# nas-evidence study folder, format 1
+# nas-evidence study folder, format 2
 name = "chaos"
 n_trials = 6
 objective = "diag_ef"

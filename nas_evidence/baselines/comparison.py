@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
 from nas_evidence.spec.domains import Frozen
-from nas_evidence.storage.study_folder import COMPARISON
+from nas_evidence.storage import COMPARISON
 
 #: Metrics of predictions that `--metric` can name, beside the log loss, by likelihood, as shown.
 METRICS: Mapping[str, Mapping[str, str]] = {

@@ -29,6 +29,7 @@ from nas_evidence.spec.toml import (
     dump_study,
     load_study,
 )
+from nas_evidence.storage import COMPARISON
 from nas_evidence.storage.conditions import (
     content_hash,
     current_hash,
@@ -39,7 +40,6 @@ from nas_evidence.storage.conditions import (
 from nas_evidence.storage.journal import JOURNAL, Journal
 from nas_evidence.storage.redo import find_done, set_aside_torn
 from nas_evidence.storage.set_aside import set_aside
-from nas_evidence.storage.study_folder import COMPARISON
 from nas_evidence.storage.tables import (
     TrialRow,
     read_study_tables,

@@ -16,6 +16,7 @@ from nas_evidence.proposing.warm_start import WARM_START, read_warm_start
 from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import StudyError, load_study
+from nas_evidence.storage import COMPARISON
 from nas_evidence.storage.assignments import read_assignment
 from nas_evidence.storage.budget import BUDGET
 from nas_evidence.storage.conditions import (
@@ -27,7 +28,7 @@ from nas_evidence.storage.conditions import (
 from nas_evidence.storage.journal import JOURNAL, journal_problems
 from nas_evidence.storage.outside_code import wrong_code
 from nas_evidence.storage.redo import RETRY
-from nas_evidence.storage.study_folder import COMPARISON, lease_is_damaged, read_study
+from nas_evidence.storage.study_folder import lease_is_damaged, read_study
 from nas_evidence.storage.tables import Stock, lost_rows, take_stock
 from nas_evidence.training.checkpoint import read_checkpoint
 

@@ -30,8 +30,6 @@ from nas_evidence.storage.requests import withdraw
 from nas_evidence.storage.tables import TrialRow, finished
 
 _SUBFOLDERS = ("trials", "evidence", "terms", "curves", "models", "checkpoints", "logs")
-#: The winner beside simple models, as the report keeps it.
-COMPARISON = "report/comparison.json"
 _HALF_WRITTEN = ".study.toml."
 #: Seconds between two renewals of the lease, and seconds until it expires without one.
 RENEW_EVERY, LEASE_SECONDS = 10.0, 60.0

@@ -20,7 +20,7 @@ from nas_evidence.data import load
 from nas_evidence.data.digest import data_digest
 from nas_evidence.driver.driver import Driver
 from nas_evidence.proposing.proposer import Told
-from nas_evidence.spec.toml import load_study
+from nas_evidence.spec.toml import FORMAT, load_study
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.faults import ARROWS
 from nas_evidence.storage.journal import read_journal
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 N_TRIALS = 4
 # The second batch depends on what was told of the first; of each one trial is pruned.
 STUDY = f"""\
-# nas-evidence study folder, format 1
+# nas-evidence study folder, format {FORMAT}
 name = "crashed"
 n_trials = {N_TRIALS}
 objective = "diag_ef"
