@@ -374,14 +374,16 @@ def test_status_in_words_and_as_json(home: Path) -> None:
             "diag_ef": best["per_datum"],
             "unit": "nats per datum",
         },
+        "held_by": None,
     }
     assert f"best: trial {best['trial_id']} with diag_ef = " in text
 
 
-def test_names_are_printed_as_they_are(home: Path, done: Path) -> None:
-    text = (done / "study.toml").read_text()
-    (done / "study.toml").write_text(text.replace('"tiny"', '"[b]x[/b] :smile: $y"'))
-    text = run("status", done, folder=home).stdout
+def test_names_are_printed_as_they_are(home: Path) -> None:
+    text = (home / "tiny.toml").read_text()
+    (home / "named.toml").write_text(text.replace('"tiny"', '"[b]x[/b] :smile: $y"'))
+    run("search", "named.toml", "--out", "named", "--trials", 1, *INLINE, folder=home)
+    text = run("status", "named", folder=home).stdout
     assert text.startswith("[b]x[/b] :smile: $y: finished")
 
 
@@ -488,7 +490,8 @@ def test_an_interrupted_audit_says_so_in_a_word(tmp_path: Path) -> None:
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=600) == ("", "interrupted\n")
+    said = "interrupted; nothing is lost: run the same command again to go on\n"
+    assert process.communicate(timeout=600) == ("", said)
     assert process.returncode == 130
 
 

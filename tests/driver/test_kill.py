@@ -169,7 +169,7 @@ def assert_says_that_nothing_is_lost(search: Search) -> None:
     text, errors = search.process.communicate(timeout=600)
     assert search.process.returncode == 130
     n_stored = len(search.stored)
-    late = "Stopping: the workers end, and what is not stored yet is stored.\n"  # after a second
+    late = "Stopping: waiting for the workers to store what they have.\n"  # after a second
     assert errors.removeprefix(late) == (
         f"\nStopped. Nothing is lost: {n_stored} of {N_TRIALS} trials are stored, the others "
         f"resume from their last checkpoint.\nContinue: nas-evidence resume {search.folder}\n"

@@ -126,7 +126,7 @@ def mortality(death: Death, proposer: type[Any], compact_at: int) -> Iterator[No
         patch.setattr("nas_evidence.proposing.startup.STARTUP_PER_FAMILY", 2)
         patch.setattr(driver_module, "Proposer", mortal(death, proposer))
         patch.setattr(driver_module, "shutil", SimpleNamespace(rmtree=remove))
-        patch.setattr(driver_module, "write_whole", small)
+        patch.setattr("nas_evidence.storage.assignments.write_whole", small)
         patch.setattr(budget_module, "write_whole", small)
         patch.setattr(driver_module, "COMPACT_AT", compact_at)
         patch.setattr(driver_module, "compact", functools.partial(compact, at_least=compact_at))
