@@ -16,7 +16,7 @@ SETTINGS = {
 EXPECTED: dict[str, str] = {}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
     [

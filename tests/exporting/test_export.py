@@ -194,7 +194,7 @@ def test_an_unknown_trial_is_refused_with_the_known_ones(
 
 
 def test_a_folder_without_an_export_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"it has no architecture\.toml"):
+    with pytest.raises(ValueError, match=r"it has no model\.safetensors"):
         load_exported(tmp_path)
 
 

@@ -1,6 +1,5 @@
 """`study.db` is what Optuna would have stored, whatever was there before."""
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,7 +15,7 @@ from nas_evidence.proposing.proposer import Told
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.proposing.warm_start import WARM_START
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
-from nas_evidence.storage.journal import Journal, journal_path
+from nas_evidence.storage.journal import Journal
 
 WIDTH = {"low": 4, "high": 1024, "log": True}
 FAMILIES = {
@@ -214,13 +213,12 @@ def test_the_warm_start_comes_first_and_costs_have_their_directions(tmp_path: Pa
     assert third.state.name == "RUNNING"
 
 
-def test_times_are_those_of_the_journal(tmp_path: Path) -> None:
-    journal_path(tmp_path).parent.mkdir()
-    lines = [
-        {"t": 1e9, "event": "ask", "number": 0, "point": POINTS[0].model_dump(mode="json")},
-        {"t": 1e9 + 60, "event": "tell", "number": 0, "values": [1.5]},
-    ]
-    journal_path(tmp_path).write_text("".join(json.dumps(line) + "\n" for line in lines))
+def test_times_are_those_of_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nas_evidence.storage.journal.time.time", lambda: 1e9)
+    ask(tmp_path, 0, POINTS[0])
+    monkeypatch.setattr("nas_evidence.storage.journal.time.time", lambda: 1e9 + 60)
+    tell(tmp_path, 0, Told((1.5,)))
+    monkeypatch.undo()
     with export(tmp_path):
         (trial,) = in_folder(tmp_path)
     assert trial.datetime_start == datetime.fromtimestamp(1e9)
