@@ -50,7 +50,7 @@ def decide(trial_id: int, at_rung: Mapping[int, Point | None], study: StudySpec)
     ...     name="s", dataset=DatasetSpec(name="digits"), family={}, pruning={"rule": "halving"}
     ... )
     >>> decide(2, {1: (-0.5,), 2: (-0.9,), 3: (-0.7,), 4: (-0.6,)}, study)
-    'two_fold -0.9 is 4th of 4'
+    'conditional_evidence -0.9 is 4th of 4'
     """
     pruning, mine = study.pruning, at_rung[trial_id]
     points = {i: point for i, point in at_rung.items() if point is not None}
