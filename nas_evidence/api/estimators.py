@@ -167,6 +167,12 @@ class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type
 
     _task = "regression"
 
+    def __sklearn_tags__(self) -> Any:
+        """Say that targets [n, C] are taken."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
     def predict(
         self,
         X: Any,

@@ -16,7 +16,7 @@ SETTINGS = {
 EXPECTED: dict[str, str] = {}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
     [

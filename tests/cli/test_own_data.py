@@ -106,7 +106,7 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
         "column 'id' is left out: it numbers the rows; --numeric id to keep",
         "rows: 60, all for training; --test-fraction 0.2 splits off a test for the report",
     ]
-    assert "trust:  unknown: there are no test rows" in text
+    assert "trust:  There are no test rows" in text
     study = load_study(home / "runs" / "pets" / "study.toml")
     assert (study.dataset.path, study.dataset.task) == ("data/train.parquet", "classification")
     assert "Not tested" in (home / "runs" / "pets" / "export" / "MODEL_CARD.md").read_text()
