@@ -118,7 +118,8 @@ def begun(
     if data is None or old is not None:
         base = folder.resolve()
         data = stored_source(spec.dataset, base=base, data_root=data_root, download=download)
-    counted = old is None and spec.plan.automatic
+    in_folds = spec.plan.folds == "auto" and "conditional_evidence" in spec.estimators
+    counted = old is None and (spec.plan.automatic or in_folds)
     n_rows = data.arrays(seed=spec.seed).n_train if counted else 0
     plan = with_numbers(spec.plan, n_rows, None if old is None else old.plan)
     if old is None and (unreached := plan.never_reached()):

@@ -104,13 +104,13 @@ def with_numbers(
 
     Args:
         plan: of a study.
-        n_rows: training rows, which decide its epochs and folds.
+        n_rows: training rows, which decide its epochs and folds; 0 if nothing asks for them.
         stored: the plan with which the study began before, whose numbers stay.
     """
     if plan.automatic:
         epochs = epochs_for(n_rows, plan.batch_size) if stored is None else stored.epochs
         plan = plan.model_copy(update={"epochs": epochs})
-    if plan.folds == "auto":
+    if plan.folds == "auto" and (n_rows or stored is not None):
         folds = plan.n_folds(n_rows) if stored is None else stored.folds
         plan = plan.model_copy(update={"folds": folds})
     if plan.online.every == "auto":

@@ -236,3 +236,16 @@ def test_a_notebook_shows_one_block_with_what_is_done_and_the_best() -> None:
     assert "2 of 3 trials · less than a minute left · last mlp(width=8) diverged" in shown[1]
     assert "best" not in shown[1]
     assert "3 of 3 trials · best mlp(width=9), kfac_ggn -0.5" in shown[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "folds"), [(60, 5), (1000, 2)])
+def test_the_folds_follow_the_rows_also_where_the_epochs_are_given(
+    n: int, folds: int, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(0).normal(size=(n, 2))
+    settings = {"plan.epochs": 1, "plan.online.every": "never", "plan.settle": 0, "first": []}
+    study = nas_evidence.search(
+        x, (x[:, 0] > 0).astype(int), n_trials=1, out=tmp_path / "s", settings=settings, workers=1
+    )
+    assert study.spec.plan.folds == folds

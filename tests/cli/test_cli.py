@@ -180,10 +180,7 @@ def test_missing_data_is_one_line_and_the_folder_is_there(
     assert process.stdout == "tiny: 4 trials, 2 workers -> s\n"
     assert process.stderr.count("\n") == 1
     assert said in process.stderr
-    asked = load_study(path)
-    plan = asked.plan.model_copy(update={"folds": 5})  # so few are the data that it asks for
-    stored = load_study(tmp_path / "s" / "study.toml")
-    assert stored == asked.model_copy(update={"plan": plan})
+    assert load_study(tmp_path / "s" / "study.toml") == load_study(path)
     assert run("status", "s", folder=tmp_path).stdout.startswith("tiny: stopped, 0 of 4 trials")
     own = write_study(tmp_path, TINY.replace("{data}", "{data}.gone"))
     process = run("search", own, "--out", "own", folder=tmp_path, code=2)
