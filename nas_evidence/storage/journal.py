@@ -90,16 +90,19 @@ def journal_problems(folder: Path) -> list[str]:
     """Return what is wrong with the journal; a line that a crash cut short is not."""
     path = journal_path(folder)
     content = path.read_bytes() if path.exists() else b""
-    problems, last, suspects = [], "", list[int]()
+    problems, last, suspects, whole = [], "", list[int](), list[int]()
     for number, line in enumerate(content.splitlines(keepends=True), start=1):
         read = _read(line)
         if read.event is None:
             suspects += [number] if line.strip() and line.endswith(b"\n") else []
+            whole += [number] if line.endswith(b'"}\n') else []
             continue
         if read.after != last:
             lost = f"lines are missing before line {number}"
             problems.append(_not_as_written(suspects) if suspects else lost)
-        suspects, last = [], read.name
+        elif whole:
+            problems.append(_not_as_written(whole))
+        suspects, whole, last = [], [], read.name
     if suspects and (len(suspects) > 1 or content.rstrip().endswith(b'"}')):
         problems.append(_not_as_written(suspects))
     return problems

@@ -43,7 +43,7 @@ def test_a_trial_with_a_torn_table_runs_again_and_finds_the_same(
     notices = run(SPEC, tmp_path, executor).notices
     lost = table in ("trials", "evidence")  # the stand-in has no terms and no curve to lose
     assert [launch.assignment.trial_id for launch in executor.launches] == [2] * lost
-    assert bool(notices) == (how == "torn")
+    assert bool(notices) == (how == "torn" or table == "trials")  # a row that ended is missed
     now = found(tmp_path, without=["attempt"])
     for name, frame in calm.items():
         pd.testing.assert_frame_equal(now[name], frame, check_exact=True)

@@ -45,8 +45,8 @@ def test_an_example_is_searched_scored_and_exported_as_it_stands(
     monkeypatch.setattr(nas_evidence, "search", search)
     found = runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name="__main__")
     study, (name, _, shape, _) = found["study"], FAMILIES[example]
-    assert study.spec.objective == "two_fold"
-    assert study.ranking["two_fold"].notna().all()
+    assert study.spec.objective == "conditional_evidence"
+    assert study.ranking["conditional_evidence"].notna().all()
     assert study.ranking["family"].str.endswith(name).any()
     predicted = study.predict(np.zeros((3, *shape)))
     answer = predicted.probabilities if predicted.classes else predicted.mean
