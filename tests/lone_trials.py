@@ -1,9 +1,11 @@
 """One trial alone, without a service: a small MLP on digits, run whole or parked on the way."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from nas_evidence.data.tensors import TensorData
+from nas_evidence.data import load
+from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.scores.protocol import Context, evaluate, scorers_of
 from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.registry import declared
@@ -76,3 +78,12 @@ def assert_parking_changes_nothing(
         assert len(values) == 2
         assert values[0] == values[1]
     return report
+
+
+def of_three_classes(max_train: int) -> TensorData:
+    """Return some digits with their labels modulo 3, and 20 test images."""
+    tensors = to_tensors(
+        load(DatasetSpec(name="digits", max_train=max_train, max_test=20), seed=0), "cpu"
+    )
+    few = tensors.y_train % 3
+    return replace(tensors, y_train=few, y_test=tensors.y_test % 3, n_outputs=3)

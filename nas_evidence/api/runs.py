@@ -15,7 +15,7 @@ from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import rough_duration
 from nas_evidence.spec.record import SliceReport, TrialRecord, n_searched
-from nas_evidence.spec.registry import is_outside
+from nas_evidence.spec.registry import declared, is_outside
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.storage.outside_code import Code, keep_code, outside_names
 from nas_evidence.workers.executor import Lost
@@ -118,8 +118,8 @@ def begun(
     if data is None or old is not None:
         base = folder.resolve()
         data = stored_source(spec.dataset, base=base, data_root=data_root, download=download)
-    in_folds = spec.plan.folds == "auto" and "conditional_evidence" in spec.estimators
-    counted = old is None and (spec.plan.automatic or in_folds)
+    in_folds = any(declared(name).division == "plan" for name in spec.estimators)
+    counted = old is None and (spec.plan.automatic or (in_folds and spec.plan.folds == "auto"))
     n_rows = data.arrays(seed=spec.seed).n_train if counted else 0
     plan = with_numbers(spec.plan, n_rows, None if old is None else old.plan)
     if old is None and (unreached := plan.never_reached()):

@@ -157,7 +157,7 @@ class ArchitecturePosterior:
     def expected_improvement(self, points: ArrayLike) -> Floats:
         """Return by how much m + g of each architecture [m] is expected to exceed the best mean.
 
-        Without e_a, which is luck that no neighbour foretells: with it unknown corners look good.
+        Without e_a, of which no neighbour tells anything: with it unknown corners look good.
         """
         mean, deviation = self.predict(points)
         smooth = np.sqrt(np.maximum(deviation**2 - self.hyper.own**2, 1e-12))

@@ -166,14 +166,14 @@ def _direction(gradient: Tensor, pairs: Pairs, start: Start) -> Tensor:
     """Return B g [P] by the two-loop recursion."""
     steps = pairs.steps
     changes = start.likelihood_scale * pairs.changes + start.precision * steps
-    bends = (steps * changes).sum(1)
-    useful = [i for i, bend in enumerate(bends.tolist()) if bend > 0]
+    curvatures = (steps * changes).sum(1)
+    useful = [i for i, curvature in enumerate(curvatures.tolist()) if curvature > 0]
     q = gradient.clone()
     weights = {}
     for i in reversed(useful):
-        weights[i] = (steps[i] @ q) / bends[i]
+        weights[i] = (steps[i] @ q) / curvatures[i]
         q = q - weights[i] * changes[i]
     q = start.precondition(q)
     for i in useful:
-        q = q + steps[i] * (weights[i] - (changes[i] @ q) / bends[i])
+        q = q + steps[i] * (weights[i] - (changes[i] @ q) / curvatures[i])
     return q

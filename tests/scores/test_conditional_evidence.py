@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from lone_trials import assert_parking_changes_nothing, ended, mlp_assignment, run
+from lone_trials import (
+    assert_parking_changes_nothing,
+    ended,
+    mlp_assignment,
+    of_three_classes,
+    run,
+)
 
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data import load
@@ -27,11 +33,7 @@ def assignment_of(*names: str, **plan: object) -> Assignment:
 
 @pytest.fixture(scope="module")
 def data() -> TensorData:
-    tensors = to_tensors(
-        load(DatasetSpec(name="digits", max_train=50, max_test=20), seed=0), "cpu"
-    )
-    few = tensors.y_train % 3
-    return replace(tensors, y_train=few, y_test=tensors.y_test % 3, n_outputs=3)
+    return of_three_classes(50)
 
 
 def found_in(record: TrialRecord, name: str = NAME) -> EvidenceEstimate:

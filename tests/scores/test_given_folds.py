@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lone_trials import assert_parking_changes_nothing, mlp_assignment, run
+from lone_trials import assert_parking_changes_nothing, mlp_assignment, of_three_classes, run
 
 from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.data import load
@@ -25,11 +25,7 @@ def assignment_of(*names: str, **plan: object) -> Assignment:
 
 @pytest.fixture(scope="module")
 def data() -> TensorData:
-    tensors = to_tensors(
-        load(DatasetSpec(name="digits", max_train=40, max_test=20), seed=0), "cpu"
-    )
-    few = tensors.y_train % 3
-    return replace(tensors, y_train=few, y_test=tensors.y_test % 3, n_outputs=3)
+    return of_three_classes(40)
 
 
 def test_the_halves_are_those_of_two_fold_and_are_trained_once(
