@@ -13,8 +13,12 @@ from pathlib import Path
 
 import torch
 
-from nas_evidence.audit.published import reproduced, result_text, table_page
+from nas_evidence.cli.reproduce import make_importable, scripts_folder
 from nas_evidence.plumbing.files import write_whole
+
+make_importable(scripts_folder())
+
+from nas_evidence_reproduce._published import reproduced, result_text, table_page  # noqa: E402
 
 
 def main() -> None:

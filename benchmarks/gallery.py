@@ -11,7 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nas_evidence.audit.published import (
+from nas_evidence.cli.reproduce import make_importable, scripts_folder
+from nas_evidence.plumbing.files import write_whole
+
+make_importable(scripts_folder())
+
+from nas_evidence_reproduce._published import (  # noqa: E402
     PAPERS,
     ListRow,
     body,
@@ -23,7 +28,6 @@ from nas_evidence.audit.published import (
     stored_results,
     where_measured,
 )
-from nas_evidence.plumbing.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "reproduce" / "results"

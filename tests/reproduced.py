@@ -1,5 +1,5 @@
 """Makes the scripts in benchmarks/reproduce importable as `nas_evidence_reproduce`."""
 
-from nas_evidence.audit.published import make_importable, scripts_folder
+from nas_evidence.cli.reproduce import make_importable, scripts_folder
 
 make_importable(scripts_folder())

@@ -21,9 +21,8 @@ from torch.nn.functional import cross_entropy
 
 from nas_evidence.maths.hmc import Density
 from nas_evidence.maths.hmc import Path as Densities
-from nas_evidence.scores.sampling_plan import HeatPlan
 from nas_evidence.scores.thermodynamic_box import half_widths
-from nas_evidence_reproduce._finite_temperature import Tempered, at_finite_temperature
+from nas_evidence_reproduce._finite_temperature import HeatPlan, Tempered, at_finite_temperature
 from nas_evidence_reproduce._rmin import rmin
 
 MEAN, SPREAD = 0.1307, 0.3081  # of all pixels of MNIST

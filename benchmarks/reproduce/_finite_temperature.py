@@ -10,15 +10,28 @@ the prior does. Choosing T on test data makes their loss at that T optimistic.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from nas_evidence.maths.hmc import Path, Replicas, Tuning, exchange, hmc_step, replicas_at, warm_up
-from nas_evidence.scores.sampling_plan import HeatPlan
+from nas_evidence.spec.domains import Frozen
 
 _N_BLOCKS = 8  # of successive samples, whose spread gives errors
 _FIRST_STEP = 0.1
+
+
+class HeatPlan(Frozen):
+    """Replica exchange at a geometric series of temperatures (Baldock and Marzari 2019)."""
+
+    n_temperatures: Annotated[int, Field(ge=2)] = 16
+    lowest: Annotated[float, Field(gt=0)] = 0.01
+    highest: Annotated[float, Field(gt=0)] = 100.0
+    n_burn_in: Annotated[int, Field(ge=1)] = 200  # trajectories
+    n_samples: Annotated[int, Field(ge=8)] = 200  # trajectories
+    n_leapfrog: Annotated[int, Field(ge=1)] = 20  # gradients per trajectory
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence.scores.sampling_plan import SweepPlan
 from nas_evidence.scores.thermodynamic import fitted_reference, swept
 from nas_evidence_reproduce._baldock import digits, minimised, network
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 PAPER = "Baldock and Marzari 2019"
 FIGURE = "Eq. 28"

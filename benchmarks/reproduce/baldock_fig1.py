@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence_reproduce._baldock import digits
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 PAPER = "Baldock and Marzari 2019"
 FIGURE = "Fig. 1"

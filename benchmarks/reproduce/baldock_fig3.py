@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
-from nas_evidence.scores.sampling_plan import HeatPlan
 from nas_evidence_reproduce._baldock import UNIFORM, digits, heated, minimised, network
-from nas_evidence_reproduce._finite_temperature import Tempered
+from nas_evidence_reproduce._finite_temperature import HeatPlan, Tempered
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 PAPER = "Baldock and Marzari 2019"
 FIGURE = "Fig. 2, Fig. 3, Table 1"

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.func import grad, vmap
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 PAPER = "Duvenaud et al. 2016"
 FIGURE = "Fig. 1"

@@ -14,8 +14,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence_reproduce._mnist_descent import Descent, descended, mnist
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 PAPER = "Duvenaud et al. 2016"
 FIGURE = "Fig. 4"

@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
 from nas_evidence.plumbing.files import write_whole
@@ -29,6 +28,7 @@ from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, T
 from nas_evidence.training.cost import cost_of
 from nas_evidence.training.loop import begin, train_epoch
 from nas_evidence.workers.trial import Trial
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 from ._images import subset
 

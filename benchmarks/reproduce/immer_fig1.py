@@ -22,8 +22,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from torch import Tensor, nn
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence.evidence.jacobian import jacobian
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 from ._immer import Fitted, fit, mean_and_error, mlp, output_covariance, settle, snelson
 

@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 from ._immer import Fitted, fit, frozen, mean_and_error, mlp, predictive
 

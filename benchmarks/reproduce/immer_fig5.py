@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence.maths.metrics import auroc, class_metrics, entropy, reliability
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 from ._images import subset
 from ._immer import Fitted, agreement, fit, frozen, mean_and_error, must_have_moved, predictive

@@ -15,7 +15,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 from ._immer import fit, mean_and_error, mlp, real_predictive_nll, within
 

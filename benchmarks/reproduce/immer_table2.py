@@ -20,11 +20,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.maths.blocks import Kronecker
 from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 from ._images import subset
 from ._immer import Fitted, agreement, fit, frozen, must_have_moved

@@ -16,8 +16,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence.maths.metrics import class_metrics
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 from ._immer import fit, mean_and_error, mlp, predictive, within
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 from ._lyle import images
 

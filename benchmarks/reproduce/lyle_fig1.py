@@ -15,8 +15,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence_reproduce._incremental import predictions, sampled_bounds
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 from nas_evidence_reproduce._sample_then_optimise import bounds_over_orders
 
 from ._lyle import INFORMATIVE, NOISE, PRIOR_VARIANCE, N, feature_data

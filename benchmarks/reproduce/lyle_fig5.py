@@ -14,9 +14,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence_reproduce._combination import combination_weights
 from nas_evidence_reproduce._incremental import predictions
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 from ._lyle import NOISE, PRIOR_VARIANCE, N, feature_data, images
 

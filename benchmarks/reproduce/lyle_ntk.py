@@ -18,8 +18,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence.evidence.jacobian import jacobian
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 from ._lyle import images
 

@@ -23,10 +23,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from nas_evidence.audit.published import Cell, Reproduction, Row
 from nas_evidence.maths.ranking import resampling_plan, spearman
 from nas_evidence.maths.replay import stopping_rungs
 from nas_evidence.scores.sotl import sotl, sotl_e
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 PAPER = "Ru et al. 2021"
 FIGURE = "rank correlation"

@@ -1,12 +1,17 @@
-"""The verb that runs the published experiments."""
+"""The verb that runs the published experiments, whose code is beside the package or in a wheel."""
 
+import importlib
+import sys
+import types
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from nas_evidence.cli.options import AsJson
 from nas_evidence.cli.terminal import err, out, print_json, print_rows
+
+ROOM = "nas_evidence_reproduce"  # the name under which scripts import each other
 
 
 def reproduce(
@@ -30,10 +35,10 @@ def reproduce(
 
     Example: nas-evidence reproduce duvenaud_fig2
     """
-    from nas_evidence.audit.published import kept_cells, listed, reproduced, share_of
-
+    make_importable(scripts_folder())
+    published: Any = importlib.import_module(f"{ROOM}._published")
     if list_all:
-        rows = listed()
+        rows = published.listed()
         if as_json:
             print_json([vars(row) for row in rows])
             return
@@ -45,7 +50,7 @@ def reproduce(
         return
     if name is None:
         raise ValueError("reproduce needs a name: nas-evidence reproduce --list shows them.")
-    found = reproduced(name, quick=quick, data=data, to=to, say=err.print)
+    found = published.reproduced(name, quick=quick, data=data, to=to, say=err.print)
     if as_json:
         print_json(found)
         return
@@ -54,5 +59,25 @@ def reproduce(
         ("what", "published", "ours", "spread", "why they differ"),
         [tuple(row.values()) for row in found["rows"]],
     )
-    out.print(f"{found['status']}, {share_of(kept_cells(found))} cells: {found['why']}")
+    share = published.share_of(published.kept_cells(found))
+    out.print(f"{found['status']}, {share} cells: {found['why']}")
     err.print(f"{name}.md, .json and the figure are in {to}")
+
+
+def scripts_folder() -> Path:
+    """Return the folder of the scripts: in a wheel, or next to the package in a checkout."""
+    here = Path(__file__).resolve().parents[1]
+    inside = here / "reproduce"
+    return inside if inside.is_dir() else here.parent / "benchmarks" / "reproduce"
+
+
+def make_importable(folder: Path) -> None:
+    """Make the scripts of a folder a package with what they share, the only one of its name."""
+    room, path = sys.modules.get(ROOM), [str(folder), str(scripts_folder())]
+    if room is None or list(room.__path__) != path:
+        for name in [n for n in sys.modules if n.partition(".")[0] == ROOM]:
+            if not name.endswith("._published"):
+                del sys.modules[name]
+        room = types.ModuleType(ROOM)
+        room.__path__ = path
+        sys.modules[ROOM] = room

@@ -17,7 +17,7 @@ The model is left exactly as it was, also after an exception: mode of each modul
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,17 +29,19 @@ from nas_evidence.curvature.layers import Layer, WeightLayer, layer_of
 from nas_evidence.curvature.refusals import UnsupportedLayerError, remedy_for
 
 
-class Collector(Protocol):
+class Collector:
     """What a curvature kind does with layer inputs and gradients; it stores only sums."""
 
     def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
-        """Take the input of a batch; return it if `receive` needs it."""
+        """Take the input of a batch; return it if `receive` needs it, as it does by default."""
+        return a
 
     def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
         """Take one output gradient of the layer; `last` for the last column of the batch."""
+        raise NotImplementedError
 
     def end_column(self) -> None:
-        """End a column: every layer has received it."""
+        """End a column, which every layer has received; by default `receive` has added it."""
 
 
 def refuse_frozen(model: nn.Module) -> None:
@@ -297,21 +299,15 @@ class _Anchor(torch.autograd.Function):
 
 
 @dataclass
-class _GradientSums:
+class _GradientSums(Collector):
     """Sums of the gradients over the data, to be compared with autograd's."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)
-
-    def keep(self, layer: Layer, a: Tensor) -> Tensor:
-        return a
 
     def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
         assert a is not None
         for name, gradients in zip(layer.names, layer.gradients(a, s), strict=True):
             self.sums[name] = gradients.sum(0)
-
-    def end_column(self) -> None:
-        pass
 
 
 def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from nas_evidence.curvature.capture import Collector
 from nas_evidence.curvature.layers import Layer
 from nas_evidence.curvature.layerwise import Sums
 from nas_evidence.curvature.memory import COPIES, require_memory, squares
@@ -24,16 +25,12 @@ _INSTEAD = "kfac_ggn, ekfac_ggn or a diagonal kind"
 
 
 @dataclass
-class BlockCollector:
+class BlockCollector(Collector):
     """The exact block of each parameter tensor: the sum of outer products, or the rows."""
 
     stored: dict[str, Tensor]  # [M, size] of the tensors with more parameters than rows
     filled: dict[str, int] = field(default_factory=dict)
     sums: Sums = field(default_factory=Sums)
-
-    def keep(self, layer: Layer, a: Tensor) -> Tensor:
-        """Keep every input."""
-        return a
 
     def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
         """Add the outer products of one column, or store its rows."""
@@ -47,9 +44,6 @@ class BlockCollector:
             rows = gradients.double()
             self.sums.add(name, rows.mT @ rows)
 
-    def end_column(self) -> None:
-        """Do nothing: `receive` adds at once."""
-
     def block(self, name: str) -> Block:
         """Return the block of one tensor."""
         if name in self.stored:
@@ -58,17 +52,13 @@ class BlockCollector:
 
 
 @dataclass
-class RowCollector:
+class RowCollector(Collector):
     """The rows g of each column, summed to the P x P matrix or stored."""
 
     names: tuple[str, ...]
     matrix: Tensor | None  # [P, P], or None to store
     column: dict[str, Tensor] = field(default_factory=dict)
     stored: dict[str, list[Tensor]] = field(default_factory=dict)
-
-    def keep(self, layer: Layer, a: Tensor) -> Tensor:
-        """Keep every input."""
-        return a
 
     def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
         """Take the part of the rows that belongs to the layer."""

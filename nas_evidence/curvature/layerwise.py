@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from nas_evidence.curvature.capture import Collector
 from nas_evidence.curvature.embedding import EmbeddingLayer
 from nas_evidence.curvature.layers import Layer, SmallLayer, WeightLayer, WholeModel
 from nas_evidence.curvature.memory import require_memory, squares
@@ -79,16 +80,12 @@ class Sums:
 
 
 @dataclass
-class DiagonalCollector:
+class DiagonalCollector(Collector):
     """Sums of squared gradients."""
 
     layers: tuple[Layer, ...]
     sums: Sums = field(default_factory=Sums)
     squared: dict[str, Tensor] = field(default_factory=dict)  # Σ_k s² of the batch [n, d_out]
-
-    def keep(self, layer: Layer, a: Tensor) -> Tensor:
-        """Keep every input."""
-        return a
 
     def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
         """Add the squares of one column; with a single position sum s² until the last column."""
@@ -109,9 +106,6 @@ class DiagonalCollector:
         if last:
             self._add(layer, layer.outer_squares(a, self.squared.pop(layer.path)))
 
-    def end_column(self) -> None:
-        """Do nothing: `receive` adds at once."""
-
     def _add(self, layer: Layer, squares: tuple[Tensor, ...]) -> None:
         for name, square in zip(layer.names, squares, strict=True):
             self.sums.add(name, square)
@@ -123,7 +117,7 @@ class DiagonalCollector:
 
 
 @dataclass
-class KroneckerCollector:
+class KroneckerCollector(Collector):
     """Sums of outer products of inputs and of output gradients."""
 
     layers: tuple[Layer, ...]
@@ -173,9 +167,6 @@ class KroneckerCollector:
         assert a is not None
         for name, gradients in zip(layer.names, layer.gradients(a, s), strict=True):
             self.sums.add_gram(name, gradients[None])
-
-    def end_column(self) -> None:
-        """Do nothing: `receive` adds at once."""
 
     def finish(self) -> BlockDiagonal:
         """Return the blocks: Kronecker for weights, dense for all other parameters."""
@@ -235,7 +226,7 @@ class KroneckerCollector:
 
 
 @dataclass
-class EigenCollector:
+class EigenCollector(Collector):
     """The diagonal of weights in given eigenbases; other blocks come from the first pass."""
 
     layers: tuple[Layer, ...]
@@ -261,9 +252,6 @@ class EigenCollector:
         for columns, s_columns in layer.chunks(a, s):
             rotated = (left.mT @ s_columns) @ (right.mT @ columns).mT
             self.sums.add(layer.names[0], rotated.square_().sum(0))
-
-    def end_column(self) -> None:
-        """Do nothing: `receive` adds at once."""
 
     def finish(self) -> BlockDiagonal:
         """Return the corrected eigenvalues of weights and the exact blocks of other parameters."""

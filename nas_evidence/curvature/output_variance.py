@@ -12,23 +12,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.capture import undisturbed
+from nas_evidence.curvature.capture import Collector, undisturbed
 from nas_evidence.curvature.layers import Layer, WeightLayer
 from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.curvature.sweep import Sweep
 
 
 @dataclass
-class _Variances:
+class _Variances(Collector):
     """A collector of variances, one output after another."""
 
     covariance: Mapping[str, Tensor]
     column: Tensor | None = None  # of the current output [n]
     columns: list[Tensor] = field(default_factory=list)
-
-    def keep(self, layer: Layer, a: Tensor) -> Tensor:
-        """Keep every input."""
-        return a
 
     def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
         """Add the contribution of one layer's parameters."""

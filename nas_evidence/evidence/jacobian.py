@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.curvature.capture import refuse_frozen, undisturbed
+from nas_evidence.curvature.capture import Collector, refuse_frozen, undisturbed
 from nas_evidence.curvature.layers import Layer, WeightLayer
 from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.curvature.memory import require_memory
@@ -113,7 +113,7 @@ class Jacobian:
 
 
 @dataclass
-class _Collector:
+class _Collector(Collector):
     """The inputs of linear layers, and the rows or output gradients of each column."""
 
     names: frozenset[str]  # of the tensors wanted

@@ -91,18 +91,6 @@ class Tuning:
     n_leapfrog: int
 
 
-def differentiable(log_density: Callable[[Tensor], Tensor]) -> Density:
-    """Return a density with gradients, given a function from positions [R, P] to values [R]."""
-
-    def with_gradient(positions: Tensor) -> tuple[Tensor, Tensor]:
-        leaves = positions.detach().requires_grad_(True)
-        values = log_density(leaves)
-        (gradient,) = torch.autograd.grad(values.sum(), leaves, materialize_grads=True)
-        return values.detach(), gradient
-
-    return with_gradient
-
-
 def replicas_at(path: Path, positions: Tensor) -> Replicas:
     """Return the replicas at positions [R, P]."""
     base, base_gradient = path.base(positions)

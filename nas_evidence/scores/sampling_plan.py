@@ -57,17 +57,6 @@ class MomentumPlan(Frozen):
     first_speed: Annotated[float, Field(gt=0)] = 0.1  # spread of the first velocities: prior's = 1
 
 
-class HeatPlan(Frozen):
-    """Replica exchange at a geometric series of temperatures (Baldock and Marzari 2019)."""
-
-    n_temperatures: Annotated[int, Field(ge=2)] = 16
-    lowest: Annotated[float, Field(gt=0)] = 0.01
-    highest: Annotated[float, Field(gt=0)] = 100.0
-    n_burn_in: Annotated[int, Field(ge=1)] = 200  # trajectories
-    n_samples: Annotated[int, Field(ge=8)] = 200  # trajectories
-    n_leapfrog: Annotated[int, Field(ge=1)] = 20  # gradients per trajectory
-
-
 class EnsemblePlan(Frozen):
     """The ensembles whose predictions `sample_then_optimise_evidence` averages."""
 
@@ -78,4 +67,4 @@ class EnsemblePlan(Frozen):
 
 
 LADDER, SWEEP, ENTROPY = LadderPlan(), SweepPlan(), EntropyPlan()
-MOMENTUM, HEAT, ENSEMBLE = MomentumPlan(), HeatPlan(), EnsemblePlan()
+MOMENTUM, ENSEMBLE = MomentumPlan(), EnsemblePlan()

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
+from densities import differentiable
 from torch import Tensor
 
 from nas_evidence.maths.hmc import (
     Path,
     Replicas,
     Tuning,
-    differentiable,
     exchange,
     hmc_step,
     leapfrog,

@@ -3,12 +3,13 @@
 import pytest
 import reproduced  # noqa: F401, before the scripts
 import torch
+from densities import differentiable
 from torch import Tensor
 
 from nas_evidence.evidence.network_density import gaussian_density
-from nas_evidence.maths.hmc import Path, differentiable
-from nas_evidence.scores.sampling_plan import HeatPlan
+from nas_evidence.maths.hmc import Path
 from nas_evidence_reproduce._finite_temperature import (
+    HeatPlan,
     Tempered,
     at_finite_temperature,
     temperatures,

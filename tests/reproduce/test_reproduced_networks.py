@@ -4,18 +4,18 @@ import math
 from types import ModuleType
 
 import pytest
+import reproduced  # noqa: F401, before the scripts
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from nas_evidence.audit.published import _imported, make_importable, scripts, scripts_folder
+from nas_evidence_reproduce._published import _imported, scripts
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def baldock() -> ModuleType:
-    make_importable(scripts_folder())
     import nas_evidence_reproduce._baldock as module
 
     return module
@@ -23,7 +23,6 @@ def baldock() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def mnist_descent() -> ModuleType:
-    make_importable(scripts_folder())
     import nas_evidence_reproduce._mnist_descent as module
 
     return module

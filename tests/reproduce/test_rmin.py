@@ -5,9 +5,9 @@ import itertools
 import pytest
 import reproduced  # noqa: F401, before the scripts
 import torch
+from densities import differentiable
 from torch import Tensor
 
-from nas_evidence.maths.hmc import differentiable
 from nas_evidence_reproduce._rmin import rmin
 
 STIFFNESS = torch.tensor([1.0, 30.0, 1000.0], dtype=torch.float64)

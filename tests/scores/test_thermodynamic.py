@@ -5,12 +5,12 @@ import math
 import pytest
 import scipy.optimize
 import torch
+from densities import differentiable
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 from nas_evidence.audit.known_problems import Problem, put_at_mode
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
-from nas_evidence.maths.hmc import differentiable
 from nas_evidence.scores.sampling_plan import LadderPlan, SweepPlan
 from nas_evidence.scores.temperature_ladder import (
     LadderSamples,

@@ -42,6 +42,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from nas_evidence.cli.reproduce import ROOM, make_importable
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.version import __version__
 
@@ -80,7 +81,7 @@ PAPERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("rank correlation",),
     ),
 }
-_ROOM = "nas_evidence_reproduce"  # the name under which scripts import each other
+_HERE = Path(__file__).resolve().parent
 _CONSTANTS: dict[str, type | tuple[type, ...]] = {
     "PAPER": str, "FIGURE": str, "TITLE": str, "CLAIM": str, "NEEDS": tuple,
     "FULL_HOURS": (int, float),
@@ -163,20 +164,13 @@ class ListRow:
     title: str = ""
 
 
-def scripts_folder() -> Path:
-    """Return the folder of the scripts: in a wheel, or next to the package in a checkout."""
-    here = Path(__file__).resolve().parents[1]
-    inside = here / "reproduce"
-    return inside if inside.is_dir() else here.parent / "benchmarks" / "reproduce"
-
-
 def scripts(folder: Path | None = None) -> dict[str, Script]:
     """Return the scripts by name, in the order of papers and figures; nothing is imported.
 
     Raises:
         ValueError: for a script whose constants are missing, of a wrong type or unknown.
     """
-    place = scripts_folder() if folder is None else folder
+    place = _HERE if folder is None else folder
     found = [_read(path) for path in sorted(place.glob("[!_]*.py"))]
     return {one.name: one for one in sorted(found, key=_order)}
 
@@ -196,7 +190,7 @@ def listed(folder: Path | None = None) -> list[ListRow]:
 
 def stored_results(folder: Path | None = None) -> dict[str, dict[str, Any]]:
     """Return the kept results of the short versions by name of the script."""
-    place = (scripts_folder() if folder is None else folder) / "results"
+    place = (_HERE if folder is None else folder) / "results"
     return {
         path.stem: json.loads(path.read_text("utf-8")) for path in sorted(place.glob("*.json"))
     }
@@ -478,18 +472,7 @@ def _listed(figure: str, script: Script, result: Mapping[str, Any] | None) -> Li
 def _imported(script: Script) -> types.ModuleType:
     """Import a script as a member of a package of all scripts of its folder."""
     make_importable(script.path.parent)
-    return importlib.import_module(f"{_ROOM}.{script.name}")
-
-
-def make_importable(folder: Path) -> None:
-    """Make the scripts of a folder a package, the only one of its name."""
-    room = sys.modules.get(_ROOM)
-    if room is None or list(room.__path__) != [str(folder)]:
-        for name in [n for n in sys.modules if n.partition(".")[0] == _ROOM]:
-            del sys.modules[name]
-        room = types.ModuleType(_ROOM)
-        room.__path__ = [str(folder)]
-        sys.modules[_ROOM] = room
+    return importlib.import_module(f"{ROOM}.{script.name}")
 
 
 def _hardware() -> str:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import reproduced  # noqa: F401, before the scripts
 
-from nas_evidence.audit.published import scripts, scripts_folder, stored_results
+from nas_evidence.cli.reproduce import scripts_folder
+from nas_evidence_reproduce._published import scripts, stored_results
 
 FOUND = stored_results()["speedy"]["numbers"]
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import reproduced as _before_the_scripts  # noqa: F401
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nas_evidence.audit.published import (
+from nas_evidence.cli.reproduce import scripts_folder
+from nas_evidence_reproduce._published import (
     PAPERS,
     Cell,
     Script,
@@ -20,7 +22,6 @@ from nas_evidence.audit.published import (
     listed,
     reproduced,
     scripts,
-    scripts_folder,
     share_of,
     status_of,
     stored_results,
@@ -37,7 +38,7 @@ FULL_HOURS = 1
 """
 RUN = """
 RULE = "it is 2"
-from nas_evidence.audit.published import Cell, Reproduction, Row
+from nas_evidence_reproduce._published import Cell, Reproduction, Row
 from nas_evidence_reproduce._shared import OURS
 
 def run(*, quick, data, say):
