@@ -5,15 +5,13 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nas_evidence.api.runs import Audience, Silent
+from nas_evidence.api.runs import Audience
 from nas_evidence.plumbing.durations import rough_duration
 from nas_evidence.spec.record import TrialRecord, is_race
 from nas_evidence.spec.study import StudySpec
-
-if TYPE_CHECKING:
-    from nas_evidence.driver.driver import Watcher
+from nas_evidence.workers.executor import Watcher
 
 
 def audience_for(progress: bool | None) -> Audience:
@@ -47,7 +45,7 @@ def write(line: str) -> None:
     sys.stdout.flush()
 
 
-class Lines(Silent):
+class Lines(Watcher):
     """A watcher that prints one line per finished trial."""
 
     def __init__(self, study: StudySpec, n_done: int) -> None:
@@ -63,7 +61,7 @@ class Lines(Silent):
         )
 
 
-class Block(Silent):
+class Block(Watcher):
     """A watcher that keeps one block of a notebook up to date: progress, time left, the best.
 
     Args:

@@ -14,16 +14,15 @@ from nas_evidence.api.trackers import check_track, tracked
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import rough_duration
-from nas_evidence.spec.record import SliceReport, TrialRecord, n_searched
+from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, is_outside
-from nas_evidence.spec.study import Assignment, StudySpec
+from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.outside_code import Code, keep_code, outside_names
-from nas_evidence.workers.executor import Lost
+from nas_evidence.workers.executor import Watcher
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
-    from nas_evidence.driver.driver import Watcher
     from nas_evidence.driver.mirror import Store
     from nas_evidence.storage.redo import Finds
     from nas_evidence.storage.tables import TrialRow
@@ -48,27 +47,8 @@ class Run:
     track: tuple[str, ...] = ()  # see api/trackers.py
 
 
-class Silent:
-    """A watcher that shows nothing."""
-
-    def launched(self, assignment: Assignment) -> None:
-        """Show nothing."""
-
-    def progressed(self, report: SliceReport) -> None:
-        """Show nothing."""
-
-    def parked(self, trial_id: int) -> None:
-        """Show nothing."""
-
-    def ended(self, record: TrialRecord) -> None:
-        """Show nothing."""
-
-    def lost(self, loss: Lost) -> None:
-        """Show nothing."""
-
-
 def _silent(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
-    return nullcontext(Silent())
+    return nullcontext(Watcher())
 
 
 @dataclass(frozen=True)
@@ -269,7 +249,7 @@ def finish_off(spec: StudySpec, store: "Store", run: Run, audience: Audience) ->
     folder, wanted = store.folder.resolve(), trackers_of(run, store)
     for note in without_suspects(folder):
         audience.say(f"note: {note}")
-    with tracked(wanted, spec, folder, Silent(), audience.say) as watcher:
+    with tracked(wanted, spec, folder, Watcher(), audience.say) as watcher:
         if any((folder / "checkpoints").glob("*")):  # killed before the last trial was told
             Driver(spec, folder, Nobody(), watcher).run()
 

@@ -267,19 +267,26 @@ class Study:
         Raises:
             ValueError: if `data` does not hold the target, or no fold predicted the training data.
         """
-        from nas_evidence.api.network_calibration import calibration_on, calibration_on_folds
+        from nas_evidence.data.tensors import to_tensors
+        from nas_evidence.exporting.unseen import unseen_reliability
         from nas_evidence.exporting.winner import load_winner
         from nas_evidence.reporting.plots import plot_reliability
 
         if data is not None:
-            found = calibration_on(self.predictor(trial_id), data)
+            predictor = self.predictor(trial_id)
+            given = predictor.given(data).labelled()
+            if given is None or given.truth is None:
+                raise ValueError(
+                    "calibration compares with the truth, but data has no target column"
+                )
+            found = predictor.predict(given).reliability(given.truth)
         else:
             chosen = self.best.trial_id if trial_id is None else trial_id
             if chosen not in set(self._tables().trials["trial_id"]):
                 raise ValueError(f"{self.folder} has no finished trial {chosen}")
             arrays = self.arrays()
             winner = load_winner(self._tables(), arrays, chosen)
-            found = calibration_on_folds(winner, arrays)
+            found = unseen_reliability(winner, to_tensors(arrays, "cpu"))
         labels = self.spec.plan.likelihood == "categorical"
         return plot_reliability(found, labels=labels)
 

@@ -18,7 +18,7 @@ import os
 import queue
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,17 +26,15 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, cast
 
 from nas_evidence.spec.domains import masked
-from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
-from nas_evidence.spec.study import Assignment, StudySpec
-from nas_evidence.workers.executor import Lost
-
-if TYPE_CHECKING:
-    from nas_evidence.driver.driver import Watcher
+from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.workers.executor import Watcher
 
 _LOG = logging.getLogger(__name__)
+_Row = Mapping[Any, Any]
 #: What each tracker imports, and what installs it.
 _NEEDS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "optuna": "optuna"}
 #: The database of a server that an earlier version read.
@@ -75,28 +73,10 @@ class Tracked:
     @classmethod
     def of(cls, record: TrialRecord) -> "Tracked":
         """Return what a record says."""
-        series: dict[str, list[tuple[int, float]]] = {}
-        for point in record.curve:
-            for name in _CURVE:
-                _add(series, name, point.epoch, getattr(point, name))
-        for evaluation in record.evaluations:
-            estimate = evaluation.estimate
-            if estimate.valid:
-                value = estimate.value if estimate.per_datum is None else estimate.per_datum
-                _add(series, f"score/{estimate.estimator}", evaluation.epoch, value)
-        final = {name: getattr(record, name) for name in _FINAL}
-        return cls(
-            (record.trial_id, record.attempt),
-            {
-                "family": record.architecture.family,
-                **{name: str(v) for name, v in record.architecture.values.items()},
-                "replicate": str(record.replicate),
-                "status": record.status.value,
-            },
-            record.status is TrialStatus.COMPLETE,
-            series,
-            {name: float(v) for name, v in final.items() if v is not None and math.isfinite(v)},
-        )
+        from nas_evidence.storage.tables import rows_of_record
+
+        rows = rows_of_record(record)
+        return _of_rows(rows["trials"][0], rows["evidence"], rows["curves"])
 
 
 class Tracker(Protocol):
@@ -251,6 +231,14 @@ class _Writing(Thread):
         super().__init__(daemon=True, name=f"track {text}")
         self.text = text
         self.failure: Exception | None = None
+        self._warned = False
+
+    def warn(self, say: Callable[[str], None]) -> None:
+        """Say once if the tracker has stopped."""
+        if self.failure is not None and not self._warned:
+            self._warned = True
+            why = (masked(str(self.failure)).strip() or type(self.failure).__name__).splitlines()
+            say(f"warning: --track {self.text} has stopped, the search goes on: {why[0]}")
 
     def add(self, run: Tracked | None) -> None:
         """Write a run later; None ends the thread."""
@@ -321,42 +309,19 @@ class _Exporting(_Writing):
 class _Telling:
     """A watcher that passes everything on, and finished trials to trackers too."""
 
-    def __init__(self, inner: "Watcher", writing: Sequence[_Writing], warn: "_Warn") -> None:
-        self._inner, self._writing, self._warn = inner, writing, warn
+    def __init__(
+        self, inner: Watcher, writing: Sequence[_Writing], say: Callable[[str], None]
+    ) -> None:
+        self._inner, self._writing, self._say = inner, writing, say
 
-    def launched(self, assignment: Assignment) -> None:
-        self._inner.launched(assignment)
-
-    def progressed(self, report: SliceReport) -> None:
-        self._inner.progressed(report)
-
-    def parked(self, trial_id: int) -> None:
-        self._inner.parked(trial_id)
-
-    def lost(self, loss: Lost) -> None:
-        self._inner.lost(loss)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def ended(self, record: TrialRecord) -> None:
         self._inner.ended(record)
         for one in self._writing:
             one.add(Tracked.of(record))
-            self._warn(one)
-
-
-class _Warn:
-    """Says once that a tracker has stopped."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._said: set[str] = set()
-
-    def __call__(self, one: _Writing) -> None:
-        if one.failure is not None and one.text not in self._said:
-            self._said.add(one.text)
-            why = (masked(str(one.failure)).strip().splitlines() or [type(one.failure).__name__])[
-                0
-            ]
-            self._say(f"warning: --track {one.text} has stopped, the search goes on: {why}")
+            one.warn(self._say)
 
 
 @contextmanager
@@ -364,9 +329,9 @@ def tracked(
     wanted: Sequence[str],
     spec: StudySpec,
     folder: Path,
-    watcher: "Watcher",
+    watcher: Watcher,
     say: Callable[[str], None],
-) -> Iterator["Watcher"]:
+) -> Iterator[Watcher]:
     """Give a watcher that also tells the trackers; at the end wait until they have written.
 
     Args:
@@ -387,17 +352,16 @@ def tracked(
         )
         for text in wanted
     ]
-    warn = _Warn(say)
     for one in writing:
         one.start()
     try:
-        yield _Telling(watcher, writing, warn)
+        yield cast(Watcher, _Telling(watcher, writing, say))
     finally:
         for one in writing:
             one.add(None)
         for one in writing:
             one.join(_PATIENCE if one.failure is None else None)
-            warn(one)
+            one.warn(say)
             if one.is_alive():
                 say(f"warning: --track {one.text} is not done after {_PATIENCE:.0f} s; left alone")
 
@@ -412,20 +376,22 @@ def earlier_trials(folder: Path) -> list[Tracked]:
         for name in ("evidence", "curves")
     )
     return [
-        _of_tables(row, scores.get(key), curves.get(key))
+        _of_rows(row, *(() if own is None else own.to_dict("records") for own in found))
         for row in tables["trials"].to_dict("records")
         for key in [(row["trial_id"], row["attempt"])]
+        for found in [(scores.get(key), curves.get(key))]
     ]
 
 
-def _of_tables(row: Mapping[Any, Any], scores: Any, curve: Any) -> Tracked:
+def _of_rows(row: _Row, scores: Iterable[_Row], curve: Iterable[_Row]) -> Tracked:
+    """Return what rows of the tables say of one trial."""
     from nas_evidence.storage.tables import architecture_values
 
     series: dict[str, list[tuple[int, float]]] = {}
-    for point in () if curve is None else curve.to_dict("records"):
+    for point in curve:
         for name in _CURVE:
             _add(series, name, point["epoch"], point.get(name))
-    for one in () if scores is None else scores.to_dict("records"):
+    for one in scores:
         if one["valid"]:
             value = one["value"] if _absent(one["per_datum"]) else one["per_datum"]
             _add(series, f"score/{one['estimator']}", one["epoch"], value)

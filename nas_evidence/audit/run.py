@@ -37,10 +37,9 @@ from nas_evidence.audit.known_problems import (
     linear_problem,
     logistic_problem,
 )
-from nas_evidence.audit.measured import measured
 from nas_evidence.audit.pieces import NAMES as PARTS
 from nas_evidence.audit.pieces import part_rows
-from nas_evidence.audit.rows import AuditRow, Claim, around, judged
+from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
 from nas_evidence.audit.sampled import (
     SAMPLED,
     STANDARD_ERRORS,

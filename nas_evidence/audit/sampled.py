@@ -18,8 +18,7 @@ from nas_evidence.audit.known_problems import (
     in_a_box,
     of_blocks,
 )
-from nas_evidence.audit.measured import measured
-from nas_evidence.audit.rows import AuditRow, Claim, around, judged
+from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
 from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
 from nas_evidence.maths.precisions import Precisions

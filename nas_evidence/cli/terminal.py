@@ -21,7 +21,7 @@ from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.foreign_text import on_lines, on_one_line
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
-from nas_evidence.workers.executor import Lost
+from nas_evidence.workers.executor import Lost, Watcher
 
 if TYPE_CHECKING:  # it imports pandas, which slows the start
     from nas_evidence.reporting.contents import Report
@@ -136,7 +136,7 @@ class _Row:
 
 
 @dataclass
-class Progress:
+class Progress(Watcher):
     """The running study as the terminal shows it; a watcher of the driver.
 
     `say` receives one line per event; a live view renders this object instead.

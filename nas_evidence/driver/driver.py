@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from nas_evidence.driver.outcomes import KeptModels, told_of
 from nas_evidence.driver.plan import plan_race, plan_trials, to_ask, to_tell, trials_of
@@ -42,7 +42,7 @@ from nas_evidence.storage.tables import (
     lost_rows,
     write_record,
 )
-from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
+from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict, Watcher
 
 _LOG = logging.getLogger(__name__)
 #: A slice counts as hung when it takes this many times as long as the longest one so far, over
@@ -52,25 +52,6 @@ HUNG_FACTOR = 5.0
 _RESULT = ("values", "pruned", "constraints")
 _ATTEMPT = re.compile(r"attempt-\d+")
 _CANCELLED = Verdict(TrialStatus.CANCELLED, "on request")
-
-
-class Watcher(Protocol):
-    """Observer of a run: a live table, a log, or nothing."""
-
-    def launched(self, assignment: Assignment) -> None:
-        """A trial starts or restarts."""
-
-    def progressed(self, report: SliceReport) -> None:
-        """A slice has ended."""
-
-    def parked(self, trial_id: int) -> None:
-        """A trial is off its worker; it continues later, or in the next run."""
-
-    def ended(self, record: TrialRecord) -> None:
-        """A trial has ended and is stored."""
-
-    def lost(self, loss: Lost) -> None:
-        """An attempt was lost; the trial is retried."""
 
 
 class Driver:

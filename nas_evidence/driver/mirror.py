@@ -27,19 +27,21 @@ import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, cast
 
+from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.journal import journal_path
-from nas_evidence.storage.remote import Remote, is_uri
+from nas_evidence.storage.remote import Remote, StoreError, is_uri
 from nas_evidence.storage.remote_lease import RemoteLease
-from nas_evidence.workers.executor import Executor
-from nas_evidence.workers.mirrored import MirroredExecutor
+from nas_evidence.workers.executor import Event, Executor, Launch, Lost
 from nas_evidence.workers.process import MakeWorker
-from nas_evidence.workers.stored import StoredWorker
+from nas_evidence.workers.stored import StoredWorker, attempt_of
 
 #: Seconds between two pushes of the logs and of study.db, which change all the time.
 LOGS_EVERY = 30.0
+#: Seconds between two checks for requests from other processes.
+_LOOK_EVERY = 5.0
 #: Size of one part of the journal, bytes.
 PART_BYTES = 64 * 1024
 #: The order of a push, by name prefix; other names come last.
@@ -68,8 +70,8 @@ _SLOW_LOGS = re.compile(r"logs/.*\.log$|study\.db$")
 Stamp = tuple[int, int]  # size, modification time in ns
 
 
-class Store(Protocol):
-    """Where a study is stored.
+class Store:
+    """Where a study is stored: a folder on this machine, or one shared by all machines.
 
     folder       local folder in which the driver works
     place        the store as the user named it
@@ -77,21 +79,25 @@ class Store(Protocol):
     make_worker  makes workers that store their checkpoints there; None for the plain worker
     """
 
-    folder: Path
-    place: str
-    uri: str | None
-    make_worker: MakeWorker | None
+    uri: str | None = None
+    make_worker: MakeWorker | None = None
 
-    def held(self, *, steal: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Hold the study exclusively, complete in `folder`; at the end everything is stored."""
+    def __init__(self, folder: Path, place: str | None = None) -> None:
+        self.folder, self.place = folder, place or str(folder)
+
+    @contextlib.contextmanager
+    def held(self, *, steal: bool = False) -> Iterator[None]:
+        """Hold the study exclusively, complete in `folder`; the lock in a folder is enough."""
+        yield
 
     def around(self, executor: Executor) -> Executor:
-        """Return an executor that keeps the store up to date."""
+        """Return an executor that keeps the store up to date; for a folder the given one."""
+        return executor
 
     def pull(self) -> None:
         """Fetch what is stored, to read it."""
 
-    def push(self) -> None:
+    def push(self, *, logs: bool = False) -> None:
         """Store what changed in `folder`."""
 
     def send(self, name: str) -> None:
@@ -108,38 +114,10 @@ def open_store(place: str, scratch: Path | None = None) -> Store:
     Raises:
         ValueError: if no installed package handles such URIs.
     """
-    return Mirror(place, scratch) if is_uri(place) else FolderStore(Path(place))
+    return Mirror(place, scratch) if is_uri(place) else Store(Path(place))
 
 
-class FolderStore:
-    """A folder on this machine, or one shared by all machines."""
-
-    uri: str | None = None
-    make_worker: MakeWorker | None = None
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.place = folder, str(folder)
-
-    @contextlib.contextmanager
-    def held(self, *, steal: bool = False) -> Iterator[None]:
-        """Do nothing: the lock in the folder is enough."""
-        yield
-
-    def around(self, executor: Executor) -> Executor:
-        """Return the executor itself."""
-        return executor
-
-    def pull(self) -> None:
-        """Do nothing: everything is already in the folder."""
-
-    def push(self) -> None:
-        """Do nothing: everything is already in the folder."""
-
-    def send(self, name: str) -> None:
-        """Do nothing: everything is already in the folder."""
-
-
-class Mirror:
+class Mirror(Store):
     """A local folder mirrored to a URI.
 
     Raises:
@@ -148,16 +126,15 @@ class Mirror:
 
     def __init__(self, uri: str, scratch: Path | None = None) -> None:
         self.remote = Remote(uri)
-        self.place = self.remote.uri
-        self.uri: str | None = self.place
+        self.uri = self.remote.uri
         if scratch is None:
             # The folder gets the last part of the URI as its name: messages may show it.
-            name = self.place.rpartition("/")[2] or "study"
+            name = self.uri.rpartition("/")[2] or "study"
             temporary = tempfile.mkdtemp(prefix="nas-evidence-")
             atexit.register(shutil.rmtree, temporary, ignore_errors=True)
             scratch = Path(temporary) / name
-        self.folder = scratch
-        self.make_worker: MakeWorker | None = partial(StoredWorker, self.place)
+        super().__init__(scratch, self.uri)
+        self.make_worker = partial(StoredWorker, self.uri)
         self._lease: RemoteLease | None = None
         self._sent: dict[str, Stamp] = {}
         self._homes: set[str] = set()
@@ -191,7 +168,7 @@ class Mirror:
 
     def around(self, executor: Executor) -> Executor:
         """Return an executor that pushes before each launch and slice."""
-        return MirroredExecutor(executor, self)
+        return cast("Executor", MirroredExecutor(executor, self))
 
     def pull(self) -> None:
         """Make `folder` equal to the store; checkpoints become empty files.
@@ -343,6 +320,62 @@ class Mirror:
                 path.unlink()
         for home in self.folder.glob("checkpoints/*"):
             shutil.rmtree(home)
+
+
+class MirroredExecutor:
+    """Wraps an executor; stores what the driver has written before each launch and slice."""
+
+    def __init__(self, inner: Executor, keeper: Mirror) -> None:
+        self._inner, self._keeper = inner, keeper
+        self._names: dict[tuple[int, int], str] = {}  # of attempts, by trial and attempt
+        self._has_news = True
+        self._looked = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def launch(self, launch: Launch) -> None:
+        """Store that a trial was asked and assigned, then start it."""
+        assignment = launch.assignment
+        self._names[assignment.trial_id, assignment.attempt] = attempt_of(launch.folder)
+        self._keeper.push()
+        self._inner.launch(launch)
+
+    def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
+        """Store the trial's score at a rung, then let it continue training."""
+        # Once it has passed the rung, that score cannot be recovered.
+        self._keeper.push_journal()
+        self._inner.advance(trial_id, until_epoch, timeout=timeout)
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Return what happened; fetch the weights of trials that are over.
+
+        Raises:
+            StoreError: a worker cannot use the store, which is not the trial's fault.
+        """
+        if self._has_news or time.monotonic() - self._looked > _LOOK_EVERY:
+            self._keeper.look_for_requests()
+            self._keeper.push()
+            self._has_news, self._looked = False, time.monotonic()
+        events = self._inner.poll(timeout)
+        for event in events:
+            self._arrived(event)
+        return events
+
+    def _arrived(self, event: Event) -> None:
+        attempt = self._names.get((event.trial_id, event.attempt))
+        if isinstance(event, Lost):
+            word, colon, said = event.cause.partition(": ")
+            if word == StoreError.__name__ and colon:
+                raise StoreError(said)
+        elif isinstance(event, SliceReport):
+            if event.epoch and attempt:
+                self._keeper.note_checkpoint(f"{attempt}/epoch-{event.epoch:06d}.pt")
+            return
+        elif isinstance(event, TrialRecord) and attempt:
+            self._keeper.fetch_weights(attempt)
+        self._names.pop((event.trial_id, event.attempt), None)
+        self._has_news = True
 
 
 def _part(number: int) -> str:

@@ -13,14 +13,13 @@ no source knows has no result either: it is asked again, after all earlier batch
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from nas_evidence.driver.outcomes import told_of
 from nas_evidence.driver.plan import n_proposals, to_tell, trials_of
 from nas_evidence.plumbing.seals import is_sealed_json
-from nas_evidence.proposing.proposer import Told
+from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.proposing.warm_start import Found, kept_warm_start
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.assignments import stored_assignments
@@ -37,35 +36,12 @@ _INSTEAD = {
 }
 
 
-class Proposing(Protocol):
-    """What proposes: `Proposer`, or a stand-in."""
-
-    def ask(self) -> ArchitectureSpec:
-        """Propose the next architecture."""
-
-    def adopt(self, architecture: ArchitectureSpec) -> None:
-        """Take up the next proposal, given."""
-
-    def tell(self, number: int, result: Told) -> None:
-        """Report the result of a proposal."""
-
-    def told(self) -> set[int]:
-        """Return the numbers of the proposals that have been told."""
-
-    def proposals(self) -> list[ArchitectureSpec]:
-        """Return the architectures proposed so far, by number."""
-
-
-class Make(Protocol):
-    """Makes what proposes."""
-
-    def __call__(self, study: StudySpec, warm: Sequence[Found]) -> Proposing:
-        """Return it without proposals."""
-
-
 def restored(
-    study: StudySpec, folder: Path, done: Mapping[int, TrialRow], make: Make
-) -> tuple[Proposing, list[str]]:
+    study: StudySpec,
+    folder: Path,
+    done: Mapping[int, TrialRow],
+    make: Callable[[StudySpec, Sequence[Found]], Proposer],
+) -> tuple[Proposer, list[str]]:
     """Return what proposes as an earlier process left it, and a line about what was lost.
 
     Args:
@@ -180,7 +156,7 @@ def log_ask(journal: Journal, number: int, architecture: ArchitectureSpec, **fac
     journal.write("ask", durable=True, number=number, architecture=text, point=point, **facts)
 
 
-def _tell(proposer: Proposing, until: int, done: Mapping[int, TrialRow], study: StudySpec) -> None:
+def _tell(proposer: Proposer, until: int, done: Mapping[int, TrialRow], study: StudySpec) -> None:
     """Tell the proposals below a number whose trials, and those of their batch, have ended."""
     told = proposer.told()
     for number in range(until):

@@ -72,11 +72,19 @@ def unseen_measures(winner: Winner, data: TensorData) -> Mapping[str, float] | N
     return count | class_metrics(predicted, y)
 
 
-def unseen_reliability(winner: Winner, data: TensorData) -> Reliability | None:
-    """Return accuracy by confidence, or coverage by probability, on the same predictions."""
+def unseen_reliability(winner: Winner, data: TensorData) -> Reliability:
+    """Return accuracy by confidence, or coverage by probability, on the same predictions.
+
+    Raises:
+        ValueError: if no fold of the trial predicted them.
+    """
     found = _unseen(winner, data)
     if found is None:
-        return None
+        raise ValueError(
+            f"trial {winner.assignment.trial_id} keeps no predictions of data that its network "
+            "had not seen: give data with the target, or search with the score "
+            "conditional_evidence"
+        )
     predicted, y = found
     if isinstance(predicted, Normals):
         return interval_reliability(predicted, y)

@@ -17,7 +17,8 @@ half of that noise, which matters next to a precision of 1e-6. Eigenvalues up to
 largest, the size of a random symmetric error matrix, are therefore set to 0.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -193,10 +194,10 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Kronecker:
-    """The block SB ⊗ SA / (N |T|) of a weight (out, in), one pair per convolution group.
+class Factors:
+    """Two factors whose Kronecker product is a block, from sums over N data and |T| positions.
 
-    inputs       SA = Σ_{n,t} a aᵀ    [groups, d_in, d_in]
+    inputs       SA = Σ_{n,t} a aᵀ, or the rows a
     gradients    SB = Σ_{n,t,c} s sᵀ  [groups, d_out, d_out]
     n_data       N
     n_positions  |T|
@@ -210,14 +211,49 @@ class Kronecker:
     rounding: float = _DOUBLE
 
     @property
-    def size(self) -> int:
-        """Number of parameters."""
-        return len(self.inputs) * self.inputs.shape[1] * self.gradients.shape[1]
-
-    @property
     def scale(self) -> float:
         """1 / (N |T|)."""
         return 1 / (self.n_data * self.n_positions)
+
+    def decomposed(self) -> Rotated:
+        """Return the block as a diagonal in its eigenbasis, without noise."""
+        raise NotImplementedError
+
+    def inverse_quadratic(self, vector: Tensor, precision: Tensor) -> Tensor:
+        """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ []."""
+        return self.decomposed().inverse_quadratic(vector, precision)
+
+    def _with(self, inputs: Tensor, other: Self) -> Self:
+        """Return the factors of the combined data, whose inputs are given.
+
+        Raises:
+            ValueError: if the numbers of positions differ.
+        """
+        if self.n_positions != other.n_positions:
+            raise ValueError(
+                f"Kronecker factors with {self.n_positions} and {other.n_positions} positions "
+                "cannot be added; all data must have one shape"
+            )
+        return replace(
+            self,
+            inputs=inputs,
+            gradients=self.gradients + other.gradients,
+            n_data=self.n_data + other.n_data,
+            rounding=max(self.rounding, other.rounding),
+        )
+
+
+@dataclass(frozen=True)
+class Kronecker(Factors):
+    """The block SB ⊗ SA / (N |T|) of a weight (out, in), one pair per convolution group.
+
+    inputs       SA = Σ_{n,t} a aᵀ    [groups, d_in, d_in]
+    """
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return len(self.inputs) * self.inputs.shape[1] * self.gradients.shape[1]
 
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], and how many eigenvalues of the factors were negative.
@@ -235,10 +271,6 @@ class Kronecker:
         right = self.inputs.diagonal(dim1=1, dim2=2).sum(1)
         return self.scale * (left * right).sum()
 
-    def inverse_quadratic(self, vector: Tensor, precision: Tensor) -> Tensor:
-        """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ []."""
-        return self.decomposed().inverse_quadratic(vector, precision)
-
     def decomposed(self) -> Rotated:
         """Return the block as a diagonal in its eigenbasis, without noise."""
         b, left = torch.linalg.eigh(self.gradients)
@@ -252,42 +284,23 @@ class Kronecker:
         Raises:
             ValueError: if the numbers of positions differ.
         """
-        n_positions = _same_positions(self, other)
-        return Kronecker(
-            self.inputs + other.inputs,
-            self.gradients + other.gradients,
-            self.n_data + other.n_data,
-            n_positions,
-            max(self.rounding, other.rounding),
-        )
+        return self._with(self.inputs + other.inputs, other)
 
 
 @dataclass(frozen=True)
-class FewInputs:
+class FewInputs(Factors):
     """The block SB ⊗ AᵀA / (N |T|) of a weight (out, in) whose inputs A are fewer than `in`.
 
     AᵀA has no eigenvalues besides zeros and those of A Aᵀ; no in x in matrix is formed.
 
     inputs       A, one row per datum and position [N |T|, d_in], in the dtype of the model
     gradients    SB = Σ_{n,t,c} s sᵀ  [1, d_out, d_out]
-    n_data, n_positions, rounding     as in `Kronecker`
     """
-
-    inputs: Tensor
-    gradients: Tensor
-    n_data: int
-    n_positions: int
-    rounding: float = _DOUBLE
 
     @property
     def size(self) -> int:
         """Number of parameters."""
         return self.inputs.shape[1] * self.gradients.shape[1]
-
-    @property
-    def scale(self) -> float:
-        """1 / (N |T|)."""
-        return 1 / (self.n_data * self.n_positions)
 
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], and how many eigenvalues of the factors were negative."""
@@ -300,10 +313,6 @@ class FewInputs:
     def trace(self) -> Tensor:
         """Return the trace []."""
         return self.scale * self.gradients[0].trace() * self.inputs.double().square().sum()
-
-    def inverse_quadratic(self, vector: Tensor, precision: Tensor) -> Tensor:
-        """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ []."""
-        return self.decomposed().inverse_quadratic(vector, precision)
 
     def decomposed(self) -> Rotated:
         """Return the block as a diagonal in its eigenbasis, without noise."""
@@ -324,16 +333,9 @@ class FewInputs:
         Raises:
             ValueError: if the numbers of positions differ.
         """
-        n_positions = _same_positions(self, other)
         if len(self.inputs) + len(other.inputs) >= self.inputs.shape[1]:
             return self.as_kronecker().plus(other.as_kronecker())
-        return FewInputs(
-            torch.cat([self.inputs, other.inputs]),
-            self.gradients + other.gradients,
-            self.n_data + other.n_data,
-            n_positions,
-            max(self.rounding, other.rounding),
-        )
+        return self._with(torch.cat([self.inputs, other.inputs]), other)
 
 
 Block = Diagonal | Rotated | Dense | Rows | Kronecker | FewInputs
@@ -369,20 +371,6 @@ def add_blocks(one: Block, other: Block) -> Block:
                 f"a {type(one).__name__} and a {type(other).__name__} block cannot be added; "
                 "merge passes of one kind, except ekfac_ggn, whose basis depends on all data"
             )
-
-
-def _same_positions(one: Kronecker | FewInputs, other: Kronecker | FewInputs) -> int:
-    """Return the number of positions of both.
-
-    Raises:
-        ValueError: if they differ.
-    """
-    if one.n_positions != other.n_positions:
-        raise ValueError(
-            f"Kronecker factors with {one.n_positions} and {other.n_positions} positions "
-            "cannot be added; all data must have one shape"
-        )
-    return one.n_positions
 
 
 def padded(eigenvalues: Tensor, size: int) -> Tensor:

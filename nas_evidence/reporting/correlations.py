@@ -126,12 +126,6 @@ class Trust:
     warnings: tuple[str, ...]
     scale: Scale  # of the first target
 
-    def overall(self, score: str, target: str) -> Correlation | None:
-        """Return the row of a score and a target over all groups, or None if there is none."""
-        wanted = (score, target, ALL)
-        rows = (row for row in self.rows if (row.score, row.target, row.group) == wanted)
-        return next(rows, None)
-
     def defined(self, target: str) -> bool:
         """Return whether any correlation with `target` is defined."""
         return any(row.target == target and not row.statistics.reason for row in self.rows)

@@ -7,13 +7,10 @@
              and the same in both terms
 
 By the chain rule this is what the late data add to the early ones; the cost of a vague prior is in
-both terms and cancels (Lotfi et al. 2022). It is exact for linear models with Gaussian noise,
-where it equals the log predictive density of the late data. A log probability of labels cannot be
-above 0: if it is, an approximation has failed, and the estimate is invalid.
-
-The difference of two numbers of several hundred nats each has the errors of both, including those
-of two trainings that ended at different distances from their modes. The other structures of the
-curvature are therefore no scores: their errors do not cancel even on linear models.
+both terms and cancels (Lotfi et al. 2022). It is exact for linear models with Gaussian noise. A
+log probability of labels cannot be above 0: if it is, an approximation has failed, and the
+estimate is invalid. Errors of the other structures of the curvature do not
+cancel: they are no scores.
 """
 
 import math

@@ -10,18 +10,10 @@
     ten_fold     ten folds
     heldout_10   one fold, a tenth of the data: the usual validation split
 
-This is the log predictive density of K-fold cross-validation. In each fold the scale of the
-outputs is marginalised over a uniform prior in log T, so overconfidence costs at most log M nats
-per fold. No datum is predicted by a network that was trained on it. What was decided from all
-training rows is shared by the folds: means and scales of inputs and real targets, medians in place
-of missing numbers, lists of categories, and the plan. `value` is the mean over folds of the sum
-over the data of a fold.
-
-Training on D_1 and predicting D_2 is one term of the chain rule of the log evidence (Dawid 1984;
-Lyle et al. 2020, section 3): log p(D) = log p(D_1) + log p(D_2 | D_1). The two directions of
-`two_fold` estimate different numbers: they differ by log p(D_2) − log p(D_1), and agree only in
-expectation over random splits. Neither is the evidence of all data.
-`..._accuracy` is the fraction of the same data that is classified correctly.
+This is the log predictive density of K-fold cross-validation, with the scale of the outputs
+marginalised over a uniform prior in log T; no evidence of all data (docs/reference/estimators.md).
+`value` is the mean over folds of the sum over the data of a fold; `..._accuracy` is the fraction
+of the same data that is classified correctly.
 
 The networks of a division are trained once for all scores made from them: `conditional_evidence`
 (given_folds.py) with five folds also yields `five_fold`.

@@ -9,13 +9,11 @@ Duvenaud, Maclaurin and Adams (2016) have the plain one.
     g_t  gradient of N/M Σ_batch nll     α = learning rate / N     P parameters     all in nats
 
 One step maps (θ, v) one to one, whatever the curvature, and its Jacobian is β^P: no Hessian is
-needed, and no step is too long. What is tracked is the joint entropy. To bound the evidence of θ
-alone the model gets a velocity with density r_t that says nothing about the data; here the
-independent Gaussian with the mean and variance of the velocities of the other half of the draws,
-so that the bound holds. The entropy falls by P log(1/β) at each step, wanted or not, which the
-velocities must make up by shrinking as fast. Beside plain descent the bound is tighter on linear
-regression, the more parameters the more, and looser with classes (docs/reference/estimators.md).
-The paper leaves momentum out ("would need to estimate a distribution").
+needed, and no step is too long. To bound the evidence of θ alone the model gets a velocity with
+density r_t that says nothing about the data; here the independent Gaussian with the mean and
+variance of the velocities of the other half of the draws, so that the bound holds. It is beside
+that of plain descent in docs/reference/estimators.md. The paper leaves momentum out ("would need
+to estimate a distribution").
 """
 
 import math

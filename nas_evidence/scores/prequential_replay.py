@@ -5,17 +5,10 @@
     D_early  a quarter of the data     C_k  the rest in `N_CHUNKS` chunks of equal size
     θ_k  trained on D_early, C_1 ... C_{k−1}     s  M scales of the outputs, as in `two_fold`
 
-The network is trained on the first quarter as planned. Then, chunk after chunk, it predicts the
-next one and is trained further on all data so far, the new ones and a replay of the old ones
-(Bornschein, Li & Hutter 2022): no training starts again, so the whole costs about as much as one.
-Hyperparameters are updated after every chunk. The sum over scales weighs each scale by how well it
-has predicted the chunks before; it costs at most log M nats in all.
-
-Each chunk is predicted by a network that has not seen it, so this is a log probability of D_late
-given D_early whatever the network does, in this order of the data and of this way to learn. Early
-chunks are predicted by a network trained on little, the last ones by one trained on almost
-everything. Differs from the paper: chunks instead of single minibatches, whole epochs over the
-data so far instead of replay streams, no averaging of weights.
+After the first quarter the network predicts the next chunk and is trained further on all data so
+far (after Bornschein, Li & Hutter 2022; docs/reference/estimators.md); hyperparameters are updated
+after every chunk. Differs from the paper: chunks instead of single minibatches, whole epochs over
+the data so far instead of replay streams, no averaging of weights.
 """
 
 import math

@@ -6,18 +6,12 @@
     C_m  chunks of the data, in random order: 1, 1, 2, 4, ... data, then equal chunks of n / 16
     D    prior precision, as learned by the training, as is the noise s
 
-Each member starts at a draw θ_j of the prior, is anchored there, and learns its own perturbed
-data, drawn once: targets y + s ε; or with classes, weights of the data from an exponential
-distribution of mean 1 (Newton and Raftery 1994), since noise in a label has no meaning. For each
-chunk it goes on from where it stood. With a linear model and Gaussian noise θ_j^m is an exact
-draw of p(θ | C_<m), and L_k is at most log p(D) in the mean, nearer with larger k and smaller
-chunks. For networks it is a score: ensembles of that kind are near the posterior, not draws of
-it. No member has seen what it predicts, so given the hyperparameters (which have seen all data)
-the value is minus a code length of the data, whatever the members are.
-
-The value is the mean over runs, each with its own order of the data; its standard error contains
-the dependence on the order. `L` among the terms is the mean over members of single log
-likelihoods.
+A member's own data p̃_j are drawn once: targets y + s ε; or with classes, weights of the data from
+an exponential distribution of mean 1 (Newton and Raftery 1994), since noise in a label has no
+meaning. For each chunk it goes on from where it stood. With a linear model and Gaussian noise
+θ_j^m is an exact draw of p(θ | C_<m), and L_k is at most log p(D) in the mean, nearer with larger
+k and smaller chunks; for networks it is a score (docs/reference/estimators.md). The term `L` is
+the mean over members of single log likelihoods.
 """
 
 import math

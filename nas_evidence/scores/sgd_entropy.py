@@ -6,22 +6,15 @@
 
     E over draws of θ_0, batches and probes      α = learning rate / N      all in nats
 
-The parameters after t steps are draws from a distribution whose entropy is tracked exactly, so
-every t gives a lower bound. The bound falls again once the descent converges; the best t is "early
-stopping". t is chosen on half of the draws and evaluated on the other half, both ways, because the
-maximum of a noisy mean is no bound. Without full Hessians, with one product H u per probe,
+t is chosen on half of the draws and evaluated on the other half, both ways, because the maximum of
+a noisy mean is no bound. Without full Hessians, with one product H u per probe,
 
     log|I − A| >= E[−rᵀ A r − ‖A r‖²],   A = α H symmetric, r = ±1 at random
 
-which holds while no eigenvalue of A is in (0.684, 1.099). With full Hessians an eigenvalue above 1
-is a step longer than the inverse curvature: such steps can map two points to one, and the entropy
-is then less than S_t. Either way the estimate is not valid. The largest eigenvalue is bounded from
-above at evenly spaced steps (maths/largest_eigenvalue.py), and followed from below by a power
-iteration at all others. A descent stops once the bound has clearly passed its maximum: its entropy
-only falls from there. The parameters of all draws at step t are an ensemble of the implicit
-distribution q_t, a sample of independent draws. The entropy-friendly descent steps along
-g − g0 tanh(g / g0), with A = α √B H √B and B = diag(tanh²(g / g0)): parameters that the data
-hardly constrain keep the spread of the prior.
+which holds while no eigenvalue of A is in (0.684, 1.099). The largest one is bounded from above at
+evenly spaced steps (maths/largest_eigenvalue.py), and followed from below by a power iteration at
+all others. The entropy-friendly descent steps along g − g0 tanh(g / g0), with A = α √B H √B and
+B = diag(tanh²(g / g0)). docs/reference/estimators.md says what it is worth.
 
 Differs from the published code: one Hessian product instead of two, slogdet instead of log(det),
 θ_t paired with S_t instead of S_{t+1}, and the identity in the Jacobian of the entropy-friendly

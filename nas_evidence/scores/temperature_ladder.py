@@ -5,21 +5,16 @@
 
     Δ_i  log ratio of the normalisers of neighbours, nats      h_i = β_{i+1} − β_i
 
-β multiplies the likelihood only; the prior is complete and normalised. At β = 0 the replicas are
-fresh exact draws from the prior, and swaps carry them to β = 1. No mode is singled out, so
-symmetric copies of a mode are counted correctly. Δ_i is the acceptance ratio of Bennett (1976),
-of least variance from samples of two neighbours; it has no quadrature error. Differs from the
-paper: its ladder T <= 100 stops short of the prior, which costs 8 to 12 nats on a small
-problem, and it tunes step sizes while sampling.
-
-A second value from the same samples is also reported: the integral of ⟨U⟩_β over β,
+β multiplies the likelihood only; at β = 0 the replicas are fresh exact draws from the normalised
+prior. Δ_i is the acceptance ratio of Bennett (1976), of least variance from samples of two
+neighbours. Differs from the paper: its ladder T <= 100 stops short of the prior, which costs 8 to
+12 nats on a small problem, and it tunes step sizes while sampling. `integral` among the terms is
 
     log Z ≈ Σ_i h_i (u_i + u_{i+1}) / 2 − h_i² / 12 (v_{i+1} − v_i)
 
     u_i, v_i  mean and variance of U at β_i; v is the slope of u, which corrects the trapezium rule
 
-With small noise U falls so steeply near the prior that the integral is too high, by 5 to 12 nats
-at a noise of 0.01; the ratios of neighbours stay right as long as neighbours overlap.
+docs/reference/estimators.md says what both are worth.
 """
 
 import time

@@ -10,15 +10,13 @@ Frenkel and Ladd 1984; Baldock and Marzari 2019, section 4.3.
     a  half width of a uniform prior's box [P]  q = √(k / 2)       all in nats
 
 The Gaussian prior has no box and the last logarithm is 0. The value does not depend on k, but how
-well the chains equilibrate does: k_i = 1 / ⟨(w_i − c_i)²⟩ in the posterior. Half of the chains go
-from the Gaussian to the posterior, half back. Each is an independent estimate. The two directions
-lag in opposite senses, so the difference of their means (hysteresis) shows whether the chains are
-long enough. The nodes are those of Gauss-Legendre quadrature.
+well the chains equilibrate does: k_i = 1 / ⟨(w_i − c_i)²⟩ in the posterior. The two directions lag
+in opposite senses, so the difference of their means (hysteresis) shows whether the chains are long
+enough. The nodes are those of Gauss-Legendre quadrature. More in docs/reference/estimators.md.
 
 Differs from the published code, which centres the box on c, adds a Gaussian prior only in the
 accept step, uses Simpson's rule over an odd number of intervals, goes one way, and finds k without
-the box, where flat directions have no finite spread. With several posterior modes the value may be
-that of the mode at c alone, unless the chains move between modes; see `temperature_ladder`.
+the box, where flat directions have no finite spread.
 """
 
 import math

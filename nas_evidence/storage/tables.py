@@ -164,7 +164,8 @@ def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> None:
             f"only finished trials are stored, but trial {record.trial_id} is "
             f'"{record.status}"; write it when it has ended.'
         )
-    tables = _tables(record, spec)
+    rows = rows_of_record(record)
+    tables = {table: _arrow_table(table, rows[table], spec) for table in TABLES}
     name = f"{record.trial_id:06d}-a{record.attempt}.parquet"
     committed = _stored(folder / "trials" / name) is not None
     for table in TABLES:
@@ -409,7 +410,8 @@ def _row(cells: Mapping[Hashable, Any], values: Mapping[int, Mapping[str, float]
     )
 
 
-def _tables(record: TrialRecord, spec: StudySpec) -> dict[TableName, pa.Table]:
+def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
+    """Return the rows of each table that a record becomes."""
     key: Row = {"trial_id": record.trial_id, "attempt": record.attempt}
     values = record.architecture.values
     trial: Row = {
@@ -434,7 +436,7 @@ def _tables(record: TrialRecord, spec: StudySpec) -> dict[TableName, pa.Table]:
         "curves": [key | point.model_dump() for point in record.curve],
     }
     trial["n_rows"] = sum(map(len, rows.values())) - 1  # in the other tables
-    return {table: _arrow_table(table, rows[table], spec) for table in TABLES}
+    return rows
 
 
 def _evidence_row(epoch: int, estimate: EvidenceEstimate) -> Row:

@@ -1,4 +1,4 @@
-"""The protocol of executors, which run trials, and the messages that pass through it.
+"""The protocol of executors, which run trials, its messages, and who watches a run.
 
 The driver launches a trial on a free worker, polls for what happened, and answers each slice with
 `advance`, `park` or `finish`. An executor knows nothing of scores, results or the journal.
@@ -79,3 +79,22 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Stop all workers; running trials keep their checkpoints."""
+
+
+class Watcher:
+    """Observer of a run: a live table or a log; this one shows nothing."""
+
+    def launched(self, assignment: Assignment) -> None:
+        """A trial starts or restarts."""
+
+    def progressed(self, report: SliceReport) -> None:
+        """A slice has ended."""
+
+    def parked(self, trial_id: int) -> None:
+        """A trial is off its worker; it continues later, or in the next run."""
+
+    def ended(self, record: TrialRecord) -> None:
+        """A trial has ended and is stored."""
+
+    def lost(self, loss: Lost) -> None:
+        """An attempt was lost; the trial is retried."""

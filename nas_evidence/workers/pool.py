@@ -15,9 +15,8 @@ from typing import Any, Protocol
 
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.workers.executor import Launch, Lost
-from nas_evidence.workers.packing import SHARES, Node, Slot, how_many, make_room, shortage
+from nas_evidence.workers.packing import SHARES, Node, Slot, fit, how_many, make_room, shortage
 from nas_evidence.workers.process import Answer
-from nas_evidence.workers.suspects import MOST_LOSSES, Suspects
 
 _LOG = logging.getLogger(__name__)
 #: Seconds that a cluster may have no room for any worker, at the start or later.
@@ -32,6 +31,8 @@ WORKER_GROWTH_BYTES = 2 * 1024**3
 LEAST_LIFE = 600.0
 #: Longest pause after a failed start before the next try, seconds.
 LONGEST_PAUSE = 60.0
+#: Different trials that a node may lose in a row.
+MOST_LOSSES = 3
 
 
 @dataclass(eq=False)
@@ -66,6 +67,40 @@ class Backend(Protocol):
 
     def send(self, worker: Pooled, method: str | None, *arguments: Any) -> None:
         """Call a method, or none, of a worker without a current call; it will answer."""
+
+
+@dataclass
+class Suspects:
+    """What each node has lost since it last finished a trial.
+
+    A node is suspect once it has lost `MOST_LOSSES` different trials and finished none in between:
+    it gets no new ones while there are others. One trial that fails wherever it runs makes no node
+    suspect, and if all nodes are, all are used: too little memory everywhere is no reason to stop.
+    """
+
+    _lost: dict[str, set[int]] = field(default_factory=dict)
+
+    def note_loss(self, node: str, trial_id: int) -> bool:
+        """Note that a node has lost a trial; return whether that makes it suspect."""
+        lost = self._lost.setdefault(node, set())
+        before = len(lost)
+        lost.add(trial_id)
+        return before < MOST_LOSSES <= len(lost)
+
+    def note_end(self, node: str) -> None:
+        """Note that a trial has ended on a node as it should."""
+        self._lost.pop(node, None)
+
+    def trusted(self, nodes: Sequence[Node], share: float, cpus: float) -> Sequence[Node]:
+        """Return the nodes to use: those that are not suspect if a worker fits on one of them.
+
+        Args:
+            nodes: all nodes.
+            share: of one GPU that the worker needs.
+            cpus: that it needs.
+        """
+        good = [node for node in nodes if len(self._lost.get(node.name, ())) < MOST_LOSSES]
+        return good if fit(share, cpus, nodes=good, held=()) is not None else nodes
 
 
 @dataclass

@@ -19,7 +19,7 @@ import nas_evidence.driver.mirror as mirror_module
 import nas_evidence.storage.remote as remote_module
 import nas_evidence.storage.remote_lease as lease_module
 from nas_evidence.driver.driver import Driver
-from nas_evidence.driver.mirror import FolderStore, Mirror, open_store
+from nas_evidence.driver.mirror import Mirror, Store, open_store
 from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec, StudySpec
@@ -142,7 +142,7 @@ def table(folder: Path) -> list[tuple[object, ...]]:
 def calm(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[object, ...]]:
     """The study in a plain folder, undisturbed."""
     folder = tmp_path_factory.mktemp("calm")
-    search(FolderStore(folder))
+    search(Store(folder))
     found = table(folder)
     assert {row[3] for row in found[:-3]} == {"complete", "pruned"}
     return found
