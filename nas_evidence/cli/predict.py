@@ -123,9 +123,9 @@ def predict(
             f"class: {found.classes[1]} from a probability of {found.threshold:.3f} on, the best "
             f"by {found.metric} on rows not trained on"
         )
-    known = METRICS["categorical" if predictor.classes else "gaussian"]
+    names = METRICS["categorical" if predictor.classes else "gaussian"]
     for name, value in measures.items():
-        words = known[name] if name in ("ece", "log_loss") else name.replace("_", " ")
+        words = names[name] if name in ("ece", "log_loss") else name.replace("_", " ")
         print_line(words, f"{value:.4f}")
     if reliability is not None:
         out.print(f"reliability: {reliability}")
