@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Top, check_one, opened
+from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Raw, Top, check_one, opened
 from nas_evidence.cli.terminal import err, out, print_json, print_line, print_rows, say_missing
 from nas_evidence.plumbing.foreign_text import csv_cell
 
@@ -42,6 +42,7 @@ def predict(
         int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
     ] = None,
     top: Top = None,
+    raw: Raw = False,
     reliability: Annotated[
         Path | None,
         typer.Option("--reliability", metavar="FILE.png", help="Plot the calibration here."),
@@ -82,19 +83,19 @@ def predict(
         say_missing(study.missing)
         predictor = study.predictor(trial_id, top=top)
     given = predictor.given(data)
-    found = predictor.predict(given, method=method, level=level)
+    found = predictor.predict(given, method=method, level=level, raw=raw)
     for doubt in given.doubts:
         err.print(f"warning: {doubt}")
     labelled = given.labelled()
     judged = found
     if labelled is not None and len(labelled.inputs) < len(given.inputs):
-        judged = predictor.predict(labelled, method=method, level=level)
+        judged = predictor.predict(labelled, method=method, level=level, raw=raw)
     truth = None if labelled is None else labelled.truth
     measures = {} if truth is None else judged.measures(truth)
     if ood is not None:
         # What tells other data apart is the posterior, unless a method is asked for.
         known, other = (
-            predictor.predict(rows, method=method or "probit", level=level)
+            predictor.predict(rows, method=method or "probit", level=level, raw=raw)
             for rows in (given, predictor.given(ood))
         )
         measures["ood_auroc"] = out_of_distribution(known, other)
