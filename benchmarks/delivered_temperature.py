@@ -7,7 +7,8 @@ DATA is the folder that holds `uci/`, `uci-classification/`, `banana/` and `Fash
 draw takes its own training rows; test rows are others. Three MLPs of each draw are trained as a
 trial of `conditional_evidence` with the plan proposed for the data; kept are the out-of-fold
 outputs, the outputs for the test rows, and for real targets Var f of each by the Laplace
-posterior. What is stored is not repeated. `ASIDE` was fixed before anything ran and is looked at once.
+posterior. What is stored is not repeated. `ASIDE` was fixed before anything ran and is looked at
+once.
 
 One c is fitted on the out-of-fold predictions of a trial, with a weight of m rows at c = 1:
 
@@ -20,6 +21,7 @@ Differences are mean test log loss of the delivered predictor minus the raw one,
 
 import argparse
 import gzip
+import json
 import statistics
 import tempfile
 import time
@@ -34,14 +36,14 @@ import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 from sklearn import datasets
-from tables import HERE, read
+from tables import HERE, commit, read
 
 from nas_evidence.api.request import of_source
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.source import source_of
 from nas_evidence.data.tensors import TensorData, select, to_tensors
 from nas_evidence.evidence.posterior import fit_posterior
-from nas_evidence.scores.folds import OUTPUTS, SPREAD, Folds
+from nas_evidence.scores.folds import OUTPUTS, Folds
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, derive_seed
 from nas_evidence.training.loop import Training, likelihood_of
@@ -49,21 +51,24 @@ from nas_evidence.workers.trial import Trial
 
 RESULTS = HERE / "results" / "delivered_temperature.json"
 MOST_TEST = 2000
-#: Training rows by set; in this order.
+#: Training rows by set, in this order; those of " @ " by name only.
 SETS = {
     "wine178": 120, "ionosphere": 176, "australian": 300, "diabetes": 300, "breast_cancer": 300,
     "satellite": 300, "naval-propulsion-plant": 300, "banana": 200, "fashion": 200,
     "wine-quality-red": 600, "digits": 500, "power-plant": 1000,
     "waveform": 300, "bostonHousing": 300, "cancer": 300, "kin8nm": 300,
+    "satellite @ 4000": 4000, "naval-propulsion-plant @ 4000": 4000, "fashion @ 8000": 8000,
 }  # fmt: skip
 ASIDE = ("waveform", "bostonHousing", "cancer", "kin8nm")
 NETWORKS = ((1, 16), (2, 64), (1, 256))
+HARDWARE = "2 x86-64 cores at 2.5 GHz, one thread"
 STRENGTHS = (0, 10, 20, 40, 80, 160)
 Values = dict[str, np.ndarray]
 
 
 def rows_of(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return inputs [n, d] and labels or real targets [n]."""
+    name = name.partition(" @ ")[0]
     bundled = {"wine178": "load_wine", "diabetes": "load_diabetes", "digits": "load_digits",
                "breast_cancer": "load_breast_cancer"}  # fmt: skip
     if name in bundled:
@@ -126,13 +131,15 @@ def trained(spec: Any, arrays: ArrayData, network: tuple[int, int], draw: int) -
     )  # fmt: skip
     n, posterior_seconds = len(data.x_train), 0.0
     fold_variances = torch.zeros(n, data.n_outputs, dtype=torch.float64)
-    folds = np.zeros(n, dtype=np.int64)
+    fold_spread, folds = np.zeros(n), np.zeros(n, dtype=np.int64)
     as_is = Folds._predict
 
     def predict(self: Folds, found: Training, data: TensorData, task: Any) -> dict[str, Any]:
         nonlocal posterior_seconds
         started = time.process_time()
-        folds[task.predicted.numpy()] = task.number
+        rows = task.predicted.numpy()
+        folds[rows] = task.number
+        fold_spread[rows] = found.noise_std if real else found.temperature
         if real:
             x = select(data.x_train, task.predicted)[:]
             fold_variances[task.predicted] = variances(found, data, task.trained, x, spec.plan)
@@ -154,7 +161,7 @@ def trained(spec: Any, arrays: ArrayData, network: tuple[int, int], draw: int) -
     everything, x_test = torch.arange(n), data.x_test[:]
     spread = training.noise_std if real else training.temperature
     return {
-        "fold_outputs": kept[OUTPUTS].numpy(), "fold_spread": kept[SPREAD].numpy(), "folds": folds,
+        "fold_outputs": kept[OUTPUTS].numpy(), "fold_spread": fold_spread, "folds": folds,
         "fold_variances": fold_variances.numpy(), "y": data.y_train.numpy(),
         "outputs": outputs.numpy(), "spread": np.array(spread), "y_test": data.y_test.numpy(),
         "variances": variances(training, data, everything, x_test, spec.plan).numpy()
@@ -269,13 +276,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument("--sets", nargs="*", default=[name for name in SETS if "@" not in name])
     parser.add_argument("--draws", type=int, default=2)
     parser.add_argument("--summary", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.cache.mkdir(parents=True, exist_ok=True)
     if given.summary:
+        names = [name for name in SETS if any(given.cache.glob(f"{name}-*x*.npz"))]
+        rows = {name: of_set(given.cache, name) for name in names}
+        lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in rows.items())
+        about = "ways: [mean difference, standard error, mean log c, its standard deviation]"
+        head = {"commit": commit(), "hardware": HARDWARE, "unit": "nats per datum", "about": about}
+        RESULTS.write_text(f'{json.dumps(head)[:-1]}, "sets": {{\n{lines}\n}}}}\n')
         return
     for draw in range(given.draws):
         for name in given.sets:
