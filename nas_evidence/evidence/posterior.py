@@ -1,4 +1,4 @@
-"""The Laplace posterior of an exported network, and the variance of its linearised outputs.
+"""The Laplace posterior of a network, and the variance of its linearised outputs.
 
     p(θ | D) ≈ N(θ*, Σ),  Σ = (κ H + δ)⁻¹        Var f(x) = J(x) Σ J(x)ᵀ,  J = ∂f / ∂θ  [C, P]
 
