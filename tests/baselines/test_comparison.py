@@ -144,7 +144,9 @@ def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_
     outputs = [one[:, :n_outputs].double().numpy() for one in tables if one is not None]
     y, more = arrays.y_train, {"recall", "confusion"}
     if arrays.task == "labels":
-        areas = [roc_auc_score(y, one[:, 1] - one[:, 0]) for one in outputs]
+        spread = [one[:, -1].double().numpy() for one in tables if one is not None]
+        logits = [(one[:, 1] - one[:, 0]) / s for one, s in zip(outputs, spread, strict=True)]
+        areas = [roc_auc_score(y, one) for one in logits]
         assert found.metrics["roc_auc"] == pytest.approx(np.mean(areas))
         balanced = [balanced_accuracy_score(y, one.argmax(1)) for one in outputs]
         assert found.metrics["balanced_accuracy"] == pytest.approx(np.mean(balanced))
