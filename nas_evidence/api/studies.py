@@ -150,6 +150,7 @@ class Study:
         metric: str | None = None,
         trial_id: int | None = None,
         top: int | None = None,
+        raw: bool = False,
     ) -> "Prediction":
         """Return predictions with uncertainty by the best network, a trial's, or an ensemble.
 
@@ -161,12 +162,13 @@ class Study:
                 chosen by the threshold that is best by it.
             trial_id: of another network than the best.
             top: of an ensemble of so many best networks, with stacked weights.
+            raw: leave out the factor on the spread that was fitted to unseen data.
 
         Raises:
             ValueError: for data unlike the training data, or without a complete trial.
         """
         predictor = self.predictor(trial_id, top=top)
-        return predictor.predict(data, method=method, level=level, metric=metric)
+        return predictor.predict(data, method=method, level=level, metric=metric, raw=raw)
 
     def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
         """Return the best network, a trial's, or an ensemble, to predict; exported if need be."""
@@ -202,10 +204,12 @@ class Study:
         trial_id: int | None = None,
         top: int | None = None,
         onnx: bool = False,
+        raw: bool = False,
     ) -> Path:
         """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
 
-        With `onnx` also as ONNX, which needs the extra of that name. An ensemble has
+        With `onnx` also as ONNX, which needs the extra of that name; `raw` leaves out the factor
+        on the spread of predictions that was fitted to unseen data. An ensemble has
         `ensemble.json` with its weights, and with what it gains over its best member in nats per
         datum.
 
@@ -217,11 +221,14 @@ class Study:
 
         if trial_id is not None and top is not None:
             raise ValueError(f"give trial_id={trial_id} or top={top}, not both")
-        folder = Path(to or self.folder / ("export" if top is None else f"export-top-{top}"))
+        name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
+        folder = Path(to or self.folder / name)
         if top is None:
-            export_winner(self._tables(), folder, self.arrays(), trial_id=trial_id, onnx=onnx)
+            export_winner(
+                self._tables(), folder, self.arrays(), trial_id=trial_id, onnx=onnx, raw=raw
+            )
         else:
-            export_ensemble(self._tables(), folder, self.arrays(), top=top, onnx=onnx)
+            export_ensemble(self._tables(), folder, self.arrays(), top=top, onnx=onnx, raw=raw)
         return folder
 
     def _ensemble(self, trial_id: int | None, top: int) -> Path:

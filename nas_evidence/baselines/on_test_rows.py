@@ -62,7 +62,7 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
     if posterior is None:
         return Predicted(outputs)
     total = torch.cat(variances).numpy() + winner.noise_std**2
-    return Predicted(outputs, np.sqrt(total) * arrays.y_std)
+    return Predicted(outputs, winner.spread_factor * np.sqrt(total) * arrays.y_std)
 
 
 def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Comparison:

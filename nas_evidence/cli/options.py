@@ -56,6 +56,10 @@ Top = Annotated[
     int | None,
     typer.Option("--top", metavar="K", help="An ensemble of the K best, with stacked weights."),
 ]
+Raw = Annotated[
+    bool,
+    typer.Option("--raw", help="Without the factor on the spread, fitted to unseen data."),
+]
 Track = Annotated[
     list[str] | None,
     typer.Option(

@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Metric, Top, check_one, opened
+from nas_evidence.cli.options import (
+    AllowCode,
+    AsJson,
+    DataRoot,
+    Metric,
+    Raw,
+    Top,
+    check_one,
+    opened,
+)
 from nas_evidence.cli.terminal import err, out, print_json, print_line, print_rows, say_missing
 from nas_evidence.plumbing.foreign_text import csv_cell
 from nas_evidence.spec.metric_names import METRICS
@@ -43,6 +52,7 @@ def predict(
     ] = None,
     top: Top = None,
     metric: Metric = None,
+    raw: Raw = False,
     reliability: Annotated[
         Path | None,
         typer.Option("--reliability", metavar="FILE.png", help="Plot the calibration here."),
@@ -83,7 +93,7 @@ def predict(
         say_missing(study.missing)
         predictor = study.predictor(trial_id, top=top)
     given = predictor.given(data)
-    ask = partial(predictor.predict, method=method, level=level, metric=metric)
+    ask = partial(predictor.predict, method=method, level=level, metric=metric, raw=raw)
     found = ask(given)
     for doubt in given.doubts:
         err.print(f"warning: {doubt}")
@@ -96,7 +106,7 @@ def predict(
     if ood is not None:
         # What tells other data apart is the posterior, unless a method is asked for.
         known, other = (
-            predictor.predict(rows, method=method or "probit", level=level)
+            predictor.predict(rows, method=method or "probit", level=level, raw=raw)
             for rows in (given, predictor.given(ood))
         )
         measures["ood_auroc"] = out_of_distribution(known, other)

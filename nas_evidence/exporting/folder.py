@@ -29,9 +29,9 @@ from torch import Tensor
 from nas_evidence.data import ArrayData
 from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import to_tensors
+from nas_evidence.evidence.posterior import Posterior, fit_posterior
 from nas_evidence.exporting.model_card import model_card
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
-from nas_evidence.exporting.posterior import Posterior, fit_posterior
 from nas_evidence.exporting.program import write_program
 from nas_evidence.exporting.soundness import (
     ENSEMBLE,
@@ -84,10 +84,12 @@ def export_winner(
     *,
     trial_id: int | None = None,
     onnx: bool = False,
+    raw: bool = False,
 ) -> ExportReport:
     """Write the best trial of a study (`storage/best.py`), or `trial_id`, into the folder `to`.
 
-    With `onnx` also as model.onnx, which needs the extra of that name.
+    With `onnx` also as model.onnx, which needs the extra of that name. `raw` leaves out the factor
+    on the spread of predictions that was fitted to unseen data.
 
     Raises:
         ValueError: if the study has no such complete trial, or the extra is not installed.
@@ -99,6 +101,7 @@ def export_winner(
     chosen = trial_to_export(tables, trial_id)
     row = tables.row(chosen)
     winner = load_winner(tables, arrays, chosen)
+    winner = winner.raw() if raw else winner
     architecture = winner.assignment.architecture
     exported = with_preprocessing(winner, arrays)
 
@@ -193,6 +196,7 @@ def _meaning(
         "decided": list(meaning.said),
         "temperature": summary.get("temperature", 1.0),
         "noise_std": summary.get("noise_std"),
+        "spread_factor": winner.spread_factor,
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),
         "metric": metric,

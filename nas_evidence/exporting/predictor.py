@@ -8,10 +8,13 @@
 
     ensemble      Σ_k w_k p_k(y | x) of its members k, with stacked weights (`ensemble.py`)
 
-Var f and Cov f are of the network linearised at its weights (`posterior.py`), s the learned noise
-and T the learned temperature. For real targets the posterior of the linearised network is this
-Gaussian. For classes it leans to larger margins than its mode, so a Gaussian at the mode makes
-probabilities too even (docs/explanation/tables.md); unless asked, classes are predicted by "map".
+Var f and Cov f are of the network linearised at its weights (`evidence/posterior.py`), s the
+learned noise and T the learned temperature. One factor on T, or on the whole standard deviation of
+real targets, was fitted to data that networks of the architecture had not seen
+(`maths/spread_factor.py`); `raw` leaves it out. For real targets the posterior of the linearised
+network is this Gaussian. For classes it leans to larger margins than its mode, so a Gaussian at
+the mode makes probabilities too even (docs/explanation/tables.md); unless asked, classes are
+predicted by "map".
 """
 
 import json
@@ -28,7 +31,7 @@ from torch import Tensor
 from nas_evidence.data.given import Given, features_of
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.data.spellings import folded
-from nas_evidence.exporting.posterior import Posterior
+from nas_evidence.evidence.posterior import Posterior
 from nas_evidence.exporting.program import Exported, load_exported
 from nas_evidence.exporting.soundness import ENSEMBLE, MEANING, POSTERIOR, check_files
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
@@ -312,6 +315,7 @@ class Predictor:
         level: float = 0.9,
         metric: str | None = None,
         seed: int = 0,
+        raw: bool = False,
     ) -> Prediction:
         """Return predictions with uncertainty.
 
@@ -323,6 +327,7 @@ class Predictor:
             metric: to judge by, by default that of the study; of two classes it decides the
                 threshold, see `Prediction`.
             seed: of the draws of "mc".
+            raw: leave out the factor on the spread that was fitted to unseen data.
 
         Raises:
             ValueError: for data of another shape, or an unknown method, level or metric.
@@ -338,7 +343,7 @@ class Predictor:
         judged = {"metric": metric, "threshold": self.meaning.get("thresholds", {}).get(metric)}
         if self.members:
             each = [
-                one.predict(Given(inputs), method=method, level=level, seed=seed)
+                one.predict(Given(inputs), method=method, level=level, seed=seed, raw=raw)
                 for _, one in self.members
             ]
             return replace(mixed(each, np.array([weight for weight, _ in self.members])), **judged)
@@ -346,8 +351,9 @@ class Predictor:
             raise ValueError('this export has no posterior; use method = "map"')
         generator = torch.Generator().manual_seed(seed)
         predict = self._classes if self.classes else self._real
+        factor = 1.0 if raw else float(self.meaning.get("spread_factor", 1.0))
         parts = [
-            predict(torch.from_numpy(np.array(inputs[i : i + _ROWS])), method, generator)
+            predict(torch.from_numpy(np.array(inputs[i : i + _ROWS])), method, factor, generator)
             for i in range(0, len(inputs), _ROWS)
         ]
         joined: dict[str, Any] = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
@@ -368,10 +374,10 @@ class Predictor:
         return outputs, self.posterior.output_covariance(model.model, inputs)
 
     def _classes(
-        self, raw: Tensor, method: str, generator: torch.Generator
+        self, raw: Tensor, method: str, factor: float, generator: torch.Generator
     ) -> dict[str, np.ndarray]:
         outputs, covariance = self._outputs(raw, method)
-        temperature = float(self.meaning["temperature"])
+        temperature = factor * float(self.meaning["temperature"])
         if method == "mc":
             found = log_sampled_mean(
                 outputs, covariance, temperature, n_draws=N_DRAWS, generator=generator
@@ -380,13 +386,15 @@ class Predictor:
             found = pairwise_mean(outputs, covariance, temperature)
         return {"probabilities": found.numpy()}
 
-    def _real(self, raw: Tensor, method: str, generator: torch.Generator) -> dict[str, np.ndarray]:
+    def _real(
+        self, raw: Tensor, method: str, factor: float, generator: torch.Generator
+    ) -> dict[str, np.ndarray]:
         outputs, covariance = self._outputs(raw, method)
         unit, shift = (np.array(self.meaning[key]) for key in ("target_std", "target_mean"))
         model = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().numpy() * unit
         noise = np.array(self.meaning["noise_std"]) * unit
         return {
             "mean": outputs.numpy() * unit + shift,
-            "std": np.sqrt(model**2 + noise**2),
-            "std_model": model,
+            "std": factor * np.sqrt(model**2 + noise**2),
+            "std_model": factor * model,
         }
