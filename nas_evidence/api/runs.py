@@ -113,8 +113,25 @@ def begun(
 def unfinished(spec: StudySpec, folder: Path, done: Mapping[int, "TrialRow"]) -> bool:
     """Return whether trials of the search or of the race of the finalists are left."""
     from nas_evidence.driver.race import race_left
+    from nas_evidence.storage.forecasts import until_enough
 
-    return n_searched(done) < spec.n_trials or race_left(spec, folder, done) > 0
+    return (
+        n_searched(done) < until_enough(spec, folder).n_trials or race_left(spec, folder, done) > 0
+    )
+
+
+def ended_early(spec: StudySpec, folder: Path, done: Mapping[int, "TrialRow"]) -> str:
+    """Say after how many trials `stop = "auto"` ended a search, "" if it did not."""
+    from nas_evidence.storage.forecasts import FURTHER, SHARE, until_enough
+
+    n = until_enough(spec, folder).n_trials
+    if n_searched(done) < n or n == spec.n_trials:
+        return ""
+    return (
+        f"the search ended after {n} of {spec.n_trials} trials: {FURTHER} further trials are "
+        f"expected to gain less than {SHARE:g} of the noise of a seed; resume it with "
+        "--set stop=never to go on"
+    )
 
 
 def run_trials(
@@ -146,10 +163,12 @@ def run_trials(
     from nas_evidence.driver.race import race_left
     from nas_evidence.driver.reconcile import without_suspects
     from nas_evidence.storage.conditions import note_conditions
+    from nas_evidence.storage.forecasts import until_enough
 
     done = finds.done
     n_done = n_searched(done)
-    left, race = spec.n_trials - n_done, race_left(spec, store.folder, done)
+    left = until_enough(spec, store.folder).n_trials - n_done
+    race = race_left(spec, store.folder, done)
     workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
     trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
     if race:
@@ -190,6 +209,8 @@ def run_trials(
                 for notice in driver.notices:
                     audience.say(f"note: {notice}")
                 driver.run()
+            if sentence := ended_early(spec, store.folder, driver.done):
+                audience.say(sentence)
             audience.say(f"the workers were idle {pool.idle_share():.0%} of the time")
         finally:
             pool.close()

@@ -217,6 +217,7 @@ def _check_address(run: Run) -> None:
 
 
 def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
+    from nas_evidence.storage.forecasts import until_enough
     from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.storage.tables import finished, read_study_tables
@@ -257,7 +258,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
             finish_off(spec, store, run, _audience())
         tables = read_study_tables(folder, spec)
         n_stored = n_searched(tables.trials["trial_id"])
-        if left and n_stored < spec.n_trials:
+        if left and n_stored < until_enough(spec, folder).n_trials:
             out.print(
                 f"budget: spent after {n_stored} of {spec.n_trials} trials; continue with "
                 f"{again} --set budget.KEY=SECONDS"

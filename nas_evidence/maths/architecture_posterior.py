@@ -36,6 +36,8 @@ Floats = NDArray[np.float64]
 MOST_FITTED, MOST_KNOWN = 200, 1000
 #: Standard deviations below the prediction of all others at which a network counts as collapsed.
 FAR = 3.0
+#: Draws, and their mirror images, behind an expected gain.
+N_LUCK = 500
 #: Medians and standard deviations of the logarithms of b, t and s, in units of the spread.
 _MEDIANS, _WIDTHS = np.array([1.0, 0.3, 0.3]), np.array([0.7, 1.0, 1.0])
 #: Median of l in units of the root of the number of coordinates, which are in [0, 1]; its width.
@@ -168,26 +170,32 @@ class ArchitecturePosterior:
         mean, deviation = self.predict(points)
         return mean + deviation * np.random.default_rng(seed).normal(size=len(mean))
 
-    def expected_gain(self, points: ArrayLike, n_further: int) -> float:
-        """Return by how much `n_further` trials are expected to raise the best posterior mean.
+    def expected_gain(self, points: ArrayLike) -> float:
+        """Return by how much one trial of each of `points` [m, d] is expected to raise the best.
 
-        In the unit of the score. One seed of an architecture with the deviation d moves its mean
-        by d^2 / sqrt(d^2 + s^2) (Frazier et al. 2009, eq. 10); those `n_further` of `points`
-        [m, d] that move it farthest above the best are taken as independent, and the expected
-        maximum is integrated.
+        In the unit of the score; the best is the largest posterior mean of m + g. With C the
+        posterior covariance of m + g and B the points, their scores move all means by
+        C[:, B] L^-T n, L L^T = C[B, B] + t^2 + s^2 and n standard normal (Frazier et al. 2009):
+        the points of one place move together, and of what is an architecture's own no score
+        of a single seed tells how much is luck, so that none of it is counted as a gain.
         """
-        mean, deviation = self.predict(points)
-        moves = deviation**2 / np.sqrt(deviation**2 + self.hyper.noise**2)
-        above = (mean - self.mean().max()) / moves
-        gain = _expected_excess(mean - self.mean().max(), moves)
-        best = np.argsort(-gain, kind="stable")[:n_further]
-        if not len(best):
-            return 0.0
-        height = np.linspace(
-            0.0, float((moves[best] * (np.maximum(above[best], 0) + 8)).max()), 400
-        )
-        below = ndtr(height[:, None] / moves[best] - above[best]).prod(1)
-        return float(np.trapezoid(1 - below, height)) * self.warp.unit
+        new, known = np.atleast_2d(np.asarray(points, np.float64)), self._known.points
+        both = np.concatenate([known, new])
+        cross = self._prior(both, known)
+        mean = cross @ self._weights
+        gone = solve_triangular(self._factor, cross.T, lower=True)
+        covariance = self._prior(both, new) - gone.T @ gone[:, len(known) :]  # [n + m, m]
+        noise = self.hyper.own**2 + self.hyper.noise**2
+        factor = np.linalg.cholesky(covariance[len(known) :] + noise * np.eye(len(new)))
+        moves = solve_triangular(factor, covariance.T, lower=True)
+        luck = np.random.default_rng(0).normal(size=(N_LUCK, len(new)))
+        best = (mean + np.concatenate([luck, -luck]) @ moves).max(1)
+        return float(best.mean() - mean[: len(known)].max()) * self.warp.unit
+
+    @property
+    def nugget(self) -> float:
+        """Standard deviation of a single seed around its place, in the unit of the score."""
+        return float(np.hypot(self.hyper.own, self.hyper.noise)) * self.warp.unit
 
     @property
     def _rest(self) -> NDArray[np.int64]:

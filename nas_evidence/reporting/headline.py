@@ -14,11 +14,12 @@ from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import scale_of
-from nas_evidence.reporting.recommendation import FURTHER, Recommendation
+from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study
 from nas_evidence.reporting.templating import percent
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER, METRICS
+from nas_evidence.storage.forecasts import FURTHER
 
 #: Standard deviation, over data, of the difference of the losses of two good models, nats; where
 #: only means are stored (of many data without a test split).
@@ -159,16 +160,18 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
     if found is None:
         return ""
     one = found.architecture
-    gain = f"{FURTHER} further trials: expected gain {_in_unit(study, found.gain)}."
+    gain = ""
+    if found.gain is not None:
+        gain = f"{FURTHER} further trials: expected gain {_in_unit(study, found.gain)}."
     if one is None:
         return gain
     if one is study.winner:
-        return f"All scores together recommend it, too. {gain}"
+        return f"All scores together recommend it, too. {gain}".rstrip()
     return (
         f"All scores together recommend {one.architecture} (trial {one.trial_id}): its own score "
         f"is {_in_unit(study, found.behind)} lower, its neighbours say otherwise. Give --trial "
         f"{one.trial_id} to `nas-evidence export` to take it. {gain}"
-    )
+    ).rstrip()
 
 
 def worth_sentence(study: Study, comparison: Comparison | None) -> str:

@@ -1,4 +1,4 @@
-"""What all scores of a study together recommend, and what further trials would gain.
+"""What all scores of a study together recommend.
 
 The score of an architecture is a noisy look at what it is worth; its neighbours were looked at,
 too. The posterior of `maths/architecture_posterior.py` weighs both.
@@ -9,20 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
-from nas_evidence.proposing.coordinates import (
-    axes_of,
-    parameters_of,
-    random_parameters,
-)
+from nas_evidence.maths.architecture_posterior import ArchitecturePosterior
+from nas_evidence.proposing.coordinates import axes_of, parameters_of
 from nas_evidence.reporting.study_tables import RankedArchitecture, Study
-from nas_evidence.spec.study import derive_seed
 
-#: Fewest architectures for which anything is said; and for which another one than the first of the
-#: ranking is recommended: with 24 trials of published tables that is no better beyond doubt.
-FEWEST, FEWEST_TO_DIFFER = 8, 50
-#: Trials whose gain is forecast, and random architectures among which they would be chosen.
-FURTHER, N_CANDIDATES = 10, 512
+#: Fewest architectures for which another one than the first of the ranking is recommended: with 24
+#: trials of published tables that is no better beyond doubt.
+FEWEST_TO_DIFFER = 50
 #: Draws behind the intervals of `study.posterior`.
 N_DRAWS = 1000
 
@@ -42,33 +35,32 @@ class Recommendation:
     """The architecture of the best posterior mean among those trained, if enough are known.
 
     behind  how much lower its own score is than that of the winner; 0 if it is the winner
-    gain    expected from `FURTHER` further trials, in the unit of the score
+    gain    expected of further trials, in the unit of the score; None without a forecast
     """
 
     architecture: RankedArchitecture | None
     behind: float
-    gain: float
+    gain: float | None
 
 
 def recommendation(study: Study) -> Recommendation | None:
-    """Return what is recommended; None with too few architectures or several objectives.
+    """Return what is recommended; None if nothing can be said, as with several objectives.
 
     Architectures that the race trained again are compared among each other alone, as the ranking
     does: the others have one seed each.
     """
     known = _comparable(study)
-    if study.spec.minimise or len(known) < FEWEST:
+    if study.spec.minimise:
         return None
-    found = _posterior(study, known)
-    gain = found.expected_gain(_candidates(study, known), FURTHER)
     if len(known) < FEWEST_TO_DIFFER:
-        return Recommendation(None, 0.0, gain)
+        return None if study.gain is None else Recommendation(None, 0.0, study.gain)
+    found = _posterior(study, known)
     raced = any(one.raced for one in known)
     mean = np.where([one.raced or not raced for one in known], found.mean(), -np.inf)
     best, winner = known[int(mean.argmax())], study.ranking[0]
     assert best.objective is not None
     assert winner.objective is not None
-    return Recommendation(best, winner.objective - best.objective, gain)
+    return Recommendation(best, winner.objective - best.objective, study.gain)
 
 
 def estimates(study: Study) -> list[Estimate]:
@@ -105,17 +97,3 @@ def _posterior(study: Study, known: list[RankedArchitecture]) -> ArchitecturePos
     axes = axes_of(domains)
     points = axes.points([parameters_of(domains, one.family, one.values) for one in known])
     return ArchitecturePosterior(points, axes.ordered, [study.objectives(one) for one in known])
-
-
-def _candidates(study: Study, known: list[RankedArchitecture]) -> Floats:
-    """Return the coordinates of random architectures, those tried among them left out."""
-    domains = study.spec.family
-    rng = np.random.default_rng(derive_seed(study.spec.seed, "gain"))
-    tried = {_key(parameters_of(domains, one.family, one.values)) for one in known}
-    drawn = [random_parameters(domains, rng) for _ in range(N_CANDIDATES)]
-    new = {_key(one): one for one in drawn if _key(one) not in tried}
-    return axes_of(domains).points(list(new.values()))
-
-
-def _key(parameters: dict[str, object]) -> tuple[tuple[str, object], ...]:
-    return tuple(sorted(parameters.items()))

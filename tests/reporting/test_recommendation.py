@@ -1,18 +1,19 @@
 """Claims about what all scores together recommend, and about the gain of further trials."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from reporting.test_report_search import QUALITY, folder, load, record
+from reporting.test_report_search import N_DATA, folder, load, record
 
 import nas_evidence
 from nas_evidence.reporting.headline import together_sentence
 from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.recommendation import Recommendation, recommendation
-from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import RACE_IDS, TrialRecord
 from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.storage.journal import Journal
 from nas_evidence.storage.tables import read_study_tables
 
 
@@ -27,6 +28,13 @@ def hill(lucky: float = 0.53) -> list[TrialRecord]:
     widths = [width for width in range(4, 65) if width != 8]
     found = [at_width(width, width, 0.5 - 0.0005 * (width - 40) ** 2) for width in widths]
     return [*found, at_width(8, 8, lucky)]
+
+
+def forecast(path: Path, n: int, gain: float) -> None:
+    """Write to the journal what the driver forecasts after n trials, in nats over the data."""
+    with contextlib.closing(Journal(path)) as journal:
+        facts = {"n_searched": n, "noise": 1.0, "n_small": 0, "n_proposals": None}
+        journal.write("gain", number=n, gain=gain, **facts)
 
 
 def of(found: Recommendation | None) -> Recommendation:
@@ -52,11 +60,14 @@ def test_a_lucky_seed_among_bad_neighbours_is_not_recommended_and_the_sentence_s
 
 
 def test_a_clear_winner_is_recommended_too(tmp_path: Path) -> None:
+    forecast(tmp_path, 60, 0.5 * N_DATA)
     study = load(tmp_path, hill()[:-1])
     found = of(recommendation(study))
     assert found.architecture is study.winner
     assert found.behind == 0.0
-    assert together_sentence(study, found).startswith("All scores together recommend it, too. 10")
+    assert together_sentence(study, found).startswith(
+        "All scores together recommend it, too. 10 further trials: expected gain 0.500 nats"
+    )
 
 
 def test_a_family_without_parameters_can_be_recommended(tmp_path: Path) -> None:
@@ -76,10 +87,21 @@ def test_what_the_race_trained_again_is_not_compared_with_single_seeds(tmp_path:
 
 
 def test_with_fewer_than_fifty_only_the_gain_is_said(tmp_path: Path) -> None:
+    forecast(tmp_path, 49, 0.25 * N_DATA)
     study = load(tmp_path, hill()[:49])
     found = of(recommendation(study))
     assert found.architecture is None
-    assert together_sentence(study, found).startswith("10 further trials: expected gain 0.")
+    assert together_sentence(study, found).startswith(
+        "10 further trials: expected gain 0.250 nats"
+    )
+    assert load(tmp_path, hill()[49:50]).gain is None  # of fewer trials than there are now
+
+
+def test_without_a_forecast_nothing_is_said_of_the_gain(tmp_path: Path) -> None:
+    study = load(tmp_path, hill()[:-1])
+    said = together_sentence(study, recommendation(study))
+    assert said == "All scores together recommend it, too."
+    assert recommendation(load(tmp_path / "few", hill()[:49])) is None
 
 
 def test_nothing_is_said_of_few_architectures_or_of_several_objectives(tmp_path: Path) -> None:
@@ -88,13 +110,6 @@ def test_nothing_is_said_of_few_architectures_or_of_several_objectives(tmp_path:
     assert together_sentence(few, None) == ""
     several = load(tmp_path / "several", hill(), minimise=("n_parameters",))
     assert recommendation(several) is None
-
-
-def test_where_nothing_is_left_to_try_nothing_is_gained(tmp_path: Path) -> None:
-    records = [at_width(w, w, QUALITY[w % 8]) for w in range(4, 24)]
-    family = {"mlp": {"width": IntRange(low=4, high=23)}}
-    assert of(recommendation(load(tmp_path / "all", records, family=family))).gain == 0.0
-    assert of(recommendation(load(tmp_path / "half", records[::2], family=family))).gain > 0
 
 
 def test_python_has_a_row_for_each_architecture_with_an_interval(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""Claims about the forecast of what further trials would gain."""
+
+import pytest
+
+from nas_evidence.proposing.further import FEWEST, gain_of_further
+from nas_evidence.proposing.proposer import Proposer, Told
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
+from nas_evidence.storage.forecasts import Gain
+
+
+def study(high: int = 400, **changes: object) -> StudySpec:
+    given: dict[str, object] = {
+        "name": "s",
+        "dataset": {"name": "digits"},
+        "family": {"mlp": {"width": {"low": 1, "high": high}}, "linear": {}},
+    }
+    return StudySpec.model_validate({**given, **changes})
+
+
+def forecast(spec: StudySpec, widths: range, scale: float = 1.0) -> Gain | None:
+    known = [
+        (ArchitectureSpec(family="mlp", values={"width": width}), Told((scale * width**0.5,)))
+        for width in widths
+    ]
+    failed = (ArchitectureSpec(family="mlp", values={"width": 1}), Told(None))
+    return gain_of_further(spec, Proposer(spec), [*known, failed])
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "posterior", "random", "qmc", "grid"])
+def test_each_sampler_has_a_gain_in_the_unit_of_the_score(sampler: str) -> None:
+    spec = study(sampler={"name": sampler}, n_trials=60)
+    found, tenfold = (forecast(spec, range(3, 23, 2), scale) for scale in (1.0, 10.0))
+    assert found is not None
+    assert tenfold is not None
+    assert found.gain > 0
+    assert tenfold.gain == pytest.approx(10 * found.gain, rel=0.05)
+    assert tenfold.noise == pytest.approx(10 * found.noise, rel=0.05)
+
+
+def test_where_nothing_is_left_to_try_nothing_is_gained() -> None:
+    everything = forecast(
+        study(high=20, family={"mlp": {"width": {"low": 1, "high": 20}}}), range(1, 21)
+    )
+    assert everything is not None
+    assert everything.gain == 0.0
+
+
+def test_few_scores_and_several_objectives_have_no_forecast() -> None:
+    assert forecast(study(), range(1, FEWEST)) is None
+    assert forecast(study(minimise=("n_parameters",)), range(1, 1)) is None
