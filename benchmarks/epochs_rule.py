@@ -1,64 +1,84 @@
-"""How long to train: test log loss and `two_fold` after 160, 400, 1,000 and 2,500 steps.
+"""How long to train, in which batches, at which rate: test log loss of plans on many sets.
 
-Trains small networks on five sets with the plan that a search of a table has, only longer or
-shorter. The rule of `epochs = "auto"` (`data/proposed.py`) is chosen from what this finds.
+Trains small networks with the plan that a search of a table has, only with other batches, steps
+and learning rates, and with or without settling; four seeds of a cell side by side. The numbers
+of `data/proposed.py` were chosen on `CHOSEN_ON`; `KEPT_ASIDE` was looked at once.
 
-    python benchmarks/epochs_rule.py DATA_ROOT [--seeds 1] [--to FILE.json]
+    python benchmarks/epochs_rule.py DATA_ROOT [--sets NAME:ROWS ...] [--plans ...] [--to FILE]
 
-DATA_ROOT holds `uci/` and `uci-classification/`. The split of a set is one for all seeds. The
-linear model settles at its optimum however long it trains: it is here as the baseline, once.
+DATA_ROOT holds `uci/` and `uci-classification/`. There is one split of each set, the same for all
+seeds. A plan is `batch:steps:rate` or `batch:steps:rate:settle`; "proposed" is that of a search.
 """
 
 import argparse
 import json
 import os
 import platform
-import tempfile
 import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from settling import raw
-from sklearn.datasets import make_classification
+import torch
+from settling import raw, tested
+from sklearn import datasets
 
 from nas_evidence.data.arrays import Array, ArrayData, moments
 from nas_evidence.data.proposed import training_length
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
-from nas_evidence.workers.trial import Trial
+from nas_evidence.training.parts import new_run, part_of, train_slices
 
-STEPS = (160, 400, 1000, 2500)
-MLPS: list[tuple[str, dict[str, int]]] = [
-    ("mlp", {"depth": 1, "width": 16}),
-    ("mlp", {"depth": 2, "width": 64}),
-]
-CNN: tuple[str, dict[str, int]] = ("cnn", {"depth": 2, "width": 8})
-#: Training and test rows of each set.
-SETS = {
-    "australian": (150, 500),
-    "correlated": (480, 5000),
-    "wine-quality-red": (480, 1000),
-    "satellite": (480, 2000),
-    "digits": (1297, 500),
-}
+CHOSEN_ON = (
+    "bostonHousing:300", "diabetes:300", "kin8nm:300", "cancer:300", "australian:300",
+    "waveform:300", "satellite:300", "kin8nm:1000", "wine-quality-red:1000",
+)  # fmt: skip
+KEPT_ASIDE = (
+    "wine:110", "iris:100", "breast:300", "moons:300", "synth5:600", "friedman:200",
+    "linnoise:300", "naval-propulsion-plant:300", "power-plant:1000", "diabetes:150",
+)  # fmt: skip
+PLANS = ("16:2500:0.005", "proposed")
+MLPS = ((1, 16), (2, 32), (3, 64))
+N_SEEDS, N_TEST = 4, 2000
+
+
+def made(name: str) -> tuple[Array, Array] | None:
+    """Return a set of scikit-learn's, or an artificial one; None if it is neither."""
+    if name in ("wine", "iris", "breast"):
+        name = {"breast": "breast_cancer"}.get(name, name)
+        x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    elif name == "moons":
+        x, y = datasets.make_moons(3000, noise=0.3, random_state=1)
+    elif name == "synth5":
+        x, y = datasets.make_classification(
+            3000, n_features=15, n_informative=8, n_classes=5, flip_y=0.05, random_state=2
+        )
+    elif name == "friedman":
+        x, y = datasets.make_friedman1(3000, noise=1.0, random_state=1)
+    elif name == "linnoise":
+        random = np.random.default_rng(3)
+        x = random.normal(size=(3000, 20))
+        y = x @ random.normal(size=20) + 3 * random.normal(size=3000)
+    else:
+        return None
+    labels = np.issubdtype(y.dtype, np.integer)
+    return x.astype(np.float32), y.astype(np.int64) if labels else y.reshape(-1, 1)
 
 
 def correlated(seed: int = 0) -> tuple[Array, Array]:
     """Return rows of 20 features, most of them mixtures of others, with 5 % of labels wrong."""
-    x, y = make_classification(
+    x, y = datasets.make_classification(
         5480, 20, n_informative=6, n_redundant=10, flip_y=0.05, random_state=seed
     )
     return x.astype(np.float32), y.astype(np.int64)
 
 
-def load(name: str, root: Path) -> TensorData:
-    """Return a set with its one split."""
-    n_train, n_test = SETS[name]
-    x, y = correlated() if name == "correlated" else raw(name, root)
-    order = np.random.default_rng(0).permutation(len(y))
-    train, test = order[:n_train], order[n_train : n_train + n_test]
+def load(name: str, n_rows: int, root: Path, seed: int) -> TensorData:
+    """Return a set with one split, drawn by `seed`."""
+    x, y = made(name) or raw(name, root)
+    order = np.random.default_rng(seed).permutation(len(y))
+    train, test = order[:n_rows], order[n_rows : n_rows + N_TEST]
     mean, std = moments(x[train])
     real = np.issubdtype(y.dtype, np.floating)
     width = y.shape[1] if real else int(y.max()) + 1
@@ -72,81 +92,74 @@ def load(name: str, root: Path) -> TensorData:
     return to_tensors(arrays, "cpu")
 
 
-def plan_of(data: TensorData, n_steps: int) -> TrainingPlan:
-    """Return the plan of a table, with epochs for so many steps."""
+def plan_of(data: TensorData, text: str) -> TrainingPlan:
+    """Return the plan of a table with batch, steps, learning rate and settling of a text."""
     n_data = len(data.x_train)
-    batch, _ = training_length(n_data)
-    epochs = max(1, round(n_steps * batch / n_data))
+    settle = float(data.task == "real")
+    if text == "proposed":
+        batch, epochs = training_length(n_data)
+        rate = 0.02
+    else:
+        first, steps, rate, *more = map(float, text.split(":"))
+        batch, settle = int(first), sum(more, 0.0)
+        epochs = max(20, min(400, round(steps * batch / n_data)))
     return TrainingPlan.model_validate(
         {
             "likelihood": "gaussian" if data.task == "real" else "categorical",
-            "epochs": epochs, "batch_size": batch, "optimiser": "adam", "learning_rate": 0.005,
-            "online": {"every": max(5, epochs // 8), "curvature": "kfac_ggn_mc"},
+            "epochs": epochs, "batch_size": batch, "optimiser": "adam", "learning_rate": rate,
+            "settle": settle, "online": {"every": max(1, epochs // 8)},
         }
     )  # fmt: skip
 
 
-def trained(
-    family: str, values: dict[str, int], data: TensorData, *, n_steps: int, seed: int
-) -> dict[str, Any]:
-    """Return test log loss and `two_fold` of one network, nats per datum."""
-    plan = plan_of(data, n_steps)
-    assignment = Assignment(
-        trial_id=0, attempt=1, replicate=seed, seed=seed, plan=plan, estimators=("two_fold",),
-        architecture=ArchitectureSpec(family=family, values=values),
-        dataset=DatasetSpec(name="digits"),
+def cell(data: TensorData, depth: int, width: int, plan: TrainingPlan) -> dict[str, Any]:
+    """Return test log loss, error and kept state of each seed, and the CPU seconds of all."""
+    architecture = ArchitectureSpec(family="mlp", values={"depth": depth, "width": width})
+    given = Assignment(
+        trial_id=0, attempt=1, replicate=0, seed=0, estimators=(), architecture=architecture,
+        dataset=DatasetSpec(name="digits"), plan=plan,
     )  # fmt: skip
-    started = time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        trial = Trial.start(assignment, data, Path(folder))
-        while not trial.advance(plan.epochs).done:
-            pass
-        record = trial.finish()
-    assert record.status == "complete", record.cause
-    score = next(
-        one.estimate for one in record.evaluations if one.estimate.estimator == "two_fold"
-    )
+    parts = [part_of(None, data, given, f"s{k}") for k in range(N_SEEDS)]
+    runs = [new_run(part) for part in parts]
+    started, left = time.process_time(), list(range(N_SEEDS))
+    while left:
+        over = train_slices([runs[k] for k in left], [parts[k] for k in left])
+        left = [k for k, is_over in zip(left, over, strict=True) if not is_over]
+    seconds = time.process_time() - started
+    found = [tested(run.training, data, plan) for run in runs]
     return {
-        "steps": n_steps,
-        "epochs": plan.epochs,
-        "batch_size": plan.batch_size,
-        "seed": seed,
-        "test_log_loss": record.test_nll_per_datum,
-        "two_fold": score.per_datum,
-        "converged": record.converged,
-        "seconds": round(time.process_time() - started, 2),
+        "cpu_seconds": round(seconds, 2),
+        "log_loss": [round(nll, 4) for nll, _ in found],
+        "error": [round(error, 4) for _, error in found],
+        "kept": [run.settling.kept if run.settling else None for run in runs],
     }
-
-
-def rows(root: Path, n_seeds: int) -> Any:
-    """Yield one row per seed, set, network and number of steps."""
-    for seed in range(n_seeds):
-        for name in SETS:
-            data = load(name, root)
-            networks = [*MLPS, *([CNN] if len(data.input_shape) == 3 else [])]
-            tasks = [(family, values, n) for family, values in networks for n in STEPS]
-            for family, values, n_steps in [("linear", {}, STEPS[1]), *tasks]:
-                found = trained(family, values, data, n_steps=n_steps, seed=seed)
-                yield {"set": name, "family": family, **values, **found}
 
 
 def main() -> None:
-    """Measure, print and store the rows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Measure every set, network and plan, and print a line each."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data_root", type=Path)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--to", type=Path, default=Path("benchmarks/results/epochs_rule_cpu.json"))
-    given = parser.parse_args()
-    names = ("torch", "scikit-learn", "numpy")
-    result: dict[str, Any] = {
-        "hardware": f"{os.cpu_count()} {platform.machine()} cores, one thread, shared",
-        "versions": {name: metadata.version(name) for name in names},
-        "rows": [],
-    }
-    for row in rows(given.data_root, given.seeds):
-        result["rows"].append(row)
-        print(row, flush=True)
-        given.to.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    parser.add_argument("--sets", nargs="+", default=[*CHOSEN_ON, *KEPT_ASIDE])
+    parser.add_argument("--plans", nargs="+", default=list(PLANS))
+    parser.add_argument("--to", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for text in options.sets:
+        name, _, n_rows = text.partition(":")
+        data = load(name, int(n_rows), options.data_root, seed=7 if text in KEPT_ASIDE else 0)
+        for depth, width in MLPS:
+            for plan in options.plans:
+                of = {"set": text, "network": f"{depth} x {width}", "plan": plan}
+                rows.append(of | cell(data, depth, width, plan_of(data, plan)))
+                print(json.dumps(rows[-1]), flush=True)
+    if options.to:
+        found = {
+            "hardware": f"{platform.machine()}, {os.cpu_count()} cores, one thread",
+            "torch": metadata.version("torch"),
+            "rows": rows,
+        }
+        options.to.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

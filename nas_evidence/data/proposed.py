@@ -3,8 +3,8 @@
     families    vectors: the linear baseline and multilayer perceptrons; images: convolutional
                 networks too, and residual ones where there are data and pixels enough
     sizes       the widest layer grows with the square root of the number of rows
-    batch       a power of two near an eightieth of the rows, from 16 to 256
-    epochs      about 2,500 steps of the optimiser, from 20 to 300 epochs
+    batch       a power of two near a fifth of the rows up to 64, of many an eightieth, to 256
+    epochs      a training shows about 40,000 rows in all, in 625 steps at least; 20 to 300 epochs
 
 The text is also what `nas-evidence init` writes.
 """
@@ -20,9 +20,9 @@ from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.spec.toml import toml_line
 
-#: Steps of the optimiser that a training aims at, and the bounds of its epochs; measured by
+#: Rows that a training is shown in all, its least steps, and the bounds of its epochs; measured by
 #: benchmarks/epochs_rule.py, see docs/explanation/epochs.md.
-STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 2500, 20, 300
+ROWS_SHOWN, FEWEST_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 40_000, 625, 20, 300
 #: Least pixels along a side, and least rows, for a residual network.
 _RESNET_PIXELS, _RESNET_ROWS = 16, 5000
 
@@ -61,10 +61,10 @@ def proposed_text(
         "[plan]",
         f'likelihood = "{"categorical" if labels else "gaussian"}"'
         + ("" if labels else "          # the noise is learned"),
-        f'epochs = "auto"                  # about {STEPS} steps of the optimiser; here {epochs}',
+        f'epochs = "auto"                  # by the number of rows; here {epochs}',
         f"batch_size = {batch}",
         'optimiser = "adam"',
-        "learning_rate = 0.005            # at its start; cosine schedule",
+        "learning_rate = 0.02             # at its start; cosine schedule",
         "",
         "[plan.online]",
         'every = "auto"                   # epochs between prior updates',
@@ -81,20 +81,22 @@ def proposed_text(
 def training_length(n_rows: int) -> tuple[int, int]:
     """Return batch size and epochs for a number of rows.
 
-    >>> training_length(1000), training_length(60_000)
-    ((16, 40), (256, 20))
+    >>> [training_length(n) for n in (100, 1000, 60_000)]
+    [(16, 300), (64, 40), (256, 20)]
     """
-    batch = 2 ** round(math.log2(max(16.0, min(256.0, n_rows / 80))))
+    wanted = max(8.0, min(64.0, n_rows / 5), min(256.0, n_rows / 80))
+    batch = 2 ** round(math.log2(wanted))
     return batch, epochs_for(n_rows, batch)
 
 
 def epochs_for(n_rows: int, batch: int) -> int:
     """Return the epochs of `epochs = "auto"` for a number of rows and a batch size.
 
-    >>> epochs_for(480, 128), epochs_for(5000, 128), epochs_for(60_000, 128)
-    (300, 64, 20)
+    >>> [epochs_for(n, 128) for n in (480, 5000, 60_000)]
+    [167, 20, 20]
     """
-    return max(FEWEST_EPOCHS, min(MOST_EPOCHS, round(STEPS * batch / n_rows)))
+    shown = max(ROWS_SHOWN, FEWEST_STEPS * batch)
+    return max(FEWEST_EPOCHS, min(MOST_EPOCHS, round(shown / n_rows)))
 
 
 def with_numbers(

@@ -223,9 +223,9 @@ class TrainingPlan(Frozen):
     eighth of a side, and reflections. The evidence is that of the images after one draw, with
     `likelihood_power` for how often an image and its variants count. Without settling."""
     epochs: Epochs = 40
-    """Most passes over the training data. "auto", the default of study files: about 2,500 steps of
-    the optimiser, from 20 to 300 epochs, chosen from the number of training data when the study
-    begins and stored as a number."""
+    """Most passes over the training data. "auto", the default of study files: as many as show
+    about 40,000 data in all, in 625 steps at least, from 20 to 300 epochs; chosen from the number
+    of training data when the study begins and stored as a number."""
     batch_size: Annotated[Count, Unit("examples")] = 128
     """Examples per step."""
     optimiser: Literal["sgd", "adam"] = "sgd"

@@ -126,10 +126,12 @@ def _to_be_passed(
     large = n_parameters > _MOST_PARAMETERS or math.prod(input_shape) > _MOST_INPUTS
     if large or is_outside(architecture.family):
         return model
-    model.to_empty(device="cpu")
-    with torch.no_grad():
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.zero_()
+    # Not `to_empty`, which imports sympy.
+    zeros = {name: torch.zeros(t.shape, dtype=t.dtype) for name, t in model.state_dict().items()}
+    model.load_state_dict(zeros, assign=True)
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.zeros(buffer.shape, dtype=buffer.dtype))
     return model
 
 

@@ -36,8 +36,8 @@ def test_what_a_study_does_not_say_is_chosen_from_the_data_and_stored(
     assert spec.plan.automatic
     assert 'epochs = "auto"' in dump_study(spec)
     stored, _ = begun(tmp_path / "run", spec, None)
-    assert stored.plan.epochs == epochs_for(1297, 128) == 247
-    assert "epochs = 247\n" in (tmp_path / "run" / "study.toml").read_text()
+    assert stored.plan.epochs == epochs_for(1297, 128) == 62
+    assert "epochs = 62\n" in (tmp_path / "run" / "study.toml").read_text()
     assert not read_study(tmp_path / "run").plan.automatic
 
 
@@ -62,8 +62,8 @@ def test_the_interval_of_updates_becomes_a_number_and_the_stored_one_stays(tmp_p
 
 
 def test_a_plan_whose_chosen_epochs_never_reach_an_update_is_refused(tmp_path: Path) -> None:
-    spec = load_study(written(tmp_path / "s.toml", ""), ["plan.online.every=247"], to_run=True)
-    with pytest.raises(ValueError, match=r"`every` .* got 247 with epochs = 247"):
+    spec = load_study(written(tmp_path / "s.toml", ""), ["plan.online.every=62"], to_run=True)
+    with pytest.raises(ValueError, match=r"`every` .* got 62 with epochs = 62"):
         begun(tmp_path / "run", spec, None)
     assert not (tmp_path / "run").exists()
 
@@ -82,7 +82,7 @@ def test_a_proposal_is_made_for_the_rows_and_the_batch_that_are_asked_for(tmp_pa
     few, options = ["dataset.max_train=200"], DataOptions(target="y")
     whole = asked_for(str(tmp_path / "d.csv"), [], options)
     less = asked_for(str(tmp_path / "d.csv"), few, options)
-    assert (whole.spec.plan.batch_size, less.spec.plan.batch_size) == (32, 16)
+    assert (whole.spec.plan.batch_size, less.spec.plan.batch_size) == (64, 32)
     assert not less.spec.family["mlp"]["width"].contains(128)
     assert whole.spec.family["mlp"]["width"].contains(128)
     small = asked_for(str(tmp_path / "d.csv"), [*few, "plan.batch_size=8"], options)
@@ -90,8 +90,8 @@ def test_a_proposal_is_made_for_the_rows_and_the_batch_that_are_asked_for(tmp_pa
         begun(tmp_path / name, one.spec, one.source)[0].plan
         for name, one in (("w", whole), ("l", less), ("s", small))
     ]
-    assert [plan.epochs for plan in stored] == [27, 200, 100]
-    assert [plan.online.every for plan in stored] == [4, 25, 12]
+    assert [plan.epochs for plan in stored] == [20, 200, 200]
+    assert [plan.online.every for plan in stored] == [3, 25, 25]
 
 
 def test_another_word_is_refused(tmp_path: Path) -> None:
@@ -102,4 +102,5 @@ def test_another_word_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_rule_keeps_its_bounds() -> None:
-    assert [epochs_for(n, 128) for n in (10, 480, 3200, 10**6)] == [300, 300, 100, 20]
+    assert [epochs_for(n, 128) for n in (10, 480, 3200, 10**6)] == [300, 167, 25, 20]
+    assert [epochs_for(n, 16) for n in (10, 480, 3200, 10**6)] == [300, 83, 20, 20]

@@ -281,10 +281,26 @@ def test_the_mode_at_the_scheduled_hyperparameters_is_no_candidate(
     noise = training.noise_std
     found = iter((1.0, 2.0))  # scheduled, first mode; then all others
     monkeypatch.setattr(module, "_laplace_value", lambda *_: next(found, 1.5))
+    monkeypatch.setattr(module, "_is_in_vain", lambda *_: False)
     settling = settled(training, data, assignment, 6 * EPOCHS)
     assert settling.rounds > 0
     assert (settling.kept, settling.evidence, settling.first_evidence) == ("settled", 1.5, 2.0)
     assert training.noise_std != noise
+
+
+@pytest.mark.parametrize(("lost", "rounds"), [(0.06, 0), (0.04, 1)])
+def test_settling_of_real_targets_ends_where_the_way_to_a_mode_loses_evidence(
+    monkeypatch: pytest.MonkeyPatch, lost: float, rounds: int
+) -> None:
+    data = real()
+    training, assignment = scheduled(data)
+    n_data = len(data.x_train)
+    found = iter((1.0,))  # scheduled; then the way to the mode
+    monkeypatch.setattr(module, "_laplace_value", lambda *_: next(found, 1.0 - lost * n_data))
+    settling = settled(training, data, assignment, 6 * EPOCHS)
+    assert min(settling.rounds, 1) == rounds
+    assert settling.kept == "scheduled"
+    assert (settling.work < 3 * EPOCHS) == (rounds == 0)
 
 
 def test_real_targets_keep_a_settled_state_of_more_evidence_however_far_from_a_mode() -> None:
