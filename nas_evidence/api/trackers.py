@@ -18,15 +18,15 @@ import os
 import queue
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
@@ -318,31 +318,6 @@ class _Exporting(_Writing):
             export.update()
 
 
-class _Telling:
-    """A watcher that passes everything on, and finished trials to trackers too."""
-
-    def __init__(self, inner: "Watcher", writing: Sequence[_Writing], warn: "_Warn") -> None:
-        self._inner, self._writing, self._warn = inner, writing, warn
-
-    def launched(self, assignment: Assignment) -> None:
-        self._inner.launched(assignment)
-
-    def progressed(self, report: SliceReport) -> None:
-        self._inner.progressed(report)
-
-    def parked(self, trial_id: int) -> None:
-        self._inner.parked(trial_id)
-
-    def lost(self, loss: Lost) -> None:
-        self._inner.lost(loss)
-
-    def ended(self, record: TrialRecord) -> None:
-        self._inner.ended(record)
-        for one in self._writing:
-            one.add(Tracked.of(record))
-            self._warn(one)
-
-
 class _Warn:
     """Says once that a tracker has stopped."""
 
@@ -359,15 +334,11 @@ class _Warn:
             self._say(f"warning: --track {one.text} has stopped, the search goes on: {why}")
 
 
-@contextmanager
-def tracked(
-    wanted: Sequence[str],
-    spec: StudySpec,
-    folder: Path,
-    watcher: "Watcher",
-    say: Callable[[str], None],
-) -> Iterator["Watcher"]:
-    """Give a watcher that also tells the trackers; at the end wait until they have written.
+class Tracking:
+    """A watcher that passes everything on, and tells trackers of finished trials.
+
+    Trackers read the study from when it is entered, which is after the driver has taken it up: the
+    driver alone mends what it finds. At the end it waits until they have written.
 
     Args:
         wanted: as given to `--track`.
@@ -376,30 +347,64 @@ def tracked(
         watcher: that is shown everything as before.
         say: called with one line if a tracker stops.
     """
-    if not wanted:
-        yield watcher
-        return
-    writing = [
-        _Exporting(text, spec, folder)
-        if text.partition(":")[0] == "optuna"
-        else _WritingRuns(
-            text, partial(tracker_of, text, spec, folder), partial(earlier_trials, folder)
-        )
-        for text in wanted
-    ]
-    warn = _Warn(say)
-    for one in writing:
-        one.start()
-    try:
-        yield _Telling(watcher, writing, warn)
-    finally:
-        for one in writing:
+
+    def __init__(
+        self,
+        wanted: Sequence[str],
+        spec: StudySpec,
+        folder: Path,
+        watcher: "Watcher",
+        say: Callable[[str], None],
+    ) -> None:
+        self._inner, self._say, self._warn = watcher, say, _Warn(say)
+        self._writing: list[_Writing] = [
+            _Exporting(text, spec, folder)
+            if text.partition(":")[0] == "optuna"
+            else _WritingRuns(
+                text, partial(tracker_of, text, spec, folder), partial(earlier_trials, folder)
+            )
+            for text in wanted
+        ]
+
+    def __enter__(self) -> Self:
+        """Let the trackers begin."""
+        for one in self._writing:
+            one.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wait for the trackers."""
+        for one in self._writing:
             one.add(None)
-        for one in writing:
+        for one in self._writing:
             one.join(_PATIENCE if one.failure is None else None)
-            warn(one)
+            self._warn(one)
             if one.is_alive():
-                say(f"warning: --track {one.text} is not done after {_PATIENCE:.0f} s; left alone")
+                late = f"is not done after {_PATIENCE:.0f} s; left alone"
+                self._say(f"warning: --track {one.text} {late}")
+
+    def launched(self, assignment: Assignment) -> None:
+        """Pass it on."""
+        self._inner.launched(assignment)
+
+    def progressed(self, report: SliceReport) -> None:
+        """Pass it on."""
+        self._inner.progressed(report)
+
+    def parked(self, trial_id: int) -> None:
+        """Pass it on."""
+        self._inner.parked(trial_id)
+
+    def lost(self, loss: Lost) -> None:
+        """Pass it on."""
+        self._inner.lost(loss)
+
+    def ended(self, record: TrialRecord) -> None:
+        """Pass it on, and tell the trackers."""
+        self._inner.ended(record)
+        for one in self._writing:
+            one.add(Tracked.of(record))
+            self._warn(one)
 
 
 def earlier_trials(folder: Path) -> list[Tracked]:
