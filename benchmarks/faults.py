@@ -91,6 +91,7 @@ class HostLostError(BaseException):
 class World:
     """The clock of all hosts, the host that runs now, and what is about to fail.
 
+    n_hosts  how many there were before it
     due     faults by kind: how many changes of the store, or polls, are left until they happen
     happened  how often each kind did
     dead    whether the host that runs has lost its power
@@ -100,6 +101,7 @@ class World:
     wall: float = 1.7e9
     steady: float = 1e5
     host: str = "host-0"
+    n_hosts: int = 0
     dead: bool = False
     due: dict[str, int] = field(default_factory=dict)
     bad_answers: int = 0
@@ -142,7 +144,8 @@ class World:
     def next_host(self) -> None:
         """Go on elsewhere, once the lease of the last host has expired."""
         self.dead, self.bad_answers, self.due = False, 0, {}
-        self.host = f"host-{int(self.host[5:]) + 1}"
+        self.n_hosts += 1
+        self.host = f"host-{self.n_hosts}"
         self.pass_seconds(61.0)
 
     @contextlib.contextmanager
@@ -281,6 +284,11 @@ def contents(uri: str) -> dict[str, bytes]:
     return {str(name): fs.cat_file(name) for name in fs.find(root)}
 
 
+def lease_in(uri: str) -> study_folder.Lease | None:
+    """Return the lease at a store; None without one."""
+    return study_folder.lease_of((Remote(uri).read("lock") or b"").decode())
+
+
 def rotten(uri: str, chance: random.Random) -> None:
     """Flip a bit of the journal, the budget or an assignment at a store."""
     there = contents(uri)
@@ -320,7 +328,12 @@ def disturbed(kind: str, uri: str, calm: dict[str, pd.DataFrame], world: World) 
         attempt(lambda: drive(study, uri, world, lambda: None), world, told)
         world.happened["host lost"] = before  # part of this fault
         world.host, world.due = first, due
-        there.append(contents(uri))
+        lease = lease_in(uri)
+        if lease is None or lease.host != first:
+            there.append(contents(uri))
+        else:  # lost before it had taken over
+            world.happened["taken over"] -= 1
+            world.happened["stopped"] += 1
 
     def calmly() -> None:
         mended.append(drive(study, uri, world, lambda: None))
