@@ -42,7 +42,7 @@ def test_no_cell_of_the_committed_run_is_wrong(damage: ModuleType) -> None:
     stored = json.loads((BENCHMARKS / "results" / "damage.json").read_text())
     counts = damage.by_kind(stored)["all"]
     assert stored["wrong"] == {}
-    assert counts.total() == stored["done"] > 2000
+    assert counts.total() == stored["done"]
     assert counts.keys() <= set(damage.OUTCOMES)
     page = BENCHMARKS.parent / "docs" / "explanation" / "faults.md"
     assert damage.table(damage.by_kind(stored)) in page.read_text(encoding="utf-8")
