@@ -541,7 +541,7 @@ def test_a_driver_that_slept_through_its_lease_writes_nothing_though_the_clock_w
 def test_a_write_that_waited_for_the_store_is_not_made_after_a_takeover(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is silent for longer than the lease; the holder's next try comes after another's."""
+    """The store is silent for longer than the lease; another takes over before the next try."""
     monkeypatch.setattr(lease_module, "RENEW_EVERY", 1000.0)
     store, plain, tries = Mirror(uri), Remote._write, list[str]()
     started = time.monotonic()
