@@ -41,7 +41,7 @@ import pandas as pd
 from real_kills import disturbed, undisturbed
 
 from nas_evidence import __version__
-from nas_evidence.api.runs import Silent
+from nas_evidence.workers.executor import Watcher
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import open_store
 from nas_evidence.plumbing.files import write_whole
@@ -112,7 +112,7 @@ def drive(study: StudySpec, place: str, seed: int) -> None:
         spec = open_study(store.folder, study, steal=True)
         executor = SimulatedExecutor(synthetic, workers=3, seed=seed)
         with locked(store.folder, steal=True):
-            Driver(spec, store.folder, store.around(executor), Silent()).run()
+            Driver(spec, store.folder, store.around(executor), Watcher()).run()
 
 
 def forked(study: StudySpec, place: str, seed: int, crash_at: str) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from nas_evidence.api.trackers import check_track, tracked
+from nas_evidence.api.trackers import Tracking, check_track
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import rough_duration
@@ -161,7 +161,6 @@ def run_trials(
     from nas_evidence.data.digest import data_digest
     from nas_evidence.data.task import check_task
     from nas_evidence.driver.race import race_left
-    from nas_evidence.driver.reconcile import without_suspects
     from nas_evidence.storage.conditions import note_conditions
     from nas_evidence.storage.forecasts import until_enough
 
@@ -183,7 +182,7 @@ def run_trials(
         check_own_families(spec, arrays.input_shape, arrays.n_outputs)
     ran = {row.content_hash for row in done.values() if row.content_hash}
     content_hash, restored = note_conditions(store.folder, spec, data_digest(arrays), ran)
-    for line in restored + without_suspects(store.folder):
+    for line in restored:
         audience.say(f"note: {line}")
     code = keep_code(store.folder, spec)
     inline = run.executor == "inline"
@@ -192,12 +191,10 @@ def run_trials(
         try:
             from nas_evidence.driver.driver import Driver
 
-            with (
-                audience.watching(spec, n_done) as shown,
-                tracked(
+            with audience.watching(spec, n_done) as shown:
+                watcher = Tracking(
                     trackers_of(run, store), spec, store.folder, shown, audience.say
-                ) as watcher,
-            ):
+                )
                 driver = Driver(
                     spec,
                     store.folder.resolve(),
@@ -208,7 +205,8 @@ def run_trials(
                 )
                 for notice in driver.notices:
                     audience.say(f"note: {notice}")
-                driver.run()
+                with watcher:  # now that the driver has mended what trackers read
+                    driver.run()
             if sentence := ended_early(spec, store.folder, driver.done):
                 audience.say(sentence)
             audience.say(f"the workers were idle {pool.idle_share():.0%} of the time")
@@ -259,19 +257,22 @@ def trackers_of(run: Run, store: "Store") -> tuple[str, ...]:
     return run.track if asked or store.uri is not None else (*run.track, "optuna")
 
 
-def finish_off(spec: StudySpec, store: "Store", run: Run, audience: Audience) -> None:
+def finish_off(
+    spec: StudySpec, store: "Store", run: Run, audience: Audience, finds: "Finds"
+) -> None:
     """Log and track what was stored of a finished study before a crash; nothing runs."""
     from nas_evidence.driver.driver import Driver
-    from nas_evidence.driver.reconcile import without_suspects
     from nas_evidence.workers.nobody import Nobody
 
     check_track(run.track)
     folder, wanted = store.folder.resolve(), trackers_of(run, store)
-    for note in without_suspects(folder):
-        audience.say(f"note: {note}")
-    with tracked(wanted, spec, folder, Watcher(), audience.say) as watcher:
+    watcher = Tracking(wanted, spec, folder, Watcher(), audience.say)
+    driver = Driver(spec, folder, Nobody(), watcher, finds=finds)
+    for notice in driver.notices:
+        audience.say(f"note: {notice}")
+    with watcher:
         if any((folder / "checkpoints").glob("*")):  # killed before the last trial was told
-            Driver(spec, folder, Nobody(), watcher).run()
+            driver.run()
 
 
 def _executor(

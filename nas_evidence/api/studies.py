@@ -470,7 +470,7 @@ def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience, data: "Sou
         if unfinished(spec, folder, finds.done):
             run_trials(spec, open_store(str(folder)), run, audience, data=data, finds=finds)
         else:
-            finish_off(spec, open_store(str(folder)), run, audience)
+            finish_off(spec, open_store(str(folder)), run, audience, finds)
     study = Study(folder, run.data_root, spec=spec)
     study._data = data
     statuses = set(study._tables(spec).trials["status"])

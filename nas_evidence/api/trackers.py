@@ -18,20 +18,20 @@ import os
 import queue
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Self
 
 from nas_evidence.spec.domains import masked
-from nas_evidence.spec.record import TrialRecord, TrialStatus
-from nas_evidence.spec.study import StudySpec
-from nas_evidence.workers.executor import Watcher
+from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.study import Assignment, StudySpec
+from nas_evidence.workers.executor import Lost, Watcher
 
 _LOG = logging.getLogger(__name__)
 _Row = Mapping[Any, Any]
@@ -306,33 +306,11 @@ class _Exporting(_Writing):
             export.update()
 
 
-class _Telling:
-    """A watcher that passes everything on, and finished trials to trackers too."""
+class Tracking(Watcher):
+    """A watcher that passes everything on, and tells trackers of finished trials.
 
-    def __init__(
-        self, inner: Watcher, writing: Sequence[_Writing], say: Callable[[str], None]
-    ) -> None:
-        self._inner, self._writing, self._say = inner, writing, say
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def ended(self, record: TrialRecord) -> None:
-        self._inner.ended(record)
-        for one in self._writing:
-            one.add(Tracked.of(record))
-            one.warn(self._say)
-
-
-@contextmanager
-def tracked(
-    wanted: Sequence[str],
-    spec: StudySpec,
-    folder: Path,
-    watcher: Watcher,
-    say: Callable[[str], None],
-) -> Iterator[Watcher]:
-    """Give a watcher that also tells the trackers; at the end wait until they have written.
+    Trackers read the study from when it is entered, which is after the driver has taken it up: the
+    driver alone mends what it finds. At the end it waits until they have written.
 
     Args:
         wanted: as given to `--track`.
@@ -341,29 +319,64 @@ def tracked(
         watcher: that is shown everything as before.
         say: called with one line if a tracker stops.
     """
-    if not wanted:
-        yield watcher
-        return
-    writing = [
-        _Exporting(text, spec, folder)
-        if text.partition(":")[0] == "optuna"
-        else _WritingRuns(
-            text, partial(tracker_of, text, spec, folder), partial(earlier_trials, folder)
-        )
-        for text in wanted
-    ]
-    for one in writing:
-        one.start()
-    try:
-        yield cast(Watcher, _Telling(watcher, writing, say))
-    finally:
-        for one in writing:
+
+    def __init__(
+        self,
+        wanted: Sequence[str],
+        spec: StudySpec,
+        folder: Path,
+        watcher: Watcher,
+        say: Callable[[str], None],
+    ) -> None:
+        self._inner, self._say = watcher, say
+        self._writing: list[_Writing] = [
+            _Exporting(text, spec, folder)
+            if text.partition(":")[0] == "optuna"
+            else _WritingRuns(
+                text, partial(tracker_of, text, spec, folder), partial(earlier_trials, folder)
+            )
+            for text in wanted
+        ]
+
+    def __enter__(self) -> Self:
+        """Let the trackers begin."""
+        for one in self._writing:
+            one.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wait for the trackers."""
+        for one in self._writing:
             one.add(None)
-        for one in writing:
+        for one in self._writing:
             one.join(_PATIENCE if one.failure is None else None)
-            one.warn(say)
+            one.warn(self._say)
             if one.is_alive():
-                say(f"warning: --track {one.text} is not done after {_PATIENCE:.0f} s; left alone")
+                late = f"is not done after {_PATIENCE:.0f} s; left alone"
+                self._say(f"warning: --track {one.text} {late}")
+
+    def launched(self, assignment: Assignment) -> None:
+        """Pass it on."""
+        self._inner.launched(assignment)
+
+    def progressed(self, report: SliceReport) -> None:
+        """Pass it on."""
+        self._inner.progressed(report)
+
+    def parked(self, trial_id: int) -> None:
+        """Pass it on."""
+        self._inner.parked(trial_id)
+
+    def lost(self, loss: Lost) -> None:
+        """Pass it on."""
+        self._inner.lost(loss)
+
+    def ended(self, record: TrialRecord) -> None:
+        """Pass it on, and tell the trackers."""
+        self._inner.ended(record)
+        for one in self._writing:
+            one.add(Tracked.of(record))
+            one.warn(self._say)
 
 
 def earlier_trials(folder: Path) -> list[Tracked]:

@@ -16,7 +16,15 @@ from nas_evidence.cli.options import (
     check_one,
     opened,
 )
-from nas_evidence.cli.terminal import err, out, print_json, print_line, print_rows, say_missing
+from nas_evidence.cli.terminal import (
+    err,
+    out,
+    print_json,
+    print_line,
+    print_rows,
+    say_edits,
+    say_missing,
+)
 from nas_evidence.plumbing.foreign_text import csv_cell
 from nas_evidence.spec.metric_names import METRICS
 
@@ -91,6 +99,7 @@ def predict(
 
         study = Study(opened(place).folder, data_root, allow_code=allow_code)
         say_missing(study.missing)
+        say_edits(study.folder)
         predictor = study.predictor(trial_id, top=top)
     given = predictor.given(data)
     ask = partial(predictor.predict, method=method, level=level, metric=metric, raw=raw)

@@ -26,6 +26,7 @@ from nas_evidence.cli.terminal import (
     out,
     print_json,
     print_rows,
+    say_edits,
     say_missing,
     statistic_text,
 )
@@ -78,6 +79,7 @@ def report(
     store = opened(place or _latest_study())
     tables = read_study_tables(store.folder)
     say_missing(tables.missing)
+    say_edits(tables.folder)
     judged(tables, _data_of(tables, data_root))
     paths = build_report(tables, to, metric=metric)
     if to is None:
@@ -167,6 +169,7 @@ def export(
     store = opened(place)
     tables = read_study_tables(store.folder)
     say_missing(tables.missing)
+    say_edits(tables.folder)
     if allow_code:
         from nas_evidence.storage.outside_code import admitted
 

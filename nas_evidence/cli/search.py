@@ -255,7 +255,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
                 raise SystemExit(130) from None
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
-            finish_off(spec, store, run, _audience())
+            finish_off(spec, store, run, _audience(), finds)
         tables = read_study_tables(folder, spec)
         n_stored = n_searched(tables.trials["trial_id"])
         if left and n_stored < until_enough(spec, folder).n_trials:

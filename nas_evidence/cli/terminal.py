@@ -52,6 +52,14 @@ def say_missing(lines: Iterable[str]) -> None:
         err.print(f"{line}; `{program()} verify` says more, `resume` runs it again")
 
 
+def say_edits(folder: Path) -> None:
+    """Say what was changed by hand in the study file of a folder, and may change."""
+    from nas_evidence.storage.conditions import edits_of
+
+    for edit in edits_of(folder):
+        err.print(f"study.toml was edited, which `resume` takes: {edit}")
+
+
 def program() -> str:
     """Return the command that runs this program: its name if on the path, else its location."""
     if shutil.which("nas-evidence") or not Path(sys.argv[0]).is_file():

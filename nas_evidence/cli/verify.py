@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nas_evidence.cli.options import AsJson, DataRoot, Steal
-from nas_evidence.cli.terminal import counted, err, out, print_json, program
+from nas_evidence.cli.terminal import counted, err, out, print_json, program, say_edits
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # it imports data readers
@@ -25,7 +25,6 @@ def verify(place: Place, as_json: AsJson = False, data_root: DataRoot = None) ->
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.driver.verification import check_data, not_checked
     from nas_evidence.driver.verification import verify as findings_of
-    from nas_evidence.storage.conditions import edits_of
 
     store = open_store(place)
     store.pull()
@@ -40,8 +39,7 @@ def verify(place: Place, as_json: AsJson = False, data_root: DataRoot = None) ->
     else:
         for finding in found:
             out.print(f"{finding.place}: {finding.problem}")
-        for edit in edits_of(store.folder):
-            err.print(f"study.toml was edited, which `resume` takes: {edit}")
+        say_edits(store.folder)
     left = "; ".join(not_checked(store.folder, with_checkpoints=here, data=why))
     if not found:
         err.print("everything is as it was written.")

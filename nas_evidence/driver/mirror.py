@@ -149,7 +149,8 @@ class Mirror(Store):
             ValueError: if another process works on the study, or the store cannot be used.
         """
         self.remote.check()
-        self._lease = RemoteLease(self.remote, steal=steal)
+        self._lease = RemoteLease(Remote(self.place), steal=steal)
+        self.remote.guard = self._lease.check
         try:
             self.pull()
             try:
@@ -164,7 +165,7 @@ class Mirror(Store):
         finally:
             with contextlib.suppress(StudyStoppedError):
                 self._lease.release()
-            self._lease = None
+            self._lease, self.remote = None, Remote(self.place)
 
     def around(self, executor: Executor) -> Executor:
         """Return an executor that pushes before each launch and slice."""
@@ -252,7 +253,6 @@ class Mirror(Store):
         size, inode = (0, 0) if facts is None else (facts.st_size, facts.st_ino)
         if (size, inode) == (self._journal_bytes, self._journal_inode):
             return
-        self._check_lease()
         n_parts, first = -(-size // PART_BYTES), self._journal_bytes // PART_BYTES
         if inode != self._journal_inode:  # written anew without its broken lines
             first = 0

@@ -71,6 +71,8 @@ class Remote:
             known = "s3://, gs://, file:// and others that fsspec lists"
             raise ValueError(f"{self.uri} cannot be opened: {error} (known: {known}).") from None
         self._root = str(root).rstrip("/")
+        #: Called before each try of a change; what it raises ends the try.
+        self.guard: Callable[[], None] = lambda: None
         self._renames = protocol in ("file", "local")
 
     def check(self) -> None:
@@ -113,7 +115,7 @@ class Remote:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically."""
-        self._try(lambda: self._write(name, content))
+        self._change(lambda: self._write(name, content))
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a file unless it exists; return False if it exists, as far as is known.
@@ -139,7 +141,7 @@ class Remote:
             if self._renames:
                 self._fs.mv(target, self._path(name))
 
-        self._try(put)
+        self._change(put)
 
     def download(self, files: Mapping[str, Path]) -> bool:
         """Fetch files, several at a time where the service can; create their local folders.
@@ -163,7 +165,7 @@ class Remote:
     def remove(self, names: Iterable[str]) -> None:
         """Remove files; those that do not exist are ignored."""
         for path in map(self._path, names):
-            self._try(partial(self._remove, path))
+            self._change(partial(self._remove, path))
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -178,6 +180,15 @@ class Remote:
         if self._renames:
             self._fs.mv(target, self._path(name))
 
+    def _change(self, action: Callable[[], None]) -> None:
+        """Change the store, each try only if the guard lets it: minutes may lie between tries."""
+
+        def guarded() -> None:
+            self.guard()
+            action()
+
+        self._try(guarded)
+
     def _try(self, action: Callable[[], T], *, patience: float | None = None) -> T:
         """Return what the action returns; retry for a while where that may help."""
         try:
@@ -189,6 +200,8 @@ class Remote:
                 longest_pause=LONGEST_PAUSE,
                 before_pause=lambda e: _LOG.warning("store_silent uri=%s error=%r", self.uri, e),
             )
+        except StudyStoppedError:  # by the guard
+            raise
         except Exception as error:  # each service has its own errors
             raise StoreError(self._error_line(error)) from None
 

@@ -1,9 +1,10 @@
 """The lease on a study behind a URI: the file `lock` names its holder and the expiry time.
 
 A thread renews it while the study is held. Object stores have no locks: to take over a lease, a
-process writes it and reads it again a little later; the last writer holds it. Before each write
-to the store the holder checks that its lease has not expired, as it would if the process had been
-suspended for minutes.
+process writes it and reads it again a little later; the last writer holds it. Before each try of
+a write to the store the holder checks that its lease has not expired, as it would if the process
+had been suspended, or the store silent, for minutes. Two clocks tell: that of the wall may be set
+back, the other stands still while a machine sleeps.
 """
 
 import contextlib
@@ -61,7 +62,8 @@ class RemoteLease:
         Raises:
             StudyStoppedError: if another process has taken it over.
         """
-        if time.time() > self._mine.expires_at:  # not renewed: this process was suspended
+        late = time.monotonic() - self._renewed_at > LEASE_SECONDS
+        if late or time.time() > self._mine.expires_at:  # not renewed: this process was suspended
             self._renew_once()
         if self._lost:
             lease = self._read()
@@ -81,7 +83,7 @@ class RemoteLease:
             self._remote.remove([_NAME])
 
     def _take(self, steal: bool) -> None:
-        self._mine = _new()
+        self._mine, self._renewed_at = _new(), time.monotonic()
         if self._remote.create(_NAME, _text(self._mine)):
             return
         lease = self._read()
@@ -89,7 +91,7 @@ class RemoteLease:
             refuse_damaged(self._remote.uri, steal=steal)
         elif lease is not None and not _is_left(lease, self._remote.uri):
             refuse_if_held(lease, self._remote.uri, steal=steal)
-        self._mine = _new()
+        self._mine, self._renewed_at = _new(), time.monotonic()
         self._remote.write(_NAME, _text(self._mine))
         time.sleep(SETTLE)
         if not self._is_mine():
@@ -105,9 +107,9 @@ class RemoteLease:
     def _renew_once(self) -> None:
         self._lost = self._lost or not self._is_mine()
         if not self._lost:
-            lease = _new()
+            lease, now = _new(), time.monotonic()
             self._remote.write(_NAME, _text(lease))
-            self._mine = lease
+            self._mine, self._renewed_at = lease, now
 
     def _is_mine(self) -> bool:
         lease = self._read()

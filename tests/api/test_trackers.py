@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+from faulty import flipped, run, study
 
 import nas_evidence
 from nas_evidence.api import trackers
+from nas_evidence.api.runs import Audience, Run, finish_off
 from nas_evidence.api.studies import Study
 from nas_evidence.api.trackers import Tracked, check_track, earlier_trials, tracker_of
+from nas_evidence.driver.mirror import FolderStore
+from nas_evidence.storage.journal import journal_path, journal_problems
+from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.tables import read_table
 
 QUICK = {
@@ -221,3 +226,18 @@ def test_a_study_db_that_another_process_holds_is_one_warning(
     assert len(said) == 1
     assert said[0].startswith("warning: --track optuna has stopped, the search goes on: ")
     assert len(study.trials) == 3
+
+
+def test_a_tracker_reads_the_journal_only_after_the_driver_has_mended_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, said, read = study(n_trials=2), list[str](), list[list[str]]()
+    run(spec, tmp_path)
+    flipped(journal_path(tmp_path), at=100)
+    assert journal_problems(tmp_path) != []
+    seen = trackers._Exporting, "write", lambda self: read.append(journal_problems(tmp_path))
+    monkeypatch.setattr(*seen)
+    store, audience = FolderStore(tmp_path), Audience(said.append)
+    finish_off(spec, store, Run(), audience, find_done(tmp_path))
+    assert read == [[]]
+    assert sum("not as written" in line for line in said) == 1

@@ -8,8 +8,6 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-#: What must not occur in any cell.
-WRONG = ("silent", "error", "touched")
 
 
 @pytest.fixture(scope="module")
@@ -29,20 +27,21 @@ def damage() -> ModuleType:
 def test_in_a_sample_of_cells_no_damage_is_silent_and_no_sound_file_is_touched(
     damage: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(damage.export_folder, "write_program", damage.export_folder.write_program)
-    monkeypatch.setattr(damage.page, "write_page", damage.page.write_page)
-    damage.shorten()  # and undone at the end
+    damage.shorten(monkeypatch.setattr)
     studies = damage.made_studies(tmp_path)
     sound = damage._sound(studies)
     cells = damage.cells_of(studies)
     assert len(cells) >= 2000
     found = {cell: damage.outcome(cell, studies, sound) for cell in cells[:30]}
-    assert {cell: word for cell, word in found.items() if word in WRONG} == {}
+    assert {cell: word for cell, word in found.items() if word in damage.WRONG} == {}
     assert "named" in found.values()
 
 
-def test_no_cell_of_the_committed_run_is_wrong() -> None:
+@pytest.mark.slow
+def test_the_page_has_the_counts_of_the_committed_run(damage: ModuleType) -> None:
     stored = json.loads((BENCHMARKS / "results" / "damage.json").read_text())
-    counts = stored["counts"]
-    assert {word: counts[word] for word in WRONG} == dict.fromkeys(WRONG, 0)
-    assert counts["all"] == sum(len(places) for places in stored["cells"].values())
+    counts = damage.by_kind(stored)["all"]
+    assert counts.total() == stored["done"]
+    assert counts.keys() <= set(damage.OUTCOMES)
+    page = BENCHMARKS.parent / "docs" / "explanation" / "faults.md"
+    assert damage.table(damage.by_kind(stored)) in page.read_text(encoding="utf-8")

@@ -112,6 +112,15 @@ def test_repair_names_each_key_that_it_changes_back(
     assert "plan.batch_size: 16 there, 32 again" in text
 
 
+def test_verbs_that_only_read_name_an_edit_too(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replaced(folder / "study.toml", "n_trials = 5", "n_trials = 4")
+    code, _, said = call(capsys, "report", folder, "--to", tmp_path / "out")
+    assert code == 0
+    assert "study.toml was edited, which `resume` takes: n_trials: 5 then, 4 now" in said
+
+
 def test_an_edit_of_a_key_that_may_change_is_taken_and_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -522,3 +522,48 @@ def test_a_lease_fetched_to_look_at_is_read(uri: str) -> None:
     lease = read_lease(pulled(uri))
     assert lease is not None
     assert lease.host == "elsewhere"
+
+
+def test_a_driver_that_slept_through_its_lease_writes_nothing_though_the_clock_was_set_back(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "RENEW_EVERY", 1000.0)  # its thread slept too
+    store, wall, woke = Mirror(uri), time.time, time.monotonic() + 120.0
+    with store.held():
+        leave_lease(uri, expires_in=60)
+        monkeypatch.setattr(time, "time", lambda: wall() - 3600.0)
+        monkeypatch.setattr(time, "monotonic", lambda: woke)
+        with pytest.raises(StudyStoppedError, match="has taken over"):
+            store.push()
+        monkeypatch.setattr(Mirror, "push", lambda self, logs: None)
+
+
+def test_a_write_that_waited_for_the_store_is_not_made_after_a_takeover(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is silent for longer than the lease; another takes over before the next try."""
+    monkeypatch.setattr(lease_module, "RENEW_EVERY", 1000.0)
+    store, plain, tries = Mirror(uri), Remote._write, list[str]()
+    started = time.monotonic()
+
+    def silent(self: Remote, name: str, content: bytes) -> None:
+        if name.startswith("logs/events"):
+            tries.append(name)
+            if len(tries) == 1:
+                raise ConnectionResetError("reset by peer")
+        plain(self, name, content)
+
+    def taken(seconds: float) -> None:
+        leave_lease(uri, expires_in=60)
+        monkeypatch.setattr(time, "monotonic", lambda: started + 100.0)
+
+    with store.held():
+        monkeypatch.setattr(Remote, "_write", silent)
+        monkeypatch.setattr(time, "sleep", taken)
+        journal_path(store.folder).parent.mkdir()
+        journal_path(store.folder).write_bytes(b"late")
+        with pytest.raises(StudyStoppedError, match="has taken over"):
+            store.push_journal()
+        monkeypatch.setattr(Mirror, "push", lambda self, logs: None)
+    assert tries == [tries[0]]
+    assert Remote(uri).names().keys() == {"lock"}

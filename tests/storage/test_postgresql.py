@@ -14,7 +14,7 @@ import optuna
 import pytest
 from fakes import FakeExecutor, Silent, asked_in, told_in
 
-from nas_evidence.api.trackers import check_track, tracked
+from nas_evidence.api.trackers import Tracking, check_track
 from nas_evidence.driver.driver import Driver
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import finished
@@ -121,7 +121,7 @@ def run(
     """Run a study with a copy at a URL; return what was said."""
     said: list[str] = []
     check_track([f"optuna:{url}"])
-    with tracked([f"optuna:{url}"], spec, folder, Silent(), said.append) as watcher:
+    with Tracking([f"optuna:{url}"], spec, folder, Silent(), said.append) as watcher:
         Driver(spec, folder, executor or FakeExecutor(workers=1), watcher).run()
     return said
 

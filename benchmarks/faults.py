@@ -1,0 +1,518 @@
+"""Let what lies between the machines of a study fail at random; compare every table bit by bit.
+
+    python benchmarks/faults.py --faults 1000 --seed 0 [--minutes 20] [--to FILE.json]
+
+Studies of simulated trials at a URI, in one process. Hosts are names, the clock moves when this
+script moves it, and the store is one in memory that answers as badly as it is told to:
+
+    head lost            all trials under way are lost at once, and nobody answers for minutes
+    node lost            so are those of half of the workers (also of the race: "node lost, race")
+    host lost            the driver's host: no write of it arrives any more; another host goes on
+    host lost, repair    the same while it repairs a damaged journal, budget or assignment
+    host lost, export    the same at any change of a file while an export is written
+    store: 500           one to twelve answers in a row are errors
+    store: slow          an answer takes up to 90 s
+    store: cut off       half of a file arrives, then the connection breaks
+    store: short         half of a file arrives, and the store says that all of it is there
+    clock back           the clock of the wall is set back by an hour
+    stopped              SIGSTOP for longer than the lease
+    taken over           the same, and another driver goes on meanwhile; then the first wakes up
+
+A fault counts when it has happened. Wrong is
+
+    lost       a study that could not be brought to its end
+    silent     tables that differ from those of the undisturbed study in anything but attempts,
+               durations and versions, or a store that a driver changed after it was taken over
+    traceback  an error other than the sentences that the command line prints
+
+The random numbers of study k follow from `--seed` and k. The run goes on where the last one
+stopped.
+"""
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import platform
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import damage
+import numpy as np
+import pandas as pd
+from chaos import KINDS, Result, commit, simulated_study, stored, tables_of
+from fsspec.implementations.memory import MemoryFileSystem
+
+from nas_evidence import __version__
+from nas_evidence.workers.executor import Watcher
+from nas_evidence.driver.driver import Driver
+from nas_evidence.driver.mirror import Mirror
+from nas_evidence.driver.restoration import repair
+from nas_evidence.exporting.predictor import Predictor
+from nas_evidence.exporting.soundness import wrong_files
+from nas_evidence.plumbing import backoff
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.spec.record import is_race
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.storage import remote_lease, study_folder
+from nas_evidence.storage.conditions import note_conditions
+from nas_evidence.storage.remote import Remote
+from nas_evidence.storage.study_folder import locked, open_study
+from nas_evidence.storage.tables import TABLES
+from nas_evidence.workers.executor import Event, Lost
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from learning_curves import synthetic
+from simulated import SimulatedExecutor
+
+#: Faults of a driver while it runs trials, and those of the store.
+RUNNING = ("head lost", "node lost", "clock back", "stopped", "taken over")
+STORE = ("store: 500", "store: slow", "store: cut off", "store: short", "host lost")
+#: Most disturbed drivers of one study, and most undisturbed ones after them.
+MOST, LAST = 5, 6
+
+
+class HostLostError(BaseException):
+    """Power is gone: nothing of this host writes from now on."""
+
+
+@dataclass
+class World:
+    """The clock of all hosts, the host that runs now, and what is about to fail.
+
+    n_hosts  how many there were before it
+    due     faults by kind: how many changes of the store, or polls, are left until they happen
+    happened  how often each kind did
+    dead    whether the host that runs has lost its power
+    """
+
+    chance: random.Random
+    wall: float = 1.7e9
+    steady: float = 1e5
+    host: str = "host-0"
+    n_hosts: int = 0
+    dead: bool = False
+    due: dict[str, int] = field(default_factory=dict)
+    bad_answers: int = 0
+    happened: Counter[str] = field(default_factory=Counter)
+
+    def pass_seconds(self, seconds: float) -> None:
+        """Let time pass on both clocks."""
+        self.wall += seconds
+        self.steady += seconds
+
+    def is_due(self, kind: str) -> bool:
+        """Count down to a fault; return whether it happens now."""
+        if kind not in self.due:
+            return False
+        self.due[kind] -= 1
+        if self.due[kind] > 0:
+            return False
+        del self.due[kind]
+        self.happened[kind] += 1
+        return True
+
+    def answer(self) -> None:
+        """Let the store answer, well or badly."""
+        if self.dead:
+            raise HostLostError
+        if self.is_due("store: 500"):
+            self.bad_answers = self.chance.randrange(1, 13)
+        if self.bad_answers:
+            self.bad_answers -= 1
+            raise OSError("500 Internal Server Error")
+        if self.is_due("store: slow"):
+            self.pass_seconds(self.chance.uniform(5, 90))
+
+    def change(self) -> None:
+        """Let a change of the store arrive, or lose the host first."""
+        if self.is_due("host lost") or self.dead:
+            self.dead = True
+            raise HostLostError
+
+    def next_host(self) -> None:
+        """Go on elsewhere, once the lease of the last host has expired."""
+        self.dead, self.bad_answers, self.due = False, 0, {}
+        self.n_hosts += 1
+        self.host = f"host-{self.n_hosts}"
+        self.pass_seconds(61.0)
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """Give the package this clock, these host names and this store."""
+        clock: Any = types.SimpleNamespace(
+            time=lambda: self.wall,
+            monotonic=lambda: self.steady,
+            sleep=self.pass_seconds,
+            strftime=time.strftime,
+            localtime=time.localtime,
+        )
+        socket: Any = types.SimpleNamespace(gethostname=lambda: self.host)
+        tried, piped, removed = Remote._try, MemoryFileSystem.pipe_file, MemoryFileSystem.rm_file
+
+        def try_(remote: Remote, action: Callable[[], Any], **how: Any) -> Any:
+            def answered() -> Any:
+                self.answer()
+                return action()
+
+            return tried(remote, answered, **how)
+
+        def pipe(fs: Any, path: str, value: bytes, **how: Any) -> None:
+            self.change()
+            if path.endswith("/lock") or len(value) < 2:
+                piped(fs, path, value, **how)
+                return
+            cut = self.is_due("store: cut off")
+            half = cut or self.is_due("store: short")
+            piped(fs, path, value[: len(value) // 2] if half else value, **how)
+            if cut:
+                raise ConnectionResetError("connection reset by peer")
+
+        def put(fs: Any, here: str, there: str, **how: Any) -> None:
+            fs.pipe_file(there, Path(here).read_bytes())
+
+        def remove(fs: Any, path: str) -> None:
+            self.change()
+            removed(fs, path)
+
+        changes: tuple[tuple[Any, str, object], ...] = (
+            (remote_lease, "time", clock),
+            (study_folder, "time", clock),
+            (backoff, "time", clock),
+            (remote_lease, "socket", socket),
+            (study_folder, "socket", socket),
+            (remote_lease, "RENEW_EVERY", 1e9),  # its thread sleeps; each write asks anyway
+            (Remote, "_try", try_),
+            (MemoryFileSystem, "pipe_file", pipe),
+            (MemoryFileSystem, "put_file", put),
+            (MemoryFileSystem, "rm_file", remove),
+        )
+        before = [(where, name, where.__dict__.get(name)) for where, name, _ in changes]
+        for where, name, value in changes:
+            setattr(where, name, value)
+        try:
+            yield
+        finally:
+            for where, name, value in before:
+                delattr(where, name) if value is None else setattr(where, name, value)
+
+
+class Cluster(SimulatedExecutor):
+    """Simulated workers whose head and nodes are lost, and a driver that is stopped."""
+
+    def __init__(self, world: World, taken_over: Callable[[], None]) -> None:
+        """Start three workers."""
+        super().__init__(
+            synthetic, workers=3, seed=world.chance.randrange(1000), writes_files=False
+        )
+        self._world, self._taken_over = world, taken_over
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Return what happened, faults first."""
+        world = self._world
+        if world.is_due("clock back"):
+            world.wall -= 3600.0
+        if world.is_due("stopped"):
+            world.pass_seconds(world.chance.uniform(61, 600))
+        if world.is_due("taken over"):
+            world.pass_seconds(world.chance.uniform(61, 600))
+            self._taken_over()
+        if self._running and world.is_due("head lost"):
+            world.pass_seconds(world.chance.uniform(60, 300))
+            return self._lose(list(self._running), "no answer for 600 s")
+        if self._running and world.is_due("node lost"):
+            ids = sorted(self._running)[:: 2 if len(self._running) > 1 else 1]
+            if any(map(is_race, ids)):
+                world.happened["node lost"] -= 1
+                world.happened["node lost, race"] += 1
+            return self._lose(ids, "its node was lost")
+        return super().poll(timeout)
+
+    def _lose(self, ids: list[int], cause: str) -> list[Event]:
+        lost = [Lost(i, self._running[i].launch.assignment.attempt, cause, True) for i in ids]
+        self._events = [event for event in self._events if event[2] not in ids]
+        for trial_id in ids:
+            self.park(trial_id)
+        return list(lost)
+
+
+def drive(study: StudySpec, uri: str, world: World, taken_over: Callable[[], None]) -> bool:
+    """Run a study or what is left of it on a host; return whether it had to mend something."""
+    store = Mirror(uri)
+    try:
+        with store.held(steal=True):
+            spec = open_study(store.folder, study, steal=True)
+            with locked(store.folder, steal=True):
+                found, mended = note_conditions(store.folder, spec, "")
+                executor = store.around(Cluster(world, taken_over))
+                driver = Driver(spec, store.folder, executor, Watcher(), content_hash=found)
+                driver.run()
+        return bool(mended or driver.notices)
+    finally:
+        shutil.rmtree(store.folder.parent, ignore_errors=True)
+
+
+def mend(uri: str) -> None:
+    """Repair a study at a URI."""
+    store = Mirror(uri)
+    try:
+        with store.held(steal=True), locked(store.folder, steal=True):
+            repair(store.folder, no_data, with_checkpoints=False)
+    finally:
+        shutil.rmtree(store.folder.parent, ignore_errors=True)
+
+
+def no_data(study: StudySpec) -> Any:
+    """Refuse: simulated trials have no data, so `repair` leaves their rows to `resume`."""
+    raise ValueError("simulated trials have no data")
+
+
+def contents(uri: str) -> dict[str, bytes]:
+    """Return every file of a store."""
+    fs, root = MemoryFileSystem(), uri.removeprefix("memory:/")
+    return {str(name): fs.cat_file(name) for name in fs.find(root)}
+
+
+def lease_in(uri: str) -> study_folder.Lease | None:
+    """Return the lease at a store; None without one."""
+    return study_folder.lease_of((Remote(uri).read("lock") or b"").decode())
+
+
+def rotten(uri: str, chance: random.Random) -> None:
+    """Flip a bit of the journal, the budget or an assignment at a store."""
+    there = contents(uri)
+    names = [n for n in there if "/logs/events/" in n or n.endswith(("budget.json", "nt.json"))]
+    name = chance.choice(sorted(names))
+    content = bytearray(there[name])
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    MemoryFileSystem().pipe_file(name, bytes(content))
+
+
+def attempt(action: Callable[[], object], world: World, told: list[str]) -> bool:
+    """Do something on a host that may be lost; return whether it ended by itself."""
+    try:
+        action()
+    except HostLostError:
+        return False
+    except ValueError as error:  # what the command line prints as one sentence
+        told.append(str(error))
+        return False
+    finally:
+        world.next_host()
+    return True
+
+
+def disturbed(kind: str, uri: str, calm: dict[str, pd.DataFrame], world: World) -> list[str]:
+    """Disturb one study until it ends; return what went wrong."""
+    chance, told, wrong = world.chance, list[str](), list[str]()
+    there, mended = list[dict[str, bytes]](), list[bool]()
+    study = small_study(kind)
+
+    def another() -> None:
+        """Let another host go on, in part or to the end; then return to the first."""
+        first, due = world.host, world.due
+        world.next_host()
+        world.due = {"host lost": chance.randrange(2, 60)}
+        before = world.happened["host lost"]
+        attempt(lambda: drive(study, uri, world, lambda: None), world, told)
+        world.happened["host lost"] = before  # part of this fault
+        world.host, world.due = first, due
+        lease = lease_in(uri)
+        if lease is None or lease.host != first:
+            there.append(contents(uri))
+        else:  # lost before it had taken over
+            world.happened["taken over"] -= 1
+            world.happened["stopped"] += 1
+
+    def calmly() -> None:
+        mended.append(drive(study, uri, world, lambda: None))
+
+    for _ in range(MOST):
+        there.clear()
+        for name in chance.sample(RUNNING, chance.randrange(3)):
+            world.due[name] = chance.randrange(1, 25)
+        for name in chance.sample(STORE, chance.randrange(1, 4)):
+            world.due[name] = chance.randrange(1, 80)
+        ended = attempt(lambda: drive(study, uri, world, another), world, told)
+        if there and contents(uri) != there[-1]:
+            wrong.append("silent: changed by a driver after it had been taken over")
+        if chance.random() < 0.3 and any("/logs/events/" in name for name in contents(uri)):
+            rotten(uri, chance)
+            world.due["host lost"] = chance.randrange(1, 8)
+            before = world.happened["host lost"]
+            attempt(lambda: mend(uri), world, told)
+            world.happened["host lost, repair"] += world.happened["host lost"] - before
+            world.happened["host lost"] = before
+        elif ended:
+            break
+    for _ in range(LAST):  # undisturbed, as often as there is something to mend
+        mended.clear()
+        if attempt(calmly, world, told):
+            if mended == [False]:
+                break
+        else:
+            attempt(lambda: mend(uri), world, told)
+    else:
+        wrong.append(f"lost: {told[-1:]}")
+    with contextlib.suppress(AssertionError):
+        found = tables_of(uri)
+        if differ := [name for name in TABLES if not found[name].equals(calm[name])]:
+            wrong.append(f"silent: {', '.join(differ)}")
+        return wrong
+    return [*wrong, "silent: a table that cannot be read"]
+
+
+@contextlib.contextmanager
+def losing_power(folder: Path, at: int) -> Iterator[list[int]]:
+    """Lose this host at the n-th change of a file below a folder; give the count so far."""
+    _LOSING.append((str(folder), at))
+    _CHANGES[:] = [0]
+    try:
+        yield _CHANGES
+    finally:
+        _LOSING.clear()
+
+
+_LOSING: list[tuple[str, int]] = []
+_CHANGES = [0]
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+def _watch(event: str, facts: tuple[Any, ...]) -> None:
+    """Count the changes of files; raise from the n-th on."""
+    changes = ("os.rename", "os.remove", "os.rmdir", "os.mkdir")
+    if not _LOSING or not (event in changes or (event == "open" and facts[2] & _WRITES)):
+        return
+    folder, at = _LOSING[0]
+    if str(facts[0]).startswith(folder):
+        _CHANGES[0] += 1
+        if _CHANGES[0] >= at:
+            raise HostLostError
+
+
+def export_lost(
+    finished: Path, sound: str, chance: random.Random, happened: Counter[str]
+) -> list[str]:
+    """Lose the host in an export, then export again; return what went wrong."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = shutil.copytree(finished, Path(scratch) / "finished")
+        to = Path(scratch) / "export"
+        if chance.random() < 0.5:  # in the place of an older export
+            shutil.copytree(folder / "export", to)
+        with losing_power(to.parent, chance.randrange(1, 25)), contextlib.suppress(HostLostError):
+            try:
+                damage._call("export", folder, "--to", to)
+            finally:
+                happened["host lost, export"] += _CHANGES[0] >= _LOSING[0][1]
+        if to.exists() and wrong_files(to):
+            return ["silent: half an export in its place"]
+        code, said = damage._call("export", folder, "--to", to)
+        if code or "Traceback" in said:
+            return [f"traceback: {said[-300:]}"]
+        return [] if predicted(to) == sound else ["silent: other predictions"]
+
+
+def predicted(export: Path) -> str:
+    """Return what an export predicts of some rows."""
+    rows = pd.DataFrame(np.arange(24).reshape(6, 4) / 7, columns=list("abcd"))
+    return Predictor.load(export).predict(rows).to_frame().to_csv()
+
+
+def main() -> None:
+    """Disturb studies until so many faults have happened; write the counts."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--faults", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=1e9, help="length of this piece")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="one study, by number; nothing is written")
+    parser.add_argument("--to", type=Path, default=Path("benchmarks/results/faults.json"))
+    given, _ = parser.parse_known_args()
+    print(f"seed {given.seed}")
+    result: Result = stored(given.to) or {
+        "seed": given.seed,
+        "hardware": f"{os.cpu_count()} {platform.machine()} cores, shared with other jobs",
+        "versions": {"nas-evidence": __version__, "python": platform.python_version()},
+        "commit": commit(), "studies": 0, "cpu_seconds": 0, "faults": {},
+        "lost": [], "silent": [], "traceback": [],
+    }  # fmt: skip
+    end, begun = time.monotonic() + 60 * given.minutes, time.process_time()
+    logging.disable(logging.WARNING)
+    damage.shorten()
+    sys.addaudithook(_watch)
+    with tempfile.TemporaryDirectory() as home:
+        finished, _ = damage.made_studies(Path(home))["finished"]
+        sound, calm = predicted(finished / "export"), dict[str, Any]()
+        while sum(result["faults"].values()) < given.faults and time.monotonic() < end:
+            number = result["studies"] if given.only is None else given.only
+            found, happened = one(number, result["seed"], calm)
+            chance = random.Random(f"export-{result['seed']}-{number}")
+            found += export_lost(finished, sound, chance, happened)
+            for what in found:
+                print(f"study {number}: {what}", flush=True)
+                result[what.partition(":")[0]].append(f"study {number}: {what}")
+            if given.only is not None:
+                print(dict(happened))
+                return
+            result["studies"] += 1
+            for name, count in sorted(happened.items()):
+                result["faults"][name] = result["faults"].get(name, 0) + count
+            if number % 10 == 0:
+                write_whole(given.to, json.dumps(result, indent=1) + "\n")
+    result["cpu_seconds"] += round(time.process_time() - begun)
+    write_whole(given.to, json.dumps(result, indent=1) + "\n")
+    n, wrong = sum(result["faults"].values()), ("lost", "silent", "traceback")
+    print(f"{n} faults in {result['studies']} studies:", {w: len(result[w]) for w in wrong})
+
+
+def table(result: Result) -> str:
+    """Return the counts of faults, as Markdown."""
+    rows = [f"| {name} | {count:,} |" for name, count in sorted(result["faults"].items())]
+    n = sum(result["faults"].values())
+    wrong = ", ".join(f"{len(result[word])} {word}" for word in ("lost", "silent", "traceback"))
+    last = f"| all, in {result['studies']} studies: {wrong} | {n:,} |"
+    return "\n".join(["| fault | times |", "|---|---:|", *rows, last])
+
+
+def one(number: int, seed: int, calm: dict[str, Any]) -> tuple[list[str], Counter[str]]:
+    """Disturb one study; return what went wrong, and which faults happened.
+
+    Args:
+        number: of the study; decides its kind and, with the seed, its random numbers.
+        seed: of the run.
+        calm: tables of the undisturbed studies so far, by kind; one is added where it is lacking.
+    """
+    kind, uri = KINDS[number % len(KINDS)], f"memory://faults-{seed}-{number}/s"
+    if kind not in calm:
+        world, still = World(random.Random(0)), f"memory://calm-{seed}-{number}/s"
+        with world.here():
+            drive(small_study(kind), still, world, lambda: None)
+            calm[kind] = tables_of(still)
+    world = World(random.Random(f"{seed}-{number}"))
+    with world.here():
+        try:
+            wrong = disturbed(kind, uri, calm[kind], world)
+        except Exception:
+            wrong = [f"traceback: {traceback.format_exc()[-1500:]}"]
+    for name in contents(uri):
+        MemoryFileSystem.store.pop(name, None)
+    return wrong, +world.happened
+
+
+def small_study(kind: str) -> StudySpec:
+    """Return a study of twelve simulated trials."""
+    return simulated_study(kind).model_copy(update={"n_trials": 12})
+
+
+if __name__ == "__main__":
+    main()
