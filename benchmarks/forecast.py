@@ -75,7 +75,7 @@ def measure(folder: Path, name: str) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     for _, row in trials.iterrows():
         pieces = runtime.pieces_of(trial_of(row), spec, tensors)
-        forecast = runtime.trial_seconds(pieces, spec.plan, spec.estimators)
+        forecast = runtime.trial_seconds(pieces, spec.plan, spec.estimators, len(tensors.x_train))
         seconds = {n: row[f"{n}_seconds"] for n in ("train", "evidence", "settle", "total")}
         found.append(
             {

@@ -28,6 +28,9 @@ from nas_evidence.cli.terminal import (
 from nas_evidence.plumbing.foreign_text import csv_cell
 from nas_evidence.spec.metric_names import METRICS
 
+#: Rows of predictions on the screen; the file has all.
+_SHOWN = 5
+
 
 def predict(
     place: Annotated[
@@ -38,7 +41,10 @@ def predict(
         Path, typer.Argument(metavar="DATA", help="A table, an .npz file or images to predict.")
     ],
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE.csv", help="Write the predictions here.")
+        Path | None,
+        typer.Option(
+            "--to", metavar="FILE.csv", help="Write here; else predictions.csv beside DATA."
+        ),
     ] = None,
     method: Annotated[
         Literal["map", "probit", "mc"] | None,
@@ -71,7 +77,7 @@ def predict(
 ) -> None:
     """Predict new data with uncertainty; if they hold the target, say how good that is.
 
-    Example: nas-evidence predict runs/mine new.csv --to predictions.csv
+    Example: nas-evidence predict runs/mine new.csv
     Example: nas-evidence predict runs/mine labelled.csv --reliability r.png
     """
     check_one(trial_id, top)
@@ -82,6 +88,8 @@ def predict(
     for path in filter(None, (data, ood)):
         if not path.expanduser().exists():
             raise ValueError(f"there is no file {path} to predict; correct the path.")
+    if to is None and not as_json:
+        to = _beside(data)
     if to is not None and to.suffix not in (".csv", ".parquet"):
         raise ValueError(f"--to must be a file .csv or .parquet, but got {to}.")
     if reliability is not None and reliability.suffix not in (".png", ".svg", ".pdf"):
@@ -137,6 +145,12 @@ def predict(
     if as_json:
         print_json({"measures": measures, "predictions": frame.to_dict("records")})
         return
+    header = [str(name) for name in frame.columns]
+    cells = ([_cell(v) for v in row] for row in frame.head(_SHOWN).itertuples(index=False))
+    print_rows(f"First predictions for {data.name}", header, cells)
+    out.print(f"predictions: {to} ({len(frame)} rows)")
+    if reliability is not None:
+        out.print(f"reliability: {reliability}")
     if found.threshold is not None:
         out.print(
             f"class: {found.classes[1]} from a probability of {found.threshold:.3f} on, the best "
@@ -146,14 +160,19 @@ def predict(
     for name, value in measures.items():
         words = names[name] if name in ("ece", "log_loss") else name.replace("_", " ")
         print_line(words, f"{value:.4f}")
-    if reliability is not None:
-        out.print(f"reliability: {reliability}")
-    if to is not None:
-        out.print(f"predictions: {to} ({len(frame)} rows)")
-    else:
-        header = [str(name) for name in frame.columns]
-        cells = ([_cell(v) for v in row] for row in frame.itertuples(index=False))
-        print_rows(f"Predictions for {data.name}", header, cells)
+
+
+def _beside(data: Path) -> Path:
+    """Return where the predictions go that are given no place: beside the data.
+
+    Raises:
+        ValueError: if there is such a file; it may hold other predictions.
+    """
+    place = data.expanduser().absolute().with_name("predictions.csv")
+    place = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
+    if place.exists():
+        raise ValueError(f"{place} exists; name another file with --to, or remove it.")
+    return place
 
 
 def _cell(value: object) -> str:

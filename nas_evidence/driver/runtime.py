@@ -118,16 +118,18 @@ def study_seconds(
     return each * left / at_once
 
 
-def trial_seconds(pieces: Pieces, plan: TrainingPlan, estimators: Collection[str]) -> float:
-    """Return the seconds of a trial that has these pieces; see the top of this file."""
+def trial_seconds(
+    pieces: Pieces, plan: TrainingPlan, estimators: Collection[str], n_data: int
+) -> float:
+    """Return the seconds of a trial with these pieces on `n_data` training rows; see the top."""
     evaluations = plan.evaluation_epochs()
     updates = sum(map(plan.updates_after, evaluations))
     # Scores of one division share its trainings; so do the kinds of one score.
     others = [s for s in map(declared, estimators) if not s.division]
     parts = sum(data for _, data in {(s.implementation, s.trainings) for s in others})
-    for division, n_folds in predicted_folds(plan, estimators, 0).items():
+    for division, n_folds in predicted_folds(plan, estimators, n_data).items():
         parts += n_folds * TRAINED_ON[division]
-    n_parts = _n_parts(plan, estimators) if parts else 0
+    n_parts = _n_parts(plan, estimators, n_data) if parts else 0
     main = plan.epochs * pieces.epoch + updates * (pieces.pass_ + pieces.search)
     aside = parts * (plan.epochs * pieces.beside + updates * pieces.pass_)
     aside += n_parts * updates * pieces.search
@@ -135,21 +137,22 @@ def trial_seconds(pieces: Pieces, plan: TrainingPlan, estimators: Collection[str
     return main + len(evaluations) * pieces.evaluation + aside + settled
 
 
-def _n_parts(plan: TrainingPlan, estimators: Collection[str]) -> int:
+def _n_parts(plan: TrainingPlan, estimators: Collection[str], n_data: int) -> int:
     """Return how many networks are trained on parts of the data."""
-    return max(1, sum(predicted_folds(plan, estimators, 0).values()))
+    return max(1, sum(predicted_folds(plan, estimators, n_data).values()))
 
 
 def _trial_seconds(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> float:
     if infeasible(point, data.input_shape, data.n_outputs):
         return 0.0
-    return trial_seconds(pieces_of(point, study, data), study.plan, study.estimators)
+    pieces = pieces_of(point, study, data)
+    return trial_seconds(pieces, study.plan, study.estimators, len(data.x_train))
 
 
 def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pieces:
     """Time the pieces of a trial on some of its data, each for about `_ENOUGH` seconds."""
     plan, n = study.plan, len(data.x_train)
-    n_parts = _n_parts(plan, study.estimators)
+    n_parts = _n_parts(plan, study.estimators, n)
     given = Assignment(
         trial_id=0,
         attempt=1,

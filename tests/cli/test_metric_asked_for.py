@@ -80,11 +80,15 @@ def test_the_export_predicts_the_class_by_the_threshold_of_the_metric(home: Path
 @pytest.mark.slow
 def test_predict_says_the_metric_first_and_where_the_classes_part(home: Path) -> None:
     lines = run("predict", "runs/rare", "rare.csv", folder=home).stdout.splitlines()
-    assert lines[0].startswith("class: yes from a probability of 0.")
-    assert lines[0].endswith("the best by f1 on rows not trained on")
-    assert lines[1].startswith("f1\t")
-    other = run("predict", "runs/rare", "rare.csv", "--metric", "roc_auc", folder=home).stdout
-    assert other.startswith("roc auc\t")
+    n_rows = len(pd.read_csv(home / "rare.csv"))
+    at = lines.index(f"predictions: predictions.csv ({n_rows} rows)")
+    assert at == 6  # after the header and five rows
+    assert lines[at + 1].startswith("class: yes from a probability of 0.")
+    assert lines[at + 1].endswith("the best by f1 on rows not trained on")
+    assert lines[at + 2].startswith("f1\t")
+    asked = ("--metric", "roc_auc", "--to", "other.csv")
+    other = run("predict", "runs/rare", "rare.csv", *asked, folder=home).stdout.splitlines()
+    assert other[at + 1].startswith("roc auc\t")
 
 
 @pytest.mark.slow

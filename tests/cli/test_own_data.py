@@ -116,6 +116,10 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
     predicted = run("predict", "runs/pets/export", "new.csv", "--to", "p.csv", folder=home).stdout
     assert "accuracy\t" in predicted
     assert "predictions: p.csv (20 rows)" in predicted
+    lines = run("predict", "runs/pets/export", "new.csv", folder=home).stdout.splitlines()
+    assert lines[6] == "predictions: predictions.csv (20 rows)"  # after five of them
+    assert len(pd.read_csv(home / "predictions.csv")) == 20
+    assert lines[7:] == predicted.splitlines()[7:]  # the metrics
     assert list(pd.read_csv(home / "p.csv")) == ["prediction", "p(cat)", "p(dog)"]
 
     (home / "pets.csv").unlink()
@@ -227,3 +231,12 @@ def test_the_command_line_says_what_the_options_about_data_mean() -> None:
 def test_an_option_that_python_does_not_know_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'traget'"):
         nas_evidence.search(pets(), traget="pet")  # type: ignore[call-arg]
+
+
+def test_predictions_without_a_place_never_replace_a_file(tmp_path: Path) -> None:
+    data, kept = tmp_path / "new.csv", tmp_path / "predictions.csv"
+    data.write_text("a\n1\n")
+    kept.write_text("mine")
+    with pytest.raises(ValueError, match=r"predictions\.csv exists; name another file with --to"):
+        predict("nowhere", data)
+    assert kept.read_text() == "mine"

@@ -47,7 +47,7 @@ def study(**changed: Any) -> StudySpec:
 def test_a_trial_is_its_training_its_parts_its_updates_and_its_evaluations() -> None:
     main = 20 * 1 + 4 * (10 + 100)
     halves = 20 * 0.5 + 4 * 10 + 2 * 4 * 100  # of each half its own search
-    assert trial_seconds(PIECES, plan(), ALL) == main + halves + 4 * 1000
+    assert trial_seconds(PIECES, plan(), ALL, 100) == main + halves + 4 * 1000
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,17 @@ def test_a_trial_is_its_training_its_parts_its_updates_and_its_evaluations() -> 
 def test_what_the_plan_or_a_score_adds(
     changed: dict[str, Any], estimators: tuple[str, ...], more: float
 ) -> None:
-    found = trial_seconds(PIECES, plan(**changed), estimators)
-    assert found - trial_seconds(PIECES, plan(), ALL) == pytest.approx(more)
+    found = trial_seconds(PIECES, plan(**changed), estimators, 100)
+    assert found - trial_seconds(PIECES, plan(), ALL, 100) == pytest.approx(more)
+
+
+def test_folds_left_to_the_rows_are_counted_by_the_rows() -> None:
+    def seconds(n_data: int, **folds: int) -> float:
+        return trial_seconds(PIECES, plan(**folds), ("conditional_evidence",), n_data)
+
+    assert seconds(300) == seconds(300, folds=5)
+    assert seconds(3000) == seconds(3000, folds=2)
+    assert seconds(3000) < seconds(300)
 
 
 def test_the_race_is_counted_unless_the_trials_that_are_left_are_known() -> None:
