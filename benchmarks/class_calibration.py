@@ -49,7 +49,7 @@ from torch import Tensor
 import nas_evidence
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data import load
-from nas_evidence.exporting.posterior import fit_posterior, jacobians
+from nas_evidence.evidence.posterior import fit_posterior, jacobians
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 from nas_evidence.maths.metrics import class_metrics

@@ -49,6 +49,11 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "best_evidence": ("nats", "That evidence, summed over the training data."),
         "noise_std": ("", "Learned noise at the end; of standardised targets. Real targets only."),
         "temperature": ("", "Softmax temperature at the end. Labels only."),
+        "spread_factor": (
+            "",
+            "Factor on the temperature, or on the standard deviation of predictions of real "
+            "targets, that is delivered: fitted to data that networks without their fold predict.",
+        ),
         "test_accuracy": ("fraction", "Correct predictions of test rows. No score has seen them."),
         "test_nll_per_datum": ("nats", "Log loss on test rows; of standardised targets, if real."),
         "test_rmse": ("of the target", "Root mean squared error on test rows. Real targets only."),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.estimate import estimate_evidence
-from nas_evidence.exporting.posterior import fit_posterior
+from nas_evidence.evidence.posterior import fit_posterior
 from nas_evidence.spec.estimates import EvidenceEstimate
 from nas_evidence.spec.study import (
     ArchitectureSpec,

@@ -147,8 +147,10 @@ class Study:
         *,
         method: Literal["probit", "mc", "map"] | None = None,
         level: float = 0.9,
+        metric: str | None = None,
         trial_id: int | None = None,
         top: int | None = None,
+        raw: bool = False,
     ) -> "Prediction":
         """Return predictions with uncertainty by the best network, a trial's, or an ensemble.
 
@@ -156,13 +158,17 @@ class Study:
             data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
             method: of classes, see `nas_evidence.exporting.predictor`.
             level: probability of the intervals of real targets.
+            metric: to judge by, by default that of the study; of two classes the predicted one is
+                chosen by the threshold that is best by it.
             trial_id: of another network than the best.
             top: of an ensemble of so many best networks, with stacked weights.
+            raw: leave out the factor on the spread that was fitted to unseen data.
 
         Raises:
             ValueError: for data unlike the training data, or without a complete trial.
         """
-        return self.predictor(trial_id, top=top).predict(data, method=method, level=level)
+        predictor = self.predictor(trial_id, top=top)
+        return predictor.predict(data, method=method, level=level, metric=metric, raw=raw)
 
     def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
         """Return the best network, a trial's, or an ensemble, to predict; exported if need be."""
@@ -174,7 +180,7 @@ class Study:
         if trial_id not in self._predictors:
             chosen = self.best.trial_id if trial_id is None else trial_id
             folder = self.folder / "export"
-            if not is_export_of(folder, chosen):
+            if not is_export_of(folder, chosen, self.spec.metric):
                 folder = folder if trial_id is None else folder.with_name(f"export-{chosen}")
                 self.export(folder, trial_id=chosen)
             self._predictors[trial_id] = Predictor.load(folder)
@@ -198,10 +204,12 @@ class Study:
         trial_id: int | None = None,
         top: int | None = None,
         onnx: bool = False,
+        raw: bool = False,
     ) -> Path:
         """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
 
-        With `onnx` also as ONNX, which needs the extra of that name. An ensemble has
+        With `onnx` also as ONNX, which needs the extra of that name; `raw` leaves out the factor
+        on the spread of predictions that was fitted to unseen data. An ensemble has
         `ensemble.json` with its weights, and with what it gains over its best member in nats per
         datum.
 
@@ -213,11 +221,14 @@ class Study:
 
         if trial_id is not None and top is not None:
             raise ValueError(f"give trial_id={trial_id} or top={top}, not both")
-        folder = Path(to or self.folder / ("export" if top is None else f"export-top-{top}"))
+        name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
+        folder = Path(to or self.folder / name)
         if top is None:
-            export_winner(self._tables(), folder, self.arrays(), trial_id=trial_id, onnx=onnx)
+            export_winner(
+                self._tables(), folder, self.arrays(), trial_id=trial_id, onnx=onnx, raw=raw
+            )
         else:
-            export_ensemble(self._tables(), folder, self.arrays(), top=top, onnx=onnx)
+            export_ensemble(self._tables(), folder, self.arrays(), top=top, onnx=onnx, raw=raw)
         return folder
 
     def _ensemble(self, trial_id: int | None, top: int) -> Path:
@@ -328,6 +339,7 @@ def search(
     families: Sequence[Any] | None = None,
     n_trials: int | None = None,
     seed: int | None = None,
+    metric: str | None = None,
     settings: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     workers: int = 1,
@@ -347,6 +359,8 @@ def search(
             `nas_evidence.spec.families`); by default those that fit the data.
         n_trials: trials to run; by default as the study file says, or 24.
         seed: of all that is random; by default as the study file says, or 0.
+        metric: what you are paid by, in report and `predict`: "f1", "rmse", ...; see the key
+            `metric` of a study file.
         settings: any key of a study file: {"plan.epochs": 50}.
         out: study folder; by default runs/<name>.
         workers: 1 for this process, more for as many worker processes.
@@ -362,7 +376,7 @@ def search(
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
         RuntimeError: if every trial failed.
     """
-    named = {"n_trials": n_trials, "seed": seed}
+    named = {"n_trials": n_trials, "seed": seed, "metric": metric}
     keys = {**(settings or {}), **{k: value for k, value in named.items() if value is not None}}
     overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
     root = None if data_root is None else Path(data_root)

@@ -22,13 +22,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.baselines.measures import beside, drawn, mean_metrics, standard_errors
 from nas_evidence.baselines.models import OnFolds, Predicted, predict_folds
 from nas_evidence.data import ArrayData
-from nas_evidence.exporting.unseen import stored_unseen
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.exporting.unseen import delivered_unseen
 from nas_evidence.exporting.winner import Winner
 from nas_evidence.maths.metrics import named
 from nas_evidence.spec.record import TrialStatus
@@ -45,7 +47,7 @@ class _Seed:
 
     value     its cross-validation per datum, nats
     accuracy  of the same predictions, NaN for real targets
-    table     outputs and spread [n, C + 1], see `stored_unseen`; None if they were not kept of all
+    table     outputs and spread, see `delivered_unseen`; None if they were not kept of all
     """
 
     assignment: Assignment
@@ -115,12 +117,12 @@ def _seeds(
     values = evidence[evidence["estimator"] == division].groupby("trial_id")["per_datum"].last()
     right = evidence[evidence["estimator"] == f"{division}_accuracy"]
     hits = right.groupby("trial_id")["value"].last()
-    left = MOST_SEEDS
+    left, data = MOST_SEEDS, to_tensors(arrays, torch.device("cpu"))
     for one in ids:
         value = values.get(one)
         if left and value is not None and not pd.isna(value) and (seed := stored(int(one))):
             left -= 1
-            table = stored_unseen(seed, arrays.n_train)
+            table = delivered_unseen(seed, data)
             yield _Seed(
                 assignment=seed.assignment,
                 value=float(value),
@@ -155,8 +157,8 @@ def _mean_values(values: Sequence[tuple[float, float]]) -> dict[str, float]:
 
 
 def predicted_of(table: Tensor, arrays: ArrayData) -> Predicted:
-    """Return a table of outputs and spread [n, C + 1] in the unit of the targets."""
-    outputs, spread = table[:, :-1].double(), table[:, -1:].double()
+    """Return a table of outputs [n, C] and spread [n, 1 or C] in the unit of the targets."""
+    outputs, spread = table[:, : arrays.n_outputs].double(), table[:, arrays.n_outputs :].double()
     if arrays.task == "labels":
         return Predicted((outputs / spread).softmax(1).numpy())
     means = outputs.numpy() * arrays.y_std + arrays.y_mean

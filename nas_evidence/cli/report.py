@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nas_evidence.baselines.comparison import check_metric
 from nas_evidence.cli.options import (
     AllowCode,
     AsJson,
     DataRoot,
     Metric,
+    Raw,
     Top,
     check_one,
     opened,
@@ -78,7 +78,6 @@ def report(
     store = opened(place or _latest_study())
     tables = read_study_tables(store.folder)
     say_missing(tables.missing)
-    check_metric(metric, tables.spec.plan.likelihood)
     judged(tables, _data_of(tables, data_root))
     paths = build_report(tables, to, metric=metric)
     if to is None:
@@ -153,6 +152,7 @@ def export(
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Write model.onnx too; needs nas-evidence[onnx].")
     ] = False,
+    raw: Raw = False,
     data_root: DataRoot = None,
     allow_code: AllowCode = False,
 ) -> None:
@@ -173,9 +173,9 @@ def export(
         admitted(tables.spec, [store.folder.resolve() / "code"], allowed=True)
     data = _data_of(tables, data_root)
     if top is None:
-        write_export(tables, to, trial_id, data, onnx=onnx)
+        write_export(tables, to, trial_id, data, onnx=onnx, raw=raw)
     else:
-        _write_ensemble(tables, to, top, data, onnx=onnx)
+        _write_ensemble(tables, to, top, data, onnx=onnx, raw=raw)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -209,26 +209,27 @@ def write_export(
     data: "Source",
     *,
     onnx: bool = False,
+    raw: bool = False,
 ) -> None:
     """Export a trial of a study, by default the best, and print where it is."""
     from nas_evidence.exporting.folder import export_winner
     from nas_evidence.reporting.study_tables import architecture_text
 
     arrays = data.arrays(seed=tables.spec.seed)
-    done = export_winner(tables, to, arrays, trial_id=trial_id, onnx=onnx)
+    done = export_winner(tables, to, arrays, trial_id=trial_id, onnx=onnx, raw=raw)
     again = "" if done.rescored_value is None else ", evidence computed again and equal"
     name = architecture_text(done.architecture.family, done.architecture.values)
     out.print(f"export: {done.folder} (trial {done.trial_id}: {name}{again})")
 
 
 def _write_ensemble(
-    tables: "StudyTables", to: Path, top: int, data: "Source", *, onnx: bool
+    tables: "StudyTables", to: Path, top: int, data: "Source", *, onnx: bool, raw: bool
 ) -> None:
     """Export an ensemble of the best networks of a study, and print what it gains."""
     from nas_evidence.exporting.ensemble import export_ensemble
 
     arrays = data.arrays(seed=tables.spec.seed)
-    done = export_ensemble(tables, to, arrays, top=top, onnx=onnx)
+    done = export_ensemble(tables, to, arrays, top=top, onnx=onnx, raw=raw)
     members = ", ".join(
         f"trial {i} {weight:.2f}" for i, weight in zip(done.trial_ids, done.weights, strict=True)
     )

@@ -42,10 +42,11 @@ from nas_evidence.exporting.soundness import (
     written_whole,
     wrong_files,
 )
-from nas_evidence.exporting.unseen import log_densities, stored_unseen
+from nas_evidence.exporting.unseen import delivered_unseen, densities_at_scales
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
+from nas_evidence.maths.metrics import best_thresholds
 from nas_evidence.maths.stacking import Floats, Stacked, stacked
-from nas_evidence.scores.folds import SCALES, unseen_of
+from nas_evidence.scores.folds import SCALES, cross_fitted, unseen_of
 from nas_evidence.storage.tables import StudyTables
 
 #: Members with less weight are left out.
@@ -75,11 +76,18 @@ class EnsembleReport:
 
 
 def export_ensemble(
-    tables: StudyTables, to: Path, arrays: ArrayData, *, top: int, onnx: bool = False
+    tables: StudyTables,
+    to: Path,
+    arrays: ArrayData,
+    *,
+    top: int,
+    onnx: bool = False,
+    raw: bool = False,
 ) -> EnsembleReport:
     """Write the ensemble of the best `top` architectures of a study into the folder `to`.
 
-    With `onnx` also as one model.onnx, which needs the extra of that name.
+    With `onnx` also as one model.onnx, which needs the extra of that name; `raw` members are
+    without the factor on the spread that was fitted to unseen data.
 
     Raises:
         ValueError: if the study has fewer complete architectures, or `to` holds something else.
@@ -109,10 +117,14 @@ def export_ensemble(
         for weight, k in zip(weights, kept, strict=True)
     ]
     described = _described(study.name, study.objective, top, found, members, chosen)
-    whole = Mixed([with_preprocessing(winners[k], arrays) for k in kept], weights)
+    described["thresholds"] = _thresholds([unseen[k][0] for k in kept], weights, data)
+    whole = Mixed(
+        [with_preprocessing(winners[k].raw() if raw else winners[k], arrays) for k in kept],
+        weights,
+    )
     with written_whole(to) as made:
         for one in members:
-            export_winner(tables, made / one["folder"], arrays, trial_id=one["trial_id"])
+            export_winner(tables, made / one["folder"], arrays, trial_id=one["trial_id"], raw=raw)
         (made / ENSEMBLE).write_text(json.dumps(described, indent=1), encoding="utf-8")
         described["difference"] = write_program(whole, made / "model.pt2", arrays)
         if onnx:
@@ -147,9 +159,12 @@ def best_trials(tables: StudyTables, top: int) -> list[int]:
 
 
 def _unseen(winner: Winner, data: TensorData) -> tuple[Tensor, bool]:
-    """Return outputs and spread of networks without each datum [n, C + 1], and if trained anew."""
-    stored = stored_unseen(winner, len(data.x_train))
-    return (unseen_of(winner.assignment, data), True) if stored is None else (stored, False)
+    """Return delivered outputs and spread of networks without each datum, and if trained anew."""
+    stored = delivered_unseen(winner, data)
+    if stored is not None:
+        return stored, False
+    again = unseen_of(winner.assignment, data)
+    return cross_fitted(again, data.y_train, winner.assignment), True
 
 
 def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Winner]) -> Floats:
@@ -167,11 +182,17 @@ def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Win
             f"{lost or 'of different folds'} diverged; choose a smaller --top."
         )
     y = data.y_train[known]
-    each = [
-        log_densities(table[known, :-1], table[known, -1], y, winner.assignment.plan.likelihood)
-        for table, winner in zip(unseen, winners, strict=True)
-    ]
+    each = [densities_at_scales(table[known], y) for table in unseen]
     return np.stack(each, axis=2)
+
+
+def _thresholds(unseen: Sequence[Tensor], weights: Floats, data: TensorData) -> dict[str, float]:
+    """Return the best thresholds of the mixture, on data that all members predict unseen."""
+    if unseen[0].shape[1] != 3:  # two classes and the spread
+        return {}
+    known = torch.stack([table[:, -1] > 0 for table in unseen]).all(0)
+    each = [(t[known, :-1].double() / t[known, -1:].double()).softmax(1).numpy() for t in unseen]
+    return best_thresholds(np.tensordot(weights, np.stack(each), 1), data.y_train[known].numpy())
 
 
 def _described(

@@ -29,9 +29,9 @@ from torch import Tensor
 from nas_evidence.data import ArrayData
 from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import to_tensors
+from nas_evidence.evidence.posterior import Posterior, fit_posterior
 from nas_evidence.exporting.model_card import model_card
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
-from nas_evidence.exporting.posterior import Posterior, fit_posterior
 from nas_evidence.exporting.program import write_program
 from nas_evidence.exporting.soundness import (
     ENSEMBLE,
@@ -41,7 +41,7 @@ from nas_evidence.exporting.soundness import (
     POSTERIOR,
     written_whole,
 )
-from nas_evidence.exporting.unseen import unseen_measures
+from nas_evidence.exporting.unseen import unseen_measures, unseen_thresholds
 from nas_evidence.exporting.winner import (
     Winner,
     assert_same_evidence,
@@ -84,10 +84,12 @@ def export_winner(
     *,
     trial_id: int | None = None,
     onnx: bool = False,
+    raw: bool = False,
 ) -> ExportReport:
     """Write the best trial of a study (`storage/best.py`), or `trial_id`, into the folder `to`.
 
-    With `onnx` also as model.onnx, which needs the extra of that name.
+    With `onnx` also as model.onnx, which needs the extra of that name. `raw` leaves out the factor
+    on the spread of predictions that was fitted to unseen data.
 
     Raises:
         ValueError: if the study has no such complete trial, or the extra is not installed.
@@ -99,6 +101,7 @@ def export_winner(
     chosen = trial_to_export(tables, trial_id)
     row = tables.row(chosen)
     winner = load_winner(tables, arrays, chosen)
+    winner = winner.raw() if raw else winner
     architecture = winner.assignment.architecture
     exported = with_preprocessing(winner, arrays)
 
@@ -139,7 +142,7 @@ def export_winner(
         "rescored_sum": rescored,
         "rescored_per_datum": None if rescored is None else rescored / len(arrays.x_train),
     }
-    meaning = _meaning(winner, arrays, summary)
+    meaning = _meaning(winner, arrays, summary, study.metric)
     with written_whole(to) as made:
         (made / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
         write_whole(made / "model.safetensors", sealed_tensors(tensors, metadata))
@@ -177,7 +180,9 @@ def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:
     return best.trial_id
 
 
-def _meaning(winner: Winner, arrays: ArrayData, summary: dict[str, Any]) -> dict[str, Any]:
+def _meaning(
+    winner: Winner, arrays: ArrayData, summary: dict[str, Any], metric: str | None
+) -> dict[str, Any]:
     """Return what inputs and outputs stand for: the content of meaning.json."""
     labels, meaning = arrays.task == "labels", arrays.meaning
     prepared = meaning.preparation
@@ -191,8 +196,11 @@ def _meaning(winner: Winner, arrays: ArrayData, summary: dict[str, Any]) -> dict
         "decided": list(meaning.said),
         "temperature": summary.get("temperature", 1.0),
         "noise_std": summary.get("noise_std"),
+        "spread_factor": winner.spread_factor,
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),
+        "metric": metric,
+        "thresholds": unseen_thresholds(winner, arrays),
     }
 
 

@@ -167,11 +167,11 @@ def calibration(unseen: Mapping[str, float] | None, row: pd.Series | None = None
         )
     start = (
         f"On {unseen['n_data']} training data, each predicted by a network of this architecture\n"
-        "trained without its fold (a part of the data, no posterior):"
+        "trained without its fold, with the factor on the spread that the other folds give:"
     )
     if "coverage_90" in unseen:
         inside = ", ".join(f"{unseen[f'coverage_{p}']:.1%} in {p} %" for p in (50, 90, 95))
-        return f"{start}\n- intervals at the learned noise cover {inside} intervals."
+        return f"{start}\n- the intervals cover {inside} intervals."
     return (
         f"{start}\n- accuracy {unseen['accuracy']:.4f}, balanced accuracy "
         f"{unseen['balanced_accuracy']:.4f}, log loss {unseen['log_loss']:.4f} nats;\n"
@@ -260,13 +260,17 @@ def _of_labels(row: pd.Series, arrays: ArrayData, summary: dict[str, Any]) -> tu
         listed = ", ".join(map(_literal, arrays.meaning.classes[:_LISTED]))
         more = ", ..." if arrays.n_outputs > _LISTED else ""
         outputs += f"\n  The classes, in this order: {listed}{more}."
-    if summary.get("temperature", 1) != 1:
-        outputs += f"\n  They are divided by the learned temperature {summary['temperature']:.4g}."
+    divisor = summary.get("temperature", 1) * summary.get("spread_factor", 1)
+    if divisor != 1:
+        outputs += (
+            f"\n  They are divided by the temperature {divisor:.4g}, fitted to training data that"
+            "\n  networks of this architecture had not seen."
+        )
     if pd.isna(row["test_accuracy"]):
         return outputs, _UNTESTED, "logits"
     measured = (
-        f"- Test accuracy {row['test_accuracy']:.4f}, test negative log likelihood\n"
-        f"  {row['test_nll_per_datum']:.4f} nats per datum."
+        f"- Test accuracy {row['test_accuracy']:.4f}, test log loss "
+        f"{row['test_nll_per_datum']:.4f}."
     )
     return outputs, measured, "logits"
 
@@ -279,13 +283,16 @@ def _of_real_targets(
     shift = summary["likelihood_power"] * float(np.log(arrays.y_std).sum())
     outputs = (
         f"- Outputs: {arrays.n_outputs} predictions in the unit of the targets: the mean of a\n"
-        f"  normal distribution with the learned noise standard deviation {noise}."
+        f"  normal distribution with the learned noise standard deviation {noise}.\n"
+        "  `predict` adds the uncertainty of the weights, and multiplies the standard deviation\n"
+        f"  by {summary.get('spread_factor', 1):.4g}, fitted to training data that networks of\n"
+        "  this architecture had not seen."
     )
     tested = (
         _UNTESTED
         if pd.isna(row["test_rmse"])
-        else f"- Test RMSE {row['test_rmse']:.4g} in the unit of the targets, test negative log\n"
-        f"  likelihood {row['test_nll_per_datum']:.4f} nats per datum of standardised targets."
+        else f"- Test RMSE {row['test_rmse']:.4g} in the unit of the targets, test log loss\n"
+        f"  {row['test_nll_per_datum']:.4f} of the standardised targets."
     )
     measured = (
         f"{tested}\n"

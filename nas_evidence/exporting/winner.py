@@ -4,10 +4,11 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -42,6 +43,7 @@ class Winner:
     precision: Tensor  # float64, one per parameter tensor [G] or per parameter [P]
     header: Mapping[str, str]
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # by its scores, see `Scorer.kept`
+    spread_factor: float = 1.0  # of what is delivered, on temperature or standard deviation
 
     @property
     def noise_std(self) -> float:
@@ -52,6 +54,10 @@ class Winner:
     def temperature(self) -> float:
         """Divisor of the logits."""
         return float(self.header["temperature"])
+
+    def raw(self) -> "Winner":
+        """Return the same without the factor on the spread."""
+        return replace(self, spread_factor=1.0)
 
     def precisions(self) -> dict[str, Tensor]:
         """Return the prior precisions of each parameter tensor, [1] or [size]."""
@@ -89,7 +95,8 @@ def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner
         for name, tensor in tensors.items()
         if name.startswith(KEPT_PREFIX)
     }
-    return Winner(assignment, model, precision, header, kept)
+    factor = tables.row(trial_id).get("spread_factor", 1.0)  # earlier studies have none
+    return Winner(assignment, model, precision, header, kept, 1.0 if pd.isna(factor) else factor)
 
 
 def with_preprocessing(winner: Winner, arrays: ArrayData) -> Exported:
@@ -98,8 +105,8 @@ def with_preprocessing(winner: Winner, arrays: ArrayData) -> Exported:
     scale = shift = None
     if arrays.task == "real":
         scale, shift = (torch.from_numpy(v).float() for v in (arrays.y_std, arrays.y_mean))
-    elif winner.temperature != 1:
-        scale = torch.tensor(1 / winner.temperature)
+    elif (divisor := winner.temperature * winner.spread_factor) != 1:
+        scale = torch.tensor(1 / divisor)
     return Exported(winner.model, mean, std, scale=scale, shift=shift).eval()
 
 
@@ -109,6 +116,7 @@ def likelihood_fields(winner: Winner, arrays: ArrayData) -> dict[str, Any]:
     found: dict[str, Any] = {
         "likelihood": plan.likelihood,
         "likelihood_power": plan.likelihood_power,
+        "spread_factor": winner.spread_factor,
     }
     if plan.likelihood == "categorical":
         return {**found, "temperature": winner.temperature}

@@ -38,6 +38,7 @@ from torch import Tensor
 
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.tensors import TensorData, select
+from nas_evidence.maths.spread_factor import spread_factor
 from nas_evidence.scores.given_folds import FoldTask, GivenFolds, orders_from
 from nas_evidence.scores.protocol import Context, Scorer
 from nas_evidence.spec.domains import Frozen
@@ -61,6 +62,7 @@ from nas_evidence.training.parts import (
     seconds_of,
     train_slices,
 )
+from nas_evidence.training.predictive import predictive_spread
 from nas_evidence.training.together import MOST_TOGETHER
 
 #: Most numbers stored of a trial's predictions of the data by networks that had not seen them,
@@ -230,9 +232,9 @@ class Folds(Scorer):
 
     done      the predicted folds of each score
     runs      the trainings of the current group, by score and number of the fold
-    unseen    of `conditional_evidence` if it is requested, else of `two_fold`, float32 [n, C + 1]:
-              the outputs for each datum of the network trained without it, and that network's
-              temperature or noise; 0 for data not predicted (yet)
+    unseen    of `conditional_evidence` if it is requested, else of `two_fold`, float32: the
+              outputs [n, C] for each datum of the network trained without it, and the spread of
+              its prediction, [n, 1] for classes, else [n, C]; 0 for data not predicted (yet)
     """
 
     def __init__(self, names: Sequence[str], context: Context) -> None:
@@ -317,13 +319,20 @@ class Folds(Scorer):
         }
 
     def kept(self) -> dict[str, Tensor]:
-        """Return the outputs [n, C] and spreads [n] of `unseen`, if they are few enough."""
+        """Return outputs and spreads [n, 1 or C] of `unseen`, if they are few enough."""
         if self.unseen is None or self.unseen.numel() > MOST_KEPT:
             return {}
+        at = self.context.data.n_outputs
         return {
-            OUTPUTS: self.unseen[:, :-1].contiguous(),
-            SPREAD: self.unseen[:, -1].contiguous(),
+            OUTPUTS: self.unseen[:, :at].contiguous(),
+            SPREAD: self.unseen[:, at:].contiguous(),
         }
+
+    def spread_factor(self) -> float | None:
+        """Return the factor fitted on all data predicted, None without any."""
+        if self.unseen is None:
+            return None
+        return _fitted(self.unseen, self.context.data.y_train.cpu())
 
     def _part(self, task: FoldTask) -> Part:
         return part_of(task.trained, self.context.data, self.context.assignment, task.purpose)
@@ -347,23 +356,25 @@ class Folds(Scorer):
         likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
         outputs = outputs_of(trained, x)
         if task.score == self.kept_of:
-            self._remember(outputs, rows.to("cpu"), spread_of(plan, trained))
+            seen = select(data.x_train, task.trained)
+            spread = predictive_spread(
+                trained, plan, seen, data.y_train[task.trained.to(data.y_train.device)]
+            )
+            self._remember(outputs, rows.to("cpu"), spread(x))
         found = log_predictive(outputs, y, likelihood)
         return {**vars(found), "seconds": time.perf_counter() - started}
 
-    def _remember(self, outputs: Tensor, rows: Tensor, spread: float) -> None:
-        n, n_outputs = len(self.context.data.x_train), outputs.shape[1]
+    def _remember(self, outputs: Tensor, rows: Tensor, spread: Tensor) -> None:
         if self.unseen is None:
-            self.unseen = torch.zeros(n, n_outputs + 1)
-        self.unseen[rows, :-1] = outputs.float().cpu()
-        self.unseen[rows, -1] = spread
+            self.unseen = _nothing(self.context.data)
+        self.unseen[rows] = torch.cat([outputs.cpu(), spread], 1).float()
 
 
 def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
     """Train without each fold and predict it, as that trial does for what it keeps.
 
     Returns:
-        `Folds.unseen` [n, C + 1], with 0 where a training diverged.
+        `Folds.unseen`, with 0 where a training diverged.
     """
     plan, n = assignment.plan, len(data.x_train)
     name = kept_division(plan, assignment.estimators, n)
@@ -374,13 +385,37 @@ def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
     folds.kept_of = name
     while folds.due():
         folds.advance()
-    missing = torch.zeros(len(data.x_train), data.n_outputs + 1)
-    return missing if folds.unseen is None else folds.unseen
+    return _nothing(data) if folds.unseen is None else folds.unseen
 
 
-def spread_of(plan: TrainingPlan, trained: Training) -> float:
-    """Return the temperature or the noise of a training."""
-    return trained.noise_std if plan.likelihood == "gaussian" else trained.temperature
+def cross_fitted(table: Tensor, targets: Tensor, assignment: Assignment) -> Tensor:
+    """Return `Folds.unseen` with each fold's spread times the factor fitted on the other folds.
+
+    Args:
+        table: outputs and spread of each datum, 0 where it was not predicted.
+        targets: labels [n], or standardised real targets [n, C].
+        assignment: of the trial.
+    """
+    n, found = len(table), table.clone()
+    division = kept_division(assignment.plan, assignment.estimators, n)
+    n_spread = 1 if targets.ndim == 1 else targets.shape[1]
+    for task in all_folds(division, order_of_data(n, assignment)):
+        others = task.trained
+        found[task.predicted, -n_spread:] *= _fitted(table[others], targets[others])
+    return found
+
+
+def _fitted(table: Tensor, targets: Tensor) -> float:
+    """Return the factor on the spread of the data predicted."""
+    known = table[:, -1] > 0
+    n_spread = 1 if targets.ndim == 1 else targets.shape[1]
+    return spread_factor(table[known, :-n_spread], table[known, -n_spread:], targets[known])
+
+
+def _nothing(data: TensorData) -> Tensor:
+    """Return a table without predictions."""
+    n_spread = 1 if data.task == "labels" else data.n_outputs
+    return torch.zeros(len(data.x_train), data.n_outputs + n_spread)
 
 
 def _number(fold: Fold) -> int:

@@ -92,6 +92,10 @@ class Scorer:
         """Return what is stored beside the weights of a complete trial, by name."""
         return {}
 
+    def spread_factor(self) -> float | None:
+        """Return the factor on the spread of delivered predictions, None if it cannot tell."""
+        return None
+
 
 class _Function(Scorer):
     """A score that is a function of the context."""

@@ -100,6 +100,7 @@ class TrialRecord(Frozen):
     best_evidence: float | None = None  # nats; the last one is in `evaluations`
     noise_std: float | None = None  # at the end; of standardised targets
     temperature: float | None = None  # at the end
+    spread_factor: float | None = None  # on the spread of delivered predictions
     evaluations: tuple[Evaluation, ...] = ()
     curve: tuple[CurvePoint, ...] = ()
     test_accuracy: float | None = None  # fraction

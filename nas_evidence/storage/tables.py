@@ -52,7 +52,7 @@ COLUMNS: Mapping[TableName, str] = {
         trial_id:int attempt:int replicate:int architecture_key:str status:str cause:str family:str
         arch_depth:int arch_width:int arch_shape:str seed:int stage:str n_parameters:int n_data:int
         flops:int memory_bytes:int latency_seconds:float gpu_share:float epochs:int
-        best_epoch:int best_evidence:float noise_std:float temperature:float
+        best_epoch:int best_evidence:float noise_std:float temperature:float spread_factor:float
         test_accuracy:float test_nll_per_datum:float test_rmse:float
         converged:bool kept:str decrement_per_datum:float train_seconds:float
         settle_seconds:float evidence_seconds:float total_seconds:float

@@ -23,6 +23,7 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.task import check_task
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.maths.precisions import Precisions
+from nas_evidence.maths.spread_factor import log_densities
 from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, PRECISION_PREFIX, sealed_tensors
@@ -42,15 +43,15 @@ from nas_evidence.training.loop import (
     DivergedError,
     Training,
     begin,
-    likelihood_of,
     train_epoch,
 )
 from nas_evidence.training.online import Passes, passes_of, update_and_follow
 from nas_evidence.training.parts import settling_after
+from nas_evidence.training.predictive import predictive_spread
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 7
+CHECKPOINT_VERSION = 8
 
 
 def device_for(gpu_share: str | float) -> torch.device:
@@ -260,7 +261,10 @@ class Trial:
         tested: dict[str, float] = {}
         with _Failures(self):
             if self.status is TrialStatus.COMPLETE and self.training is not None:
-                tested = _test(self.training, self.data, self.assignment.plan)
+                factors = [scorer.spread_factor() for scorer in self.scorers.values()]
+                factor = next((one for one in factors if one is not None), 1.0)
+                tested = {"spread_factor": factor}
+                tested |= _test(self.training, self.data, self.assignment.plan, factor)
                 self._save_model(self.training)
         training, given = self.training, self.assignment
         found: dict[str, object] = {}
@@ -436,24 +440,27 @@ def _known(cost: Cost | None) -> dict[str, int]:
     return {name: getattr(cost, name) for name in names}
 
 
-@torch.no_grad()
-def _test(training: Training, data: TensorData, plan: TrainingPlan) -> dict[str, float]:
-    """Return the metrics on the test data, for reports only; none without test data.
+def _test(
+    training: Training, data: TensorData, plan: TrainingPlan, factor: float
+) -> dict[str, float]:
+    """Return the metrics of what is delivered on the test data, for reports only; none without.
 
     The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
     fraction, or the root mean squared error over data and outputs, in the unit of the targets.
     """
     if not len(data.y_test):
         return {}
-    likelihood = likelihood_of(plan, training.noise_std, training.temperature)
+    spread = predictive_spread(training, plan, data.x_train, data.y_train)
     model: nn.Module = training.model
     model.eval()
     nll, total = 0.0, 0.0
     for start in range(0, len(data.y_test), EVIDENCE_BATCH):
         rows = slice(start, start + EVIDENCE_BATCH)
         x, y = data.x_test[rows], data.y_test[rows]
-        outputs = model(x)
-        nll -= float(likelihood.log_likelihood(outputs, y))
+        with torch.no_grad():
+            outputs = model(x)
+        logs = log_densities(outputs.cpu(), factor * spread(x), y.cpu())
+        nll -= float(logs.sum())
         if plan.likelihood == "categorical":
             total += int((outputs.argmax(-1) == y).sum())
         else:

@@ -16,7 +16,12 @@ from nas_evidence.driver.driver import Driver
 from nas_evidence.exporting.ensemble import export_ensemble
 from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.predictor import Predictor
-from nas_evidence.exporting.unseen import log_densities, stored_unseen, unseen_measures
+from nas_evidence.exporting.unseen import (
+    delivered_unseen,
+    densities_at_scales,
+    stored_unseen,
+    unseen_measures,
+)
 from nas_evidence.exporting.winner import load_winner
 from nas_evidence.maths.stacking import stacking_weights
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
@@ -74,7 +79,7 @@ def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayDat
     winner = load_winner(read_study_tables(folder), arrays, int(row["trial_id"]))
     kept = stored_unseen(winner, arrays.n_train)
     assert kept is not None
-    logs = log_densities(kept[:, :-1], kept[:, -1], data.y_train, "categorical")
+    logs = densities_at_scales(kept, data.y_train)
     terms = read_table(folder, "terms")
     terms = terms[(terms["trial_id"] == row["trial_id"]) & (terms["estimator"] == "two_fold")]
     terms = terms[terms["term"] == "log_predictive"].drop_duplicates("group", keep="last")
@@ -150,9 +155,9 @@ def test_weights_are_those_of_stacking_and_the_gain_is_smaller_than_in_sample(
     ranking = nas_evidence.load(folder).ranking["trial_id"].tolist()[:2]
     columns = []
     for trial_id in ranking:
-        kept = stored_unseen(load_winner(tables, arrays, trial_id), 160)
+        kept = delivered_unseen(load_winner(tables, arrays, trial_id), data)
         assert kept is not None
-        logs = log_densities(kept[:, :-1], kept[:, -1], data.y_train, "categorical")
+        logs = densities_at_scales(kept, data.y_train)
         columns.append(logs[logs.mean(1).argmax()])
     table = np.stack(columns, 1)
     weights = dict(zip(ranking, stacking_weights(table), strict=True))

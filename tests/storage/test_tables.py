@@ -103,7 +103,8 @@ def test_a_record_comes_back_in_four_tables(tmp_path: Path) -> None:
         "arch_depth", "arch_width", "arch_shape", "seed", "stage", "n_parameters", "n_data",
         "flops",
         "memory_bytes", "latency_seconds", "gpu_share", "epochs", "best_epoch", "best_evidence",
-        "noise_std", "temperature", "test_accuracy", "test_nll_per_datum", "test_rmse",
+        "noise_std", "temperature", "spread_factor", "test_accuracy", "test_nll_per_datum",
+        "test_rmse",
         "converged", "kept", "decrement_per_datum", "train_seconds", "settle_seconds",
         "evidence_seconds", "total_seconds", "content_hash", "n_rows", "versions", "error",
     ]  # fmt: skip

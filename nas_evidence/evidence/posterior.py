@@ -1,4 +1,4 @@
-"""The Laplace posterior of an exported network, and the variance of its linearised outputs.
+"""The Laplace posterior of a network, and the variance of its linearised outputs.
 
     p(θ | D) ≈ N(θ*, Σ),  Σ = (κ H + δ)⁻¹        Var f(x) = J(x) Σ J(x)ᵀ,  J = ∂f / ∂θ  [C, P]
 
@@ -24,6 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Likelihood
+from nas_evidence.evidence.jacobian import OuterPart, Part, RowsPart, jacobian
 from nas_evidence.maths.blocks import Block, Diagonal, FewInputs, Kronecker, Rotated, Rows
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 from nas_evidence.plumbing.files import write_whole
@@ -57,39 +58,55 @@ class Posterior:
             model: the network that the posterior is of.
             inputs: preprocessed, as the network takes them [n, ...].
         """
-        n_parameters = sum(p.numel() for n, p in model.named_parameters() if n in self.names)
         with torch.no_grad():
             n_outputs = model(inputs[:1]).shape[1]
-        step = max(1, _AT_ONCE // max(1, n_parameters * n_outputs))
+        outer = inputs.ndim == 2 and _only_linear(model)
+        held = sum(
+            sum(p.shape) if outer else p.numel()
+            for name, p in model.named_parameters()
+            if name in self.names
+        )
+        step = max(1, _AT_ONCE // max(1, held * n_outputs))
         parts = [
-            self._covariance(jacobians(model, inputs[i : i + step], self.names))
+            self._covariance(_parts_of(model, inputs[i : i + step], self.names, outer))
             for i in range(0, len(inputs), step)
         ]
         return torch.cat(parts) if parts else torch.zeros(0, n_outputs, n_outputs).double()
 
-    def _covariance(self, jacobian: Mapping[str, Tensor]) -> Tensor:
+    def _covariance(self, parts: Mapping[str, Part]) -> Tensor:
         if self.structure == "full":
-            whole = torch.cat([jacobian[name].flatten(2) for name in self.names], dim=2)
+            each = [_rows(parts[name]) for name in self.names]
+            whole = torch.cat(each, dim=2)
             return whole @ self.tensors["covariance"] @ whole.mT
-        found = [self._of_tensor(name, jacobian[name]) for name in self.names]
+        found = [self._of_tensor(name, parts[name]) for name in self.names]
         return torch.stack(found).sum(0)
 
-    def _of_tensor(self, name: str, jacobian: Tensor) -> Tensor:
-        """Return the part of one parameter tensor, from its Jacobian [n, C, ...]."""
-        flat = jacobian.flatten(2)  # [n, C, size]
+    def _of_tensor(self, name: str, part: Part) -> Tensor:
+        """Return the part of one parameter tensor [n, C, C]."""
         if f"{name}/covariance" in self.tensors:
+            flat = _rows(part)
             return flat @ self.tensors[f"{name}/covariance"] @ flat.mT
         variances = self.tensors[f"{name}/variances"]
-        if f"{name}/left" not in self.tensors:
+        left, right = (self.tensors.get(f"{name}/{side}") for side in ("left", "right"))
+        outside = self.tensors.get(f"{name}/outside")
+        if isinstance(part, OuterPart):
+            turned = part.s if left is None else part.s @ left[0]
+            inside = part.a if right is None else part.a @ right[0]
+            weights = inside.square() @ variances.reshape(turned.shape[2], -1).mT  # [n, out]
+            if outside is not None:
+                beyond = part.a.square().sum(1) - inside.square().sum(1)
+                weights += outside * beyond.clamp(min=0)[:, None]
+            return (turned * weights[:, None]) @ turned.mT
+        flat = part.values
+        if left is None or right is None:
             return (flat * variances.flatten()) @ flat.mT
-        left, right = self.tensors[f"{name}/left"], self.tensors[f"{name}/right"]
         groups, n_out, _ = variances.shape
         turned = left.mT @ flat.reshape(*flat.shape[:2], groups, n_out, -1)
         inside = turned @ right  # [n, C, groups, out, m]
         covariance = (inside.flatten(2) * variances.flatten()) @ inside.flatten(2).mT
-        if f"{name}/outside" in self.tensors:
-            outside = (turned - inside @ right.mT).flatten(2)
-            covariance += self.tensors[f"{name}/outside"] * (outside @ outside.mT)
+        if outside is not None:
+            rest = (turned - inside @ right.mT).flatten(2)
+            covariance += outside * (rest @ rest.mT)
         return covariance
 
     def save(self, path: Path) -> None:
@@ -108,6 +125,28 @@ class Posterior:
         stored, header = read_tensors(path)
         tensors = {name: tensor.double() for name, tensor in stored.items()}
         return cls(header["structure"], tuple(header["names"].split("\n")), tensors)
+
+
+def _only_linear(model: nn.Module) -> bool:
+    """Return whether all parameters are those of linear layers."""
+    return all(isinstance(m, nn.Linear) for m in model.modules() if [*m.parameters(recurse=False)])
+
+
+def _parts_of(
+    model: nn.Module, inputs: Tensor, names: tuple[str, ...], outer: bool
+) -> dict[str, Part]:
+    """Return the Jacobian by tensor; of linear layers as outer products."""
+    if outer:
+        found = jacobian(model, inputs, only=names)
+        return dict(zip(found.names, found.parts, strict=True))
+    return {name: RowsPart(j.flatten(2)) for name, j in jacobians(model, inputs, names).items()}
+
+
+def _rows(part: Part) -> Tensor:
+    """Return the rows of one tensor [n, C, size]."""
+    if isinstance(part, RowsPart):
+        return part.values
+    return torch.einsum("nco,ni->ncoi", part.s, part.a).flatten(2)
 
 
 def jacobians(model: nn.Module, inputs: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
-from nas_evidence.exporting import posterior as room
-from nas_evidence.exporting.posterior import Posterior, fit_posterior, jacobians
+from nas_evidence.evidence import posterior as room
+from nas_evidence.evidence.posterior import Posterior, fit_posterior, jacobians
 
 
 def network(n_in: int = 3, width: int = 5, n_out: int = 2) -> nn.Module:
@@ -139,3 +139,22 @@ def test_a_layer_wider_than_the_data_has_the_prior_variance_outside_their_span(
     torch.testing.assert_close(
         found.output_covariance(model, new), expected.output_covariance(model, new)
     )
+
+
+@pytest.mark.parametrize("structure", ["full", "kronecker", "diagonal", "wide"])
+def test_outer_products_of_linear_layers_give_the_covariance_of_their_jacobians(
+    structure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, (x, y) = network(), data(2 if structure == "wide" else 40)
+    delta = precisions(model)
+    if structure != "full":
+        monkeypatch.setattr(room, "MOST_FULL", 0)
+    if structure == "wide":
+        monkeypatch.setattr("nas_evidence.curvature.wide.WIDE", 1)
+    if structure == "diagonal":
+        delta = {n: torch.rand(p.numel()).double() + 1 for n, p in model.named_parameters()}
+    found = fit_posterior(model, x, y, Gaussian(0.7), delta)
+    new, _ = data(6)
+    by_outer_products = found.output_covariance(model, new)
+    monkeypatch.setattr(room, "_only_linear", lambda _: False)
+    torch.testing.assert_close(by_outer_products, found.output_covariance(model, new))

@@ -1,0 +1,104 @@
+"""One factor c on the spread of predictions, fitted on data that the predictors had not seen.
+
+    c = argmax  Σ_n log p(y_n | f_n, c s_n) + (m/N) Σ_n E[log p(y | f_n, c s_n)]
+
+    y    of the expectation: as the predictor says, p(y | f_n, s_n)
+    s_n  softmax temperature, or standard deviation of the predictive distribution of real targets
+    m    rows that are as the predictor says: they shrink c to 1 (docs/decisions/0020)
+
+Real targets: c² = (Σ z² + m D) / (N D + m D), z the standardised residuals [N, D]. For classes
+the sum is concave in 1/c, and Newton's method finds its maximum. Where c = 1 is the likeliest, it
+stays.
+"""
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor
+
+#: m by kind of target.
+ROWS_OF_CLASSES, ROWS_OF_REALS = 160, 10
+#: c lies between 1 / MOST and MOST.
+MOST = 20.0
+_STEPS, _TOLERANCE = 100, 1e-12
+
+
+def log_densities(outputs: Tensor, spread: Tensor, targets: Tensor) -> Tensor:
+    """Return log p(y_n | f_n, s_n) [N], nats, float64.
+
+    Args:
+        outputs: f [N, C].
+        spread: s [N, 1] or [N, C].
+        targets: labels [N], or real targets [N, C].
+    """
+    outputs, spread = outputs.double(), spread.double()
+    if targets.ndim == 1:
+        return (outputs / spread).log_softmax(1).gather(1, targets[:, None])[:, 0]
+    z = (targets.double() - outputs) / spread
+    return (-0.5 * z.square() - spread.log() - 0.5 * math.log(2 * math.pi)).sum(1)
+
+
+def spread_factor(outputs: Tensor, spread: Tensor, targets: Tensor) -> float:
+    """Return c of predictions of unseen data; 1 without any. Arguments as of `log_densities`."""
+    outputs, spread = outputs.double(), spread.double()
+    if targets.ndim == 1:
+        return class_factor(outputs / spread, targets)
+    return real_factor((targets.double() - outputs) / spread)
+
+
+def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSES) -> float:
+    """Return c for class probabilities softmax(logits / c).
+
+    Args:
+        logits: divided by the temperature s_n [N, C].
+        labels: [N].
+        rows: the weight m.
+
+    >>> even = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
+    >>> class_factor(even, torch.tensor([0, 1]), rows=0) == MOST  # as often wrong as right
+    True
+    """
+    if not len(labels):
+        return 1.0
+    logits, weight = logits.double(), rows / len(labels)
+    own = logits.softmax(1)
+    seen = logits.gather(1, labels[:, None]).sum() + weight * (own * logits).sum()
+
+    def slope(inverse: float) -> tuple[float, float]:
+        p = (inverse * logits).softmax(1)
+        mean = (p * logits).sum(1)
+        variance = (p * (logits - mean[:, None]).square()).sum(1)
+        return float(seen - (1 + weight) * mean.sum()), float((1 + weight) * variance.sum())
+
+    return 1 / _root(slope)
+
+
+def real_factor(residuals: Tensor, *, rows: float = ROWS_OF_REALS) -> float:
+    """Return c for normal distributions, from standardised residuals [N, D].
+
+    >>> real_factor(torch.tensor([[2.0], [-2.0]]), rows=0)
+    2.0
+    """
+    n_outputs = residuals.shape[1]
+    n = residuals.numel() + rows * n_outputs
+    if not n:
+        return 1.0
+    total = float(residuals.double().square().sum()) + rows * n_outputs
+    return min(MOST, max(1 / MOST, math.sqrt(total / n)))
+
+
+def _root(slope: Callable[[float], tuple[float, float]]) -> float:
+    """Return where a decreasing slope is 0, from its values and minus its derivatives."""
+    low, high, at = 1 / MOST, MOST, 1.0
+    if slope(high)[0] >= 0:
+        return high
+    if slope(low)[0] <= 0:
+        return low
+    for _ in range(_STEPS):
+        value, steepness = slope(at)
+        low, high = (at, high) if value > 0 else (low, at)
+        step = at + value / steepness if steepness > 0 else math.inf
+        before, at = at, step if low < step < high else math.sqrt(low * high)
+        if abs(at / before - 1) < _TOLERANCE:
+            break
+    return at
