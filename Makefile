@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
-check test long: export RAY_AUTH_MODE := disabled
+check test long matrices: export RAY_AUTH_MODE := disabled
 # The tests start hundreds of processes: none of them compiles again what another has compiled.
-check test long: export PYTHONDONTWRITEBYTECODE :=
+check test long matrices: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo check test long mutants oracles bench docs clean
+.PHONY: help demo check test long matrices mutants oracles bench docs clean
 help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
@@ -27,13 +27,16 @@ check: $(VENV)/installed-test  ## ruff, mypy and the fast tests, under 90 second
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not ray"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not ray and not matrix"
 
-test: $(VENV)/installed-test  ## all tests but those that take minutes each
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
+test: $(VENV)/installed-test  ## all tests but those that take minutes each, and a sample of each matrix
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not long and not matrix"
 
 long: $(VENV)/installed-test  ## the tests that take minutes each
 	$(BIN)/python -m pytest -q -m long
+
+matrices: $(VENV)/installed-test  ## the matrices of which `make test` runs a sample
+	$(BIN)/python -m pytest -q -n 3 --dist load -m matrix
 
 mutants: $(VENV)/installed-test  ## wrong formulas in a copy, and which check sees each
 	$(BIN)/python benchmarks/mutants.py

@@ -1,5 +1,6 @@
 """Fixtures for all tests; one thread, so that sums have one order."""
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,12 @@ _LONG = (
 )  # fmt: skip
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from going through the libraries again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,6 +22,7 @@ def mutants() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_every_wrong_formula_applies_to_one_place_and_is_code(mutants: ModuleType) -> None:
     every = mutants.mutants()
     assert len(every) >= 60

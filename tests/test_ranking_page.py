@@ -36,6 +36,7 @@ def test_a_page_without_a_place_for_a_table_is_refused(script: ModuleType) -> No
         script.written("# Ranking\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["compare_wide"], indirect=True)
 def test_rho_is_spearmans_and_its_interval_holds_it(script: ModuleType) -> None:
     rng = np.random.default_rng(0)

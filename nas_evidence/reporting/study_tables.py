@@ -136,7 +136,7 @@ class Study:
 
     def objectives(self, one: RankedArchitecture) -> list[float]:
         """Return the objective of each replicate of an architecture, as shown."""
-        return _known(self.complete.loc[list(one.trial_ids)].to_dict("records"), "objective")
+        return self.complete["objective"].loc[list(one.trial_ids)].dropna().tolist()
 
     @property
     def families(self) -> tuple[str, ...]:

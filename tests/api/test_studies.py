@@ -45,6 +45,7 @@ def search(data: Any, y: Any, folder: Path, **more: Any) -> nas_evidence.Study:
     return nas_evidence.search(data, y, n_trials=1, settings=QUICK, out=folder / "s", **more)
 
 
+@pytest.mark.slow
 def test_the_api_starts_without_torch_and_ray() -> None:
     code = "import sys, nas_evidence; nas_evidence.search; nas_evidence.Study; " + (
         "assert not {'torch', 'ray', 'optuna'} & set(sys.modules)"

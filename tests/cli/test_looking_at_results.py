@@ -39,6 +39,7 @@ def tables_of(path: Path, trial_id: int) -> dict[str, list[dict[str, object]]]:
     return found
 
 
+@pytest.mark.slow
 def test_eighty_columns_cut_no_score_accuracy_or_architecture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

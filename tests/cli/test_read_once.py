@@ -67,6 +67,7 @@ def wave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "wave.csv"
 
 
+@pytest.mark.slow
 def test_a_search_takes_each_step_from_the_file_to_the_arrays_once(
     wave: str, calls: Counter[str]
 ) -> None:

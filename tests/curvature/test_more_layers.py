@@ -11,6 +11,7 @@ import reference
 import torch
 from cases import Case
 from dense_blocks import matrices, run
+from matrix import pairs
 from torch import Tensor, nn
 from torch.func import grad, jacrev
 from torch.nn import functional
@@ -197,8 +198,7 @@ def test_diagonals_and_blocks_are_those_of_gradients_taken_one_by_one(name: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", _MODELS)
-@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize(("kind", "name"), pairs(EXACT, _MODELS))
 def test_order_and_batches_do_not_matter(kind: str, name: str) -> None:
     c = model_case(name)
     order = torch.randperm(len(c.x), generator=torch.Generator().manual_seed(1))

@@ -78,6 +78,7 @@ def test_registry_has_the_data_sets_a_study_may_name():
     assert tuple(DATASETS) == DATASET_NAMES
 
 
+@pytest.mark.slow
 def test_arrays_are_read_without_torch_and_without_scikit_learn():
     code = (
         "import sys; import nas_evidence.data; "

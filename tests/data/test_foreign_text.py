@@ -41,6 +41,7 @@ def keys_of(column: str, target: str, label: str) -> dict[str, object]:
     return tomllib.loads(text)
 
 
+@pytest.mark.slow
 @given(column=TEXT, target=TEXT, label=TEXT)
 def test_no_name_and_no_label_changes_what_a_proposed_study_parses_to(
     column: str, target: str, label: str
@@ -64,6 +65,7 @@ def test_a_label_with_a_line_end_sets_no_key() -> None:
     assert found["plan"]["epochs"] == "auto"  # type: ignore[index]
 
 
+@pytest.mark.slow
 @given(text=st.text())
 def test_text_on_one_line_has_one_line_and_no_control_character(text: str) -> None:
     found = on_one_line(text)
@@ -99,6 +101,7 @@ def test_a_column_that_occurs_twice_is_refused_by_name(tmp_path: Path) -> None:
         read_frame(path)
 
 
+@pytest.mark.slow
 def test_a_very_wide_table_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

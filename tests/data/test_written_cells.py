@@ -18,6 +18,7 @@ from nas_evidence.data.written_numbers import READ, with_numbers_read
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "first-hour.md"
 
 
+@pytest.mark.slow
 def test_the_page_of_small_files_is_what_a_search_says_of_them(tmp_path: Path) -> None:
     assert PAGE.read_text(encoding="utf-8") == first_hour_reference.page(tmp_path), (
         "run python docs/first_hour_reference.py > docs/reference/first-hour.md"

@@ -149,6 +149,7 @@ def test_a_batch_is_judged_when_all_of_it_has_reached_the_rung(
     assert {number for number, result in told.items() if result.pruned} == set(at_two[1:])
 
 
+@pytest.mark.slow
 def test_without_the_journal_of_an_earlier_run_a_batch_still_ends(tmp_path: Path) -> None:
     assert killed_at("reported:9", tmp_path, 0)
     journal_path(tmp_path).unlink()
@@ -215,6 +216,7 @@ def test_batches_are_told_in_order_and_asynchronous_proposals_as_they_end() -> N
     assert to_tell(1, set(), late, free) == to_tell(4, {4}, late, free) == []
 
 
+@pytest.mark.slow
 def test_a_torn_trial_is_told_before_the_later_batches(
     tmp_path: Path, calm: list[tuple[object, ...]]
 ) -> None:

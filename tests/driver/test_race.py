@@ -72,6 +72,7 @@ def row(trial_id: int, width: int, value: float) -> TrialRow:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_race_comes_on_top_as_replicates_of_the_best_and_is_marked(tmp_path: Path) -> None:
     done = run(study(), tmp_path, noisy(3.0)(workers=2))
     assert n_searched(done) == 8

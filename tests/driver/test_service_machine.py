@@ -468,6 +468,7 @@ TestManyHistories = pytest.mark.long(pytest.mark.slow(histories(AnotherHistory, 
 TestAnyHistoryOfTheSampler = pytest.mark.slow(histories(SamplerHistory, n=3, steps=4))
 
 
+@pytest.mark.slow
 def test_batches_that_waited_for_a_torn_trial_are_told_after_its_batch() -> None:
     """Trials 0 and 1 run again; 2 and 3, of the next batch, end before them."""
     state = History()

@@ -11,6 +11,7 @@ import torch
 from cases import CASES, Case, case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import pairs
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -119,8 +120,7 @@ def _expected(kind: str, c: Case, kappa: float = 1.0) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", EXACT)
-@pytest.mark.parametrize("name", [*CASES, *MORE])
+@pytest.mark.parametrize(("kind", "name"), pairs(EXACT, [*CASES, *MORE]))
 def test_value_is_that_of_dense_jacobians(kind: str, name: str) -> None:
     c = MORE[name]() if name in MORE else case(name)
     assert_close(estimate(kind, c).value, _expected(kind, c), rtol=1e-10, atol=0)
@@ -225,8 +225,7 @@ SINGLE = 2e-6
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", EXACT)
-@pytest.mark.parametrize("name", [*CASES, *MORE])
+@pytest.mark.parametrize(("kind", "name"), pairs(EXACT, [*CASES, *MORE]))
 def test_single_precision_is_near_double_precision(kind: str, name: str) -> None:
     c = MORE[name]() if name in MORE else case(name)
     with torch.no_grad():  # numbers that both have

@@ -131,6 +131,7 @@ def test_the_trained_weights_are_a_start_and_do_not_enter_the_value() -> None:
     assert values[0] == pytest.approx(values[1], rel=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turned", [True, False])
 def test_the_sampled_log_determinants_are_within_their_errors_of_the_dense_ones(
     turned: bool, monkeypatch: pytest.MonkeyPatch
@@ -151,6 +152,7 @@ def test_the_sampled_log_determinants_are_within_their_errors_of_the_dense_ones(
     assert max(errors) < 0.05 * abs(exact)
 
 
+@pytest.mark.slow
 def test_rows_at_a_time_do_not_change_the_value(monkeypatch: pytest.MonkeyPatch) -> None:
     values = []
     for at_once, rows in ((1 << 22, 512), (150, 7)):

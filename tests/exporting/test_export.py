@@ -60,6 +60,7 @@ def stored(folder: Path, trial_id: int, estimator: str) -> float:
     return float(rows.iloc[-1]["value"])
 
 
+@pytest.mark.slow
 def test_the_best_trial_is_exported_with_all_its_files(
     folder: Path, arrays: ArrayData, tmp_path: Path
 ) -> None:
@@ -259,6 +260,7 @@ def test_the_program_predicts_real_targets_in_their_own_unit(
     assert "n_classes" not in described
 
 
+@pytest.mark.slow
 def test_the_evidence_of_real_targets_is_scored_anew_at_the_learned_noise(
     regression: tuple[Path, ArrayData], tmp_path: Path
 ) -> None:

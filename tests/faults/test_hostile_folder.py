@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from commands import TINY, write_study
 from faulty import call, quiet_call
+from matrix import pairs
 
 pytestmark = pytest.mark.slow
 
@@ -62,8 +63,9 @@ def test_no_verb_runs_the_code_of_a_folder(
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("place", ["lock", "report", "logs/driver.log", "export/evidence.json"])
+@pytest.mark.parametrize(
+    ("verb", "place"), pairs(VERBS, ["lock", "report", "logs/driver.log", "export/evidence.json"])
+)
 def test_no_verb_writes_through_a_link_out_of_the_folder(
     folder: Path, verb: str, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -149,6 +149,7 @@ def test_of_thousands_those_far_behind_are_not_drawn(monkeypatch: pytest.MonkeyP
     np.testing.assert_allclose(found.best, whole.best, atol=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
 def test_probabilities_are_those_of_sampling_the_parameters_from_their_prior(seed: int) -> None:
     rng = np.random.default_rng(seed)

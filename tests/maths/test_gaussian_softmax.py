@@ -73,6 +73,7 @@ def test_two_classes_are_near_the_integral(spread: float) -> None:
         assert abs(float(p) - exact / math.sqrt(2 * math.pi)) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spread", "most"), [(0.1, 0.03), (1.0, 0.1)])
 def test_more_classes_are_near_the_mean_of_draws(spread: float, most: float) -> None:
     """An approximation: the bounds are on its bias, the draws are within 0.001 (one sigma)."""

@@ -99,6 +99,7 @@ def test_the_two_rules_meet_with_as_many_steps_as_eigenvalues_and_not_before() -
     assert gaps[-1] < 1e-6
 
 
+@pytest.mark.slow
 def test_too_few_steps_are_seen_in_the_error_also_where_each_changes_little() -> None:
     """A hundred eigenvalues from 1 to 10¹⁰, ten steps: both rules are far from the truth."""
     values = SPECTRA["ill_conditioned"]

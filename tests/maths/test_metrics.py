@@ -159,6 +159,7 @@ def test_entropy_is_largest_for_equal_probabilities() -> None:
     assert entropy(np.array([[0.5, 0.5], [1.0, 0.0]])) == pytest.approx([np.log(2), 0.0])
 
 
+@pytest.mark.slow
 def test_metrics_need_no_torch() -> None:
     code = "import sys, nas_evidence.maths.metrics, nas_evidence.maths.paired as p\n"
     code += "assert 'torch' not in sys.modules and p"

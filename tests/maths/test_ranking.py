@@ -107,6 +107,7 @@ def test_a_perfect_score_has_rho_one_and_no_regret() -> None:
     assert_allclose([result.rho_interval.low, result.rho_interval.high], [1.0, 1.0])
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_only_the_order_of_a_score_counts_and_its_sign_matters(seed: int) -> None:

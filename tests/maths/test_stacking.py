@@ -103,6 +103,7 @@ def test_the_gain_is_at_most_that_in_sample(seed: int, n: int, k: int) -> None:
     assert found.single == pytest.approx(table.mean(0).max())
 
 
+@pytest.mark.slow
 def test_the_gain_among_networks_that_differ_by_chance_is_not_seen_where_it_was_fitted() -> None:
     """No weights are worth more than even ones, which have density 1 here; fitted ones seem to."""
     rng = np.random.default_rng(5)

@@ -167,6 +167,7 @@ def test_a_damaged_copy_is_written_again(tmp_path: Path, damage: str) -> None:
         agrees(tmp_path, told_so_far(4))
 
 
+@pytest.mark.slow
 def test_the_copy_of_another_study_and_a_changed_journal_are_written_again(
     tmp_path: Path,
 ) -> None:
@@ -181,6 +182,7 @@ def test_the_copy_of_another_study_and_a_changed_journal_are_written_again(
         agrees(tmp_path, told_so_far(3))
 
 
+@pytest.mark.slow
 def test_a_held_file_is_an_error_and_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_held_file_is_an_error_and_stays(
         agrees(tmp_path, [None, None])
 
 
+@pytest.mark.slow
 def test_the_warm_start_comes_first_and_costs_have_their_directions(tmp_path: Path) -> None:
     warm = [{"architecture": p.model_dump(mode="json"), "values": [1.0, 2.0]} for p in POINTS[:2]]
     content = sealed_json({"trials": warm})

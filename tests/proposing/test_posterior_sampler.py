@@ -20,6 +20,7 @@ def spec_of(**changes: object) -> StudySpec:
     return study(sampler={"name": "posterior"}, **{"family": SHAPED, **changes})
 
 
+@pytest.mark.slow
 def test_the_first_and_best_is_found_sooner_than_by_chance() -> None:
     found = []
     for seed in range(4):
@@ -33,6 +34,7 @@ def test_the_first_and_best_is_found_sooner_than_by_chance() -> None:
     assert sum(found) / len(found) > sorted(chance)[30]
 
 
+@pytest.mark.slow
 def test_an_architecture_that_is_running_or_known_is_not_proposed_again() -> None:
     spec = spec_of(family={"mlp": SPACE["mlp"]})
     points = list(islice(quasi_random_points(spec), 30))
@@ -60,6 +62,7 @@ def test_before_any_result_draws_are_random_architectures() -> None:
     assert len({learner.draw(seed).key for seed in range(20)}) > 10
 
 
+@pytest.mark.slow
 def test_with_a_cost_to_minimise_draws_are_cheaper() -> None:
     spec = spec_of(minimise=["n_parameters"])
     points = list(islice(quasi_random_points(spec), 1, 41))

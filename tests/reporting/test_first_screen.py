@@ -95,6 +95,7 @@ def test_a_leader_that_stopped_before_a_mode_has_its_probability(tmp_path: Path)
     assert found.best is not None
 
 
+@pytest.mark.slow
 def test_seeds_that_all_agree_are_no_reason_to_train_again(tmp_path: Path) -> None:
     study = load(tmp_path, seeds(3, 0.0))
     said = certainty_sentence(study, certainty_of(study))
@@ -284,6 +285,7 @@ def test_outliers_move_to_the_edge_and_the_others_stay() -> None:
     assert moved[-1].y == 0.3
 
 
+@pytest.mark.slow
 def test_the_ranking_says_by_what_it_ranks_where_a_race_trained_some_again(
     tmp_path: Path,
 ) -> None:
@@ -301,6 +303,7 @@ def test_the_ranking_says_by_what_it_ranks_where_a_race_trained_some_again(
         assert "which luck can lift above a mean" in path.read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_study_without_test_rows_says_what_is_known_of_its_score_instead(
     tmp_path: Path,
 ) -> None:

@@ -257,6 +257,7 @@ def test_pruning_that_was_used_says_what_it_saved_and_whether_the_winner_was_saf
     assert [p.detail for p in problems(study)] == ["stopped at epoch 5"]
 
 
+@pytest.mark.slow
 def test_infeasible_trials_are_counted_by_the_limit_they_break(tmp_path: Path) -> None:
     infeasible = [
         record(
@@ -287,6 +288,7 @@ def test_the_terms_side_by_side_add_up_to_the_evidence(tmp_path: Path) -> None:
         assert (column.cells["smallest prior precision"], len(parts)) == (2.0, 3)
 
 
+@pytest.mark.slow
 def test_estimates_away_from_a_mode_or_at_odds_are_flagged(tmp_path: Path) -> None:
     def with_signs(one: TrialRecord) -> TrialRecord:
         last = one.evaluations[-1].estimate
@@ -412,6 +414,7 @@ def test_a_held_out_score_is_a_baseline_to_beat_and_an_unknown_one_is_shown(
     assert "of\\_another\\_version" in text
 
 
+@pytest.mark.slow
 def test_a_report_reads_the_tables_once_and_computes_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,6 +183,7 @@ def test_late_labels_do_not_change_what_the_early_data_say(
     assert early[0]["0-120"] != early[1]["0-120"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parked_after", [1, pytest.param(2, marks=pytest.mark.slow), 3,
                                           pytest.param(4, marks=pytest.mark.slow)])  # fmt: skip
 def test_a_trial_parked_at_any_slice_ends_bit_identical(

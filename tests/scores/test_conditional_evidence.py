@@ -117,6 +117,7 @@ def test_the_first_fold_alone_is_the_score_at_the_first_rung(
     assert found.note == "50 data given the others, in 5 folds"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parked_after", [1, 2])
 def test_a_parked_trial_ends_bit_identical_and_keeps_what_each_fold_predicted(
     parked_after: int, data: TensorData, tmp_path: Path

@@ -106,6 +106,7 @@ def test_one_fold_of_two_is_the_first_half_predicting_the_second() -> None:
     assert tenth.predicted.tolist() == [9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folds", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_score_is_that_of_trials_on_the_other_folds_alone(
     folds: int, data: TensorData, tmp_path: Path

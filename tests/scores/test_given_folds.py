@@ -28,6 +28,7 @@ def data() -> TensorData:
     return of_three_classes(40)
 
 
+@pytest.mark.slow
 def test_the_halves_are_those_of_two_fold_and_are_trained_once(
     data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +69,7 @@ def test_the_value_is_that_of_the_network_trained_on_the_first_half(
     assert found.note == "20 data given the others, in 1 fold"
 
 
+@pytest.mark.slow
 def test_late_labels_change_the_density_and_not_the_network(
     data: TensorData, tmp_path: Path
 ) -> None:

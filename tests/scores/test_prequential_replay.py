@@ -32,6 +32,7 @@ def scored(data: TensorData, folder: Path) -> EvidenceEstimate:
     return found
 
 
+@pytest.mark.slow
 def test_labels_of_a_chunk_reach_its_own_term_and_later_ones_only(
     data: TensorData, tmp_path: Path
 ) -> None:

@@ -100,6 +100,7 @@ def test_precisions_rise_only_where_a_network_of_zeros_is_the_worse_mode(power: 
     assert min(raised, kept) > 0, (raised, kept)  # both happen here
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learn_noise", [True, False])
 def test_with_real_targets_each_side_is_given_the_noise_that_suits_it_best(
     learn_noise: bool,

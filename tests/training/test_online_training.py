@@ -235,6 +235,7 @@ def _overconfident() -> tuple[Training, TensorData, Assignment]:
     return state, data, given
 
 
+@pytest.mark.slow
 def test_the_temperature_is_the_best_of_a_grid_with_the_prior_refitted() -> None:
     state, data, _ = _overconfident()
     found = math.log(state.temperature)

@@ -115,6 +115,7 @@ def test_a_family_that_fails_in_its_first_step_ends_the_study_once_before_it_beg
     assert not list((tmp_path / "s").glob("trials/*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["recurrent", "tied"])
 def test_the_remedy_for_a_layer_without_a_rule_works(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Set ") as caught:
@@ -128,6 +129,7 @@ def test_the_remedy_for_a_layer_without_a_rule_works(name: str, tmp_path: Path) 
     assert study.trials["status"].tolist() == ["complete"]
 
 
+@pytest.mark.slow
 def test_the_remedy_for_batch_normalisation_works(tmp_path: Path) -> None:
     assert search("layer_norm", tmp_path / "s").trials["status"].tolist() == ["complete"]
 

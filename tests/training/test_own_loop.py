@@ -166,6 +166,7 @@ def test_whole_numbers_as_inputs_stay_whole_numbers() -> None:
     assert math.isfinite(laplace.after_epoch() or math.nan)
 
 
+@pytest.mark.slow
 def test_learned_noise_and_prior_of_a_linear_model_satisfy_mackays_equations() -> None:
     """δ = γ / ‖θ‖², s² = RSS / (N C − Σγ), γ = Σ λ / (λ + δ)  (MacKay 1992)."""
     _, x, y = problem("gaussian")

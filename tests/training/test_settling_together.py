@@ -117,6 +117,7 @@ def settled(settlers: list[Settler], *, resume: bool = False) -> list[Tensor]:
     return [parameters_of(one.training) for one in settlers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["labels", "real"])
 def test_linear_networks_side_by_side_settle_where_each_would_alone(task: str) -> None:
     together = settled([settler_of(task, k, "linear") for k in range(3)])
@@ -125,6 +126,7 @@ def test_linear_networks_side_by_side_settle_where_each_would_alone(task: str) -
         assert_close(theta, alone, atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["labels", "real"])
 def test_a_group_that_resumes_after_every_slice_ends_bit_by_bit_the_same(task: str) -> None:
     whole = settled([settler_of(task, k) for k in range(3)])

@@ -95,6 +95,7 @@ def test_a_trial_of_every_family_completes_with_every_score(
     assert (tmp_path / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_scores_of_the_curve_have_their_signs_and_definitions(
     data: TensorData, tmp_path: Path
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_resumed_trial_ends_bit_identical_to_an_undisturbed_one(
         assert old.read_bytes()[-1000:] == new.read_bytes()[-1000:]
 
 
+@pytest.mark.slow
 def test_slicing_changes_nothing(data: TensorData, tmp_path: Path) -> None:
     one = run(assignment(), data, tmp_path / "one")
     five = run(assignment(), data, tmp_path / "five", slices=1)
@@ -355,6 +357,7 @@ def test_a_full_disk_is_not_the_networks_failure(
     assert found(again.finish()) == found(run(assignment("mlp"), data, tmp_path / "whole"))
 
 
+@pytest.mark.slow
 def test_the_prior_alone_regularises_as_ridge_regression_does(data: TensorData) -> None:
     # At the end of long training of a linear model the gradient of the objective vanishes:
     # grad nll_sum + delta theta = 0 for each tensor, delta held fixed.

@@ -66,6 +66,7 @@ def test_a_linear_model_always_reaches_its_optimum(task: str, tmp_path: Path) ->
     assert record.decrement_per_datum < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "slices", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 7)), 5]
 )
