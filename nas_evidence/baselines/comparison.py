@@ -44,6 +44,33 @@ class CalibrationPoint(Frozen):
     accuracy: float
 
 
+class ColumnImportance(Frozen):
+    """How much worse predictions are without the order of a column: mean and std of repeats."""
+
+    column: str
+    mean: float
+    std: float
+
+
+class Importance(Frozen):
+    """Permutation importance of the columns of a table, the most important first.
+
+    metric    whose change is shown, in its own unit; above 0 predictions become worse
+    asked     metric that was asked for; the rows may not define it
+    on        "test": rows of the test split. "training": without one, rows trained on
+    n         rows; `repeats` permutations of each column
+    left_out  columns that were not permuted, since there are too many
+    """
+
+    metric: str
+    asked: str | None = None
+    on: Literal["test", "training"]
+    n: int
+    repeats: int
+    left_out: int = 0
+    columns: tuple[ColumnImportance, ...]
+
+
 class Comparison(Frozen):
     """The winner and the baselines.
 
@@ -56,6 +83,7 @@ class Comparison(Frozen):
     pairs      (true, predicted) of some real targets, in their own unit
     thresholds probability of the second of two classes from which `predict` chooses it, by the
                metric that it maximises on predictions of the folds
+    importance of the columns of a table to the winner; None for arrays and images
     """
 
     trial_id: int
@@ -71,6 +99,7 @@ class Comparison(Frozen):
     calibration: tuple[CalibrationPoint, ...] = ()
     pairs: tuple[tuple[float, float], ...] = ()
     thresholds: Metrics = Field(default_factory=dict)
+    importance: Importance | None = None
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> None:

@@ -11,6 +11,7 @@ from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.baselines.measures import beside, drawn, measured, standard_errors
 from nas_evidence.baselines.models import Predicted, predict_test
 from nas_evidence.baselines.on_folds import judged_on_folds
+from nas_evidence.baselines.permutation import column_importance, predictor_of
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.folder import laplace_posterior
 from nas_evidence.exporting.unseen import unseen_thresholds
@@ -39,7 +40,12 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Comparison | None:
         found = on_folds
     else:
         return None
-    return found.model_copy(update={"thresholds": unseen_thresholds(winner, arrays)})
+    predictor = predictor_of(winner, arrays, tables.spec.metric)
+    more = {
+        "thresholds": unseen_thresholds(winner, arrays),
+        "importance": column_importance(predictor, arrays),
+    }
+    return found.model_copy(update=more)
 
 
 def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:

@@ -16,7 +16,7 @@ def kept_comparison(tables: StudyTables, data: "Source") -> Comparison | None:
         ValueError: if the data are missing or do not fit.
     """
     stored, best = read_comparison(tables.folder), tables.standings.best
-    if best is None or (stored is not None and stored.trial_id == best.trial_id):
+    if best is None or (stored is not None and _is_present(stored, best.trial_id, tables)):
         return stored
     from nas_evidence.baselines.on_test_rows import judge
 
@@ -24,3 +24,9 @@ def kept_comparison(tables: StudyTables, data: "Source") -> Comparison | None:
     if found is not None:
         write_comparison(tables.folder, found)
     return found
+
+
+def _is_present(stored: Comparison, winner: int, tables: StudyTables) -> bool:
+    """Return whether a comparison is of the present winner and metric."""
+    importance, metric = stored.importance, tables.spec.metric
+    return stored.trial_id == winner and (importance is None or importance.asked == metric)

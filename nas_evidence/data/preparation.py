@@ -66,11 +66,15 @@ class Preparation:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features: numbers, then indicators, then categories."""
-        names = [c.label for c in self._of("number")]
-        names += [f"{c.label} is missing" for c in self._of("number") if c.indicator]
-        for column in self._of("category"):
-            names += [f"{column.name} = {value}" for value in (*column.categories, OTHER)]
-        return tuple(names)
+        return tuple(feature for _, feature in self._features())
+
+    @property
+    def places(self) -> dict[str, list[int]]:
+        """Positions of the features of each column of the table, in the order of the columns."""
+        found: dict[str, list[int]] = {column.name: [] for column in self.columns}
+        for at, (name, _) in enumerate(self._features()):
+            found[name].append(at)
+        return found
 
     @property
     def scaled(self) -> Array:
@@ -128,6 +132,14 @@ class Preparation:
         return cls(
             tuple(Column(**{**c, "categories": tuple(c["categories"])}) for c in json.loads(text))
         )
+
+    def _features(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of the column and of the feature, for each feature."""
+        numbers = self._of("number")
+        yield from ((c.name, c.label) for c in numbers)
+        yield from ((c.name, f"{c.label} is missing") for c in numbers if c.indicator)
+        for c in self._of("category"):
+            yield from ((c.name, f"{c.name} = {value}") for value in (*c.categories, OTHER))
 
     def _of(self, kind: str) -> list[Column]:
         return [column for column in self.columns if column.kind == kind]

@@ -142,7 +142,7 @@ def export_winner(
         "rescored_sum": rescored,
         "rescored_per_datum": None if rescored is None else rescored / len(arrays.x_train),
     }
-    meaning = _meaning(winner, arrays, summary, study.metric)
+    meaning = meaning_of(winner, arrays, study.metric)
     with written_whole(to) as made:
         (made / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
         write_whole(made / "model.safetensors", sealed_tensors(tensors, metadata))
@@ -180,11 +180,10 @@ def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:
     return best.trial_id
 
 
-def _meaning(
-    winner: Winner, arrays: ArrayData, summary: dict[str, Any], metric: str | None
-) -> dict[str, Any]:
+def meaning_of(winner: Winner, arrays: ArrayData, metric: str | None) -> dict[str, Any]:
     """Return what inputs and outputs stand for: the content of meaning.json."""
     labels, meaning = arrays.task == "labels", arrays.meaning
+    learned = likelihood_fields(winner, arrays)
     prepared = meaning.preparation
     return {
         "task": "classification" if labels else "regression",
@@ -194,8 +193,8 @@ def _meaning(
         "preparation": None if prepared is None else prepared.to_json(),
         "features": [] if prepared is None else list(prepared.feature_names),
         "decided": list(meaning.said),
-        "temperature": summary.get("temperature", 1.0),
-        "noise_std": summary.get("noise_std"),
+        "temperature": learned.get("temperature", 1.0),
+        "noise_std": learned.get("noise_std"),
         "spread_factor": winner.spread_factor,
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),

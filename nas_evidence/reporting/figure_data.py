@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from nas_evidence.baselines.comparison import Comparison
+from nas_evidence.baselines.comparison import Comparison, Importance
 from nas_evidence.maths.ranking import RankStatistics
 from nas_evidence.reporting.along_training import EarlyTrust
 from nas_evidence.reporting.correlations import ALL, Trust
@@ -92,13 +92,13 @@ class Bar:
 
 @dataclass(frozen=True)
 class Measured:
-    """A metric of the winner or of a simple model, with its standard error if known."""
+    """A value of a model or of a column, with its spread if known; `strong` is drawn in colour."""
 
     name: str
     value: float
     error: float | None
     text: str
-    is_winner: bool
+    strong: bool
 
 
 @dataclass(frozen=True)
@@ -334,6 +334,17 @@ def measured_bars(comparison: Comparison, metric: str) -> list[Measured]:
             text += "" if error is None else f" ± {error:{digits.replace('.3g', '.2g')}}"
             bars.append(Measured(name, values[metric], error, text, i == 0))
     return bars
+
+
+def column_bars(found: Importance) -> list[Measured]:
+    """Return the most important columns; strong are those two standard deviations above 0."""
+    return [
+        Measured(
+            one.column, one.mean, one.std, f"{one.mean:.2g} ± {one.std:.1g}",
+            strong=one.mean > 2 * one.std,
+        )
+        for one in found.columns[:MAX_LINES]
+    ]  # fmt: skip
 
 
 #: Values of a parameter from which its axis is a scale; fewer are named one by one.

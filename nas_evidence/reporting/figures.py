@@ -39,8 +39,8 @@ HEIGHT = 300.0
 _ROW = 26.0  # height of a bar with its space
 
 
-def measured_figure(bars: Sequence[Measured], *, words: str) -> Markup:
-    """Return a metric of the winner beside the simple models, with its standard errors."""
+def measured_figure(bars: Sequence[Measured], *, words: str, name: str) -> Markup:
+    """Return bars with their spreads; `words` is what they measure, `name` of what."""
     ends = [one.value + (one.error or 0.0) for one in bars]
     low = min([0.0, *(one.value - (one.error or 0.0) for one in bars)])
     x = Axis(words, low, max([*ends, 1e-9]))
@@ -50,13 +50,13 @@ def measured_figure(bars: Sequence[Measured], *, words: str) -> Markup:
     panel = Panel(x, named_axis(names), height=height, right=room)
     for i, one in enumerate(bars):
         said = f"{one.name}: {one.text}"
-        shade = colour(0) if one.is_winner else GREY
+        shade = colour(0) if one.strong else GREY
         panel.box((0.0, one.value), (i - 0.36, i + 0.36), fill=shade, title=said)
         if one.error:
             ends = [one.value - one.error, one.value + one.error]
             panel.line([(end, i) for end in ends], colour="var(--ink)", width=2, title=said)
         panel.text(one.value + (one.error or 0.0), i, one.text, anchor="start", dx=6)
-    return plot([panel], name=f"{words} of the winner and of simple models")
+    return plot([panel], name=f"{words} {name}")
 
 
 def scatter_figure(dots: Sequence[Dot], *, x_title: str, y_title: str) -> Markup:

@@ -11,13 +11,14 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from nas_evidence.baselines.comparison import Comparison, read_comparison
+from nas_evidence.baselines.comparison import Comparison, Importance, read_comparison
 from nas_evidence.plumbing.foreign_text import csv_cell
 from nas_evidence.reporting import figures as draw
 from nas_evidence.reporting.contents import Report, report_on
 from nas_evidence.reporting.correlations import SCALES, WORDS, words_of, write_csv
 from nas_evidence.reporting.figure_data import (
     MAX_LINES,
+    column_bars,
     coordinates,
     evidence_lines,
     front_dots,
@@ -76,9 +77,9 @@ CAPTIONS: Mapping[str, str] = {
     "confusion": "Held-out data by true and predicted class; perfect is the diagonal alone.",
     "pairs": "Held-out data, predicted against true; a perfect model lies on the dotted line.",
     "importance": (
-        "How much the best quarter of the architectures differs from all in each parameter "
-        "(PED-ANOVA; Watanabe et al., 2023). Blue bars are more than chance, corrected for "
-        "testing several (Holm, 1979)."
+        "Which parameters of the architecture matter: how much the best quarter of the "
+        "architectures differs from all in each (PED-ANOVA; Watanabe et al., 2023). Blue bars are "
+        "more than chance, corrected for testing several (Holm, 1979)."
     ),
     "trust": (
         "How to read it: the dot is Spearman's rho between score and target over all "
@@ -156,7 +157,7 @@ def write_report(report: Report, to: Path, *, reload_seconds: int | None = None)
 
 def _values(report: Report) -> dict[str, object]:
     """Return the values that both templates use."""
-    study, compared = report.study, report.compared
+    study, compared, judged = report.study, report.compared, _of_winner(report)
     labels = study.spec.plan.likelihood == "categorical"
     varied = [name for name in _parameters(study) if name not in ("depth", "width")]
     return {
@@ -166,7 +167,11 @@ def _values(report: Report) -> dict[str, object]:
         "labels": labels,
         "trust": report.trust,
         "scales": SCALES,
-        "captions": {**CAPTIONS, **({} if labels else {"calibration": CAPTIONS["coverage"]})},
+        "captions": {
+            **CAPTIONS,
+            **({} if labels else {"calibration": CAPTIONS["coverage"]}),
+            "columns": _columns_caption(judged.importance) if judged else "",
+        },
         "history": _history(study)[:MOST_ROWS],
         "headline": report.headline,
         "sure": report.certainty,
@@ -238,7 +243,8 @@ def _judged_figures(report: Report) -> dict[str, Markup]:
     if bars := measured_bars(judged, report.shown_metric):
         words = _named(report.shown_metric, labels=labels)
         words += " (smaller is better)" if report.shown_metric in LESS_IS_BETTER else ""
-        figures["measured"] = draw.measured_figure(bars, words=words)
+        name = "of the winner and of simple models"
+        figures["measured"] = draw.measured_figure(bars, words=words, name=name)
     if judged.calibration:
         figures["calibration"] = draw.calibration_figure(judged.calibration, labels=labels)
     if judged.confusion:
@@ -246,7 +252,30 @@ def _judged_figures(report: Report) -> dict[str, Markup]:
         figures["confusion"] = draw.confusion_figure(judged.confusion, names)
     if judged.pairs:
         figures["pairs"] = draw.pairs_figure(judged.pairs)
+    if judged.importance:
+        of = _named(judged.importance.metric, labels=labels)
+        bars = column_bars(judged.importance)
+        figures["columns"] = draw.measured_figure(bars, words=f"loss of {of}", name="by column")
     return figures
+
+
+def _columns_caption(found: Importance | None) -> str:
+    """Say what the importance of columns is, and on which rows it was found."""
+    if found is None:
+        return ""
+    of = "test rows" if found.on == "test" else "rows that the winner was trained on"
+    careful = "" if found.on == "test" else ", so the values are optimistic"
+    drawn = min(len(found.columns), MAX_LINES)
+    n_columns = len(found.columns) + found.left_out
+    part = f" The first {drawn} of {n_columns} columns are drawn." if drawn < n_columns else ""
+    part += f" {found.left_out} columns were left out." if found.left_out else ""
+    return (
+        "Which columns of the table the winner uses: how much worse it predicts when the values "
+        f"of one column are put in random order (permutation importance; mean of {found.repeats} "
+        f"orders, the dark lines are one standard deviation to each side), on {found.n:,} "
+        f"{of}{careful}. Blue is two standard deviations above 0. Of columns that say the same, "
+        f"each can look unimportant.{part}"
+    )
 
 
 def _of_winner(report: Report) -> Comparison | None:
@@ -286,7 +315,8 @@ def _metrics_in_order(report: Report) -> list[str]:
 
 def _write_tables(report: Report, to: Path) -> None:
     """Write every table of the page as CSV, beside correlations.csv."""
-    compared = report.compared
+    compared, judged = report.compared, _of_winner(report)
+    columns = judged.importance if judged else None
     tables = {
         "ranking": pd.DataFrame(_ranking_rows(report)),
         "epochs": pd.DataFrame([_flat(asdict(one)) for one in report.early]),
@@ -300,6 +330,9 @@ def _write_tables(report: Report, to: Path) -> None:
                 | dict(one.metrics)
                 for one in (report.comparison.baselines if report.comparison else ())
             ]
+        ),
+        "columns": pd.DataFrame(
+            [one.model_dump() for one in (columns.columns if columns else ())]
         ),
         "importance": pd.DataFrame([asdict(one) for one in report.importances]),
         "statuses": pd.DataFrame([asdict(one) for one in report.statuses]),

@@ -73,7 +73,7 @@ def test_the_first_picture_is_the_winner_beside_simple_models_with_their_errors(
     assert [(bar.name, bar.text) for bar in bars] == [
         ("winner", "1 ± 0.5"), ("ridge regression", "2 ± 0.25"), ("mean", "3"),
     ]  # fmt: skip
-    svg = str(measured_figure(bars, words="RMSE"))
+    svg = str(measured_figure(bars, words="RMSE", name="of models"))
     widths = [float(one) for one in re.findall(r'class="box"[^>]* width="([\d.]+)"', svg)]
     assert widths == pytest.approx([widths[0], 2 * widths[0], 3 * widths[0]], rel=0.01)
     errors = [abs(b - a) for (a, _), (b, _) in places(svg, "line")]

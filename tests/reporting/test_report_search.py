@@ -330,7 +330,7 @@ def test_every_table_of_the_page_is_a_csv_file(tmp_path: Path) -> None:
     }
     assert set(tables) == {
         "correlations", "ranking", "baselines", "epochs", "pruning", "terms", "layers",
-        "importance", "statuses", "problems",
+        "columns", "importance", "statuses", "problems",
     }  # fmt: skip
     assert [int(row["rank"]) for row in tables["ranking"]] == list(range(1, 9))
     assert tables["ranking"][0]["trial_ids"] == "10 11"
