@@ -41,7 +41,6 @@ import pandas as pd
 from real_kills import disturbed, undisturbed
 
 from nas_evidence import __version__
-from nas_evidence.workers.executor import Watcher
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import open_store
 from nas_evidence.plumbing.files import write_whole
@@ -49,6 +48,7 @@ from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.faults import ARROWS
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import TABLES, read_tables
+from nas_evidence.workers.executor import Watcher
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from learning_curves import synthetic

@@ -55,7 +55,6 @@ from chaos import KINDS, Result, commit, simulated_study, stored, tables_of
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nas_evidence import __version__
-from nas_evidence.workers.executor import Watcher
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror
 from nas_evidence.driver.restoration import repair
@@ -70,7 +69,7 @@ from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.remote import Remote
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import TABLES
-from nas_evidence.workers.executor import Event, Lost
+from nas_evidence.workers.executor import Event, Lost, Watcher
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from learning_curves import synthetic
