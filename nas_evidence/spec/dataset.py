@@ -50,10 +50,27 @@ class DatasetSpec(Frozen):
     """Columns of a table to read as categories though they hold numbers or many texts."""
     numeric: tuple[str, ...] | None = None
     """Columns of a table to read as numbers; what is not a number counts as missing."""
+    groups: str | None = None
+    """Column whose rows with one value stay together in folds and test split, such as a patient;
+    no feature. Of arrays: the name of another array."""
+    time_column: str | None = None
+    """Column of times, dates or numbers: each block of rows is predicted from the earlier ones
+    alone, and split-off test rows are the latest; no feature. Of arrays: the name of another
+    array."""
     image_size: Annotated[Count, Unit("pixels")] | None = None
     """Height and width that every image of a folder is resized to; if absent, all must agree."""
     content: Annotated[str | None, NoKey()] = None
     """SHA-256 of the data; written by `search`, so that data that changed are refused."""
+
+    @property
+    def in_time(self) -> bool:
+        """Whether rows are divided into blocks in time."""
+        return self.time_column is not None
+
+    @property
+    def units_column(self) -> str | None:
+        """The column of groups or times, None if there is none."""
+        return self.groups or self.time_column
 
     @model_validator(mode="after")
     def _path(self) -> "DatasetSpec":
@@ -69,6 +86,16 @@ class DatasetSpec(Frozen):
                 "`test_fraction` splits off test rows, but test_path names some already; "
                 "give one of the two"
             )
+        if self.groups is not None and self.time_column is not None:
+            raise ValueError(
+                "`groups` and `time_column` divide the rows in two ways, but only one is "
+                "possible; leave one out"
+            )
+        if self.target is not None and self.target == self.units_column:
+            raise ValueError(
+                f"`target` and the column of groups or times must differ, but both are "
+                f"{self.target!r}; name another column"
+            )
         if self.name not in ("digits", "diabetes") and self.test_size is not None:
             remedy = "test_fraction" if own else "max_test"
             raise ValueError(
@@ -83,6 +110,7 @@ class DatasetSpec(Frozen):
         users = {
             **dict.fromkeys(of_a_table, ("table",)),
             "image_size": ("images",),
+            **dict.fromkeys(("groups", "time_column"), ("table", "npz")),
             **dict.fromkeys(("path", "test_fraction", "task", "content"), OWN_DATA),
         }
         for key, names in users.items():
