@@ -111,7 +111,12 @@ def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int, n_trials: int) -> d
             out=Path(folder) / "study",
             progress=False,
         )
-        return study.predict(test.drop(columns="target"), level=LEVEL).measures(test["target"])
+        found = study.predict(test.drop(columns="target"), level=LEVEL)
+        measures = found.measures(test["target"])
+        if found.density is not None:  # in the unit of the target
+            truth = test["target"].to_numpy()[:, None]
+            measures["nll"] = float(-found.density.log_density(truth).mean())
+        return measures
 
 
 def theirs(make: Callable[[], Any]) -> Callable[..., dict[str, float]]:
@@ -131,7 +136,8 @@ def theirs(make: Callable[[], Any]) -> Callable[..., dict[str, float]]:
         # Without a spread of its own: that of its residuals on the training rows.
         std = np.full_like(mean, np.std(y - model.predict(x)))
         truth = test["target"].to_numpy()[:, None]
-        return real_metrics(Normals.single(mean, std), truth, level=LEVEL)
+        measures = real_metrics(Normals.single(mean, std), truth, unit=np.ones(1), level=LEVEL)
+        return measures | {"nll": measures["log_loss"]}
 
     return measured
 

@@ -66,6 +66,7 @@ curves = true                     # the report shows from which epoch on the sco
 """,
         """\
 finalists = 8                     # 0: no race
+metric = "f1"                     # in report and predict; ranks nothing
 """,
     ),
     "dataset": (

@@ -157,9 +157,8 @@ class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-ty
         return found.probabilities
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each row [n]."""
-        best = self.predict_proba(X).argmax(1)
-        return np.asarray(self.classes_[best])
+        """Return the class of each row [n]; of two by a threshold with the setting "metric"."""
+        return self._predictor().predict(self._checked(X), method=self.method).labels  # type: ignore[arg-type]
 
 
 class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type]

@@ -17,11 +17,10 @@ if TYPE_CHECKING:  # these import pandas
     from nas_evidence.data.source import Source
 
 #: Endings of files that are data, and not study files.
-TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".parquet", ".pq")
+TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".parquet", ".pq", ".xlsx")
 ARRAYS = (".npz",)
 #: Endings of data in other formats, with the remedy.
 _OTHERS = {
-    ".xlsx": "save the sheet as CSV",
     ".xls": "save the sheet as CSV",
     ".json": "write it with pandas.DataFrame.to_csv",
     ".feather": "write it with pandas.DataFrame.to_parquet",

@@ -36,7 +36,7 @@ _FORECAST_PATIENCE = 0.5
 
 @dataclass(frozen=True)
 class Run:
-    """How to run a study: where its trials run, where its data are, and what the report adds."""
+    """How to run a study: where its trials run, and where its data are."""
 
     executor: str = "inline"
     address: str | None = None  # cluster to join
@@ -44,7 +44,6 @@ class Run:
     download: bool = False
     steal: bool = False
     allow_code: bool = False
-    metric: str | None = None  # that the report says of the winner, after the log loss
     track: tuple[str, ...] = ()  # see api/trackers.py
 
 

@@ -147,6 +147,7 @@ class Study:
         *,
         method: Literal["probit", "mc", "map"] | None = None,
         level: float = 0.9,
+        metric: str | None = None,
         trial_id: int | None = None,
         top: int | None = None,
     ) -> "Prediction":
@@ -156,13 +157,16 @@ class Study:
             data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
             method: of classes, see `nas_evidence.exporting.predictor`.
             level: probability of the intervals of real targets.
+            metric: to judge by, by default that of the study; of two classes the predicted one is
+                chosen by the threshold that is best by it.
             trial_id: of another network than the best.
             top: of an ensemble of so many best networks, with stacked weights.
 
         Raises:
             ValueError: for data unlike the training data, or without a complete trial.
         """
-        return self.predictor(trial_id, top=top).predict(data, method=method, level=level)
+        predictor = self.predictor(trial_id, top=top)
+        return predictor.predict(data, method=method, level=level, metric=metric)
 
     def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
         """Return the best network, a trial's, or an ensemble, to predict; exported if need be."""
@@ -174,7 +178,7 @@ class Study:
         if trial_id not in self._predictors:
             chosen = self.best.trial_id if trial_id is None else trial_id
             folder = self.folder / "export"
-            if not is_export_of(folder, chosen):
+            if not is_export_of(folder, chosen, self.spec.metric):
                 folder = folder if trial_id is None else folder.with_name(f"export-{chosen}")
                 self.export(folder, trial_id=chosen)
             self._predictors[trial_id] = Predictor.load(folder)
@@ -328,6 +332,7 @@ def search(
     families: Sequence[Any] | None = None,
     n_trials: int | None = None,
     seed: int | None = None,
+    metric: str | None = None,
     settings: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     workers: int = 1,
@@ -347,6 +352,8 @@ def search(
             `nas_evidence.spec.families`); by default those that fit the data.
         n_trials: trials to run; by default as the study file says, or 24.
         seed: of all that is random; by default as the study file says, or 0.
+        metric: what you are paid by, in report and `predict`: "f1", "rmse", ...; see the key
+            `metric` of a study file.
         settings: any key of a study file: {"plan.epochs": 50}.
         out: study folder; by default runs/<name>.
         workers: 1 for this process, more for as many worker processes.
@@ -362,7 +369,7 @@ def search(
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
         RuntimeError: if every trial failed.
     """
-    named = {"n_trials": n_trials, "seed": seed}
+    named = {"n_trials": n_trials, "seed": seed, "metric": metric}
     keys = {**(settings or {}), **{k: value for k, value in named.items() if value is not None}}
     overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
     root = None if data_root is None else Path(data_root)

@@ -14,16 +14,6 @@ from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_j
 from nas_evidence.spec.domains import Frozen
 from nas_evidence.storage import COMPARISON
 
-#: Metrics of predictions that `--metric` can name, beside the log loss, by likelihood, as shown.
-METRICS: Mapping[str, Mapping[str, str]] = {
-    "categorical": {
-        "accuracy": "accuracy",
-        "balanced_accuracy": "balanced accuracy",
-        "roc_auc": "ROC AUC",
-        "ece": "calibration error",
-    },
-    "gaussian": {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "coverage": "90 % intervals cover"},
-}
 #: Scores of the winner and of each baseline, by name; losses in nats per datum.
 Metrics = Mapping[str, float]
 
@@ -64,6 +54,8 @@ class Comparison(Frozen):
     recall     share of each class present that is recognised, by label; empty for real targets
     confusion  counts, rows are true classes; empty for real targets
     pairs      (true, predicted) of some real targets, in their own unit
+    thresholds probability of the second of two classes from which `predict` chooses it, by the
+               metric that it maximises on predictions of the folds
     """
 
     trial_id: int
@@ -78,22 +70,7 @@ class Comparison(Frozen):
     confusion: tuple[tuple[int, ...], ...] = ()
     calibration: tuple[CalibrationPoint, ...] = ()
     pairs: tuple[tuple[float, float], ...] = ()
-
-
-def check_metric(name: str | None, likelihood: str) -> None:
-    """Check that a metric is known for a likelihood; None is always fine.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    known = METRICS[likelihood]
-    if name is not None and name not in known:
-        other = next((of for of, names in METRICS.items() if name in names), None)
-        why = f", which is for {other} studies" if other else ""
-        raise ValueError(
-            f"--metric of a {likelihood} study must be one of {', '.join(known)}, but got "
-            f"{name!r}{why}; the log loss is always shown."
-        )
+    thresholds: Metrics = Field(default_factory=dict)
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> None:

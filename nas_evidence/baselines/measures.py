@@ -20,6 +20,7 @@ from nas_evidence.maths.metrics import (
     interval_reliability,
     log_losses,
     named,
+    real_losses,
     real_metrics,
     recall,
     reliability,
@@ -48,10 +49,7 @@ def measured(
     if predicted.noise is None:
         return log_losses(predicted.outputs, y), named(class_metrics(predicted.outputs, y))
     density = Normals.single(predicted.outputs, predicted.noise)
-    losses = -density.log_density(y) - np.log(y_std).sum()
-    metrics = real_metrics(density, y)
-    del metrics["nll"]  # has the unit of the targets
-    return losses, named({**metrics, "log_loss": float(losses.mean())})
+    return real_losses(density, y, y_std), named(real_metrics(density, y, unit=y_std))
 
 
 def mean_metrics(

@@ -13,6 +13,7 @@ from nas_evidence.baselines.models import Predicted, predict_test
 from nas_evidence.baselines.on_folds import judged_on_folds
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.folder import laplace_posterior
+from nas_evidence.exporting.unseen import unseen_thresholds
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.storage.tables import StudyTables
 
@@ -31,9 +32,14 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Comparison | None:
         kept = (tables.folder / "models" / f"{trial_id}.safetensors").is_file()
         return load_winner(tables, arrays, trial_id) if kept or trial_id == chosen else None
 
+    winner = load_winner(tables, arrays, chosen)
     if len(arrays.x_test):
-        return _on_test(chosen, _predicted(load_winner(tables, arrays, chosen), arrays), arrays)
-    return judged_on_folds(chosen, arrays, tables.trials, tables.evidence, stored_trial)
+        found = _on_test(chosen, _predicted(winner, arrays), arrays)
+    elif on_folds := judged_on_folds(chosen, arrays, tables.trials, tables.evidence, stored_trial):
+        found = on_folds
+    else:
+        return None
+    return found.model_copy(update={"thresholds": unseen_thresholds(winner, arrays)})
 
 
 def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:

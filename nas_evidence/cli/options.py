@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
@@ -38,7 +39,7 @@ Metric = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Also report this metric of the winner: accuracy, balanced_accuracy, rmse, ...",
+        help="What you are paid by: accuracy, f1, roc_auc, average_precision, rmse, mae, ...",
     ),
 ]
 Steal = Annotated[
@@ -95,6 +96,15 @@ def _shown_as(annotation: Any) -> Any:
     }
     option = typer.Option(help=meant.text, metavar=meant.word)
     return Annotated[typer_kind.get(kind, kind), option]
+
+
+def assigned(**keys: object) -> list[str]:
+    """Return the keys of a study that options give, as `--set` takes them.
+
+    >>> assigned(seed=3, metric=None)
+    ['seed=3']
+    """
+    return [f"{key}={json.dumps(value)}" for key, value in keys.items() if value is not None]
 
 
 def check_one(trial_id: int | None, top: int | None) -> None:

@@ -1,15 +1,15 @@
 """The verb that predicts new data with an exported network."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Top, check_one, opened
+from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, Metric, Top, check_one, opened
 from nas_evidence.cli.terminal import err, out, print_json, print_line, print_rows, say_missing
 from nas_evidence.plumbing.foreign_text import csv_cell
-
-_WORDS = {"ece": "calibration error"}
+from nas_evidence.spec.metric_names import METRICS
 
 
 def predict(
@@ -42,6 +42,7 @@ def predict(
         int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
     ] = None,
     top: Top = None,
+    metric: Metric = None,
     reliability: Annotated[
         Path | None,
         typer.Option("--reliability", metavar="FILE.png", help="Plot the calibration here."),
@@ -82,13 +83,14 @@ def predict(
         say_missing(study.missing)
         predictor = study.predictor(trial_id, top=top)
     given = predictor.given(data)
-    found = predictor.predict(given, method=method, level=level)
+    ask = partial(predictor.predict, method=method, level=level, metric=metric)
+    found = ask(given)
     for doubt in given.doubts:
         err.print(f"warning: {doubt}")
     labelled = given.labelled()
     judged = found
     if labelled is not None and len(labelled.inputs) < len(given.inputs):
-        judged = predictor.predict(labelled, method=method, level=level)
+        judged = ask(labelled)
     truth = None if labelled is None else labelled.truth
     measures = {} if truth is None else judged.measures(truth)
     if ood is not None:
@@ -116,8 +118,15 @@ def predict(
     if as_json:
         print_json({"measures": measures, "predictions": frame.to_dict("records")})
         return
+    if found.threshold is not None:
+        out.print(
+            f"class: {found.classes[1]} from a probability of {found.threshold:.3f} on, the best "
+            f"by {found.metric} on rows not trained on"
+        )
+    names = METRICS["categorical" if predictor.classes else "gaussian"]
     for name, value in measures.items():
-        print_line(_WORDS.get(name, name.replace("_", " ")), f"{value:.4f}")
+        words = names[name] if name in ("ece", "log_loss") else name.replace("_", " ")
+        print_line(words, f"{value:.4f}")
     if reliability is not None:
         out.print(f"reliability: {reliability}")
     if to is not None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nas_evidence.baselines.comparison import check_metric
 from nas_evidence.cli.options import (
     AllowCode,
     AsJson,
@@ -78,7 +77,6 @@ def report(
     store = opened(place or _latest_study())
     tables = read_study_tables(store.folder)
     say_missing(tables.missing)
-    check_metric(metric, tables.spec.plan.likelihood)
     judged(tables, _data_of(tables, data_root))
     paths = build_report(tables, to, metric=metric)
     if to is None:

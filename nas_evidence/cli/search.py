@@ -22,7 +22,6 @@ from nas_evidence.api.runs import (
     unfinished,
 )
 from nas_evidence.api.trackers import check_track
-from nas_evidence.baselines.comparison import check_metric
 from nas_evidence.cli.interrupt import interruptible
 from nas_evidence.cli.options import (
     AllowCode,
@@ -39,6 +38,7 @@ from nas_evidence.cli.options import (
     Trials,
     Workers,
     as_arguments,
+    assigned,
     shown,
     trial_ids,
     with_data_options,
@@ -112,20 +112,17 @@ def search(
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.storage.study_folder import default_folder
 
-    run = Run(
-        executor, address, data_root, download, steal, allow_code, metric, tuple(track or ())
-    )
+    run = Run(executor, address, data_root, download, steal, allow_code, tuple(track or ()))
     check_track(run.track)
     _check_address(run)
     asked = asked_for(
         study,
-        [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])],
+        [*(overrides or ()), *assigned(seed=seed, metric=metric)],
         data,
         allow_code=allow_code,
         data_root=data_root,
     )
     spec = with_options(asked.spec, trials, workers)
-    check_metric(metric, spec.plan.likelihood)
     for sentence in asked.decided:
         out.print(sentence)
     store = open_store(place or str(default_folder(spec)))
@@ -187,19 +184,16 @@ def resume(
     from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
-    run = Run(
-        executor, address, data_root, download, steal, allow_code, metric, tuple(track or ())
-    )
+    run = Run(executor, address, data_root, download, steal, allow_code, tuple(track or ()))
     check_track(run.track)
     _check_address(run)
     store = open_store(place)
     with store.held(steal=steal):
         for edit in edits_of(store.folder):
             out.print(f"note: study.toml was edited: {edit}")
-        stored = read_study(store.folder, overrides or ())
+        stored = read_study(store.folder, [*(overrides or ()), *assigned(metric=metric)])
         check_not_fewer(stored, trials)
         spec = with_options(stored, trials, workers)
-        check_metric(metric, spec.plan.likelihood)
         spec = admitted(spec, [store.folder.resolve() / "code"], allowed=allow_code)
         spec = open_study(store.folder, spec, steal=steal)
         if retry_failed is not None:
@@ -305,7 +299,7 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
 
     spec, study = tables.spec, ranked_study(tables)
     comparison = judged(tables, data)
-    report = report_on(study, comparison, place=Path(store.place), metric=run.metric)
+    report = report_on(study, comparison, place=Path(store.place))
     header, rows = ranking_rows(study.ranking, spec)
     print_rows(
         f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
@@ -333,20 +327,22 @@ def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -
     from nas_evidence.exporting.soundness import is_export_of, wrong_files
     from nas_evidence.storage.set_aside import set_aside
 
-    folder, n_trials = store.folder, tables.spec.n_trials
+    folder, spec = store.folder, tables.spec
     report = _rank_and_report(store, run, data, tables)
     winner = report.study.winner
     if (folder / "export").is_dir() and (wrong := wrong_files(folder / "export")):
         set_aside(folder, "export")
         out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")
-    if winner is not None and not is_export_of(folder / "export", winner.trial_id):
+    if winner is not None and not is_export_of(folder / "export", winner.trial_id, spec.metric):
         write_export(tables, folder / "export", winner.trial_id, data)
     elif winner is not None:
         out.print(f"export: {shown(folder / 'export', store)}")
     by_status = Counter(tables.trials["status"])
     counts = ", ".join(f"{n} {word}" for word, n in sorted(by_status.items()))
     out.print(f"trials: {counts}")
-    out.print(f"more:   {program()} resume {store.place} --trials {2 * n_trials}{_options(run)}")
+    out.print(
+        f"more:   {program()} resume {store.place} --trials {2 * spec.n_trials}{_options(run)}"
+    )
     if not by_status[TrialStatus.COMPLETE.value]:
         why = report.problems[0].detail if report.problems else f"see {folder}/logs"
         err.print(f"error: no trial is complete, most often because: {why}")
@@ -369,7 +365,6 @@ def _words(run: Run) -> list[str]:
     given = (
         ("--data-root", run.data_root),
         ("--address", run.address),
-        ("--metric", run.metric),
     )
     words = [word for name, value in given if value is not None for word in (name, str(value))]
     words += [word for text in run.track for word in ("--track", text)]

@@ -9,6 +9,7 @@ import typer
 from nas_evidence.cli.options import AsJson, opened
 from nas_evidence.cli.terminal import out, print_json, print_line, print_rows, score_text
 from nas_evidence.plumbing.durations import duration
+from nas_evidence.spec.metric_names import METRICS
 
 StudyPlace = Annotated[
     str, typer.Argument(metavar="DIR", help="A study folder, or a store's URI.")
@@ -16,10 +17,9 @@ StudyPlace = Annotated[
 #: The numbers of a trial that a screen shows, by their words; some are real.
 _FACTS = {
     "parameters": "n_parameters", "rows": "n_data", "epochs": "epochs",
-    "test log loss": "test_nll_per_datum", "test accuracy": "test_accuracy",
-    "test RMSE": "test_rmse",
+    "test accuracy": "test_accuracy", "test RMSE": "test_rmse",
 }  # fmt: skip
-_REAL = frozenset({"test_nll_per_datum", "test_accuracy", "test_rmse"})
+_REAL = frozenset({"test_accuracy", "test_rmse"})
 #: A network that lost less than this share of its first training loss has learned nothing.
 _LEARNED = 0.05
 #: Below this share of effective parameters the prior holds all weights at zero.
@@ -64,7 +64,7 @@ def show(
     n_ranked = sum(one.rank is not None for one in study.ranking)
     print_line("trial", trial_sentence(tables, str(study.spec.objective), rank, n_ranked))
     if out.is_terminal and not all_terms:
-        _print_screen(tables)
+        _print_screen(tables, METRICS[stored.spec.plan.likelihood]["log_loss"])
     else:
         _print_trial(tables)
 
@@ -136,8 +136,13 @@ def _reason(tables: dict[str, list[dict[str, Any]]], trial: dict[str, Any]) -> s
     return "try --set plan.learning_rate=VALUE, or more epochs with --set plan.epochs=N"
 
 
-def _print_screen(tables: dict[str, list[dict[str, Any]]]) -> None:
-    """Print what fits a screen: the facts that people ask for, and the scores."""
+def _print_screen(tables: dict[str, list[dict[str, Any]]], log_loss: str) -> None:
+    """Print what fits a screen: the facts that people ask for, and the scores.
+
+    Args:
+        tables: the rows of the trial in each table.
+        log_loss: what that of the study's targets is called.
+    """
     trial = tables["trials"][0]
     values = {key.removeprefix("arch_"): v for key, v in trial.items() if key.startswith("arch_")}
     architecture = ", ".join(f"{name} {v}" for name, v in values.items() if v is not None)
@@ -145,6 +150,8 @@ def _print_screen(tables: dict[str, list[dict[str, Any]]]) -> None:
     for words, key in _FACTS.items():
         if trial.get(key) is not None:
             print_line(words, f"{trial[key]:,.4g}" if key in _REAL else f"{trial[key]:,}")
+    if trial["test_nll_per_datum"] is not None:
+        print_line(f"test {log_loss}", f"{trial['test_nll_per_datum']:,.4g}")
     if trial["total_seconds"] is not None:
         print_line("worker time", duration(trial["total_seconds"]))
     last = max((row["epoch"] for row in tables["evidence"]), default=0)

@@ -23,12 +23,14 @@ from nas_evidence.cli.options import (
     DataRoot,
     Download,
     JobName,
+    Metric,
     Override,
     StudyFile,
     Track,
     Trials,
     Workers,
     as_arguments,
+    assigned,
     check_track_there,
     opened,
     with_data_options,
@@ -71,6 +73,7 @@ def submit(
     data_root: DataRoot = None,
     download: Download = False,
     allow_code: AllowCode = False,
+    metric: Metric = None,
     track: Track = None,
     **data: Unpack[DataOptions],
 ) -> None:
@@ -78,7 +81,9 @@ def submit(
 
     Example: nas-evidence submit digits --address URL --store /nfs/digits
     """
-    asked = to_submit(study, overrides or (), data, allow_code=allow_code)
+    asked = to_submit(
+        study, [*(overrides or ()), *assigned(metric=metric)], data, allow_code=allow_code
+    )
     spec = with_options(asked.spec, trials, workers)
     for sentence in asked.decided:
         out.print(sentence)

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.foreign_text import on_lines, on_one_line
+from nas_evidence.spec.metric_names import METRICS
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.workers.executor import Lost
@@ -100,7 +101,9 @@ def ranking_rows(
         columns["test accuracy"] = lambda r: score_text(r.test_accuracy)
     else:
         columns["test RMSE"] = lambda r: score_text(r.test_rmse)
-    columns["test log loss"] = lambda r: score_text(r.test_nll)
+    columns[f"test {METRICS[study.plan.likelihood]['log_loss']}"] = lambda r: score_text(
+        r.test_nll
+    )
     columns["SOTL"] = lambda r: score_text(r.sotl)
     cells = [[_text(cell(r)) for cell in columns.values()] for r in ranking]
     return list(columns), cells
@@ -272,7 +275,7 @@ _DISPENSABLE = (
     "parameters",
     "seeds",
     "spread",
-    "test log loss",
+    *(f"test {names['log_loss']}" for names in METRICS.values()),
 )
 
 

@@ -9,10 +9,13 @@ import pandas as pd
 
 from nas_evidence.data import images, npz
 from nas_evidence.data import table_file as tables
+from nas_evidence.data.foreign_tables import plain
 from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.data.written_numbers import with_numbers_read
 from nas_evidence.spec.study import DatasetSpec
+
+_EMPTY = "the new data have no rows, so there is nothing to predict"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ def features_of(data: Any, preparation: Preparation | None, *, target: str | Non
         data = _read(Path(data).expanduser(), preparation)
     if isinstance(data, Given):
         return data
+    data = plain(data)
     if isinstance(data, pd.Series):
         data = data.to_frame().T
     if isinstance(data, pd.DataFrame):
@@ -57,6 +61,8 @@ def features_of(data: Any, preparation: Preparation | None, *, target: str | Non
     if hasattr(data, "detach"):
         data = data.detach().cpu().numpy()
     array = np.asarray(data)
+    if array.ndim and not len(array):
+        raise ValueError(_EMPTY)
     if preparation is not None:
         names = list(dict.fromkeys(column.name for column in preparation.columns))
         if array.ndim != 2 or array.shape[1] != len(names):
@@ -68,12 +74,17 @@ def features_of(data: Any, preparation: Preparation | None, *, target: str | Non
     if array.dtype.kind not in "biuf":
         raise ValueError(f"inputs must be numbers, but are {array.dtype}; convert them")
     found = arranged(array) if array.ndim > 2 else np.ascontiguousarray(array, np.float32)
-    if len(bad := np.flatnonzero(~np.isfinite(found).reshape(len(found), -1).all(1))):
+    return Given(_finite(found))
+
+
+def _finite(inputs: Array) -> Array:
+    bad = np.flatnonzero(~np.isfinite(inputs).reshape(len(inputs), -1).all(1))
+    if len(bad):
         raise ValueError(
             f"inputs must be finite in float32, as those of the training were, but {len(bad)} of "
-            f"{len(found)} rows are not, the first at row {bad[0]}; remove or fill them"
+            f"{len(inputs)} rows are not, the first at row {bad[0]}; remove or fill them"
         )
-    return Given(found)
+    return inputs
 
 
 def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str | None) -> Given:
@@ -82,7 +93,7 @@ def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str 
     frame = with_numbers_read(frame)
     truth = np.asarray(frame[target]) if target in frame.columns else None
     if frame.empty:
-        raise ValueError("the new data have no rows, so there is nothing to predict")
+        raise ValueError(_EMPTY)
     if preparation is None:
         inputs = frame.drop(columns=[target]) if target in frame.columns else frame
         for name in inputs.columns:
@@ -91,7 +102,8 @@ def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str 
                     f"column {str(name)!r} of the new data must hold numbers, as the arrays that "
                     f"the network was trained on, but is {inputs[name].dtype}; leave it out"
                 )
-        return Given(np.ascontiguousarray(inputs, dtype=np.float32), truth)
+        values = inputs.to_numpy(dtype=np.float64, na_value=np.nan)
+        return Given(_finite(np.ascontiguousarray(values, np.float32)), truth)
     inputs = preparation.apply(frame, "the new data")
     return Given(inputs, truth, tuple(preparation.doubts(frame)))
 

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nas_evidence.data.foreign_tables import plain
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.source import KEPT, Source, array_source, table_source
 from nas_evidence.data.table_file import read_frame
+from nas_evidence.data.targets import check_unordered
 from nas_evidence.data.written_numbers import with_numbers_read
 from nas_evidence.spec.dataset import DatasetSpec
 
@@ -24,16 +26,20 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     """Return data in memory as the source of a study.
 
     Args:
-        data: a DataFrame, array, tensor or torch Dataset of pairs.
+        data: a DataFrame or what converts to one, array, tensor, or torch Dataset of pairs.
         y: labels or targets, unless `data` hold them.
         keys: options of [dataset] that are given; groups and times may be arrays [n].
 
     Raises:
         ValueError: if data and targets do not fit together.
     """
-    given = {key: _array(keys[key]) for key in _OF_ROWS if not isinstance(keys.get(key, ""), str)}
+    given = {
+        key: _array(plain(keys[key])) for key in _OF_ROWS if not isinstance(keys.get(key, ""), str)
+    }
     keys = {**keys, **{key: _OF_ROWS[key] for key in given}}
     of_rows = {_OF_ROWS[key]: values for key, values in given.items()}
+    data, y = plain(data), plain(y)
+    check_unordered(y, keys.get("task"), "y")
     if y is None and not isinstance(data, pd.DataFrame):
         data, y = _pairs(data)
     if isinstance(data, pd.DataFrame):

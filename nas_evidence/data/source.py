@@ -22,6 +22,7 @@ from nas_evidence.data import table_file as tables
 from nas_evidence.data.arrays import RawArrays
 from nas_evidence.data.content import content_of, fingerprint, fingerprint_of
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.targets import check_unordered
 from nas_evidence.data.written_numbers import READ
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
@@ -172,6 +173,8 @@ def table_source(
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise ValueError(f"{given} must name each column once, but {twice!r} occurs twice")
+    if spec.target in frame.columns:
+        check_unordered(frame[spec.target], spec.task, f"target {spec.target!r} in {given}")
     files = {f"{KEPT}/train.parquet": _parquet(frame)}
     if test is not None:
         files[f"{KEPT}/test.parquet"] = _parquet(test)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,7 @@ from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 #: Endings of files that are tables.
 CSV, PARQUET = (".csv", ".tsv", ".txt", ".csv.gz"), (".parquet", ".pq")
+EXCEL = ".xlsx"
 #: Fewest training rows of a study.
 FEWEST_ROWS = 10
 #: Where the file has no row for a message, the largest number of columns listed.
@@ -162,7 +164,7 @@ def _random(y: Array, n_rows: int, generator: np.random.Generator) -> Array:
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """Return a CSV or Parquet file as a table.
+    """Return a CSV, Parquet or Excel file, of which the first sheet, as a table.
 
     Raises:
         ValueError: if it is missing, of another kind, or cannot be read.
@@ -178,16 +180,20 @@ def read_frame(path: Path) -> pd.DataFrame:
             frame = pd.read_parquet(path)
         elif path.name.lower().endswith(CSV):
             return _read_text(path)
+        elif path.name.lower().endswith(EXCEL):
+            frame = pd.read_excel(path, engine="openpyxl")
         else:
-            raise ValueError("its name must end in .csv, .tsv, .txt, .csv.gz or .parquet")
+            raise ValueError("its name must end in .csv, .tsv, .txt, .csv.gz, .parquet or .xlsx")
     except ImportError:
+        kind = "a spreadsheet" if path.name.lower().endswith(EXCEL) else "Parquet"
+        needed = "openpyxl" if kind == "a spreadsheet" else "pyarrow"
         raise ValueError(
-            f"{path} cannot be read here, because Parquet needs pyarrow: `pip install pyarrow`, "
-            "or give the table as .csv"
+            f"{path} cannot be read here, because {kind} needs {needed}: `pip install {needed}`, "
+            "or save the table as .csv"
         ) from None
     except pd.errors.EmptyDataError:
         raise ValueError(f"{path} is empty; a table has a line of names, then rows") from None
-    except (OSError, UnicodeError, ValueError, pd.errors.ParserError) as error:
+    except (OSError, UnicodeError, ValueError, BadZipFile, pd.errors.ParserError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{path} cannot be read as a table: {why}") from None
     frame.columns = frame.columns.map(str)

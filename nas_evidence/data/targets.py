@@ -119,6 +119,22 @@ def targets_of(
     return Targets(labels, test_labels, names, said, change)
 
 
+def check_unordered(values: object, task: TaskName | None, where: str) -> None:
+    """Check that targets are no grades, whose order no likelihood here knows.
+
+    Raises:
+        ValueError: for ordered categories, unless the task is given; names the remedies.
+    """
+    kind = getattr(values, "dtype", None)
+    if task is None and isinstance(kind, pd.CategoricalDtype) and kind.ordered:
+        grades = ", ".join(on_one_line(name) for name in kind.categories[:_LISTED])
+        raise ValueError(
+            f"{where} holds ordered grades ({grades}), and there is no likelihood for their "
+            "order; give task = classification to leave it out of account, or their numbers "
+            "(.cat.codes) for a regression"
+        )
+
+
 def _flat(y: Array, where: str) -> tuple[Array, bool]:
     """Return targets [n] or [n, C], and whether they were one-hot."""
     if y.ndim == 2 and y.shape[1] == 1:

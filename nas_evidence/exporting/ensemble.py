@@ -44,6 +44,7 @@ from nas_evidence.exporting.soundness import (
 )
 from nas_evidence.exporting.unseen import log_densities, stored_unseen
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
+from nas_evidence.maths.metrics import best_thresholds
 from nas_evidence.maths.stacking import Floats, Stacked, stacked
 from nas_evidence.scores.folds import SCALES, unseen_of
 from nas_evidence.storage.tables import StudyTables
@@ -109,6 +110,7 @@ def export_ensemble(
         for weight, k in zip(weights, kept, strict=True)
     ]
     described = _described(study.name, study.objective, top, found, members, chosen)
+    described["thresholds"] = _thresholds([unseen[k][0] for k in kept], weights, data)
     whole = Mixed([with_preprocessing(winners[k], arrays) for k in kept], weights)
     with written_whole(to) as made:
         for one in members:
@@ -172,6 +174,15 @@ def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Win
         for table, winner in zip(unseen, winners, strict=True)
     ]
     return np.stack(each, axis=2)
+
+
+def _thresholds(unseen: Sequence[Tensor], weights: Floats, data: TensorData) -> dict[str, float]:
+    """Return the best thresholds of the mixture, on data that all members predict unseen."""
+    if unseen[0].shape[1] != 3:  # two classes and the spread
+        return {}
+    known = torch.stack([table[:, -1] > 0 for table in unseen]).all(0)
+    each = [(t[known, :-1].double() / t[known, -1:].double()).softmax(1).numpy() for t in unseen]
+    return best_thresholds(np.tensordot(weights, np.stack(each), 1), data.y_train[known].numpy())
 
 
 def _described(

@@ -41,7 +41,7 @@ from nas_evidence.exporting.soundness import (
     POSTERIOR,
     written_whole,
 )
-from nas_evidence.exporting.unseen import unseen_measures
+from nas_evidence.exporting.unseen import unseen_measures, unseen_thresholds
 from nas_evidence.exporting.winner import (
     Winner,
     assert_same_evidence,
@@ -139,7 +139,7 @@ def export_winner(
         "rescored_sum": rescored,
         "rescored_per_datum": None if rescored is None else rescored / len(arrays.x_train),
     }
-    meaning = _meaning(winner, arrays, summary)
+    meaning = _meaning(winner, arrays, summary, study.metric)
     with written_whole(to) as made:
         (made / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
         write_whole(made / "model.safetensors", sealed_tensors(tensors, metadata))
@@ -177,7 +177,9 @@ def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:
     return best.trial_id
 
 
-def _meaning(winner: Winner, arrays: ArrayData, summary: dict[str, Any]) -> dict[str, Any]:
+def _meaning(
+    winner: Winner, arrays: ArrayData, summary: dict[str, Any], metric: str | None
+) -> dict[str, Any]:
     """Return what inputs and outputs stand for: the content of meaning.json."""
     labels, meaning = arrays.task == "labels", arrays.meaning
     prepared = meaning.preparation
@@ -193,6 +195,8 @@ def _meaning(winner: Winner, arrays: ArrayData, summary: dict[str, Any]) -> dict
         "noise_std": summary.get("noise_std"),
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),
+        "metric": metric,
+        "thresholds": unseen_thresholds(winner, arrays),
     }
 
 

@@ -265,8 +265,8 @@ def _of_labels(row: pd.Series, arrays: ArrayData, summary: dict[str, Any]) -> tu
     if pd.isna(row["test_accuracy"]):
         return outputs, _UNTESTED, "logits"
     measured = (
-        f"- Test accuracy {row['test_accuracy']:.4f}, test negative log likelihood\n"
-        f"  {row['test_nll_per_datum']:.4f} nats per datum."
+        f"- Test accuracy {row['test_accuracy']:.4f}, test log loss "
+        f"{row['test_nll_per_datum']:.4f}."
     )
     return outputs, measured, "logits"
 
@@ -284,8 +284,8 @@ def _of_real_targets(
     tested = (
         _UNTESTED
         if pd.isna(row["test_rmse"])
-        else f"- Test RMSE {row['test_rmse']:.4g} in the unit of the targets, test negative log\n"
-        f"  likelihood {row['test_nll_per_datum']:.4f} nats per datum of standardised targets."
+        else f"- Test RMSE {row['test_rmse']:.4g} in the unit of the targets, test log loss\n"
+        f"  {row['test_nll_per_datum']:.4f} of the standardised targets."
     )
     measured = (
         f"{tested}\n"

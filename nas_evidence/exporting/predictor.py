@@ -16,7 +16,7 @@ probabilities too even (docs/explanation/tables.md); unless asked, classes are p
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,12 +37,14 @@ from nas_evidence.maths.metrics import (
     auroc,
     class_metrics,
     coverage_by_level,
+    decided,
     entropy,
     interval_reliability,
     real_metrics,
     reliability,
 )
 from nas_evidence.maths.normals import Normals
+from nas_evidence.spec.metric_names import check_metric
 
 Method = Literal["probit", "mc", "map"]
 METHODS = ("probit", "mc", "map")
@@ -62,6 +64,10 @@ class Prediction:
                    an ensemble from the differences between its members
     density        of real targets: a normal distribution, or a mixture with one per member
     level          probability of the intervals
+    unit           [C] standard deviations of the real targets in training, for the log loss
+    metric         that the model is to be judged by, None if none was named
+    threshold      of two classes: probability from which the second is chosen, the best by that
+                   metric on data unseen in training; None for the more probable class
     """
 
     classes: tuple[str | int | bool, ...]
@@ -72,12 +78,15 @@ class Prediction:
     std: np.ndarray | None = None
     std_model: np.ndarray | None = None
     density: Normals | None = None
+    unit: np.ndarray | None = None
+    metric: str | None = None
+    threshold: float | None = None
 
     @property
     def labels(self) -> np.ndarray:
-        """The most probable class of each row, as the training labels were [n]."""
+        """The class of each row, as the training labels were [n]: see `threshold`."""
         assert self.probabilities is not None, "real targets have no labels"
-        return np.asarray(np.array(self.classes)[self.probabilities.argmax(1)])
+        return np.asarray(np.array(self.classes)[decided(self.probabilities, self.threshold)])
 
     @property
     def low(self) -> np.ndarray:
@@ -128,17 +137,21 @@ class Prediction:
     def measures(self, truth: Any) -> dict[str, float]:
         """Return how good the predictions are, given the true labels or targets.
 
-        Names and rules are in `maths/metrics.py`.
+        Names and rules are in `maths/metrics.py`; `metric`, if one was named, comes first.
 
         Raises:
             ValueError: if a label is not among the classes, or the number of rows differs.
         """
         known = self._known(truth)
         if self.probabilities is not None:
-            return class_metrics(self.probabilities, known)
-        assert self.density is not None
-        found = real_metrics(self.density, known, level=self.level)
-        return found | {"level": self.level} | coverage_by_level(self.density, known)
+            found = class_metrics(self.probabilities, known, threshold=self.threshold)
+        else:
+            assert self.density is not None
+            assert self.unit is not None
+            found = real_metrics(self.density, known, unit=self.unit, level=self.level)
+            found |= {"level": self.level} | coverage_by_level(self.density, known)
+        first = {self.metric: found[self.metric]} if self.metric in found else {}
+        return first | found
 
     def reliability(self, truth: Any) -> Reliability:
         """Return confidence and accuracy by bin, or probability and coverage of intervals.
@@ -211,6 +224,7 @@ def mixed(predictions: Sequence[Prediction], weights: np.ndarray) -> Prediction:
         std=density.std,
         std_model=np.sqrt(variance.clip(min=0)),
         density=density,
+        unit=first.unit,
     )
 
 
@@ -264,13 +278,15 @@ class Predictor:
     @classmethod
     def _ensemble(cls, folder: Path) -> "Predictor":
         check_files(folder, ENSEMBLE)
-        described = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))["members"]
+        whole = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))
+        described = whole["members"]
         members = [
             (float(one["weight"]), cls.load(folder / "members" / Path(one["folder"]).name))
             for one in described
         ]
         _, first = max(members, key=lambda member: member[0])
-        return cls(first.exported, first.posterior, first.meaning, members)
+        meaning = {**first.meaning, "thresholds": whole.get("thresholds", {})}
+        return cls(first.exported, first.posterior, meaning, members)
 
     def given(self, data: Any, *, target: str | None = None) -> Given:
         """Return data as raw inputs of the network, with the truth if they hold it.
@@ -289,7 +305,13 @@ class Predictor:
         return found
 
     def predict(
-        self, data: Any, *, method: Method | None = None, level: float = 0.9, seed: int = 0
+        self,
+        data: Any,
+        *,
+        method: Method | None = None,
+        level: float = 0.9,
+        metric: str | None = None,
+        seed: int = 0,
     ) -> Prediction:
         """Return predictions with uncertainty.
 
@@ -298,10 +320,12 @@ class Predictor:
             method: "map", "probit" or "mc", see above; real targets have the closed form or "map".
                 By default "map" for classes, and the closed form for real targets.
             level: probability of the intervals of real targets.
+            metric: to judge by, by default that of the study; of two classes it decides the
+                threshold, see `Prediction`.
             seed: of the draws of "mc".
 
         Raises:
-            ValueError: for data of another shape, or an unknown method or level.
+            ValueError: for data of another shape, or an unknown method, level or metric.
         """
         inputs = data.inputs if isinstance(data, Given) else self.given(data).inputs
         method = method or ("map" if self.classes else "probit")
@@ -309,12 +333,15 @@ class Predictor:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, but got {method!r}")
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, but got {level:g}")
+        metric = metric or self.meaning.get("metric")
+        check_metric(metric, "categorical" if self.classes else "gaussian")
+        judged = {"metric": metric, "threshold": self.meaning.get("thresholds", {}).get(metric)}
         if self.members:
             each = [
                 one.predict(Given(inputs), method=method, level=level, seed=seed)
                 for _, one in self.members
             ]
-            return mixed(each, np.array([weight for weight, _ in self.members]))
+            return replace(mixed(each, np.array([weight for weight, _ in self.members])), **judged)
         if method != "map" and self.posterior is None:
             raise ValueError('this export has no posterior; use method = "map"')
         generator = torch.Generator().manual_seed(seed)
@@ -326,7 +353,8 @@ class Predictor:
         joined: dict[str, Any] = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
         if not self.classes:
             joined["density"] = Normals.single(joined["mean"], joined["std"])
-        return Prediction(self.classes, self.targets, level, **joined)
+            joined["unit"] = np.array(self.meaning["target_std"])
+        return Prediction(self.classes, self.targets, level, **joined, **judged)
 
     def _outputs(self, raw: Tensor, method: str) -> tuple[Tensor, Tensor]:
         """Return the network's outputs [n, C] and their covariance [n, C, C], float64."""

@@ -38,12 +38,13 @@ def wrong_files(folder: Path) -> list[str]:
     return wrong_sums(folder, _wanted(folder, _OF_ONE))
 
 
-def is_export_of(folder: Path, trial_id: int) -> bool:
-    """Return whether a folder holds the sound export of a trial."""
+def is_export_of(folder: Path, trial_id: int, metric: str | None = None) -> bool:
+    """Return whether a folder holds the sound export of a trial, for this metric."""
     if (folder / ENSEMBLE).is_file() or wrong_files(folder):
         return False
     written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-    return bool(written["trial_id"] == trial_id)
+    meaning = json.loads((folder / MEANING).read_text(encoding="utf-8"))
+    return bool(written["trial_id"] == trial_id and meaning.get("metric") == metric)
 
 
 def check_files(folder: Path, *names: str) -> None:

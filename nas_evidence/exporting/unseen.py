@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nas_evidence.data.tensors import TensorData
+from nas_evidence.data import ArrayData
+from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.exporting.winner import Winner
 from nas_evidence.maths.metrics import (
     Reliability,
+    best_thresholds,
     class_metrics,
     coverage_by_level,
     interval_reliability,
@@ -81,6 +83,18 @@ def unseen_reliability(winner: Winner, data: TensorData) -> Reliability | None:
     if isinstance(predicted, Normals):
         return interval_reliability(predicted, y)
     return reliability(predicted, y)
+
+
+def unseen_thresholds(winner: Winner, data: ArrayData) -> dict[str, float]:
+    """Return the thresholds of the second of two classes that are best on the same predictions.
+
+    See `maths/metrics.best_thresholds`; empty without such predictions.
+    """
+    found = _unseen(winner, to_tensors(data, torch.device("cpu"))) if data.n_outputs == 2 else None
+    if found is None:
+        return {}
+    predicted, y = found
+    return {} if isinstance(predicted, Normals) else best_thresholds(predicted, y)
 
 
 def _unseen(winner: Winner, data: TensorData) -> tuple[Floats | Normals, np.ndarray] | None:

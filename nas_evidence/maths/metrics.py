@@ -3,17 +3,23 @@
     log loss            -1/n sum_i log p_i(y_i), p clipped to [2.2e-16, 1 - 2.2e-16]
     balanced accuracy   mean over the classes present of the share that is recognised (recall)
     ECE                 sum_b n_b / n |accuracy_b - confidence_b|  over 15 bins of equal width
+    F1                  2 TP / (2 TP + FP + FN)
     ROC AUC             share of pairs (positive, negative) in which the positive has the larger
                         probability; ties count half
+    average precision   sum_k (R_k - R_k-1) P_k, recall and precision at each probability
     R2                  1 - sum (y - f)^2 / sum (y - mean y)^2, mean over columns
     coverage            share of the targets in the central interval of the prediction
-    nll                 -1/n sum_i log p_i(y_i) of real targets, in their own unit
+    log loss            -1/n sum_i log p_i(y_i) - sum_d log u_d of real targets divided by u
 
     p probabilities [n, C]     y labels [n], or targets [n, D]     f predictions [n, D]
 
+Of two classes the second is the positive one. Of more, F1, ROC AUC and average precision are means
+over the classes, each against the rest. The class of a datum is the most probable one; of two the
+second where its probability reaches a threshold, if one is given.
+
 A probability of 0 for what happened costs 36 nats, not infinity (as `sklearn.metrics.log_loss`).
-The log loss that reports show for real targets is that of standardised targets, as the scores: it
-is the nll minus sum_d log std_d. (Guo et al. 2017 for the ECE; Hand and Till 2001 for the AUC.)
+The log loss of real targets is everywhere that of targets divided by u, their standard deviations
+in training, as the scores are. (Guo et al. 2017 for the ECE.)
 """
 
 import math
@@ -62,24 +68,105 @@ class Reliability:
         return float((self.count * gaps).sum() / self.count.sum())
 
 
-def class_metrics(probabilities: Floats, labels: Labels) -> dict[str, float]:
-    """Return log_loss (nats), accuracy, balanced_accuracy, ece and, for two classes, roc_auc.
+def class_metrics(
+    probabilities: Floats, labels: Labels, *, threshold: float | None = None
+) -> dict[str, float]:
+    """Return all metrics of classes; those that no data define are left out.
 
     >>> p = np.array([[0.8, 0.2], [0.4, 0.6], [0.7, 0.3], [0.1, 0.9]])
     >>> found = class_metrics(p, np.array([0, 1, 1, 1]))
     >>> found["accuracy"], round(found["balanced_accuracy"], 4), found["roc_auc"]
     (0.75, 0.8333, 1.0)
+    >>> class_metrics(p, np.array([0, 1, 1, 1]), threshold=0.25)["f1"]
+    1.0
+
+    Args:
+        probabilities: [n, C].
+        labels: [n].
+        threshold: of the second of two classes.
     """
+    chosen = decided(probabilities, threshold)
     found = {
         "log_loss": float(log_losses(probabilities, labels).mean()),
-        "accuracy": float((probabilities.argmax(1) == labels).mean()),
-        "balanced_accuracy": float(np.mean(list(recall(probabilities, labels).values()))),
+        "accuracy": float((chosen == labels).mean()),
+        "balanced_accuracy": float(np.mean([(chosen[labels == k] == k).mean()
+                                            for k in np.unique(labels)])),
+        "f1": _f1(chosen, labels, probabilities.shape[1]),
         "ece": reliability(probabilities, labels).error,
-    }
-    if probabilities.shape[1] == 2 and 0 < labels.sum() < len(labels):
-        positive = probabilities[:, 1]
-        found["roc_auc"] = auroc(positive[labels == 0], positive[labels == 1])
+    }  # fmt: skip
+    classes = [1] if probabilities.shape[1] == 2 else range(probabilities.shape[1])
+    pairs = [(labels == k, probabilities[:, k]) for k in classes]
+    pairs = [(is_k, score) for is_k, score in pairs if is_k.any() and not is_k.all()]
+    if pairs:
+        found["roc_auc"] = float(np.mean([auroc(score[~is_k], score[is_k])
+                                          for is_k, score in pairs]))  # fmt: skip
+        found["average_precision"] = float(np.mean([_average_precision(*pair) for pair in pairs]))
     return found
+
+
+def decided(probabilities: Floats, threshold: float | None = None) -> Labels:
+    """Return the class of each row [n]: the most probable one, or by a threshold of the second."""
+    if threshold is None:
+        return np.asarray(probabilities.argmax(1))
+    return (probabilities[:, 1] >= threshold).astype(np.int64)
+
+
+def _f1(chosen: Labels, labels: Labels, n_classes: int) -> float:
+    """Return F1 of the second of two classes, or the mean over those present or chosen."""
+    classes = [1] if n_classes == 2 else np.union1d(chosen, labels)
+    right = [2 * ((chosen == k) & (labels == k)).sum() for k in classes]
+    either = [(chosen == k).sum() + (labels == k).sum() for k in classes]
+    return float(np.mean([a / b if b else 0.0 for a, b in zip(right, either, strict=True)]))
+
+
+def _average_precision(positive: NDArray[np.bool_], score: Floats) -> float:
+    hits, _, n_chosen, _ = _by_threshold(positive, score)
+    gained = np.diff(hits, prepend=0)
+    return float((gained * hits / n_chosen).sum() / positive.sum())
+
+
+def _by_threshold(
+    positive: NDArray[np.bool_], score: Floats
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
+    """Return right and wrong positives, all positives, and the score, at each distinct score."""
+    order = np.argsort(-score, kind="stable")
+    ordered = score[order]
+    last = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
+    hits = np.cumsum(positive[order])[last]
+    return hits, last + 1 - hits, last + 1, ordered[last]
+
+
+def best_thresholds(probabilities: Floats, labels: Labels) -> dict[str, float]:
+    """Return the threshold of the second of two classes that maximises each metric of decisions.
+
+    It lies halfway between two probabilities; of equally good ones it is the nearest to 1/2. More
+    classes, or data of a single one, have none.
+
+    >>> p = np.array([0.1, 0.2, 0.4, 0.9])
+    >>> best_thresholds(np.stack([1 - p, p], 1), np.array([0, 0, 1, 1]))["f1"].__round__(3)
+    0.3
+    """
+    positive = labels == 1
+    if probabilities.shape[1] != 2 or not positive.any() or positive.all():
+        return {}
+    hits, false, _, scores = _by_threshold(positive, probabilities[:, 1])
+    hits, false = np.append(0, hits), np.append(0, false)  # the first: nothing is positive
+    edges = np.concatenate([[1.0], scores, [0.0]])
+    cuts = (edges[:-1] + edges[1:]) / 2
+    cuts[0] = np.nextafter(1.0, 2.0) if scores[0] == 1 else cuts[0]
+    n, n_positive = len(labels), int(positive.sum())
+    n_negative = n - n_positive
+    of = {
+        "accuracy": (hits + n_negative - false) / n,
+        "balanced_accuracy": (hits / n_positive + 1 - false / n_negative) / 2,
+        "f1": 2 * hits / (hits + false + n_positive),
+    }
+    return {name: _nearest_to_half(cuts[values >= values.max() - 1e-12])
+            for name, values in of.items()}  # fmt: skip
+
+
+def _nearest_to_half(cuts: Floats) -> float:
+    return float(cuts[np.abs(cuts - 0.5).argmin()])
 
 
 def log_losses(probabilities: Floats, labels: Labels) -> Floats:
@@ -118,13 +205,14 @@ def reliability(probabilities: Floats, labels: Labels, *, n_bins: int = N_BINS) 
 
 
 def real_metrics(
-    predictive: Normals, targets: Floats, *, level: float = LEVEL
+    predictive: Normals, targets: Floats, *, unit: Floats, level: float = LEVEL
 ) -> dict[str, float]:
-    """Return rmse, mae, r2, nll and coverage of predictions of real targets.
+    """Return rmse, mae, r2, log_loss and coverage of predictions of real targets.
 
     Args:
         predictive: densities of n data and D columns, in the unit of the targets.
         targets: [n, D].
+        unit: standard deviations of the targets in training [D], for the log loss.
         level: probability of the intervals whose coverage is measured.
     """
     error = targets - predictive.mean
@@ -134,9 +222,15 @@ def real_metrics(
         "rmse": float(np.sqrt((error**2).mean())),
         "mae": float(np.abs(error).mean()),
         "r2": float(np.mean(explained)),
-        "nll": float(-predictive.log_density(targets).mean()),
+        "log_loss": float(real_losses(predictive, targets, unit).mean()),
         "coverage": covered(predictive, targets, level),
     }
+
+
+def real_losses(predictive: Normals, targets: Floats, unit: Floats) -> Floats:
+    """Return the log loss of each datum [n] of targets [n, D] divided by `unit` [D], nats."""
+    losses: Floats = -predictive.log_density(targets) - np.log(unit).sum()
+    return losses
 
 
 def covered(predictive: Normals, targets: Floats, level: float) -> float:

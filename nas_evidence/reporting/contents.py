@@ -36,6 +36,7 @@ from nas_evidence.reporting.pruning import PruningReport, pruning_report
 from nas_evidence.reporting.recommendation import recommendation
 from nas_evidence.reporting.study_tables import Study
 from nas_evidence.reporting.terms import TermTable, explanation, term_table
+from nas_evidence.spec.metric_names import check_metric
 from nas_evidence.spec.registry import FREE_SCORES, SCORES, declared
 
 
@@ -115,8 +116,13 @@ def report_on(
         study: its tables.
         comparison: the winner beside simple models, if known.
         place: its folder, as the reader names it.
-        metric: of the winner's predictions, to say on the first screen.
+        metric: of the winner's predictions, to say on the first screen; by default the study's.
+
+    Raises:
+        ValueError: the metric does not fit the targets; names those that do.
     """
+    metric = metric or study.spec.metric
+    check_metric(metric, study.spec.plan.likelihood)
     judged = trust(
         study.architectures,
         scores=study.scores,

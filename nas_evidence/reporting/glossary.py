@@ -26,6 +26,14 @@ TERMS: Mapping[str, str] = {
     "calibration error": (
         "How far the stated probabilities are from the shares that turn out right. 0 is best."
     ),
+    "F1": (
+        "The balance of two shares: of the rows called the second class how many are, and of the "
+        "rows that are how many are called so. 1 is perfect."
+    ),
+    "average precision": (
+        "How many of the rows called the second class are right, averaged over all thresholds. "
+        "The share of that class is guessing, 1 is perfect."
+    ),
     "ROC AUC": (
         "How often a row of the second class gets a higher probability than one of the first. "
         "0.5 is guessing, 1 is perfect."

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from nas_evidence.baselines.comparison import METRICS, Baseline, Comparison
+from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.data.proposed import proposed_domains
 from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.metrics import LEVEL
@@ -18,6 +18,7 @@ from nas_evidence.reporting.recommendation import FURTHER, Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study
 from nas_evidence.reporting.templating import percent
 from nas_evidence.spec.domains import FloatRange, IntRange
+from nas_evidence.spec.metric_names import LESS_IS_BETTER, METRICS
 
 #: Standard deviation, over data, of the difference of the losses of two good models, nats; where
 #: only means are stored (of many data without a test split).
@@ -25,11 +26,7 @@ from nas_evidence.spec.domains import FloatRange, IntRange
 SPREAD = 0.5
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
 _MANY_FAILED = 0.2
-#: The log loss in words, by task: real targets are divided by their standard deviation.
-LOG_LOSS = {"labels": "log loss", "real": "log loss of the standardised target"}
 _PLAIN = ("majority class", "mean")
-#: Metrics of which less is better; `coverage` is best at its level, of the others more is better.
-LESS_IS_BETTER = frozenset({"ece", "rmse", "mae"})
 
 
 @dataclass(frozen=True)
@@ -203,7 +200,7 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
 def _losses(comparison: Comparison, best: Baseline) -> str:
     """Return the log losses of the winner and of a simple model, or their difference."""
     own, other = comparison.metrics.get("log_loss"), best.metrics.get("log_loss")
-    words = LOG_LOSS[comparison.task]
+    words = METRICS["categorical" if comparison.task == "labels" else "gaussian"]["log_loss"]
     if own is None or other is None:
         side = "below" if best.behind >= 0 else "above"
         return f"{words} {_short(abs(best.behind))} {side}"
@@ -250,11 +247,16 @@ def metric_sentence(comparison: Comparison | None, metric: str, study: Study) ->
         said += f" ± {comparison.errors[metric]:.3f}"
     if comparison.seeds > 1:
         said += f" (mean of {_seeds(comparison.seeds)})"
-    rivals = [one for one in comparison.baselines if metric in one.metrics]
-    if not rivals:
-        return f"{said}."
-    best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
-    return f"{said}; {best.name}, the best simple model by it, {best.metrics[metric]:.3f}."
+    if rivals := [one for one in comparison.baselines if metric in one.metrics]:
+        best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
+        said += f"; {best.name}, the best simple model by it, {best.metrics[metric]:.3f}"
+    if metric in comparison.thresholds:
+        at = comparison.thresholds[metric]
+        said += (
+            ". That is for the more probable class; predict chooses the second from a probability "
+            f"of {at:.3f} on, the best by it on rows not trained on"
+        )
+    return f"{said}."
 
 
 def _merit(metric: str, value: float) -> float:

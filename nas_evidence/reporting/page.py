@@ -11,8 +11,7 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from nas_evidence.baselines.comparison import METRICS as METRICS_BY_LIKELIHOOD
-from nas_evidence.baselines.comparison import Comparison, check_metric, read_comparison
+from nas_evidence.baselines.comparison import Comparison, read_comparison
 from nas_evidence.plumbing.foreign_text import csv_cell
 from nas_evidence.reporting import figures as draw
 from nas_evidence.reporting.contents import Report, report_on
@@ -30,11 +29,11 @@ from nas_evidence.reporting.figure_data import (
     study_dots,
     target_words,
 )
-from nas_evidence.reporting.headline import LESS_IS_BETTER
 from nas_evidence.reporting.importance import BY_CHANCE
 from nas_evidence.reporting.study_tables import Study, architecture_text, ranked_study
 from nas_evidence.reporting.templating import write_markdown, write_page
 from nas_evidence.reporting.terms import layer_rows, page_data, term_rows
+from nas_evidence.spec.metric_names import LESS_IS_BETTER, METRICS
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared
 from nas_evidence.storage.tables import (
@@ -106,12 +105,8 @@ CAPTIONS: Mapping[str, str] = {
 }
 #: Most architectures on the page; all are in ranking.csv and terms.csv.
 MOST_ROWS = 200
-#: Names of metrics as shown, in this order.
-METRICS: Mapping[str, str] = {
-    "log_loss": "log loss",
-    **METRICS_BY_LIKELIHOOD["categorical"],
-    **METRICS_BY_LIKELIHOOD["gaussian"],
-}
+#: Names of all metrics, in the order in which they are shown.
+_METRICS = tuple(dict.fromkeys(name for group in METRICS.values() for name in group))
 
 
 @dataclass(frozen=True)
@@ -134,14 +129,13 @@ def build_report(
 
     Needs only the Parquet tables and study.toml of its folder, or both as they were read; works
     for any number of trials. An open page reloads itself every `reload_seconds`, if given. A
-    `metric` is shown after the log loss.
+    `metric` is shown after the log loss; by default that of the study.
 
     Raises:
         ValueError: the folder holds no study file, or its studies have no such metric.
     """
     tables = read_study_tables(study) if isinstance(study, Path) else study
     folder = tables.folder
-    check_metric(metric, tables.spec.plan.likelihood)
     report = report_on(ranked_study(tables), read_comparison(folder), place=folder, metric=metric)
     return write_report(report, to or folder / "report", reload_seconds=reload_seconds)
 
@@ -242,7 +236,7 @@ def _judged_figures(report: Report) -> dict[str, Markup]:
         return {}
     labels = judged.task == "labels"
     if bars := measured_bars(judged, report.shown_metric):
-        words = METRICS[report.shown_metric]
+        words = _named(report.shown_metric, labels=labels)
         words += " (smaller is better)" if report.shown_metric in LESS_IS_BETTER else ""
         figures["measured"] = draw.measured_figure(bars, words=words)
     if judged.calibration:
@@ -279,15 +273,15 @@ def _shown_metrics(report: Report) -> list[tuple[str, list[float | None]]]:
 
 
 def _named(metric: str, *, labels: bool) -> str:
-    """Return a metric as a heading; the log loss with its unit where it is not of classes."""
-    return METRICS[metric] if labels or metric != "log_loss" else "log loss (standardised target)"
+    """Return a metric as a heading."""
+    return METRICS["categorical" if labels else "gaussian"][metric]
 
 
 def _metrics_in_order(report: Report) -> list[str]:
     """Return the metrics that the winner has: log loss, the one that was asked for, the others."""
     first = ["log_loss", *([report.metric] if report.metric else [])]
     known = report.comparison.metrics if report.comparison else {}
-    return [name for name in dict.fromkeys([*first, *METRICS]) if name in known]
+    return [name for name in dict.fromkeys([*first, *_METRICS]) if name in known]
 
 
 def _write_tables(report: Report, to: Path) -> None:

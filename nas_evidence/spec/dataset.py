@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from nas_evidence.spec.domains import Count, Frozen, NoKey, Unit
 
@@ -63,14 +63,19 @@ class DatasetSpec(Frozen):
     """SHA-256 of the data; written by `search`, so that data that changed are refused."""
 
     @property
-    def in_time(self) -> bool:
-        """Whether rows are divided into blocks in time."""
-        return self.time_column is not None
-
-    @property
     def units_column(self) -> str | None:
         """The column of groups or times, None if there is none."""
         return self.groups or self.time_column
+
+    @field_validator("task", mode="before")
+    @classmethod
+    def _no_other_likelihood(cls, value: object) -> object:
+        if isinstance(value, str) and value not in LIKELIHOODS:
+            raise ValueError(
+                f"`task` must be one of {', '.join(LIKELIHOODS)}, but got {value!r}; counts and "
+                "grades have no likelihood of their own: give regression, perhaps of the logarithm"
+            )
+        return value
 
     @model_validator(mode="after")
     def _path(self) -> "DatasetSpec":

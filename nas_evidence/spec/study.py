@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from nas_evidence.spec.dataset import DATASET_NAMES as DATASET_NAMES
-from nas_evidence.spec.dataset import LIKELIHOODS
+from nas_evidence.spec.dataset import LIKELIHOODS, OWN_DATA
 from nas_evidence.spec.dataset import DatasetSpec as DatasetSpec
 from nas_evidence.spec.domains import (
     LARGEST,
@@ -38,6 +38,7 @@ from nas_evidence.spec.domains import (
     Unit,
 )
 from nas_evidence.spec.families import domains_of
+from nas_evidence.spec.metric_names import check_metric
 from nas_evidence.spec.registry import (
     ALIASES,
     DIAGONAL_CURVATURES,
@@ -426,7 +427,7 @@ class ResourceSpec(Frozen):
 
 
 #: Keys of a study that may change between its runs: none decides the result of a trial.
-FREE_KEYS = ("n_trials", "budget", "resources", "retries", "finalists", "race")
+FREE_KEYS = ("n_trials", "budget", "resources", "retries", "finalists", "race", "metric")
 
 
 def _usual(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -455,6 +456,11 @@ class StudySpec(Frozen):
     """Best architectures that are trained again after the search, with further seeds, until the
     first is the best by the score with probability 0.9; 0 for none. If absent 5, but 0 with fewer
     than 20 trials or with `minimise`."""
+    metric: str | None = None
+    """The metric you are paid by, of the winner's predictions in the report and in `predict`:
+    for classes log_loss, accuracy, balanced_accuracy, f1, roc_auc, average_precision or ece; for
+    real targets log_loss, rmse, mae, r2 or coverage. It ranks nothing; of two classes `predict`
+    chooses by the threshold that is best by it."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     plan: TrainingPlan = TrainingPlan()
@@ -546,6 +552,8 @@ class StudySpec(Frozen):
                 f'`likelihood` in [plan] must be "{LIKELIHOODS[task]}" with task = "{task}" '
                 f'in [dataset], but got "{likelihood}"; remove one of the two'
             )
+        if task is not None or self.dataset.name not in OWN_DATA:  # else only the data know
+            check_metric(self.metric, likelihood)
         return self
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from lone_trials import linear_assignment
 from sklearn.metrics import balanced_accuracy_score, r2_score, roc_auc_score
 
 from nas_evidence.baselines import on_folds
-from nas_evidence.baselines.comparison import METRICS, read_comparison
+from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.baselines.measures import beside, measured
 from nas_evidence.baselines.models import OnFolds, Predicted, predict_folds
 from nas_evidence.baselines.on_folds import judged_on_folds, predicted_of
@@ -19,6 +19,7 @@ from nas_evidence.data.source import stored_source
 from nas_evidence.exporting.winner import Winner, load_winner
 from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD, all_folds
+from nas_evidence.spec.metric_names import METRICS
 from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.storage.tables import read_study_tables, read_table
 from nas_evidence.training.parts import order_of_data

@@ -143,7 +143,9 @@ def test_ridge_regression_nears_the_noise_and_its_intervals_cover() -> None:
     found = {}
     for name, one in predict_test(arrays):
         assert one.noise is not None
-        found[name] = real_metrics(Normals.single(one.outputs, one.noise), arrays.y_test)
+        found[name] = real_metrics(
+            Normals.single(one.outputs, one.noise), arrays.y_test, unit=arrays.y_std
+        )
     assert list(found) == ["mean", "ridge regression", "gradient boosting"]
     assert found["ridge regression"]["rmse"] == pytest.approx(0.5, rel=0.06)
     assert all(0.86 < one["coverage"] < 0.94 for one in found.values())

@@ -26,12 +26,12 @@ def test_a_job_that_prints_no_status_is_quoted() -> None:
 
 
 def test_a_job_advises_the_address_that_its_reader_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run("ray", address="auto", metric="rmse")
-    assert _options(run) == " --address auto --metric rmse"
+    run = Run("ray", address="auto")
+    assert _options(run) == " --address auto"
     job = {"metadata": {"nas_evidence_study": "my study", "nas_evidence_store": "/nfs"}}
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
     assert study_of_this_job() == "my study"
-    assert _options(run) == " --address URL --name 'my study' --metric rmse"
+    assert _options(run) == " --address URL --name 'my study'"
     assert _options(Run("ray", address="host:6379", data_root=Path("d"))) == (
         " --data-root d --address host:6379"
     )

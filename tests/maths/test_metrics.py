@@ -8,12 +8,14 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 from sklearn import metrics
+from sklearn.preprocessing import label_binarize
 
 from nas_evidence.baselines.measures import measured
 from nas_evidence.baselines.models import Predicted
 from nas_evidence.exporting.predictor import Prediction
 from nas_evidence.maths.metrics import (
     auroc,
+    best_thresholds,
     class_metrics,
     confusion,
     coverage_by_level,
@@ -39,6 +41,27 @@ def test_report_and_predict_say_the_log_loss_of_scikit_learn_of_a_certain_mistak
     assert found == predicted.measures(y)
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "f1"])
+@pytest.mark.parametrize("ties", [1, 4])
+def test_the_best_threshold_is_that_of_a_search_over_all(metric: str, ties: int) -> None:
+    rng = np.random.default_rng(3)
+    y = (rng.random(80) < 0.15).astype(int)
+    positive = (0.3 * rng.random(80) + 0.25 * y).round(ties)
+    p = np.stack([1 - positive, positive], 1)
+    at = best_thresholds(p, y)[metric]
+    values = [class_metrics(p, y, threshold=t)[metric] for t in [*np.unique(positive), 2.0]]
+    assert class_metrics(p, y, threshold=at)[metric] == pytest.approx(max(values))
+    assert class_metrics(p, y, threshold=at)[metric] > class_metrics(p, y)[metric] or (
+        metric == "accuracy"
+    )
+
+
+def test_more_classes_or_a_single_one_have_no_threshold() -> None:
+    p = np.full((4, 3), 1 / 3)
+    assert best_thresholds(p, np.array([0, 1, 2, 0])) == {}
+    assert best_thresholds(p[:, :2], np.zeros(4, dtype=int)) == {}
+
+
 @pytest.mark.parametrize("n_classes", [2, 5])
 def test_metrics_of_classes_are_those_of_scikit_learn(n_classes: int) -> None:
     rng = np.random.default_rng(n_classes)
@@ -52,11 +75,15 @@ def test_metrics_of_classes_are_those_of_scikit_learn(n_classes: int) -> None:
     assert_allclose(list(recall(p, y).values()), metrics.recall_score(y, guess, average=None))
     assert (confusion(p, y) == metrics.confusion_matrix(y, guess)).all()
     assert_allclose(log_losses(p, y).mean(), found["log_loss"])
-    assert ("roc_auc" in found) == (n_classes == 2)
-    if n_classes == 2:
-        assert_allclose(found["roc_auc"], metrics.roc_auc_score(y, p[:, 1]))
-        tied = class_metrics(p.round(1), y)["roc_auc"]
-        assert_allclose(tied, metrics.roc_auc_score(y, p[:, 1].round(1)))
+    average = "binary" if n_classes == 2 else "macro"
+    assert_allclose(found["f1"], metrics.f1_score(y, guess, average=average))
+    for own in (p, p.round(1)):  # also with ties
+        found = class_metrics(own, y)
+        score = own[:, 1] if n_classes == 2 else own
+        against = label_binarize(y, classes=range(n_classes))
+        assert_allclose(found["roc_auc"], metrics.roc_auc_score(against, score))
+        precision = metrics.average_precision_score(against, score)
+        assert_allclose(found["average_precision"], precision)
 
 
 def test_the_calibration_error_by_hand() -> None:
@@ -82,15 +109,17 @@ def test_metrics_of_real_targets_are_those_of_scikit_learn_and_intervals_cover()
     f = rng.normal(size=(5000, 2))
     noise = np.array([0.5, 2.0])
     y = f + noise * rng.normal(size=f.shape)
-    found = real_metrics(Normals.single(f, noise), y)
+    unit = np.array([2.0, 3.0])
+    found = real_metrics(Normals.single(f, noise), y, unit=unit)
     assert_allclose(found["rmse"], metrics.mean_squared_error(y, f) ** 0.5)
     assert_allclose(found["mae"], metrics.mean_absolute_error(y, f))
     assert_allclose(found["r2"], metrics.r2_score(y, f))
-    assert_allclose(found["nll"], -stats.norm.logpdf(y, f, noise).sum(1).mean())
+    of_scaled = stats.norm.logpdf(y / unit, f / unit, noise / unit)
+    assert_allclose(found["log_loss"], -of_scaled.sum(1).mean())
     assert abs(found["coverage"] - 0.9) < 4 * np.sqrt(0.09 / y.size)
-    assert real_metrics(Normals.single(f, noise / 3), y)["coverage"] < 0.6
-    assert real_metrics(Normals.single(f, noise), y, level=0.5)["coverage"] < 0.6
-    one = real_metrics(Normals.single(f[:1], noise), y[:1])
+    assert real_metrics(Normals.single(f, noise / 3), y, unit=unit)["coverage"] < 0.6
+    assert real_metrics(Normals.single(f, noise), y, unit=unit, level=0.5)["coverage"] < 0.6
+    one = real_metrics(Normals.single(f[:1], noise), y[:1], unit=unit)
     assert "r2" not in named(one)  # one datum has no spread
 
 
@@ -102,7 +131,6 @@ def test_the_log_loss_of_real_targets_is_that_of_standardised_ones() -> None:
     by_hand = -stats.norm.logpdf(y / std, f / std, np.array([1.0, 2.0]) / std).sum(1)
     assert_allclose(losses, by_hand)
     assert found["log_loss"] == pytest.approx(by_hand.mean())
-    assert "nll" not in found  # it has another unit
 
 
 def test_coverage_is_said_at_three_levels_and_by_hand() -> None:

@@ -8,10 +8,8 @@ import pytest
 from reporting.test_report_search import EPOCHS, QUALITY, folder, load, record
 
 from nas_evidence.baselines.comparison import (
-    METRICS,
     Baseline,
     Comparison,
-    check_metric,
     write_comparison,
 )
 from nas_evidence.baselines.measures import measured
@@ -30,6 +28,7 @@ from nas_evidence.reporting.headline import (
 from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.reporting.terms import explanation, term_table
+from nas_evidence.spec.metric_names import METRICS, check_metric
 from nas_evidence.spec.record import RACE_IDS, Evaluation, EvidenceEstimate, Term, TrialRecord
 from nas_evidence.spec.study import TrainingPlan
 
@@ -194,14 +193,14 @@ def test_an_accuracy_is_said_with_its_error_and_the_seeds_it_is_a_mean_of(tmp_pa
 def test_the_metrics_that_can_be_named_are_those_that_are_measured() -> None:
     p = np.array([[0.8, 0.2], [0.4, 0.6], [0.7, 0.3]])
     labels, two = class_metrics(p, np.array([0, 1, 1])), np.array([[0.0], [1.0]])
-    assert set(METRICS["categorical"]) | {"log_loss"} == set(labels)
+    assert set(METRICS["categorical"]) == set(labels)
     _, real = measured(Predicted(two, np.ones(1)), two, np.ones(1))
-    assert set(METRICS["gaussian"]) | {"log_loss"} == set(real)
+    assert set(METRICS["gaussian"]) == set(real)
     check_metric("rmse", "gaussian")
     check_metric(None, "gaussian")
-    with pytest.raises(ValueError, match="must be one of rmse, mae, r2, coverage, but got 'f1'"):
+    with pytest.raises(ValueError, match="one of log_loss, rmse, mae, r2, coverage, but got 'f1'"):
         check_metric("f1", "gaussian")
-    with pytest.raises(ValueError, match="'rmse', which is for gaussian studies"):
+    with pytest.raises(ValueError, match="'rmse', which is for real targets"):
         check_metric("rmse", "categorical")
 
 

@@ -1,0 +1,43 @@
+"""What metrics of predictions are called; `maths/metrics.py` computes them."""
+
+from collections.abc import Mapping
+
+#: Metrics that `--metric` can name, by likelihood, as shown.
+METRICS: Mapping[str, Mapping[str, str]] = {
+    "categorical": {
+        "log_loss": "log loss",
+        "accuracy": "accuracy",
+        "balanced_accuracy": "balanced accuracy",
+        "f1": "F1",
+        "roc_auc": "ROC AUC",
+        "average_precision": "average precision",
+        "ece": "calibration error",
+    },
+    "gaussian": {
+        "log_loss": "log loss of the standardised target",
+        "rmse": "RMSE",
+        "mae": "MAE",
+        "r2": "R²",
+        "coverage": "90 % intervals cover",
+    },
+}
+#: Metrics of which less is better; `coverage` is best at its level, of the others more is better.
+LESS_IS_BETTER = frozenset({"log_loss", "ece", "rmse", "mae"})
+#: What targets of a likelihood are called.
+_TARGETS = {"categorical": "classes", "gaussian": "real targets"}
+
+
+def check_metric(name: str | None, likelihood: str) -> None:
+    """Check that a metric is known for a likelihood; None is always fine.
+
+    Raises:
+        ValueError: if it is not; names those that are.
+    """
+    known = METRICS[likelihood]
+    if name is not None and name not in known:
+        other = next((of for of, names in METRICS.items() if name in names), None)
+        why = f", which is for {_TARGETS[other]}" if other else ""
+        raise ValueError(
+            f"the metric of {_TARGETS[likelihood]} must be one of {', '.join(known)}, but got "
+            f"{name!r}{why}; correct --metric."
+        )

@@ -1,0 +1,143 @@
+"""Tables of other libraries are read as the DataFrame they stand for, or refused in a sentence."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from scipy import sparse
+
+from nas_evidence.api.request import asked_for
+from nas_evidence.data.arrays import ArrayData
+from nas_evidence.data.foreign_tables import MOST_CELLS, plain
+from nas_evidence.data.given import features_of
+from nas_evidence.data.in_memory import source_in_memory
+from nas_evidence.spec.dataset import DatasetSpec
+
+N = 40
+
+
+def table() -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "size": generator.normal(size=N),
+            "count": generator.integers(0, 100, N),
+            "town": generator.choice(["oslo", "bern"], N),
+            "big": generator.random(N) > 0.5,
+            "pet": generator.choice(["cat", "dog"], N),
+        }
+    )
+
+
+def arrays(data: Any, y: Any = None) -> ArrayData:
+    keys = {"target": "pet"} if y is None else {}
+    return source_in_memory(data, y, keys).arrays(seed=0)
+
+
+class Converts:
+    """What polars offers: a table that converts itself, with pyarrow."""
+
+    def __init__(self, frame: pd.DataFrame | None) -> None:
+        self.frame = frame
+
+    def to_pandas(self) -> pd.DataFrame:
+        if self.frame is None:
+            raise ModuleNotFoundError("pyarrow is required")
+        return self.frame
+
+
+class Lazy:
+    """What a LazyFrame offers."""
+
+    def collect_schema(self) -> None:
+        """Not the rows."""
+
+
+@pytest.mark.parametrize("kind", ["nullable", "arrow types", "categories", "pyarrow", "converts"])
+def test_a_table_of_any_kind_gives_the_same_inputs_in_training_and_prediction(kind: str) -> None:
+    plain_table = table()
+    given: Any = {
+        "nullable": lambda: plain_table.convert_dtypes(),
+        "arrow types": lambda: plain_table.convert_dtypes(dtype_backend="pyarrow"),
+        "categories": lambda: plain_table.astype({"town": "category", "pet": "category"}),
+        "pyarrow": lambda: pa.Table.from_pandas(plain_table),
+        "converts": lambda: Converts(plain_table),
+    }[kind]()
+    usual, found = arrays(plain_table), arrays(given)
+    np.testing.assert_allclose(found.x_train, usual.x_train, rtol=1e-6)
+    np.testing.assert_array_equal(found.y_train, usual.y_train)
+    new = features_of(given, found.meaning.preparation, target="pet")
+    np.testing.assert_allclose(new.inputs, usual.x_train, rtol=1e-6)
+    assert new.truth is not None
+    assert new.truth.tolist() == plain_table["pet"].tolist()
+
+
+def test_sparse_matrices_and_columns_are_trained_on_as_dense_ones() -> None:
+    x, y = np.eye(N)[:, :3], np.arange(N) % 2
+    np.testing.assert_array_equal(arrays(sparse.csr_matrix(x), y).x_train, x)
+    np.testing.assert_array_equal(features_of(sparse.csr_array(x), None).inputs, x)
+    frame = pd.DataFrame.sparse.from_spmatrix(sparse.csr_matrix(x))
+    np.testing.assert_array_equal(plain(frame).to_numpy(), x)
+    with pytest.raises(ValueError, match="TruncatedSVD"):
+        plain(sparse.csr_matrix((MOST_CELLS, 2)))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"), [(Converts(None), "pip install pyarrow"), (Lazy(), "compute it and give")]
+)
+def test_what_cannot_be_converted_is_one_sentence_with_the_remedy(data: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as caught:
+        arrays(data)
+    assert "\n" not in str(caught.value)
+
+
+def test_ordered_grades_are_refused_until_the_task_is_given(tmp_path: Path) -> None:
+    grades = pd.Categorical(
+        ["low", "mid", "high", "mid"] * 10, ["low", "mid", "high"], ordered=True
+    )
+    graded = table().assign(pet=grades)
+    with pytest.raises(ValueError, match=r"ordered grades \(low, mid, high\), .* task = class"):
+        arrays(graded)
+    with pytest.raises(ValueError, match="ordered grades"):
+        arrays(table()[["size"]], pd.Series(grades))
+    graded.to_parquet(tmp_path / "graded.parquet")
+    with pytest.raises(ValueError, match="ordered grades"):
+        asked_for(str(tmp_path / "graded.parquet"), (), {"target": "pet"})
+    keys = {"target": "pet", "task": "classification"}
+    assert source_in_memory(graded, None, keys).arrays(seed=0).n_outputs == 3
+
+
+@pytest.mark.parametrize("task", ["counts", "poisson", "ordinal"])
+def test_a_task_without_a_likelihood_is_one_sentence(task: str) -> None:
+    with pytest.raises(ValueError, match="no likelihood of their own: give regression"):
+        DatasetSpec.model_validate({"name": "npz", "path": "x.npz", "task": task})
+
+
+def test_a_spreadsheet_names_what_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pets.xlsx"
+    path.write_bytes(b"PK\x03\x04")
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(ValueError, match="spreadsheet needs openpyxl: `pip install openpyxl`, or"):
+        asked_for(str(path), (), {"target": "pet"})
+    monkeypatch.setattr(pd, "read_excel", lambda _, engine: table())
+    found = asked_for(str(path), (), {"target": "pet"}).arrays
+    assert found is not None
+    np.testing.assert_array_equal(found.x_train, arrays(table()).x_train)
+
+
+@pytest.mark.parametrize("data", [np.zeros((0, 3)), pd.DataFrame({"a": []})])
+def test_no_rows_are_one_sentence(data: Any) -> None:
+    with pytest.raises(ValueError, match="the new data have no rows"):
+        features_of(data, None)
+
+
+def test_a_frame_for_a_network_of_arrays_may_not_miss_numbers() -> None:
+    missing = pd.DataFrame({"a": pd.array([1, None], dtype="Int64")})
+    with pytest.raises(ValueError, match="1 of 2 rows are not, the first at row 1"):
+        features_of(missing, None)
