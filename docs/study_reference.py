@@ -111,6 +111,13 @@ test_fraction = 0.2               # the latest rows
         """\
 [dataset]
 name = "table"
+path = "counts.csv"
+target = "survived"
+weights = "n"                     # how often the row occurs
+""",
+        """\
+[dataset]
+name = "table"
 path = "train.parquet"
 test_path = "test.parquet"
 target = "label"

@@ -42,8 +42,8 @@ class Meant:
 class DataOptions(TypedDict, total=False):
     """Options about your data, in Python and on the command line.
 
-    They replace keys of [dataset]. In Python `groups` and `time_column` of data in memory may be
-    arrays with a value for each row.
+    They replace keys of [dataset]. In Python `groups`, `time_column` and `weights` of data in
+    memory may be arrays with a value for each row.
     """
 
     target: Annotated[str | None, Meant("Of a table: the column to predict.", "COL")]
@@ -58,6 +58,7 @@ class DataOptions(TypedDict, total=False):
     numeric: Annotated[Sequence[str] | None, Meant("Read it as numbers.", "COL")]
     groups: Annotated[Any, Meant("Keep rows of one value together in folds and test.", "COL")]
     time_column: Annotated[Any, Meant("Predict each block from the earlier ones.", "COL")]
+    weights: Annotated[Any, Meant("How often each row occurs.", "COL")]
     image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]
 
 
@@ -87,7 +88,7 @@ def dataset_keys(options: DataOptions) -> dict[str, Any]:
 def _changes(options: DataOptions) -> list[str]:
     """Return the options that are given as changes of a study file."""
     keys = dataset_keys(options)
-    for name in ("groups", "time_column"):
+    for name in ("groups", "time_column", "weights"):
         if not isinstance(keys.get(name, ""), str):
             raise ValueError(f"{name} must name a column of the file, not be an array")
     return [f"dataset.{key}={_toml(value)}" for key, value in keys.items()]

@@ -28,7 +28,8 @@ from nas_evidence.data.content import check_content, fingerprint
 from nas_evidence.data.mapped import Array, MappedRows, arranged
 from nas_evidence.data.table_file import CSV, PARQUET, test_rows, test_sentence
 from nas_evidence.data.targets import ClassName, Targets, said_classes, targets_of
-from nas_evidence.data.units import Units, said_units, units_of
+from nas_evidence.data.units import said_units, units_of
+from nas_evidence.data.weights import repeated, said_weights, weights_of
 from nas_evidence.spec.study import DatasetSpec
 
 #: What numpy raises for damaged files; a file that is no archive has no `with`.
@@ -56,7 +57,7 @@ def read(
     path = Path(data_root or ".").expanduser() / Path(spec.path).expanduser()
     names = path / CLASSES
     kept = names.is_file()
-    also = () if spec.units_column is None else (spec.units_column,)
+    also = spec.columns_of_rows
     if path.is_dir():
         arrays = _read_folder(path, also, mapped=not kept)
     else:
@@ -73,7 +74,7 @@ def files_of(spec: DatasetSpec) -> tuple[str, ...]:
     >>> files_of(DatasetSpec(name="npz", path=".", groups="patient"))[-2:]
     ('classes.json', 'patient.npy')
     """
-    return FILES if spec.units_column is None else (*FILES, f"{spec.units_column}.npy")
+    return (*FILES, *(f"{name}.npy" for name in spec.columns_of_rows))
 
 
 def arrays_of(
@@ -123,7 +124,15 @@ def arrays_of(
         integers_are_labels=True,
     )
     found = _named(found, classes, path)
-    units = _units(arrays, spec, path)
+    units = units_of(spec, _of_rows(arrays, spec.units_column, path), str(path))
+    weights, test_weights = _of_rows(arrays, spec.weights, path), None
+    if weights is not None:
+        weights = weights_of(weights, spec.weights, str(path))
+        if tested:
+            raise ValueError(
+                f"`weights` have no values for the rows of x_test in {path}; leave x_test out and "
+                "set test_fraction, or leave the weights out"
+            )
     x_rest = x_test if x_test is not None else _rows(x, np.zeros(len(x), dtype=bool))
     train, test = found.train, found.test
     if spec.test_fraction is not None:
@@ -134,16 +143,24 @@ def arrays_of(
             )
         in_test = test_rows(found.train, spec.test_fraction, seed, units)
         units = None if units is None else units.at(~in_test)
+        if weights is not None:
+            weights, test_weights = weights[~in_test], weights[in_test]
         x, x_rest = _rows(x, ~in_test), _rows(x, in_test)
         train, test = found.train[~in_test], found.train[in_test]
-    said = (found.sentence, *said_units(spec, units), test_sentence(len(train), len(test)))
+    said = (
+        found.sentence,
+        *said_units(spec, units),
+        *said_weights(spec.weights, weights),
+        test_sentence(len(train), len(test)),
+    )
     meaning = Meaning(found.classes, said=said, change=found.change)
-    return RawArrays(x, train, x_rest, test, meaning, units)
+    raw = RawArrays(x, train, x_rest, test, meaning, units)
+    return raw if weights is None else repeated(raw, weights, test_weights)
 
 
-def _units(arrays: Mapping[str, Array], spec: DatasetSpec, path: Path) -> Units | None:
-    """Return the groups or times of the rows of x_train."""
-    if (name := spec.units_column) is None:
+def _of_rows(arrays: Mapping[str, Array], name: str | None, path: Path) -> Array | None:
+    """Return an array with a value for each row of x_train."""
+    if name is None:
         return None
     if name not in arrays or np.shape(arrays[name]) != np.shape(arrays["x_train"])[:1]:
         found = f"has the shape {list(arrays[name].shape)}" if name in arrays else "is not there"
@@ -151,7 +168,7 @@ def _units(arrays: Mapping[str, Array], spec: DatasetSpec, path: Path) -> Units 
             f"{path} must have an array {name!r} with one value for each of the "
             f"{len(arrays['x_train'])} rows of x_train, but it {found}"
         )
-    return units_of(spec, np.asarray(arrays[name]), str(path))
+    return np.asarray(arrays[name])
 
 
 def read_inputs(path: Path) -> Array:

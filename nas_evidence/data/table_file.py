@@ -25,6 +25,7 @@ from nas_evidence.data.mapped import Array
 from nas_evidence.data.preparation import option, prepare
 from nas_evidence.data.targets import targets_of
 from nas_evidence.data.units import Units, said_units, units_of
+from nas_evidence.data.weights import repeated, said_weights, weights_of
 from nas_evidence.data.written_dates import order_of
 from nas_evidence.data.written_numbers import READ, decimal_comma, has_groups, with_numbers_read
 from nas_evidence.plumbing.foreign_text import on_one_line
@@ -79,16 +80,22 @@ def arrays_of(
     y_test = None if test is None else _target(test, spec.target, f"the test rows of {where}")
     place = f"target {spec.target!r} in {where}"
     found = targets_of(y, y_test, task=spec.task, where=place)
-    units, besides = None, [spec.target]
+    units, weights, test_weights = None, None, None
     if (column := spec.units_column) is not None:
         units = units_of(spec, frame[_known(frame, column, where)], where)
-        besides.append(column)
+    if (column := spec.weights) is not None:
+        weights = weights_of(frame[_known(frame, column, where)], column, where)
+        if test is not None:
+            there = f"the test rows of {where}"
+            test_weights = weights_of(test[_known(test, column, there)], column, there)
     if spec.test_fraction is not None:
         in_test = test_rows(found.train, spec.test_fraction, seed, units)
         found = replace(found, train=found.train[~in_test], test=found.train[in_test])
         frame, test = frame[~in_test], frame[in_test]
         units = None if units is None else units.at(~in_test)
-    features = frame.drop(columns=besides)
+        if weights is not None:
+            weights, test_weights = weights[~in_test], weights[in_test]
+    features = frame.drop(columns=[spec.target, *spec.columns_of_rows])
     preparation, said = prepare(
         features,
         drop=spec.drop or (),
@@ -112,11 +119,13 @@ def arrays_of(
             *read,
             *said,
             *said_units(spec, units),
+            *said_weights(spec.weights, weights),
             test_sentence(len(x), len(x_test)),
         ),
         change=found.change,
     )
-    return RawArrays(x, found.train, x_test, found.test, meaning, units)
+    raw = RawArrays(x, found.train, x_test, found.test, meaning, units)
+    return raw if weights is None else repeated(raw, weights, test_weights)
 
 
 def test_sentence(n_train: int, n_test: int) -> str:

@@ -3,6 +3,7 @@
     groups  --groups COL: folds and the test split hold whole groups
     times   --time-column COL: blocks in time, each predicted from the earlier ones; the test rows
             are the latest
+    copies  of a row that has a weight (weights.py)
 
 Every division is a list of rows in an order, cut into parts. Here the order keeps units together,
 and a cut moves to the nearest place between two units.

@@ -57,6 +57,9 @@ class DatasetSpec(Frozen):
     """Column of times, dates or numbers: each block of rows is predicted from the earlier ones
     alone, and split-off test rows are the latest; no feature. Of arrays: the name of another
     array."""
+    weights: str | None = None
+    """Column that says how often each row occurs, a whole number: 2 is the row twice in the same
+    fold, 0 no row; no feature. Of arrays: the name of another array."""
     image_size: Annotated[Count, Unit("pixels")] | None = None
     """Height and width that every image of a folder is resized to; if absent, all must agree."""
     content: Annotated[str | None, NoKey()] = None
@@ -66,6 +69,11 @@ class DatasetSpec(Frozen):
     def units_column(self) -> str | None:
         """The column of groups or times, None if there is none."""
         return self.groups or self.time_column
+
+    @property
+    def columns_of_rows(self) -> tuple[str, ...]:
+        """The columns that say something of each row and are no features."""
+        return tuple(name for name in (self.units_column, self.weights) if name is not None)
 
     @field_validator("task", mode="before")
     @classmethod
@@ -96,10 +104,11 @@ class DatasetSpec(Frozen):
                 "`groups` and `time_column` divide the rows in two ways, but only one is "
                 "possible; leave one out"
             )
-        if self.target is not None and self.target == self.units_column:
+        named = [n for n in (self.target, *self.columns_of_rows) if n is not None]
+        if len({*named}) < len(named):
             raise ValueError(
-                f"`target` and the column of groups or times must differ, but both are "
-                f"{self.target!r}; name another column"
+                "the target and the columns of groups, times and weights must differ, but are "
+                f"{named}; name other columns"
             )
         if self.name not in ("digits", "diabetes") and self.test_size is not None:
             remedy = "test_fraction" if own else "max_test"
@@ -115,7 +124,7 @@ class DatasetSpec(Frozen):
         users = {
             **dict.fromkeys(of_a_table, ("table",)),
             "image_size": ("images",),
-            **dict.fromkeys(("groups", "time_column"), ("table", "npz")),
+            **dict.fromkeys(("groups", "time_column", "weights"), ("table", "npz")),
             **dict.fromkeys(("path", "test_fraction", "task", "content"), OWN_DATA),
         }
         for key, names in users.items():

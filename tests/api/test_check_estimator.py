@@ -13,7 +13,12 @@ SETTINGS = {
 }  # fmt: skip
 
 #: Check -> why it fails.
-EXPECTED: dict[str, str] = {}
+EXPECTED: dict[str, str] = {
+    "check_sample_weight_equivalence_on_dense_data": (
+        "weighted rows and their copies in another order are in other minibatches; "
+        "tests/data/test_weights.py compares them in one order, exactly"
+    ),
+}
 
 
 @pytest.mark.slow

@@ -163,7 +163,7 @@ def test_times_are_dates_or_numbers_in_their_order(values: list[Any], in_order: 
         ({"patient": None}, {"groups": "patient"}, "group 'patient' of t.csv is missing in row 3"),
         ({}, {"groups": "patients"}, "no column 'patients'; did you mean 'patient'"),
         ({}, {"groups": "patient", "time_column": "day"}, "only one is possible; leave one out"),
-        ({}, {"groups": "price"}, "must differ, but both are 'price'"),
+        ({}, {"groups": "price"}, r"must differ, but are \['price', 'price'\]"),
     ],
 )
 def test_groups_and_times_that_cannot_be_used_are_one_sentence(
