@@ -97,6 +97,28 @@ numeric = ["area"]                # what is no number counts as missing
         """\
 [dataset]
 name = "table"
+path = "visits.csv"
+target = "cost"
+groups = "patient"                # the visits of one patient are in one fold
+""",
+        """\
+[dataset]
+name = "table"
+path = "sales.csv"
+target = "sold"
+time_column = "date"              # each block of rows is predicted from the earlier ones
+test_fraction = 0.2               # the latest rows
+""",
+        """\
+[dataset]
+name = "table"
+path = "counts.csv"
+target = "survived"
+weights = "n"                     # how often the row occurs
+""",
+        """\
+[dataset]
+name = "table"
 path = "train.parquet"
 test_path = "test.parquet"
 target = "label"

@@ -79,8 +79,11 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
         self.method = method
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> "_Evidence":
-        """Search on all rows of X [n, d] with targets y [n]; return self."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "_Evidence":
+        """Search on all rows of X [n, d] with targets y [n]; return self.
+
+        `sample_weight` [n] says how often each row occurs, in whole numbers.
+        """
         if self.out is None:
             folder = tempfile.mkdtemp(prefix="nas-evidence-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -88,10 +91,15 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
         else:
             out = Path(self.out)
         X, y = self._checked_to_fit(X, y)
+        if sample_weight is not None:
+            from sklearn.utils.validation import _check_sample_weight
+
+            sample_weight = _check_sample_weight(sample_weight, X)
         self.study_: Study = search(
             X,
             y,
             task=self._task,  # type: ignore[arg-type]
+            weights=sample_weight,
             n_trials=self.n_trials,
             settings={**(self.settings or {}), "seed": _seed(self.random_state)},
             out=out,

@@ -42,7 +42,8 @@ class Meant:
 class DataOptions(TypedDict, total=False):
     """Options about your data, in Python and on the command line.
 
-    They replace keys of [dataset].
+    They replace keys of [dataset]. In Python `groups`, `time_column` and `weights` of data in
+    memory may be arrays with a value for each row.
     """
 
     target: Annotated[str | None, Meant("Of a table: the column to predict.", "COL")]
@@ -55,6 +56,9 @@ class DataOptions(TypedDict, total=False):
     drop: Annotated[Sequence[str] | None, Meant("Leave this column out.", "COL")]
     categorical: Annotated[Sequence[str] | None, Meant("Read it as categories.", "COL")]
     numeric: Annotated[Sequence[str] | None, Meant("Read it as numbers.", "COL")]
+    groups: Annotated[Any, Meant("Keep rows of one value together in folds and test.", "COL")]
+    time_column: Annotated[Any, Meant("Predict each block from the earlier ones.", "COL")]
+    weights: Annotated[Any, Meant("How often each row occurs.", "COL")]
     image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]
 
 
@@ -77,8 +81,17 @@ def dataset_keys(options: DataOptions) -> dict[str, Any]:
     test = found.pop("test", None)
     found["test_path"] = None if test is None else str(Path(test).expanduser().resolve())
     for name in ("drop", "categorical", "numeric"):
-        found[name] = list(found.get(name) or ())
-    return {key: value for key, value in found.items() if value not in (None, [])}
+        found[name] = list(found.get(name) or ()) or None
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _changes(options: DataOptions) -> list[str]:
+    """Return the options that are given as changes of a study file."""
+    keys = dataset_keys(options)
+    for name in ("groups", "time_column", "weights"):
+        if not isinstance(keys.get(name, ""), str):
+            raise ValueError(f"{name} must name a column of the file, not be an array")
+    return [f"dataset.{key}={_toml(value)}" for key, value in keys.items()]
 
 
 @dataclass(frozen=True)
@@ -123,9 +136,8 @@ def asked_for(
     options = options or {}
     if is_data(study):
         return of_data_file(Path(study).expanduser(), overrides, options)
-    changes = [f"dataset.{key}={_toml(value)}" for key, value in dataset_keys(options).items()]
     path = find_study(study)
-    spec = load_study(path, [*changes, *overrides], to_run=True)
+    spec = load_study(path, [*_changes(options), *overrides], to_run=True)
     if outside_names(spec):
         spec = admitted(spec, (Path.cwd(), path.resolve().parent), allowed=allow_code)
     if spec.first:
@@ -152,9 +164,7 @@ def to_submit(
     if is_data(study):
         return asked_for(study, overrides, options)
     path = find_study(study)
-    asked = dataset_keys(options or {})
-    changes = [f"dataset.{key}={_toml(value)}" for key, value in asked.items()]
-    spec = load_study(path, [*changes, *overrides], to_run=True)
+    spec = load_study(path, [*_changes(options or {}), *overrides], to_run=True)
     base = path.resolve().parent
     own = spec.dataset.name in ("table", "images")
     if own and (base / str(spec.dataset.path)).exists():
@@ -221,6 +231,7 @@ def of_source(
 ) -> Asked:
     """Return the study that fits your data."""
     from nas_evidence.data.proposed import name_of, proposed_text
+    from nas_evidence.data.units import check_units
 
     name = name or name_of(Path(source.given))
 
@@ -238,6 +249,7 @@ def of_source(
         arrays = source.arrays(seed=spec.seed)
         spec = proposed()
     spec = settled(spec, arrays)
+    check_units(spec, arrays.units, arrays.n_train)
     return Asked(spec, source.with_spec(spec.dataset), arrays, proposed=True)
 
 
@@ -284,11 +296,13 @@ def settled(spec: StudySpec, arrays: "ArrayData") -> StudySpec:
 
 def _with_source(spec: StudySpec, *, base: Path, data_root: str | None) -> Asked:
     from nas_evidence.data.source import source_of
+    from nas_evidence.data.units import check_units
 
     source = source_of(spec.dataset, base=base, data_root=data_root)
     assert source is not None
     arrays = source.arrays(seed=spec.seed)
     spec = settled(spec.model_copy(update={"dataset": source.spec}), arrays)
+    check_units(spec, arrays.units, arrays.n_train)
     return Asked(spec, source.with_spec(spec.dataset), arrays)
 
 

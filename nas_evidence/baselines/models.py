@@ -87,7 +87,7 @@ class OnFolds:
     log_predictive  density per datum, nats, scored as that of a network
     accuracy        NaN for real targets
     table           outputs (log probabilities, or means of standardised targets) of all data, and
-                    their spread (1, or the noise) [n, C + 1]
+                    their spread (1, or the noise) [n, C + 1]; 0 for data not predicted
     """
 
     name: str
@@ -102,7 +102,9 @@ def predict_folds(arrays: ArrayData, assignment: Assignment) -> Iterator[OnFolds
     Real targets are standardised, as in the scores.
     """
     division = kept_division(assignment.plan, assignment.estimators, arrays.n_train)
-    tasks = all_folds(division, order_of_data(arrays.n_train, assignment))
+    order = order_of_data(arrays.n_train, assignment, arrays.units)
+    tasks = all_folds(division, order, arrays.units)
+    n_predicted = int(rows_in_folds(arrays, assignment).sum())
     x, y = flat(arrays.x_train), arrays.y_train
     labels = arrays.task == "labels"
     if not labels:
@@ -122,8 +124,18 @@ def predict_folds(arrays: ArrayData, assignment: Assignment) -> Iterator[OnFolds
             hits += scored.hits or 0
             total += scored.log_predictive
             table[unseen, :-1], table[unseen, -1] = outputs, noise
-        accuracy = hits / len(x) if labels else float("nan")
-        yield OnFolds(name, total / len(x), accuracy, table)
+        accuracy = hits / n_predicted if labels else float("nan")
+        yield OnFolds(name, total / n_predicted, accuracy, table)
+
+
+def rows_in_folds(arrays: ArrayData, assignment: Assignment) -> NDArray[np.bool_]:
+    """Return which data the folds of a trial predict [n]: not the first of the blocks in time."""
+    division = kept_division(assignment.plan, assignment.estimators, arrays.n_train)
+    order = order_of_data(arrays.n_train, assignment, arrays.units)
+    found = np.zeros(arrays.n_train, dtype=bool)
+    for task in all_folds(division, order, arrays.units):
+        found[task.predicted.numpy()] = True
+    return found
 
 
 def flat(x: Inputs) -> Floats:

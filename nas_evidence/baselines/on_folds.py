@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.baselines.measures import beside, drawn, mean_metrics, standard_errors
-from nas_evidence.baselines.models import OnFolds, Predicted, predict_folds
+from nas_evidence.baselines.models import OnFolds, Predicted, predict_folds, rows_in_folds
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.unseen import delivered_unseen
@@ -47,7 +47,8 @@ class _Seed:
 
     value     its cross-validation per datum, nats
     accuracy  of the same predictions, NaN for real targets
-    table     outputs and spread, see `delivered_unseen`; None if they were not kept of all
+    table     outputs and spread of the data that folds predict, see `delivered_unseen`; None if
+              they were not kept of all
     """
 
     assignment: Assignment
@@ -76,10 +77,12 @@ def judged_on_folds(
     if not seeds:
         return None
     by_seed = [list(predict_folds(arrays, seed.assignment)) for seed in seeds]
+    rows = rows_in_folds(arrays, seeds[0].assignment)
+    y = arrays.y_train[rows]
     found = [predicted_of(seed.table, arrays) for seed in seeds if seed.table is not None]
     kept = len(found) == len(seeds)
     metrics = (
-        mean_metrics(found, arrays.y_train, arrays.y_std)
+        mean_metrics(found, y, arrays.y_std)
         if kept
         else _mean_values([(seed.value, seed.accuracy) for seed in seeds])
     )
@@ -87,12 +90,12 @@ def judged_on_folds(
         trial_id=trial_id,
         task=arrays.task,
         on="folds",
-        n=arrays.n_train,
+        n=len(y),
         seeds=len(seeds),
         metrics=metrics,
-        errors=standard_errors(found[0], arrays.y_train, arrays.y_std) if kept else {},
+        errors=standard_errors(found[0], y, arrays.y_std) if kept else {},
         baselines=tuple(_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True)),
-        **drawn(found[0], arrays.y_train) if kept else {},
+        **drawn(found[0], y) if kept else {},
     )
 
 
@@ -123,6 +126,8 @@ def _seeds(
         if left and value is not None and not pd.isna(value) and (seed := stored(int(one))):
             left -= 1
             table = delivered_unseen(seed, data)
+            if table is not None:
+                table = table[torch.from_numpy(rows_in_folds(arrays, seed.assignment))]
             yield _Seed(
                 assignment=seed.assignment,
                 value=float(value),
@@ -133,13 +138,14 @@ def _seeds(
 
 def _compared(seeds: Sequence[_Seed], found: Sequence[OnFolds], arrays: ArrayData) -> Baseline:
     """Return a simple model beside the network, seed by seed."""
+    rows = rows_in_folds(arrays, seeds[0].assignment)
     tables = [seed.table for seed in seeds if seed.table is not None]
     if len(tables) == len(seeds):
         return beside(
             [predicted_of(table, arrays) for table in tables],
             found[0].name,
-            [predicted_of(own.table, arrays) for own in found],
-            arrays.y_train,
+            [predicted_of(own.table[torch.from_numpy(rows)], arrays) for own in found],
+            arrays.y_train[rows],
             arrays.y_std,
         )
     pairs = zip(seeds, found, strict=True)

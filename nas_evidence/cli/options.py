@@ -93,7 +93,11 @@ def with_data_options(verb: Verb) -> Verb:
 def _shown_as(annotation: Any) -> Any:
     """Return the type of an option about data as typer takes it."""
     kind, meant = get_args(annotation)
-    typer_kind = {str | Path | None: Path | None, Sequence[str] | None: list[str] | None}
+    typer_kind = {
+        str | Path | None: Path | None,
+        Sequence[str] | None: list[str] | None,
+        Any: str | None,
+    }
     option = typer.Option(help=meant.text, metavar=meant.word)
     return Annotated[typer_kind.get(kind, kind), option]
 

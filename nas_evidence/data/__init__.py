@@ -21,6 +21,7 @@ from nas_evidence.data.arrays import (
     stratified_rows,
 )
 from nas_evidence.data.mapped import Array, MappedRows
+from nas_evidence.data.units import Units
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 __all__ = ["DATASETS", "ArrayData", "assembled", "load", "located", "read"]
@@ -82,8 +83,8 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
     Raises:
         ValueError: If there are fewer examples than requested.
     """
-    x_train, y_train = _subset(raw.x_train, raw.y_train, spec, "train", seed)
-    x_test, y_test = _subset(raw.x_test, raw.y_test, spec, "test", seed)
+    x_train, y_train, units = _subset(raw.x_train, raw.y_train, raw.units, spec, "train", seed)
+    x_test, y_test, _ = _subset(raw.x_test, raw.y_test, None, spec, "test", seed)
     mean, std = moments(x_train)
     if raw.meaning.preparation is not None:
         scaled = raw.meaning.preparation.scaled
@@ -112,6 +113,7 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         y_mean=y_mean,
         y_std=y_std,
         meaning=raw.meaning,
+        units=units,
     )
 
 
@@ -132,11 +134,13 @@ def located(spec: DatasetSpec, base: Path | None, data_root: str | None = None) 
     return spec.model_copy(update=changed)
 
 
-def _subset(x: Inputs, y: Array, spec: DatasetSpec, part: str, seed: int) -> tuple[Inputs, Array]:
+def _subset(
+    x: Inputs, y: Array, units: Units | None, spec: DatasetSpec, part: str, seed: int
+) -> tuple[Inputs, Array, Units | None]:
     """Return at most `max_<part>` examples; each part has its own random stream."""
     wanted = spec.max_train if part == "train" else spec.max_test
     if wanted is None or not len(y):
-        return x, y
+        return x, y, units
     if wanted > len(y):
         raise ValueError(
             f"`max_{part} <= {len(y)}` must hold for data set '{spec.name}', which has {len(y)} "
@@ -147,4 +151,5 @@ def _subset(x: Inputs, y: Array, spec: DatasetSpec, part: str, seed: int) -> tup
         rows = random_rows(len(y), wanted, generator)
     else:
         rows = stratified_rows(y, wanted, generator)
-    return x.subset(rows) if isinstance(x, MappedRows) else x[rows], y[rows]
+    taken = x.subset(rows) if isinstance(x, MappedRows) else x[rows]
+    return taken, y[rows], None if units is None else units.at(rows)

@@ -15,6 +15,7 @@ from nas_evidence.data.mapped import Array, MappedRows
 
 if TYPE_CHECKING:
     from nas_evidence.data.preparation import Preparation
+    from nas_evidence.data.units import Units
 
 #: Inputs: in memory, or rows of a file that are read when indexed.
 Inputs = Array | MappedRows
@@ -51,7 +52,8 @@ class Meaning:
 class RawArrays(NamedTuple):
     """A data set as read: images [n, C, H, W] or vectors [n, d], uint8 or float32.
 
-    Targets are labels, int64 [n], or real, float64 [n, C].
+    Targets are labels, int64 [n], or real, float64 [n, C]. `units` are the groups or times of the
+    training rows, if they were asked for.
     """
 
     x_train: Inputs
@@ -59,6 +61,7 @@ class RawArrays(NamedTuple):
     x_test: Inputs
     y_test: Array
     meaning: Meaning = Meaning()
+    units: "Units | None" = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class ArrayData:
                      0 and 1 for the features of 0 and 1 of a table
     y_mean, y_std    the same for real targets, float64 [n_outputs]; 0 and 1 for labels
     meaning          names of classes and columns; there may be no test rows
+    units            groups or times of the training rows, which folds do not divide
     """
 
     name: str
@@ -87,6 +91,7 @@ class ArrayData:
     y_mean: NDArray[np.float64]
     y_std: NDArray[np.float64]
     meaning: Meaning = Meaning()
+    units: "Units | None" = None
 
     @property
     def n_train(self) -> int:

@@ -19,6 +19,8 @@ def data_digest(arrays: ArrayData) -> str:
         _add(digest, x)
     for y in (arrays.y_train, arrays.y_test):
         digest.update(_head(y) + np.ascontiguousarray(y).data)
+    if arrays.units is not None:
+        digest.update(f"in time: {arrays.units.in_time}".encode() + arrays.units.of.tobytes())
     return digest.hexdigest()
 
 

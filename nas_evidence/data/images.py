@@ -49,7 +49,7 @@ def read(
                 f"`test_fraction` is for data without test rows, but {folder} has a folder test; "
                 "leave it out"
             )
-        in_test = test_rows(y, spec.test_fraction, seed)
+        in_test = test_rows(y, spec.test_fraction, seed, None)
         train, test, y, y_test = x[~in_test], x[in_test], y[~in_test], y[in_test]
     said = (found.sentence, test_sentence(len(train), len(test)))
     return RawArrays(train, y, test, y_test, Meaning(found.classes, said=said))

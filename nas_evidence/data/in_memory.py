@@ -18,6 +18,8 @@ from nas_evidence.spec.dataset import DatasetSpec
 #: The study of data in memory is named so, as they have no name.
 NAME = "memory"
 _TARGET = "target"
+#: Options that may be arrays with a value for each row, and how they are then stored.
+_OF_ROWS = {"groups": "groups", "time_column": "times", "weights": "weights"}
 
 
 def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
@@ -26,33 +28,50 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     Args:
         data: a DataFrame or what converts to one, array, tensor, or torch Dataset of pairs.
         y: labels or targets, unless `data` hold them.
-        keys: options of [dataset] that are given.
+        keys: options of [dataset] that are given; groups, times and weights may be
+            arrays [n].
 
     Raises:
         ValueError: if data and targets do not fit together.
     """
-    keys, data, y = dict(keys), plain(data), plain(y)
+    given = {
+        key: _array(plain(keys[key])) for key in _OF_ROWS if not isinstance(keys.get(key, ""), str)
+    }
+    keys = {**keys, **{key: _OF_ROWS[key] for key in given}}
+    data, y = plain(data), plain(y)
     check_unordered(y, keys.get("task"), "y")
     if y is None and not isinstance(data, pd.DataFrame):
         data, y = _pairs(data)
     if isinstance(data, pd.DataFrame):
-        return _of_table(data, y, keys)
+        return _of_table(data, y, keys, given)
     x = _array(data)
     if x.dtype == object or x.dtype.kind in "US":
         frame = pd.DataFrame(x).infer_objects()
         frame.columns = [f"x{i}" for i in range(frame.shape[1])]
-        return _of_table(frame, y, keys)
+        return _of_table(frame, y, keys, given)
     if "target" in keys:
         raise ValueError("target names a column of a DataFrame; give arrays with y")
     labels = _array(y)
     if len(x) != len(labels):
         raise ValueError(f"X and y must have equal lengths, but have {len(x)} and {len(labels)}")
     spec = DatasetSpec.model_validate({"name": "npz", "path": KEPT, **keys})
-    return array_source({"x_train": x, "y_train": labels}, spec, given=NAME)
+    of_rows = {_OF_ROWS[key]: values for key, values in given.items()}
+    return array_source({"x_train": x, "y_train": labels, **of_rows}, spec, given=NAME)
 
 
-def _of_table(frame: pd.DataFrame, y: Any, keys: dict[str, Any]) -> Source:
+def _of_table(
+    frame: pd.DataFrame, y: Any, keys: dict[str, Any], of_rows: Mapping[str, Array]
+) -> Source:
     frame = frame.copy(deep=False)  # its columns are renamed
+    for option, values in of_rows.items():
+        if values.shape != (len(frame),):
+            raise ValueError(
+                f"{option} must hold one value for each of the {len(frame)} rows, but has the "
+                f"shape {list(values.shape)}; or name a column"
+            )
+        if keys[option] in map(str, frame.columns):
+            keys[option] = f"{keys[option]} (given)"
+        frame[keys[option]] = values
     if y is not None:
         if "target" in keys:
             raise ValueError("give y or the name of the target column, not both")

@@ -28,6 +28,8 @@ from nas_evidence.data.content import check_content, fingerprint
 from nas_evidence.data.mapped import Array, MappedRows, arranged
 from nas_evidence.data.table_file import CSV, PARQUET, test_rows, test_sentence
 from nas_evidence.data.targets import ClassName, Targets, said_classes, targets_of
+from nas_evidence.data.units import said_units, units_of
+from nas_evidence.data.weights import repeated, said_weights, weights_of
 from nas_evidence.spec.study import DatasetSpec
 
 #: What numpy raises for damaged files; a file that is no archive has no `with`.
@@ -55,11 +57,24 @@ def read(
     path = Path(data_root or ".").expanduser() / Path(spec.path).expanduser()
     names = path / CLASSES
     kept = names.is_file()
-    arrays = _read_folder(path, mapped=not kept) if path.is_dir() else _read_keys(path)
+    also = spec.columns_of_rows
+    if path.is_dir():
+        arrays = _read_folder(path, also, mapped=not kept)
+    else:
+        arrays = _read_keys(path, also=also)
     if spec.content is not None:
-        check_content(fingerprint(path, FILES), spec.content, str(path))
+        check_content(fingerprint(path, files_of(spec)), spec.content, str(path))
     classes = json.loads(names.read_text(encoding="utf-8")) if kept else ()
     return arrays_of(arrays, spec, seed=seed, path=path, classes=tuple(classes))
+
+
+def files_of(spec: DatasetSpec) -> tuple[str, ...]:
+    """Return the files of a folder in the order of its fingerprint, with those that a study names.
+
+    >>> files_of(DatasetSpec(name="npz", path=".", groups="patient"))[-2:]
+    ('classes.json', 'patient.npy')
+    """
+    return (*FILES, *(f"{name}.npy" for name in spec.columns_of_rows))
 
 
 def arrays_of(
@@ -109,6 +124,15 @@ def arrays_of(
         integers_are_labels=True,
     )
     found = _named(found, classes, path)
+    units = units_of(spec, _of_rows(arrays, spec.units_column, path), str(path))
+    weights, test_weights = _of_rows(arrays, spec.weights, path), None
+    if weights is not None:
+        weights = weights_of(weights, spec.weights, str(path))
+        if tested:
+            raise ValueError(
+                f"`weights` have no values for the rows of x_test in {path}; leave x_test out and "
+                "set test_fraction, or leave the weights out"
+            )
     x_rest = x_test if x_test is not None else _rows(x, np.zeros(len(x), dtype=bool))
     train, test = found.train, found.test
     if spec.test_fraction is not None:
@@ -117,12 +141,34 @@ def arrays_of(
                 f"`test_fraction` is for data without test rows, but {path} has x_test; "
                 "leave it out"
             )
-        in_test = test_rows(found.train, spec.test_fraction, seed)
+        in_test = test_rows(found.train, spec.test_fraction, seed, units)
+        units = None if units is None else units.at(~in_test)
+        if weights is not None:
+            weights, test_weights = weights[~in_test], weights[in_test]
         x, x_rest = _rows(x, ~in_test), _rows(x, in_test)
         train, test = found.train[~in_test], found.train[in_test]
-    said = (found.sentence, test_sentence(len(train), len(test)))
+    said = (
+        found.sentence,
+        *said_units(spec, units),
+        *said_weights(spec.weights, weights),
+        test_sentence(len(train), len(test)),
+    )
     meaning = Meaning(found.classes, said=said, change=found.change)
-    return RawArrays(x, train, x_rest, test, meaning)
+    raw = RawArrays(x, train, x_rest, test, meaning, units)
+    return raw if weights is None else repeated(raw, weights, test_weights)
+
+
+def _of_rows(arrays: Mapping[str, Array], name: str | None, path: Path) -> Array | None:
+    """Return an array with a value for each row of x_train."""
+    if name is None:
+        return None
+    if name not in arrays or np.shape(arrays[name]) != np.shape(arrays["x_train"])[:1]:
+        found = f"has the shape {list(arrays[name].shape)}" if name in arrays else "is not there"
+        raise ValueError(
+            f"{path} must have an array {name!r} with one value for each of the "
+            f"{len(arrays['x_train'])} rows of x_train, but it {found}"
+        )
+    return np.asarray(arrays[name])
 
 
 def read_inputs(path: Path) -> Array:
@@ -154,8 +200,10 @@ def _named(found: Targets, classes: tuple[ClassName, ...], path: Path) -> Target
     return Targets(found.train, found.test, classes, said_classes(classes))
 
 
-def _read_keys(path: Path, *, needed: Sequence[str] = KEYS[:2]) -> dict[str, Array]:
-    """Return the arrays as stored; nothing in the file is executed."""
+def _read_keys(
+    path: Path, *, needed: Sequence[str] = KEYS[:2], also: tuple[str, ...] = ()
+) -> dict[str, Array]:
+    """Return the arrays as stored, and those that are asked for; nothing there is executed."""
     if not path.is_file():
         raise ValueError(
             f"data set 'npz' needs the file {path.name} in {path.parent}, but it is not there; "
@@ -172,7 +220,7 @@ def _read_keys(path: Path, *, needed: Sequence[str] = KEYS[:2]) -> dict[str, Arr
             arrays = {
                 _OTHER_NAMES.get(key, key): _plain(partial(file.__getitem__, key), key, path)
                 for key in stored
-                if _OTHER_NAMES.get(key, key) in KEYS
+                if _OTHER_NAMES.get(key, key) in KEYS + also
             }
     except _DAMAGED as error:
         if isinstance(error, _ObjectArrayError):
@@ -207,14 +255,14 @@ def _plain(get: Callable[[], Array], key: str, path: Path) -> Array:
         ) from None
 
 
-def _read_folder(folder: Path, *, mapped: bool) -> dict[str, Array]:
+def _read_folder(folder: Path, also: tuple[str, ...], *, mapped: bool) -> dict[str, Array]:
     """Return the arrays of a folder, mapped or in memory; nothing in the files is executed."""
     mode: Literal["r"] | None = "r" if mapped else None
     arrays = {}
-    for key in KEYS:
+    for key in KEYS + also:
         path = folder / f"{key}.npy"
         if not path.is_file():
-            if key in KEYS[2:]:
+            if key not in KEYS[:2]:
                 continue
             raise ValueError(
                 f"data set 'npz' needs the file {path.name} in {folder}, but it does not exist; "

@@ -137,7 +137,7 @@ def source_of(
         if len(raw.y_test):
             arrays |= {"x_test": raw.x_test, "y_test": raw.y_test}
         return array_source(arrays, spec, given=path.name, classes=raw.meaning.classes)
-    update = {"path": str(path), "content": fingerprint(path, npz.FILES)}
+    update = {"path": str(path), "content": fingerprint(path, npz.files_of(spec))}
     return Source(spec.model_copy(update=update), {}, str(path), _in_place)
 
 
@@ -213,7 +213,7 @@ def array_source(
         "path": KEPT,
         "image_size": None,
         "task": "classification" if classes else spec.task,
-        "content": fingerprint_of(files, npz.FILES),
+        "content": fingerprint_of(files, npz.files_of(spec)),
     }
     kept = {f"{KEPT}/{name}": content for name, content in files.items()}
 

@@ -23,7 +23,9 @@ from nas_evidence.data.content import check_content, content_of
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.preparation import option, prepare
-from nas_evidence.data.targets import Targets, targets_of
+from nas_evidence.data.targets import targets_of
+from nas_evidence.data.units import Units, said_units, units_of
+from nas_evidence.data.weights import repeated, said_weights, weights_of
 from nas_evidence.data.written_dates import order_of
 from nas_evidence.data.written_numbers import READ, decimal_comma, has_groups, with_numbers_read
 from nas_evidence.plumbing.foreign_text import on_one_line
@@ -78,9 +80,22 @@ def arrays_of(
     y_test = None if test is None else _target(test, spec.target, f"the test rows of {where}")
     place = f"target {spec.target!r} in {where}"
     found = targets_of(y, y_test, task=spec.task, where=place)
+    units, weights, test_weights = None, None, None
+    if (column := spec.units_column) is not None:
+        units = units_of(spec, frame[_known(frame, column, where)], where)
+    if (column := spec.weights) is not None:
+        weights = weights_of(frame[_known(frame, column, where)], column, where)
+        if test is not None:
+            there = f"the test rows of {where}"
+            test_weights = weights_of(test[_known(test, column, there)], column, there)
     if spec.test_fraction is not None:
-        frame, test, found = _split(frame, found, spec.test_fraction, seed)
-    features = frame.drop(columns=[spec.target])
+        in_test = test_rows(found.train, spec.test_fraction, seed, units)
+        found = replace(found, train=found.train[~in_test], test=found.train[in_test])
+        frame, test = frame[~in_test], frame[in_test]
+        units = None if units is None else units.at(~in_test)
+        if weights is not None:
+            weights, test_weights = weights[~in_test], weights[in_test]
+    features = frame.drop(columns=[spec.target, *spec.columns_of_rows])
     preparation, said = prepare(
         features,
         drop=spec.drop or (),
@@ -99,10 +114,18 @@ def arrays_of(
         classes=found.classes,
         targets=(str(spec.target),),
         preparation=preparation,
-        said=(found.sentence, *read, *said, test_sentence(len(x), len(x_test))),
+        said=(
+            found.sentence,
+            *read,
+            *said,
+            *said_units(spec, units),
+            *said_weights(spec.weights, weights),
+            test_sentence(len(x), len(x_test)),
+        ),
         change=found.change,
     )
-    return RawArrays(x, found.train, x_test, found.test, meaning)
+    raw = RawArrays(x, found.train, x_test, found.test, meaning, units)
+    return raw if weights is None else repeated(raw, weights, test_weights)
 
 
 def test_sentence(n_train: int, n_test: int) -> str:
@@ -113,32 +136,31 @@ def test_sentence(n_train: int, n_test: int) -> str:
     return f"rows: {n_train}, all for training; {more}"
 
 
-def _split(
-    frame: pd.DataFrame, found: Targets, fraction: float, seed: int
-) -> tuple[pd.DataFrame, pd.DataFrame, Targets]:
-    in_test = test_rows(found.train, fraction, seed)
-    parts = replace(found, train=found.train[~in_test], test=found.train[in_test])
-    return frame[~in_test], frame[in_test], parts
-
-
-def test_rows(y: Array, fraction: float, seed: int) -> Array:
+def test_rows(y: Array, fraction: float, seed: int, units: Units | None) -> Array:
     """Return which rows are split off for testing, bool [n]: seeded, stratified by class.
 
-    A class with a single row stays in training.
+    A class with a single row stays in training. Of groups some whole ones are split off, of times
+    the latest.
 
     Raises:
         ValueError: if a part would have too few rows.
     """
     n_test = round(fraction * len(y))
+    generator = np.random.default_rng(derive_seed(seed, "split"))
+    in_test = np.zeros(len(y), dtype=bool)
+    if units is not None:
+        order = units.ordered(np.arange(len(y)), generator.permutation(units.count))
+        in_test[order[units.cuts(order, [len(y) - n_test])[0] :]] = True
+        n_test = int(in_test.sum())
     if n_test < 1 or len(y) - n_test < FEWEST_ROWS:
         raise ValueError(
             f"test_fraction {fraction:g} of {len(y)} rows leaves {len(y) - n_test} for training "
             f"and {n_test} for testing; at least {FEWEST_ROWS} and 1 are needed"
         )
-    generator = np.random.default_rng(derive_seed(seed, "split"))
+    if units is not None:
+        return in_test
     labels = y.dtype == np.int64
     rows = (stratified_rows if labels else _random)(y, n_test, generator)
-    in_test = np.zeros(len(y), dtype=bool)
     in_test[rows] = True
     if labels:
         for label in set(y[in_test].tolist()) - set(y[~in_test].tolist()):
@@ -263,15 +285,20 @@ def _check_head(path: Path, separator: str, encoding: str) -> None:
         )
 
 
-def _target(frame: pd.DataFrame, target: str | None, where: str) -> Array:
-    if target not in frame.columns:
-        near = difflib.get_close_matches(str(target), list(frame.columns), n=1)
+def _known(frame: pd.DataFrame, name: str | None, where: str) -> str:
+    """Return the name of a column, which the table must have."""
+    if name is None or name not in frame.columns:
+        near = difflib.get_close_matches(str(name), list(frame.columns), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         known = ", ".join(map(on_one_line, frame.columns[:_LISTED])) + ", ..." * (
             len(frame.columns) > _LISTED
         )
-        raise ValueError(f"{where} has no column {target!r}{hint} (columns: {known})")
-    values = frame[target]
+        raise ValueError(f"{where} has no column {name!r}{hint} (columns: {known})")
+    return name
+
+
+def _target(frame: pd.DataFrame, target: str | None, where: str) -> Array:
+    values = frame[_known(frame, target, where)]
     if isinstance(values.dtype, pd.CategoricalDtype):
         values = values.astype(values.cat.categories.dtype)
     if order_of(values.dropna()):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nas_evidence.data.arrays import ArrayData, Inputs, Task
 from nas_evidence.data.mapped import Array, MappedRows
+from nas_evidence.data.units import Units
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class TensorData:
     input_shape: tuple[int, ...]
     y_mean: Tensor  # float64 [n_outputs], on the CPU; 0 for labels
     y_std: Tensor  # float64 [n_outputs], on the CPU; 1 for labels
+    units: Units | None = None  # groups or times of the training rows
 
     @property
     def n_classes(self) -> int:
@@ -108,6 +110,7 @@ def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
         input_shape=arrays.input_shape,
         y_mean=torch.tensor(arrays.y_mean),
         y_std=torch.tensor(arrays.y_std),
+        units=arrays.units,
     )
 
 

@@ -44,7 +44,9 @@ def stored_unseen(winner: Winner, n: int) -> Tensor | None:
 def delivered_unseen(winner: Winner, data: TensorData) -> Tensor | None:
     """Return the same as it would have been delivered: the factor is fitted on other folds."""
     table = stored_unseen(winner, len(data.x_train))
-    return None if table is None else cross_fitted(table, data.y_train, winner.assignment)
+    if table is None:
+        return None
+    return cross_fitted(table, data.y_train, winner.assignment, data.units)
 
 
 def densities_at_scales(table: Tensor, targets: Tensor) -> Floats:

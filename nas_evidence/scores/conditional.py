@@ -17,6 +17,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from nas_evidence.scores.laplace_scores import laplace_estimates
 from nas_evidence.scores.protocol import Context, Scorer
 from nas_evidence.spec.record import EvidenceEstimate, Term
@@ -26,6 +28,7 @@ from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import (
     Part,
     Run,
+    cuts_of,
     new_run,
     order_of_data,
     part_of,
@@ -170,14 +173,17 @@ class Conditional(Scorer):
         data, given = self.context.data, self.context.assignment
         if self.early is not None:
             return part_of(None, data, given, _PURPOSE, learn=False)
-        rows = order_of_data(len(data.x_train), given)[: self._n_early()]
-        return part_of(rows, data, given, _PURPOSE)
+        return part_of(self._order()[: self._n_early()], data, given, _PURPOSE)
+
+    def _order(self) -> Tensor:
+        data = self.context.data
+        return order_of_data(len(data.x_train), self.context.assignment, data.units)
 
     def _n_early(self) -> int:
         n_data = len(self.context.data.x_train)
         if n_data < 2:
             raise ValueError(f"a conditional evidence needs at least 2 data, but got {n_data}")
-        return n_data // 2
+        return cuts_of(self._order(), [n_data // 2], self.context.data.units)[0]
 
     def _ended(self) -> Run:
         """Remove and return the finished run on a part, and count its time."""

@@ -15,6 +15,11 @@ marginalised over a uniform prior in log T; no evidence of all data (docs/refere
 `value` is the mean over folds of the sum over the data of a fold; `..._accuracy` is the fraction
 of the same data that is classified correctly.
 
+With `groups` in [dataset] a fold holds whole groups. With `time_column` the folds are blocks in
+time: each is predicted by a network trained on the earlier ones alone, the first one is only
+learned from, and `value` is the sum, so that without the scales it would be a prequential log
+evidence of the data after the first block given that block.
+
 The networks of a division are trained once for all scores made from them: `conditional_evidence`
 (given_folds.py) with five folds also yields `five_fold`.
 """
@@ -30,8 +35,9 @@ from torch import Tensor
 
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.tensors import TensorData, select
+from nas_evidence.data.units import Units
 from nas_evidence.maths.spread_factor import spread_factor
-from nas_evidence.scores.given_folds import FoldTask, GivenFolds, orders_from
+from nas_evidence.scores.given_folds import FoldTask, GivenFolds, orders_from, said_parts
 from nas_evidence.scores.protocol import Context, Scorer
 from nas_evidence.spec.domains import Frozen
 from nas_evidence.spec.record import EvidenceEstimate, Term
@@ -46,6 +52,7 @@ from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
     Part,
     Run,
+    cuts_of,
     new_run,
     order_of_data,
     part_of,
@@ -127,58 +134,69 @@ def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> 
     )
 
 
-def fold_tasks(score: str, order: Tensor, plan: TrainingPlan) -> list[FoldTask]:
+def fold_tasks(
+    score: str, order: Tensor, plan: TrainingPlan, units: Units | None = None
+) -> list[FoldTask]:
     """Return the folds to predict for a division: one half of `two_fold` if the plan says so."""
-    return all_folds(score, order)[: 1 if score == "two_fold" and plan.folds == 1 else None]
+    last = 1 if score == "two_fold" and plan.folds == 1 else None
+    return all_folds(score, order, units)[:last]
 
 
-def all_folds(score: str, order: Tensor) -> list[FoldTask]:
-    """Return the folds of a division.
+def all_folds(score: str, order: Tensor, units: Units | None = None) -> list[FoldTask]:
+    """Return the folds of a division; no unit is divided.
+
+    Blocks in time are predicted from all earlier ones, and the first one is not predicted.
 
     Args:
         score: the division, by the name of its cross-validation.
         order: of the data [n].
+        units: groups or times, as in `order`.
 
     Raises:
-        ValueError: if there are too few data to have one in each fold.
+        ValueError: if there are too few data or units to have one in each fold.
     """
     n, n_folds = len(order), _N_FOLDS[score]
+    in_time = units is not None and units.in_time
     if n < n_folds:
         raise ValueError(
             f"{score} needs at least {n_folds} data, one in each fold, but got {n}; "
             "give more data, or leave the score out of `estimators`"
         )
     if score == "heldout_10":
-        cut = int(0.9 * n)
+        (cut,) = cuts_of(order, [int(0.9 * n)], units)
         return [FoldTask(score, 1, order[:cut], order[cut:], f"{score}:{cut}")]
     if score == "two_fold":
-        half = n // 2
+        (half,) = cuts_of(order, [n // 2], units)
         # These purposes keep an earlier name of the score, because seeds depend on them.
-        return [
+        halves = [
             FoldTask(score, 1, order[:half], order[half:], f"prequential:{half}"),
             FoldTask(
                 score, 2, order[half:].flip(0), order[:half], f"prequential:{n - half}:reversed"
             ),
         ]
-    cuts = [n * k // n_folds for k in range(n_folds + 1)]
+        return halves[:1] if in_time else halves
+    cuts = cuts_of(order, [n * k // n_folds for k in range(1, n_folds)], units)
+    parts = [order[start:end] for start, end in zip([0, *cuts], [*cuts, n], strict=True)]
     return [
         FoldTask(
             score,
             k + 1,
-            torch.cat([order[: cuts[k]], order[cuts[k + 1] :]]),
-            order[cuts[k] : cuts[k + 1]],
+            torch.cat(parts[:k] if in_time else parts[:k] + parts[k + 1 :]),
+            parts[k],
             f"{score}:{k + 1}",
         )
-        for k in range(n_folds)
+        for k in range(in_time, n_folds)
     ]
 
 
-def fold_estimates(score: str, folds: Sequence[Fold], *, labels: bool) -> list[EvidenceEstimate]:
+def fold_estimates(
+    score: str, folds: Sequence[Fold], *, labels: bool, in_time: bool = False
+) -> list[EvidenceEstimate]:
     """Return the estimate named `score` and, for labels, `score`_accuracy.
 
     The first `value` is in nats, summed over the data of a fold and averaged over folds, its
     `per_datum` in nats over all predicted data; the second is a fraction. Both are invalid if a
-    training diverged.
+    training diverged. Blocks in time add up: their `value` is the sum.
     """
     names = [score, f"{score}_accuracy"] if labels else [score]
     if failed := [fold for fold in folds if fold.log_predictive is None]:
@@ -189,7 +207,7 @@ def fold_estimates(score: str, folds: Sequence[Fold], *, labels: bool) -> list[E
         ]
     n = sum(fold.n_data for fold in folds)
     total = sum(fold.log_predictive or 0.0 for fold in folds)
-    note = f"{n} data predicted in {len(folds)} fold{'s' * (len(folds) > 1)}"
+    note = f"{n} data predicted in {said_parts(len(folds), in_time)}"
     terms = [
         Term(term=term, group=f"fold {fold.number}", value=value)
         for fold in folds
@@ -199,7 +217,7 @@ def fold_estimates(score: str, folds: Sequence[Fold], *, labels: bool) -> list[E
     found = [
         EvidenceEstimate(
             estimator=score,
-            value=total / len(folds),
+            value=total if in_time else total / len(folds),
             per_datum=total / n,
             terms=tuple(terms),
             seconds=sum(fold.seconds for fold in folds),
@@ -232,7 +250,9 @@ class Folds(Scorer):
     def __init__(self, names: Sequence[str], context: Context) -> None:
         super().__init__(names, context)
         plan, n = context.assignment.plan, len(context.data.x_train)
-        self.n_folds = predicted_folds(plan, names, n)
+        self.units = context.data.units
+        self.in_time = self.units is not None and self.units.in_time
+        self.n_folds = predicted_folds(plan, names, n, in_time=self.in_time)
         self.scores = list(self.n_folds)
         self.kept_of = kept_division(plan, names, n)
         self.given_folds = GivenFolds(names, context)
@@ -283,7 +303,9 @@ class Folds(Scorer):
             estimate
             for score, folds in self.done.items()
             if len(folds) == self.n_folds[score] or (folds and alone)
-            for estimate in fold_estimates(score, sorted(folds, key=_number), labels=labels)
+            for estimate in fold_estimates(
+                score, sorted(folds, key=_number), labels=labels, in_time=self.in_time
+            )
         ]
         return known + self.given_folds.estimates()
 
@@ -332,11 +354,11 @@ class Folds(Scorer):
     def _left(self) -> list[FoldTask]:
         """Return the folds that are not predicted yet."""
         given = self.context.assignment
-        order = order_of_data(len(self.context.data.x_train), given)
+        order = order_of_data(len(self.context.data.x_train), given, self.units)
         return [
             task
             for score in self.scores
-            for task in fold_tasks(score, order, given.plan)
+            for task in fold_tasks(score, order, given.plan, self.units)
             if task.number not in map(_number, self.done[score])
         ]
 
@@ -380,18 +402,21 @@ def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
     return _nothing(data) if folds.unseen is None else folds.unseen
 
 
-def cross_fitted(table: Tensor, targets: Tensor, assignment: Assignment) -> Tensor:
+def cross_fitted(
+    table: Tensor, targets: Tensor, assignment: Assignment, units: Units | None
+) -> Tensor:
     """Return `Folds.unseen` with each fold's spread times the factor fitted on the other folds.
 
     Args:
         table: outputs and spread of each datum, 0 where it was not predicted.
         targets: labels [n], or standardised real targets [n, C].
         assignment: of the trial.
+        units: groups or times of the data.
     """
     n, found = len(table), table.clone()
     division = kept_division(assignment.plan, assignment.estimators, n)
     n_spread = 1 if targets.ndim == 1 else targets.shape[1]
-    for task in all_folds(division, order_of_data(n, assignment)):
+    for task in all_folds(division, order_of_data(n, assignment, units), units):
         others = task.trained
         found[task.predicted, -n_spread:] *= _fitted(table[others], targets[others])
     return found

@@ -27,6 +27,9 @@ in which most has been learned; the terms with fewer data, where priors of netwo
 left out. Here q is a Laplace approximation over the last layer, so this holds exactly only where
 features and hyperparameters are fixed. The folds' densities estimate different numbers, which
 agree in expectation over random divisions.
+
+With `time_column` in [dataset] the folds are blocks in time, each given the earlier ones alone,
+and `value` is the sum: a prequential log evidence of the data after the first block, given it.
 """
 
 import math
@@ -122,7 +125,8 @@ class GivenFolds:
     def estimates(self) -> list[EvidenceEstimate]:
         """Return the estimates from the folds so far."""
         by_name = {n: [o for o in self.orders if o.score == n] for n in self.names}
-        return [_estimate(name, orders) for name, orders in by_name.items() if orders]
+        in_time = self.context.data.units is not None and self.context.data.units.in_time
+        return [_estimate(name, orders, in_time) for name, orders in by_name.items() if orders]
 
     def state_dict(self) -> list[str]:
         """Return the folds so far."""
@@ -238,7 +242,7 @@ def _check_size(context: Context) -> None:
         )
 
 
-def _estimate(name: str, orders: Sequence[Given]) -> EvidenceEstimate:
+def _estimate(name: str, orders: Sequence[Given], in_time: bool) -> EvidenceEstimate:
     relation, seconds = SCORES[name].relation, sum(order.seconds for order in orders)
     if failed := [order for order in orders if order.log_density is None]:
         return EvidenceEstimate(
@@ -251,9 +255,9 @@ def _estimate(name: str, orders: Sequence[Given]) -> EvidenceEstimate:
     errors = [order.standard_error for order in orders if order.standard_error is not None]
     return EvidenceEstimate(
         estimator=name,
-        value=total / len(orders),
+        value=total if in_time else total / len(orders),
         per_datum=total / n_late,
-        standard_error=math.hypot(*errors) / len(orders) if errors else None,
+        standard_error=math.hypot(*errors) / (1 if in_time else len(orders)) if errors else None,
         relation=relation,
         terms=tuple(
             Term(term=term, group=f"fold {order.number}", value=value)
@@ -266,8 +270,19 @@ def _estimate(name: str, orders: Sequence[Given]) -> EvidenceEstimate:
             if value is not None
         ),
         seconds=seconds,
-        note=f"{n_late} data given the others, in {len(orders)} fold{'s' * (len(orders) > 1)}",
+        note=_note(n_late, len(orders), in_time=in_time),
     )
+
+
+def _note(n_late: int, n_parts: int, *, in_time: bool) -> str:
+    if in_time:
+        return f"{n_late} data given the earlier ones, in {said_parts(n_parts, in_time)}"
+    return f"{n_late} data given the others, in {said_parts(n_parts, in_time)}"
+
+
+def said_parts(n: int, in_time: bool) -> str:
+    """Return the number of folds, or of blocks in time, in words."""
+    return f"{n} {'block' if in_time else 'fold'}{'s' * (n > 1)}{' in time' * in_time}"
 
 
 def orders_from(state: Mapping[str, Any]) -> Sequence[str]:

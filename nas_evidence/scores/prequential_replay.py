@@ -27,6 +27,7 @@ from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.training.parts import (
     Part,
     Run,
+    cuts_of,
     new_run,
     order_of_data,
     part_of,
@@ -143,13 +144,15 @@ class PrequentialReplay(Scorer):
         return Part(part.data, alone)
 
     def _order(self) -> Tensor:
-        return order_of_data(len(self.context.data.x_train), self.context.assignment)
+        data = self.context.data
+        return order_of_data(len(data.x_train), self.context.assignment, data.units)
 
     def _cuts(self) -> list[int]:
         """Return the end of the first quarter, and of every chunk."""
         n_data = len(self.context.data.x_train)
         first = n_data // 4
-        return [first + (n_data - first) * m // N_CHUNKS for m in range(N_CHUNKS + 1)]
+        wanted = [first + (n_data - first) * m // N_CHUNKS for m in range(N_CHUNKS)]
+        return [*cuts_of(self._order(), wanted, self.context.data.units), n_data]
 
     def _totals(self) -> list[float]:
         """Return log p of the data up to the end of each chunk, given the first quarter, nats."""

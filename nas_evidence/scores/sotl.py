@@ -21,6 +21,7 @@ SOTL_EPOCHS = 1
 #: gamma of sotl_ema: the discount per earlier epoch.
 SOTL_GAMMA = 0.9
 _NOTES = {"sotl_e": f"E = {SOTL_EPOCHS}", "sotl_ema": f"gamma = {SOTL_GAMMA}"}
+_MIXED = {"prequential_epoch1": "batches are random: groups are divided, times are not in order"}
 
 
 def sotl(losses: Sequence[float]) -> float:
@@ -92,13 +93,14 @@ class Sotl(Scorer):
         """Return minus each sum, without a pass over the data."""
         losses = [point.train_nll_per_datum for point in self.context.training.curve]
         n_data = len(self.context.data.x_train)
+        notes = _NOTES if self.context.data.units is None else _NOTES | _MIXED
         known = {**_sums(losses, n_data), "train_nll_per_datum": losses[-1]}
         return [
             EvidenceEstimate(
                 estimator=name,
                 value=-known[name],
                 per_datum=-known[name] / n_data if declared(name).unit == "nats" else None,
-                note=_NOTES.get(name, ""),
+                note=notes.get(name, ""),
             )
             for name in self.names
         ]

@@ -50,10 +50,30 @@ class DatasetSpec(Frozen):
     """Columns of a table to read as categories though they hold numbers or many texts."""
     numeric: tuple[str, ...] | None = None
     """Columns of a table to read as numbers; what is not a number counts as missing."""
+    groups: str | None = None
+    """Column whose rows with one value stay together in folds and test split, such as a patient;
+    no feature. Of arrays: the name of another array."""
+    time_column: str | None = None
+    """Column of times, dates or numbers: each block of rows is predicted from the earlier ones
+    alone, and split-off test rows are the latest; no feature. Of arrays: the name of another
+    array."""
+    weights: str | None = None
+    """Column that says how often each row occurs, a whole number: 2 is the row twice in the same
+    fold, 0 no row; no feature. Of arrays: the name of another array."""
     image_size: Annotated[Count, Unit("pixels")] | None = None
     """Height and width that every image of a folder is resized to; if absent, all must agree."""
     content: Annotated[str | None, NoKey()] = None
     """SHA-256 of the data; written by `search`, so that data that changed are refused."""
+
+    @property
+    def units_column(self) -> str | None:
+        """The column of groups or times, None if there is none."""
+        return self.groups or self.time_column
+
+    @property
+    def columns_of_rows(self) -> tuple[str, ...]:
+        """The columns that say something of each row and are no features."""
+        return tuple(name for name in (self.units_column, self.weights) if name is not None)
 
     @field_validator("task", mode="before")
     @classmethod
@@ -79,6 +99,17 @@ class DatasetSpec(Frozen):
                 "`test_fraction` splits off test rows, but test_path names some already; "
                 "give one of the two"
             )
+        if self.groups is not None and self.time_column is not None:
+            raise ValueError(
+                "`groups` and `time_column` divide the rows in two ways, but only one is "
+                "possible; leave one out"
+            )
+        named = [n for n in (self.target, *self.columns_of_rows) if n is not None]
+        if len({*named}) < len(named):
+            raise ValueError(
+                "the target and the columns of groups, times and weights must differ, but are "
+                f"{named}; name other columns"
+            )
         if self.name not in ("digits", "diabetes") and self.test_size is not None:
             remedy = "test_fraction" if own else "max_test"
             raise ValueError(
@@ -93,6 +124,7 @@ class DatasetSpec(Frozen):
         users = {
             **dict.fromkeys(of_a_table, ("table",)),
             "image_size": ("images",),
+            **dict.fromkeys(("groups", "time_column", "weights"), ("table", "npz")),
             **dict.fromkeys(("path", "test_fraction", "task", "content"), OWN_DATA),
         }
         for key, names in users.items():

@@ -87,6 +87,9 @@ class Score:
     trainings       cost of trainings on parts of the data, as a multiple of the main training
     division        of the data into folds that it trains without and predicts; "plan" for that of
                     `plan.folds`; scores of one division share its trainings
+    parts           other than folds that it divides the data into, at least
+    own_order       predicts rows from others in a random order of its own, so that groups and
+                    times are not respected; not defined with `groups` or `time_column`
     """
 
     name: str
@@ -103,6 +106,8 @@ class Score:
     plain_only: bool = False
     trainings: float = 0.0
     division: str = ""
+    parts: int = 1
+    own_order: bool = False
 
     @property
     def is_laplace(self) -> bool:
@@ -233,6 +238,7 @@ _ALL = [
         curvature="full_ggn",
         plain_only=True,
         trainings=1.5,
+        parts=2,
     ),
     _given_folds("tangent_conditional", "linearised networks: half of the data given the other"),
     _given_folds("last_layer_conditional", "last layers: half of the data given the other"),
@@ -243,6 +249,7 @@ _ALL = [
         taken="before",
         unit="nats",
         trainings=0.8,
+        parts=17,  # a quarter and 16 chunks
     ),
     Score(
         name="ntk_init",
@@ -267,6 +274,7 @@ _ALL = [
         taken="first_pass",
         unit="nats",
         plain_only=True,
+        own_order=True,
     ),
     _at_end("sgd_entropy", "lower bound by the entropy of SGD", "sgd_entropy:score",
             "LOWER_BOUND"),
@@ -276,8 +284,11 @@ _ALL = [
             "thermodynamic_box:score", "SCORE"),
     _at_end("temperature_ladder", "replica exchange over temperatures",
             "temperature_ladder:score", "EXACT_ON_LINEAR"),
-    _at_end("sto_lk", "chunks predicted by ensembles that are drawn, then optimised",
-            "sample_then_optimise:score", "LOWER_BOUND"),
+    replace(
+        _at_end("sto_lk", "chunks predicted by ensembles that are drawn, then optimised",
+                "sample_then_optimise:score", "LOWER_BOUND"),
+        own_order=True,
+    ),
     Score(
         name="stochastic_ggn",
         summary="Gauss-Newton evidence on blocks of data, a bound",

@@ -596,6 +596,14 @@ class StudySpec(Frozen):
                 "`estimators` must be defined for augmented images with `augment` in [plan], but "
                 f"got {of_plain}; remove them, or `augment`"
             )
+        if self.dataset.units_column and (
+            mixing := [e for e in self.estimators if declared(e).own_order]
+        ):
+            raise ValueError(
+                "`estimators` must keep groups together and times in order with `groups` or "
+                f"`time_column` in [dataset], but got {mixing}, which take rows in an order of "
+                "their own; remove them, or use prequential_replay"
+            )
         if self.pruning.rule != "none" and declared(self.pruning_score).taken == "end":
             raise ValueError(
                 "`score` in [pruning] must be known before the end of training, but "
@@ -663,13 +671,30 @@ def division_of(score: str, plan: TrainingPlan, n_data: int) -> str:
     return {5: "five_fold", 10: "ten_fold"}.get(plan.n_folds(n_data), "two_fold")
 
 
-def predicted_folds(plan: TrainingPlan, scores: Iterable[str], n_data: int) -> dict[str, int]:
-    """Return the divisions that some scores need, with the folds predicted of each."""
-    known = dict(PREDICTED_FOLDS)
+def predicted_folds(
+    plan: TrainingPlan, scores: Iterable[str], n_data: int, *, in_time: bool = False
+) -> dict[str, int]:
+    """Return the divisions that some scores need, with the folds predicted of each.
+
+    The first of the blocks in time is only learned from.
+    """
+    known = {name: max(1, n - in_time) for name, n in PREDICTED_FOLDS.items()}
     if plan.folds == 1:
         known["two_fold"] = 1
     asked = {division_of(score, plan, n_data) for score in scores}
     return {name: count for name, count in known.items() if name in asked}
+
+
+def fewest_parts(plan: TrainingPlan, scores: Iterable[str], n_data: int) -> int:
+    """Return the most parts that a score divides the data into, 1 without such a score.
+
+    >>> fewest_parts(TrainingPlan(), ["kfac_ggn", "conditional_evidence"], 300)
+    5
+    """
+    names = list(scores)
+    divisions = predicted_folds(plan, names, n_data)
+    folds = [max(2, PREDICTED_FOLDS[name]) for name in divisions]
+    return max([1, *folds, *(declared(name).parts for name in names)])
 
 
 def kept_division(plan: TrainingPlan, scores: Collection[str], n_data: int) -> str:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.data.tensors import TensorData, select
+from nas_evidence.data.units import Units
 from nas_evidence.models import build
 from nas_evidence.spec.study import Assignment, derive_seed
 from nas_evidence.training.checkpoint import restore, state_of
@@ -44,10 +45,26 @@ class Part:
     learn: bool = True
 
 
-def order_of_data(n: int, assignment: Assignment) -> Tensor:
-    """Return the order of `n` data [n], the same for every architecture."""
+def order_of_data(n: int, assignment: Assignment, units: Units | None = None) -> Tensor:
+    """Return the order of `n` data [n], the same for every architecture.
+
+    Groups are in one piece each, in random order; times in their own order.
+    """
     generator = torch.Generator().manual_seed(derive_seed("blocks", assignment.replicate))
-    return torch.randperm(n, generator=generator)
+    rows = torch.randperm(n, generator=generator)
+    if units is None:
+        return rows
+    ranks = torch.randperm(units.count, generator=generator)
+    return torch.from_numpy(units.ordered(rows.numpy(), ranks.numpy()))
+
+
+def cuts_of(order: Tensor, wanted: Sequence[int], units: Units | None = None) -> list[int]:
+    """Return where to cut an order of the data: where it is wanted, or nearest between two units.
+
+    Raises:
+        ValueError: if there are fewer units than parts.
+    """
+    return list(wanted) if units is None else units.cuts(order.numpy(), wanted)
 
 
 def part_of(
@@ -64,7 +81,8 @@ def part_of(
     )
     if rows is not None:
         y = data.y_train[rows.to(data.y_train.device)]
-        data = replace(data, x_train=select(data.x_train, rows), y_train=y)
+        units = None if data.units is None else data.units.at(rows.cpu().numpy())
+        data = replace(data, x_train=select(data.x_train, rows), y_train=y, units=units)
     return Part(data, alone, learn)
 
 

@@ -133,6 +133,6 @@ def test_a_folds_factor_does_not_see_its_own_targets(
     [first, *_] = all_folds("five_fold", order_of_data(len(y), winner.assignment))
     changed = y.clone()
     changed[first.predicted] = 1 - changed[first.predicted]
-    one, other = (cross_fitted(raw, t, winner.assignment) for t in (y, changed))
+    one, other = (cross_fitted(raw, t, winner.assignment, None) for t in (y, changed))
     assert (one[first.predicted] == other[first.predicted]).all()
     assert (one[first.trained] != other[first.trained]).any()

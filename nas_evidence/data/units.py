@@ -1,0 +1,143 @@
+"""Rows that no division of the data may separate: those of one group, or of one time.
+
+    groups  --groups COL: folds and the test split hold whole groups
+    times   --time-column COL: blocks in time, each predicted from the earlier ones; the test rows
+            are the latest
+    copies  of a row that has a weight (weights.py)
+
+Every division is a list of rows in an order, cut into parts. Here the order keeps units together,
+and a cut moves to the nearest place between two units.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from nas_evidence.data.mapped import Array
+from nas_evidence.data.written_dates import PARTS, dates_of, order_of, parts_of
+from nas_evidence.plumbing.foreign_text import on_one_line
+from nas_evidence.spec.dataset import DatasetSpec
+from nas_evidence.spec.study import StudySpec, fewest_parts
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The unit of each row: its group, or its time.
+
+    of       int64 [n], from 0 without gaps; of times in their order
+    in_time  whether units are times, so that only earlier ones may predict later ones
+    """
+
+    of: Array
+    in_time: bool = False
+
+    @property
+    def count(self) -> int:
+        """Number of different units."""
+        return int(self.of.max()) + 1
+
+    def at(self, rows: Array) -> "Units":
+        """Return the units of some rows, by index or mask."""
+        return Units(np.unique(self.of[rows], return_inverse=True)[1], self.in_time)
+
+    def ordered(self, rows: Array, ranks: Array) -> Array:
+        """Return the rows [n] with each unit in one piece.
+
+        Args:
+            rows: all rows in random order [n].
+            ranks: a random permutation of the units [count]; times have their own order.
+        """
+        ranks = np.arange(self.count) if self.in_time else ranks
+        return np.asarray(rows[np.argsort(ranks[self.of[rows]], kind="stable")])
+
+    def cuts(self, order: Array, wanted: Sequence[int]) -> list[int]:
+        """Return the places between units that are nearest to the wanted ones, increasing.
+
+        Args:
+            order: of the rows, see `ordered`.
+            wanted: where to cut, increasing, in 1..n-1.
+
+        Raises:
+            ValueError: if there are fewer units than parts.
+        """
+        places = 1 + np.flatnonzero(np.diff(self.of[order]))
+        if len(places) < len(wanted):
+            raise ValueError(too_few(self, len(wanted) + 1))
+        cuts, first = [], 0
+        for k, cut in enumerate(wanted):
+            last = len(places) - (len(wanted) - 1 - k)
+            first += 1 + int(np.abs(places[first:last] - cut).argmin())
+            cuts.append(int(places[first - 1]))
+        return cuts
+
+
+def too_few(units: Units, needed: int) -> str:
+    """Return the sentence that refuses data with fewer units than parts."""
+    what = "times" if units.in_time else "groups"
+    option = "--time-column" if units.in_time else "--groups"
+    return (
+        f"the data have {units.count} different {what}, but the division asked for needs at least "
+        f"{needed}; choose fewer folds with --set plan.folds=2, other `estimators`, or leave "
+        f"{option} out"
+    )
+
+
+def check_units(spec: StudySpec, units: Units | None, n_data: int) -> None:
+    """Check that the training rows have a group, or a time, for each part of their divisions.
+
+    Raises:
+        ValueError: if not; says both numbers.
+    """
+    needed = fewest_parts(spec.plan, spec.estimators, n_data)
+    if units is not None and units.count < needed:
+        raise ValueError(too_few(units, needed))
+
+
+def units_of(spec: DatasetSpec, values: pd.Series | Array | None, where: str) -> Units | None:
+    """Return the units of all rows that came with the training table; None if none are asked for.
+
+    Args:
+        spec: says whether `values` are groups or times.
+        values: of the column that it names [n].
+        where: its place, for messages.
+
+    Raises:
+        ValueError: if a group is missing, or a time is missing or cannot be read; names the row.
+    """
+    if values is None:
+        return None
+    cells = pd.Series(np.asarray(values) if isinstance(values, np.ndarray) else values)
+    cells = cells.reset_index(drop=True)
+    in_time = spec.time_column is not None
+    keys = pd.Series(_times(cells)) if in_time else cells
+    if (bad := np.flatnonzero(keys.isna())).size:
+        row = int(bad[0])
+        name, what = (spec.time_column, "time") if in_time else (spec.groups, "group")
+        shown = "is missing" if pd.isna(cells[row]) else f"is {on_one_line(str(cells[row]))!r}"
+        raise ValueError(
+            f"the {what} {name!r} of {where} {shown} in row {row}; correct or remove "
+            f"the {len(bad)} rows without a {what}"
+        )
+    return Units(np.asarray(pd.factorize(keys, sort=in_time)[0], np.int64), in_time)
+
+
+def _times(cells: pd.Series) -> Array:
+    """Return times as numbers [n], NaN for what is none."""
+    if order := order_of(cells.dropna()):
+        return parts_of(dates_of(cells, order))[PARTS[0]]
+    numbers = np.asarray(pd.to_numeric(cells, errors="coerce").astype("float64"))
+    return np.where(np.isinf(numbers), np.nan, numbers)
+
+
+def said_units(spec: DatasetSpec, units: Units | None) -> list[str]:
+    """Return what the user is told about the groups or times."""
+    if units is None:
+        return []
+    if units.in_time:
+        return [
+            f"times: {units.count} in column {spec.time_column!r}, no feature; each block is "
+            "predicted from the earlier ones"
+        ]
+    return [f"groups: {units.count} in column {spec.groups!r}, no feature; none is divided"]
