@@ -54,6 +54,7 @@ def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSE
         labels: [N].
         rows: the weight m.
 
+    >>> import torch
     >>> even = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
     >>> class_factor(even, torch.tensor([0, 1]), rows=0) == MOST  # as often wrong as right
     True
@@ -76,6 +77,7 @@ def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSE
 def real_factor(residuals: Tensor, *, rows: float = ROWS_OF_REALS) -> float:
     """Return c for normal distributions, from standardised residuals [N, D].
 
+    >>> import torch
     >>> real_factor(torch.tensor([[2.0], [-2.0]]), rows=0)
     2.0
     """

@@ -24,7 +24,7 @@ STEPS = {
     "read_frame": tables.read_frame,
     "content_of": source.content_of,
     "targets_of": tables.targets_of,
-    "_split": tables._split,
+    "test_rows": tables.test_rows,
     "prepare": tables.prepare,
     "assembled": source.assembled,
     "data_digest": digest.data_digest,

@@ -12,7 +12,7 @@ from lone_trials import evaluated
 from safetensors import safe_open
 from scipy.optimize import minimize
 from torch import Tensor, nn
-from torch.distributions import MultivariateNormal
+from torch.distributions import MultivariateNormal, Normal
 from torch.testing import assert_close
 
 from nas_evidence import estimate_evidence
@@ -27,6 +27,7 @@ from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.hyperparameters import update_prior_precision
 from nas_evidence.training.loop import Training, begin, likelihood_of, loss_limit, train_epoch
+from nas_evidence.training.predictive import predictive_spread
 from nas_evidence.training.temperature import LOG_TEMPERATURE_RANGE, fit_temperature
 from nas_evidence.workers.trial import Trial
 
@@ -520,7 +521,9 @@ def test_real_targets_are_tested_in_their_own_unit(tmp_path: Path) -> None:
     truth = data.y_test.double() * data.y_std + data.y_mean
     assert_close(record.test_rmse, (own - truth).square().mean().sqrt().item(), rtol=1e-5, atol=0)
     assert record.noise_std is not None
-    nll = Gaussian(record.noise_std).nll_mean(outputs.double(), data.y_test.double()).item()
+    spread = predictive_spread(trial.training, trial.assignment.plan, data.x_train, data.y_train)
+    wide = Normal(outputs.double(), spread(data.x_test))
+    nll = -wide.log_prob(data.y_test.double()).sum(1).mean().item()
     assert_close(record.test_nll_per_datum, nll, rtol=1e-6, atol=0)
     assert (record.test_accuracy, record.temperature) == (None, None)
     assert 1 < record.test_rmse < 20  # the targets vary by about 7
