@@ -254,6 +254,8 @@ CHANGED: dict[str, object] = {
     "retries": RetrySpec(crashes=7),
     "finalists": 2,
     "race": RaceSpec(trials=4),
+    "metric": "f1",
+    "stop": "auto",
 }
 
 
