@@ -436,7 +436,7 @@ def _names(said: str, file: str) -> bool:
     if file == "study.toml":
         wanted += ["was edited"]
     if parts[0] == "data":
-        wanted += [r"data set", r"is not the data"]
+        wanted += [r"data set", r"is not the data", r"(?m)^data: "]
     if file == "lock":
         wanted += ["the lease"]
     return any(re.search(one, said) for one in wanted)

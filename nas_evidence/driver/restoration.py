@@ -50,7 +50,10 @@ from nas_evidence.storage.tables import (
 )
 from nas_evidence.workers.trial import Trial, device_for
 
-_AGAIN = "`nas-evidence search` with the same data and this study as --out writes it again"
+_AGAIN = (
+    "not the data of the study; `nas-evidence search` with the same data and this study as --out "
+    "writes it again"
+)
 _EXPORT = re.compile(r"export[^/]*/")
 
 
