@@ -311,7 +311,12 @@ def _in_memory() -> Iterator[tuple[str, Any, Any, Mapping[str, Any]]]:
     missing = x.copy()
     missing[3, 0] = np.nan
     frame = pd.DataFrame(x)
-    yield "a frame whose columns are named 0, 1, 2", frame.assign(**{"2": y}), None, {"target": "2"}
+    yield (
+        "a frame whose columns are named 0, 1, 2",
+        frame.assign(**{"2": y}),
+        None,
+        {"target": "2"},
+    )
     yield "a frame with NaN", pd.DataFrame(missing), y, {}
     yield "an array with NaN", missing, y, {}
     yield "an array with a number of 1e300", np.where(x == x[3, 0], 1e300, x), y, {}

@@ -204,7 +204,11 @@ def test_separators_are_found(text: str, tmp_path: Path) -> None:
         ("a,price\n" + "1,2\n" * 5, {}, "has 5 rows, but a study needs at least 10"),
         ("a,prices\n" + "1,2\n" * 20, {}, "no column 'price'; did you mean 'prices'"),
         ("a,price\n" + "1,2\n" * 20, {}, "every training row has 2"),
-        ("a,price\n1,2\n\n3,4,5\n", {}, "line 4 has 3 cells, but the line of names has 2; correct"),
+        (
+            "a,price\n1,2\n\n3,4,5\n",
+            {},
+            "line 4 has 3 cells, but the line of names has 2; correct",
+        ),
         ("a,price\n" + "1,2\n1,3\n" * 20, {}, "at least one column besides the target"),
         ("a,price\n" + "1,2\n3,3\n" * 20, {"test_fraction": 0.99}, "leaves 0 for training"),
     ],
