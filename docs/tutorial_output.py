@@ -1,10 +1,11 @@
-"""Runs the commands of the tutorial and writes what they print into its page.
+"""Runs the commands of the tutorial and writes what they print into its page and the README.
 
     python docs/tutorial_output.py
 
-Each command of a console block runs as it stands, in an empty folder, on a terminal of 100 columns.
-What it prints goes between the markers `<!-- output: COMMAND -->` and `<!-- /output -->` of the
-page; `<!-- output: COMMAND | 12 -->` takes the first 12 lines. Blocks with a title are not run.
+Each command of a console block of the tutorial runs as it stands, in an empty folder, on a
+terminal of 110 columns. What it prints goes between the markers `<!-- output: COMMAND -->` and
+`<!-- /output -->`; `<!-- output: COMMAND | rank 1 answer: -->` takes the lines that begin with one
+of these words. Blocks with a title are not run.
 """
 
 import os
@@ -19,9 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "tutorial" / "first-study.md"
-_COLUMNS = 100
+PAGES = (PAGE, ROOT / "README.md")
 _COMMANDS = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_OUTPUT = re.compile(r"(<!-- output: (.+?)(?: \| (\d+))? -->\n).*?(<!-- /output -->)", re.DOTALL)
+_OUTPUT = re.compile(r"(<!-- output: (.+?)(?: \| (.+?))? -->\n).*?(<!-- /output -->)", re.DOTALL)
 
 
 def commands(page: str) -> list[str]:
@@ -42,18 +43,20 @@ def written(page: str, printed: dict[str, str]) -> str:
     """
 
     def anew(found: re.Match[str]) -> str:
-        lines = printed[found[2]].splitlines()[: int(found[3]) if found[3] else None]
+        lines = printed[found[2]].splitlines()
+        if found[3]:
+            lines = [line for line in lines if {*line.split()[:1]} & {*found[3].split()}]
         return f"{found[1]}\n```text\n" + "\n".join(lines) + f"\n```\n\n{found[4]}"
 
     return _OUTPUT.sub(anew, page)
 
 
 def fixed(text: str) -> set[str]:
-    """Return the words of a command's output that no result changes.
+    r"""Return the words of a command's output that no result changes.
 
     These are the names of lines ("answer:", "how sure?") and of columns.
 
-    >>> sorted(fixed("rank  trial\\n1     4\\nanswer: Take mlp."))
+    >>> sorted(fixed("rank  trial\n1     4\nanswer: Take mlp."))
     ['answer:', 'rank', 'trial']
     """
     found = set(re.findall(r"^[a-z][a-z ]{2,10}[:?](?= )", text, flags=re.MULTILINE))
@@ -74,7 +77,7 @@ def run(command: str, folder: Path) -> str:
     program = Path(sys.executable).with_name(words[0])
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {
-        "PATH": path, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": str(_COLUMNS),
+        "PATH": path, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "110", "LINES": "40",
     }  # fmt: skip
     ours, theirs = pty.openpty()
     errors = folder / "errors.txt"
@@ -106,7 +109,8 @@ def main() -> None:
         folder = Path(name)
         (folder / "search_spaces").symlink_to(ROOT / "search_spaces")
         printed = {command: run(command, folder) for command in commands(page)}
-    PAGE.write_text(written(page, printed), encoding="utf-8")
+    for file in PAGES:
+        file.write_text(written(file.read_text(encoding="utf-8"), printed), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,9 @@ CAPTIONS: Mapping[str, str] = {
         "Orange is the winner, blue the best quarter. Where the blue lines come together, that "
         "parameter matters. Architectures without one of these parameters are not drawn."
     ),
-    "confusion": "Held-out data by true and predicted class; a perfect model has them all on the diagonal.",
+    "confusion": (
+        "Held-out data by true and predicted class; a perfect model has them all on the diagonal."
+    ),
     "pairs": "Held-out data, predicted against true; a perfect model lies on the dotted line.",
     "importance": (
         "Which parameters of the architecture matter: how much the best quarter of the "
