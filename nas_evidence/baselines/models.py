@@ -32,7 +32,8 @@ from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.maths.metrics import LEAST, Floats
 from nas_evidence.scores.folds import all_folds, log_predictive
-from nas_evidence.spec.study import Assignment, kept_division
+from nas_evidence.spec.divisions import kept_division
+from nas_evidence.spec.study import Assignment
 from nas_evidence.training.parts import order_of_data
 
 #: Most input values [n * d] of a linear model, and most of boosting times the classes.
