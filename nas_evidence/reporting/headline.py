@@ -150,7 +150,7 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
             above = max(0.0, float(known.max()) - own)
             parts.append(
                 "On the test rows, too, its log loss is the lowest." if above == 0
-                else f"On the test rows the log loss of another is {_nats(above)} lower."
+                else f"On the test rows another is better: its log loss is {_nats(above)} lower."
             )  # fmt: skip
     return " ".join(parts)
 
@@ -162,14 +162,14 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
     one = found.architecture
     gain = ""
     if found.gain is not None:
-        gain = f"{FURTHER} further trials: expected gain {_in_unit(study, found.gain)}."
+        gain = f"{FURTHER} further trials are expected to gain {_in_unit(study, found.gain)}."
     if one is None:
         return gain
     if one is study.winner:
         return f"All scores together recommend it, too. {gain}".rstrip()
     return (
         f"All scores together recommend {one.architecture} (trial {one.trial_id}): its own score "
-        f"is {_in_unit(study, found.behind)} lower, its neighbours say otherwise. Give --trial "
+        f"is {_in_unit(study, found.behind)} lower, but those like it score well. Give --trial "
         f"{one.trial_id} to `nas-evidence export` to take it. {gain}"
     ).rstrip()
 
