@@ -1,11 +1,12 @@
 """Runs the commands of the tutorial and writes what they print into its page and the README.
 
-    python docs/tutorial_output.py
+    python docs/tutorial_output.py [FOLDER]
 
-Each command of a console block of the tutorial runs as it stands, in an empty folder, on a
-terminal of 110 columns. What it prints goes between the markers `<!-- output: COMMAND -->` and
-`<!-- /output -->`; `<!-- output: COMMAND | rank 1 answer: -->` takes the lines that begin with one
-of these words. Blocks with a title are not run.
+Each command of a console block of the tutorial runs as it stands, on a terminal of 110 columns, in
+an empty folder; in a FOLDER that is given, finished trials are not run again. What it prints goes
+between the markers `<!-- output: COMMAND -->` and `<!-- /output -->`;
+`<!-- output: COMMAND | rank 1 answer: -->` takes the lines that begin with one of these words.
+Blocks with a title are not run.
 """
 
 import os
@@ -102,16 +103,17 @@ def _read(terminal: int) -> Iterator[bytes]:
     os.close(terminal)
 
 
-def main() -> None:
-    """Run the page, and write it anew."""
+def main(place: str | None = None) -> None:
+    """Run the page in a folder, and write it anew."""
     page = PAGE.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "search_spaces").symlink_to(ROOT / "search_spaces")
+        folder = Path(place or name).absolute()
+        if not (folder / "search_spaces").exists():
+            (folder / "search_spaces").symlink_to(ROOT / "search_spaces")
         printed = {command: run(command, folder) for command in commands(page)}
     for file in PAGES:
         file.write_text(written(file.read_text(encoding="utf-8"), printed), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
