@@ -44,7 +44,7 @@ NOT_RUN = {
     "half an hour of one core": 1,
     "in a fresh clone": 2,
     "in an environment of its own": 1,  # tests/exporting/test_fresh_process.py takes its place
-    "on a cluster": 7,
+    "on a cluster": 6,
     "on a machine with GPUs": 2,
     "while the study runs": 1,
 }
