@@ -114,7 +114,7 @@ def test_by_default_the_search_runs_to_its_end_and_says_what_more_would_gain(
 
 
 def test_with_another_sampler_it_is_refused_with_a_remedy() -> None:
-    with pytest.raises(ValueError, match='needs name = "posterior" in .sampler., but got "tpe"'):
+    with pytest.raises(ValueError, match=r'needs name = "posterior" in .sampler., but got "tpe"'):
         study(sampler={"name": "tpe"})
 
 
