@@ -25,7 +25,7 @@ from settling import raw, tested
 from sklearn import datasets
 
 from nas_evidence.data.arrays import Array, ArrayData, moments
-from nas_evidence.data.proposed import training_length
+from nas_evidence.data.proposed import LEARNING_RATE, training_length
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.parts import new_run, part_of, train_slices
@@ -98,7 +98,7 @@ def plan_of(data: TensorData, text: str) -> TrainingPlan:
     settle = float(data.task == "real")
     if text == "proposed":
         batch, epochs = training_length(n_data)
-        rate = 0.02
+        rate = LEARNING_RATE
     else:
         first, steps, rate, *more = map(float, text.split(":"))
         batch, settle = int(first), sum(more, 0.0)

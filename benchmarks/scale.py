@@ -33,8 +33,9 @@ from no_op import SPACE, Stamps
 from service_overhead import alone, peak_megabytes, surroundings
 
 from nas_evidence.driver.driver import Driver
+from nas_evidence.spec.divisions import predicted_folds
 from nas_evidence.spec.registry import declared, draws_of
-from nas_evidence.spec.study import Assignment, StudySpec, predicted_folds
+from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.spec.toml import find_study, load_study
 from nas_evidence.workers.executor import Event
 

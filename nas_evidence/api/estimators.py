@@ -92,9 +92,11 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
             out = Path(self.out)
         X, y = self._checked_to_fit(X, y)
         if sample_weight is not None:
-            from sklearn.utils.validation import _check_sample_weight
+            from sklearn.utils import check_consistent_length
+            from sklearn.utils.validation import column_or_1d
 
-            sample_weight = _check_sample_weight(sample_weight, X)
+            sample_weight = column_or_1d(sample_weight)
+            check_consistent_length(X, sample_weight)
         self.study_: Study = search(
             X,
             y,

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,7 @@ from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, is_outside
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.outside_code import Code, keep_code, outside_names
-from nas_evidence.workers.executor import Watcher
+from nas_evidence.workers.executor import Watcher, Where
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data import ArrayData
@@ -37,7 +37,7 @@ _FORECAST_PATIENCE = 0.5
 class Run:
     """How to run a study: where its trials run, and where its data are."""
 
-    executor: str = "inline"
+    executor: Where = "inline"
     address: str | None = None  # cluster to join
     data_root: Path | None = None
     download: bool = False
@@ -163,6 +163,7 @@ def run_trials(
     from nas_evidence.driver.race import race_left
     from nas_evidence.storage.conditions import note_conditions
     from nas_evidence.storage.forecasts import until_enough
+    from nas_evidence.workers.choice import chosen_executor
 
     done = finds.done
     n_done = n_searched(done)
@@ -176,6 +177,11 @@ def run_trials(
     audience.say(f"{spec.name}: {trials}, {_counted(workers, 'worker')} -> {store.place}")
     arrays = data.arrays(seed=spec.seed)
     check_task(spec.plan, arrays)
+    if run.executor == "auto":
+        at_home = run.address is None and store.uri is None
+        name, why = chosen_executor(spec, arrays, at_home=at_home)
+        run = replace(run, executor=name)
+        audience.say(f"{spec.name}: the workers are {why}")
     if any(map(is_outside, spec.family)):
         from nas_evidence.training.own_family import check_own_families
 
@@ -294,6 +300,12 @@ def _executor(
         from nas_evidence.workers.inline import InlineExecutor
 
         return InlineExecutor(arrays, spec.resources, make_worker=make_worker)
+    resources = spec.resources.model_copy(update={"workers": workers})
+    logs = (store.folder / "logs").resolve()
+    if run.executor == "local":
+        from nas_evidence.workers.local import LocalExecutor
+
+        return LocalExecutor(arrays, resources, logs, make_worker=make_worker)
     if run.address is not None:
         use_token_if_there_is_one()
     from nas_evidence.workers.on_ray import RayExecutor
@@ -304,8 +316,8 @@ def _executor(
     with audience.starting():
         executor = RayExecutor(
             arrays,
-            spec.resources.model_copy(update={"workers": workers}),
-            (store.folder / "logs").resolve(),
+            resources,
+            logs,
             address=run.address,
             namespace=namespace_of(spec.name, store.place) if run.address else None,
             make_worker=make_worker,

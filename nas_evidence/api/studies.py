@@ -482,8 +482,12 @@ def _run_with(
 
     wanted = (track,) if isinstance(track, str) else tuple(track)
     check_track(wanted)
-    executor = "inline" if workers == 1 else "ray"
-    return Run(executor, data_root=data_root, allow_code=allow_code, track=wanted)
+    return Run(
+        "inline" if workers == 1 else "auto",
+        data_root=data_root,
+        allow_code=allow_code,
+        track=wanted,
+    )
 
 
 def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience, data: "Source") -> Study:

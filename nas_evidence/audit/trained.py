@@ -27,6 +27,7 @@ from nas_evidence.evidence.exact_linear import log_evidence_of_linear
 from nas_evidence.models import build
 from nas_evidence.scores.folds import fold_tasks
 from nas_evidence.scores.sotl import SOTL_EPOCHS, SOTL_GAMMA
+from nas_evidence.spec.divisions import division_of
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.registry import CURVATURES, SCORES
 from nas_evidence.spec.study import (
@@ -36,7 +37,6 @@ from nas_evidence.spec.study import (
     OnlinePlan,
     TrainingPlan,
     derive_seed,
-    division_of,
 )
 from nas_evidence.training.loop import begin, train_epoch
 from nas_evidence.training.parts import order_of_data

@@ -27,16 +27,21 @@ from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
 
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.maths.metrics import LEAST, Floats
 from nas_evidence.scores.folds import all_folds, log_predictive
-from nas_evidence.spec.study import Assignment, kept_division
+from nas_evidence.spec.divisions import kept_division
+from nas_evidence.spec.study import Assignment
 from nas_evidence.training.parts import order_of_data
 
 #: Most input values [n * d] of a linear model, and most of boosting times the classes.
 MOST_VALUES, MOST_BOOSTED = 5_000_000, 20_000_000
+#: Up to so many input values one thread fits; several mostly wait for each other, for seconds on a
+#: busy machine.
+ONE_THREAD = 200_000
 #: Penalties that are tried for logistic regression, as scikit-learn's C, and for ridge regression.
 PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 ALPHAS = np.geomspace(1e-3, 1e5, 33)
@@ -70,7 +75,17 @@ def baseline_models(arrays: ArrayData) -> Mapping[str, Model]:
         found[name] = (_logistic if labels else _ridge)(_is_number(arrays))
     if values * arrays.n_outputs <= MOST_BOOSTED:
         found["gradient boosting"] = _boosted_classes if labels else _boosted_reals
+    if values <= ONE_THREAD:
+        found = {name: _in_one_thread(model) for name, model in found.items()}
     return found
+
+
+def _in_one_thread(model: Model) -> Model:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+        with threadpool_limits(1):
+            return model(x, y, unseen, n_outputs)
+
+    return fit
 
 
 def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Predicted]]:

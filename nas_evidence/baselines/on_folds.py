@@ -33,8 +33,9 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.unseen import delivered_unseen
 from nas_evidence.exporting.winner import Winner
 from nas_evidence.maths.metrics import named
+from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import Assignment, kept_division
+from nas_evidence.spec.study import Assignment
 
 #: Most seeds that count, and most values (inputs times outputs of all data) for more than one:
 #: all simple models are fitted twice for each.

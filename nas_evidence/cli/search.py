@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 from rich.live import Live
@@ -61,6 +61,7 @@ from nas_evidence.jobs.jobs import study_of_this_job
 from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.outside_code import admitted
+from nas_evidence.workers.executor import Where
 from nas_evidence.workers.own_cluster import end_what_starts, is_starting
 
 if TYPE_CHECKING:  # these import data readers and stores
@@ -73,9 +74,13 @@ StoreOption = Annotated[
     str | None,
     typer.Option("--out", "--store", metavar="DIR|URI", help="Study folder; else runs/<name>."),
 ]
-Where = Annotated[
-    Literal["ray", "inline"],
-    typer.Option("--executor", help="Ray workers, or only this process (for debugging)."),
+Executor = Annotated[
+    Where,
+    typer.Option(
+        "--executor",
+        help="Where trials run: processes of this machine (local), Ray workers, only this process "
+        "(inline, for debugging); auto chooses local or ray, and says so.",
+    ),
 ]
 Cluster = Annotated[
     str | None,
@@ -90,7 +95,7 @@ def search(
     trials: Trials = None,
     seed: Seed = None,
     workers: Workers = None,
-    executor: Where = "ray",
+    executor: Executor = "auto",
     address: Cluster = None,
     overrides: Override = None,
     data_root: DataRoot = None,
@@ -139,7 +144,7 @@ def resume(
     ] = None,
     trials: Trials = None,
     workers: Workers = None,
-    executor: Where = "ray",
+    executor: Executor = "auto",
     address: Annotated[
         str | None,
         typer.Option(
@@ -207,7 +212,7 @@ def resume(
 def _check_address(run: Run) -> None:
     if run.address is None:
         return
-    if run.executor == "inline":
+    if run.executor not in ("auto", "ray"):
         raise ValueError("--address joins a Ray cluster: it works only with --executor ray.")
     if "://" in run.address:
         raise ValueError(

@@ -105,7 +105,12 @@ def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str 
         values = inputs.to_numpy(dtype=np.float64, na_value=np.nan)
         return Given(_finite(np.ascontiguousarray(values, np.float32)), truth)
     inputs = preparation.apply(frame, "the new data")
-    return Given(inputs, truth, tuple(preparation.doubts(frame)))
+    doubts = [*preparation.doubts(frame)]
+    unknown = 0 if truth is None else int(pd.isna(truth).sum())
+    if 0 < unknown < len(frame):
+        rows = f"{unknown} of {len(frame)} rows"
+        doubts.append(f"column {target!r} is empty in {rows}: metrics are of the others")
+    return Given(inputs, truth, tuple(doubts))
 
 
 def _read(path: Path, preparation: Preparation | None) -> Any:

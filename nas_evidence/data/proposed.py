@@ -23,6 +23,8 @@ from nas_evidence.spec.toml import toml_line
 #: Rows that a training is shown in all, its least steps, and the bounds of its epochs; measured by
 #: benchmarks/epochs_rule.py, see docs/explanation/epochs.md.
 ROWS_SHOWN, FEWEST_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 40_000, 625, 20, 300
+#: Learning rate at the start, of adam.
+LEARNING_RATE = 0.02
 #: Least pixels along a side, and least rows, for a residual network.
 _RESNET_PIXELS, _RESNET_ROWS = 16, 5000
 
@@ -64,7 +66,7 @@ def proposed_text(
         f'epochs = "auto"                  # by the number of rows; here {epochs}',
         f"batch_size = {batch}",
         'optimiser = "adam"',
-        "learning_rate = 0.02             # at its start; cosine schedule",
+        f"learning_rate = {LEARNING_RATE}             # at its start; cosine schedule",
         "",
         "[plan.online]",
         'every = "auto"                   # epochs between prior updates',

@@ -19,7 +19,8 @@ from nas_evidence.data.mapped import Array
 from nas_evidence.data.written_dates import PARTS, dates_of, order_of, parts_of
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.spec.dataset import DatasetSpec
-from nas_evidence.spec.study import StudySpec, fewest_parts
+from nas_evidence.spec.divisions import fewest_parts
+from nas_evidence.spec.study import StudySpec
 
 
 @dataclass(frozen=True, eq=False)

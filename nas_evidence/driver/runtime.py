@@ -28,15 +28,9 @@ from nas_evidence.data.tensors import TensorData, select, to_tensors
 from nas_evidence.driver.race import budget_of
 from nas_evidence.models import build, infeasible
 from nas_evidence.proposing.startup import startup_points
+from nas_evidence.spec.divisions import TRAINED_ON, predicted_folds
 from nas_evidence.spec.registry import CURVATURES, declared, draws_of
-from nas_evidence.spec.study import (
-    TRAINED_ON,
-    ArchitectureSpec,
-    Assignment,
-    StudySpec,
-    TrainingPlan,
-    predicted_folds,
-)
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, TrainingPlan
 from nas_evidence.training.loop import Member, Training, begin, train_epochs
 from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.workers.trial import device_for

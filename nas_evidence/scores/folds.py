@@ -39,15 +39,10 @@ from nas_evidence.data.units import Units
 from nas_evidence.maths.spread_factor import spread_factor
 from nas_evidence.scores.given_folds import FoldTask, GivenFolds, orders_from, said_parts
 from nas_evidence.scores.protocol import Context, Scorer
+from nas_evidence.spec.divisions import kept_division, predicted_folds
 from nas_evidence.spec.domains import Frozen
 from nas_evidence.spec.record import EvidenceEstimate, Term
-from nas_evidence.spec.study import (
-    EVIDENCE_BATCH,
-    Assignment,
-    TrainingPlan,
-    kept_division,
-    predicted_folds,
-)
+from nas_evidence.spec.study import EVIDENCE_BATCH, Assignment, TrainingPlan
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
     Part,

@@ -49,10 +49,10 @@ from nas_evidence.evidence.linearised import LIMIT, conditional_log_evidence, ta
 from nas_evidence.evidence.softmax_layer import LogDensity
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.scores.protocol import Context
+from nas_evidence.spec.divisions import division_of
 from nas_evidence.spec.domains import Frozen
 from nas_evidence.spec.record import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
-from nas_evidence.spec.study import division_of
 from nas_evidence.training.loop import Training, likelihood_of
 
 NAMES = ("conditional_evidence", "tangent_conditional", "last_layer_conditional")

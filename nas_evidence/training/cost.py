@@ -38,8 +38,9 @@ from nas_evidence.curvature.layers import CHUNK_ELEMENTS
 from nas_evidence.curvature.memory import COPIES
 from nas_evidence.curvature.wide import keeps_rows, too_large_online, too_wide
 from nas_evidence.models import skeleton
+from nas_evidence.spec.divisions import predicted_folds
 from nas_evidence.spec.registry import CURVATURES, curvatures_of, draws_of, is_outside
-from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan, predicted_folds
+from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training.together import MOST_TOGETHER, n_together
 
 _FLOAT, _DOUBLE = 4, 8  # bytes

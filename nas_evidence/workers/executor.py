@@ -6,7 +6,7 @@ The driver launches a trial on a free worker, polls for what happened, and answe
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment
@@ -47,6 +47,8 @@ class Lost:
 
 
 Event = SliceReport | TrialRecord | Lost
+#: Where trials run: "auto" is "local" or "ray".
+Where = Literal["auto", "local", "ray", "inline"]
 
 
 class Executor(Protocol):

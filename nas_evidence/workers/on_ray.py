@@ -7,10 +7,11 @@ this module imports ray.
 """
 
 import logging
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
@@ -30,9 +31,8 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nas_evidence.data import ArrayData
-from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import Assignment, ResourceSpec
-from nas_evidence.workers.executor import Event, Launch, Verdict
+from nas_evidence.workers.executor import Event, Launch
 from nas_evidence.workers.node_check import NODE_LOST, Answered, Look, NodeCheck
 from nas_evidence.workers.own_cluster import (
     WATCH_EVERY,
@@ -49,13 +49,12 @@ from nas_evidence.workers.own_cluster import (
 )
 from nas_evidence.workers.packing import SHARES, Node, Slot, share_for
 from nas_evidence.workers.pool import PATIENCE, Pool, Pooled
+from nas_evidence.workers.pooled import START_TIMEOUT, PooledExecutor, WorkerLostError
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 from nas_evidence.workers.quiet import last_words, signals_deferred, stderr_to
 from nas_evidence.workers.reachable import check_reachable
 
 _LOG = logging.getLogger(__name__)
-#: A worker that has not started after this many seconds is given up.
-START_TIMEOUT = 120.0
 #: Longest wait for the process to be replaced after Ray has died, seconds.
 LOST_PATIENCE = 60.0
 #: Seconds between two looks at the nodes of the cluster.
@@ -79,7 +78,7 @@ class _Actor:
         return self.process.call(method, *arguments)
 
 
-class RayExecutor:
+class RayExecutor(PooledExecutor):
     """A pool of worker processes.
 
     Args:
@@ -114,7 +113,7 @@ class RayExecutor:
         make_worker: MakeWorker | None = None,
         on_cluster_lost: Callable[[], None] | None = None,
     ) -> None:
-        self.notices: list[str] = []  # about the cluster, to be shown to the user
+        super().__init__()
         self._on_lost = on_cluster_lost
         self._is_alive: Callable[[], bool] = lambda: True
         self._resources, self._logs, self._make_worker = resources, logs, make_worker
@@ -145,29 +144,6 @@ class RayExecutor:
         while self._pool.share is not None and not any(w.ready_at for w in self._pool.workers):
             self.poll(timeout=1.0)
 
-    @property
-    def free(self) -> int:
-        """Return how many trials can start: idle workers and those that could be added."""
-        return self._pool.free
-
-    def launch(self, launch: Launch) -> None:
-        """Start a trial on a worker of its share class, as soon as one is available."""
-        self._pool.launch(launch)
-
-    def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
-        """Let a trial continue training; it is lost after `timeout` seconds of silence."""
-        self._call(self._pool.worker_of(trial_id), "advance", until_epoch, timeout=timeout)
-
-    def park(self, trial_id: int) -> None:
-        """Take a trial off its worker and free the worker."""
-        worker = self._pool.worker_of(trial_id)
-        worker.launch, worker.started = None, False
-        self._call(worker, "park")
-
-    def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
-        """Ask for a trial's record."""
-        self._call(self._pool.worker_of(trial_id), "finish", verdict)
-
     def poll(self, timeout: float) -> list[Event]:
         """Return the reports, records and losses that have arrived.
 
@@ -175,33 +151,7 @@ class RayExecutor:
             ValueError: no node has had room for a worker for 30 s, or workers fail to start.
         """
         self._check_cluster()
-        self._refill()
-        calls = {w.call: w for w in self._pool.workers if w.call is not None}
-        if not calls:
-            if self._pool.is_waiting or not self._pool.workers:
-                time.sleep(min(timeout, 0.1))
-            return []
-        left = min(worker.deadline for worker in calls.values()) - time.monotonic()
-        wait = max(0.0, min(timeout, left))
-        ready, _ = ray.wait(list(calls), num_returns=1, timeout=wait)
-        if ready:  # and whatever else has arrived
-            ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
-        pooled = self._pool.workers  # losing one may remove others of its node
-        events = [self._collect(calls[ref]) for ref in ready if calls[ref] in pooled]
-        now = time.monotonic()
-        for worker in [w for w in calls.values() if w.call is not None and now > w.deadline]:
-            if worker in pooled:
-                events.append(self._pool.lose(worker, f"no answer for {worker.silence:.0f} s"))
-        self._refill()
-        return [event for event in events if event is not None]
-
-    def now(self) -> float:
-        """Return seconds of the monotonic clock."""
-        return time.monotonic()
-
-    def idle_share(self) -> float:
-        """Return the share of time, 0 to 1, that started workers spent idle."""
-        return self._pool.idle_share()
+        return super().poll(timeout)
 
     def close(self) -> None:
         """Stop the workers, and the cluster if we started it; Ctrl-C is deferred until then."""
@@ -226,10 +176,7 @@ class RayExecutor:
             scheduling_strategy=NodeAffinitySchedulingStrategy(slot.node, soft=False),
         )
         how = {"share": slot.share, "logs": self._logs, "make_worker": self._make_worker}
-        worker = Pooled(actor.remote(self._box, self._resources, **how), slot)
-        self._call(worker, None, timeout=START_TIMEOUT)
-        worker.silence = START_TIMEOUT
-        return worker
+        return self._started(Pooled(actor.remote(self._box, self._resources, **how), slot))
 
     def end(self, worker: Pooled) -> None:
         """Kill an actor; it may still be alive even if it cannot be reached."""
@@ -237,31 +184,23 @@ class RayExecutor:
         with suppress(RayError):
             ray.kill(worker.actor, no_restart=True)
 
-    def send(self, worker: Pooled, method: str | None, *arguments: Any) -> None:
-        """Call a method of a worker, or none; the trial's slice timeout applies."""
-        if method == "start":  # a new trial: the length of its slices is not known
-            worker.silence = 0.0
-        self._call(worker, method, *arguments)
+    def _ask(self, worker: Pooled, method: str | None, *arguments: Any) -> Any:
+        return worker.actor.call.remote(method, *arguments)
 
-    def _call(
-        self, worker: Pooled, method: str | None, *arguments: Any, timeout: float | None = None
-    ) -> None:
-        worker.silence = timeout or max(worker.silence, self._resources.slice_timeout_seconds)
-        worker.since = time.monotonic()
-        worker.call = worker.actor.call.remote(method, *arguments)
+    def _answered(self, workers: Sequence[Pooled], timeout: float) -> list[Pooled]:
+        calls = {w.call: w for w in workers}
+        ready, _ = ray.wait(list(calls), num_returns=1, timeout=timeout)
+        if ready:  # and whatever else has arrived
+            ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
+        return [calls[ref] for ref in ready]
 
-    def _collect(self, worker: Pooled) -> Event | None:
+    def _answer(self, worker: Pooled) -> Answer:
         try:
             answer: Answer = ray.get(worker.call)
         except RayError as error:
-            lost = self._pool.lose(worker, _why(error), machine=_with_machine(error))
-            self._look()
-            return lost
-        event: Event | None = answer.event
-        self._pool.answered(
-            worker, answer, is_over=event is None or isinstance(event, TrialRecord)
-        )
-        return event
+            self._looked = -math.inf  # the node may have gone with it
+            raise WorkerLostError(_why(error), machine=_with_machine(error)) from error
+        return answer
 
     def _share_of(self, launch: Launch) -> float:
         share = self._pool.share

@@ -53,7 +53,12 @@ def arrays() -> ArrayData:
 
 @pytest.fixture(
     scope="module",
-    params=["inline", "simulated", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray])],
+    params=[
+        "inline",
+        "simulated",
+        pytest.param("local", marks=[pytest.mark.slow]),
+        pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.ray]),
+    ],
 )
 def subject(
     request: pytest.FixtureRequest,
@@ -72,6 +77,8 @@ def subject(
         subject = Subject(InlineExecutor(arrays, RESOURCES), alone)
     elif request.param == "simulated":
         subject = simulated()
+    elif request.param == "local":
+        subject = in_processes(arrays, tmp_path_factory.mktemp("logs"), alone)
     else:
         subject = on_ray(arrays, tmp_path_factory.mktemp("logs"), alone)
     yield subject
@@ -93,6 +100,22 @@ def simulated() -> Subject:
         alone,
         kill=lambda trial_id: faults.update({trial_id: Fault("lost")}),
         hang=lambda trial_id: faults.update({trial_id: Fault("hung")}),
+    )
+
+
+def in_processes(arrays: ArrayData, logs: Path, alone: Callable[[Launch], TrialRecord]) -> Subject:
+    from nas_evidence.workers.local import LocalExecutor
+
+    executor = LocalExecutor(arrays, RESOURCES, logs)
+
+    def send(number: int, trial_id: int) -> None:
+        os.kill(executor._pool.worker_of(trial_id).actor.process.pid, number)
+
+    return Subject(
+        executor,
+        alone,
+        kill=lambda trial_id: send(signal.SIGKILL, trial_id),
+        hang=lambda trial_id: send(signal.SIGSTOP, trial_id),
     )
 
 

@@ -1,0 +1,62 @@
+"""Which folds of the data a score predicts, and how many trainings that takes."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from nas_evidence.spec.registry import declared
+from nas_evidence.spec.study import TrainingPlan
+
+#: Folds of each division of the data that are predicted, each after a training of its own; with
+#: `plan.folds = 1` `two_fold` predicts one.
+PREDICTED_FOLDS: Mapping[str, int] = {
+    "two_fold": 2, "five_fold": 5, "ten_fold": 10, "heldout_10": 1,
+}  # fmt: skip
+#: Part of the data that is trained on for a fold of each.
+TRAINED_ON: Mapping[str, float] = {
+    "two_fold": 0.5, "five_fold": 0.8, "ten_fold": 0.9, "heldout_10": 0.9,
+}  # fmt: skip
+
+
+def division_of(score: str, plan: TrainingPlan, n_data: int) -> str:
+    """Return the division of the data that a score trains networks on, "" if it has none.
+
+    >>> division_of("last_layer_conditional", TrainingPlan(), 300)
+    'two_fold'
+    >>> [division_of("conditional_evidence", TrainingPlan(), n) for n in (300, 3000)]
+    ['five_fold', 'two_fold']
+    """
+    division = declared(score).division
+    if division != "plan":
+        return division
+    return {5: "five_fold", 10: "ten_fold"}.get(plan.n_folds(n_data), "two_fold")
+
+
+def predicted_folds(
+    plan: TrainingPlan, scores: Iterable[str], n_data: int, *, in_time: bool = False
+) -> dict[str, int]:
+    """Return the divisions that some scores need, with the folds predicted of each.
+
+    The first of the blocks in time is only learned from.
+    """
+    known = {name: max(1, n - in_time) for name, n in PREDICTED_FOLDS.items()}
+    if plan.folds == 1:
+        known["two_fold"] = 1
+    asked = {division_of(score, plan, n_data) for score in scores}
+    return {name: count for name, count in known.items() if name in asked}
+
+
+def fewest_parts(plan: TrainingPlan, scores: Iterable[str], n_data: int) -> int:
+    """Return the most parts that a score divides the data into, 1 without such a score.
+
+    >>> fewest_parts(TrainingPlan(), ["kfac_ggn", "conditional_evidence"], 300)
+    5
+    """
+    names = list(scores)
+    divisions = predicted_folds(plan, names, n_data)
+    folds = [max(2, PREDICTED_FOLDS[name]) for name in divisions]
+    return max([1, *folds, *(declared(name).parts for name in names)])
+
+
+def kept_division(plan: TrainingPlan, scores: Collection[str], n_data: int) -> str:
+    """Return the division whose predictions a trial keeps beside its weights."""
+    objective = "conditional_evidence"
+    return division_of(objective, plan, n_data) if objective in scores else "two_fold"
