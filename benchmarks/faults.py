@@ -27,7 +27,7 @@ A fault counts when it has happened. Wrong is
     traceback  an error other than the sentences that the command line prints
 
 The random numbers of study k follow from `--seed` and k. The run goes on where the last one
-stopped.
+stopped, and first tries again what was wrong.
 """
 
 import argparse
@@ -470,8 +470,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         finished, _ = damage.made_studies(Path(home))["finished"]
         sound, calm = predicted(finished / "export"), dict[str, Any]()
-        while sum(result["faults"].values()) < given.faults and time.monotonic() < end:
+        again = wrong_studies(result) if given.only is None else []
+        while (again or sum(result["faults"].values()) < given.faults) and time.monotonic() < end:
             number = result["studies"] if given.only is None else given.only
+            if is_again := bool(again):
+                number = again.pop()
             found, happened = one(number, result["seed"], calm)
             chance = random.Random(f"export-{result['seed']}-{number}")
             found += export_lost(finished, sound, chance, happened)
@@ -481,6 +484,8 @@ def main() -> None:
             if given.only is not None:
                 print(dict(happened))
                 return
+            if is_again:
+                continue
             result["studies"] += 1
             for name, count in sorted(happened.items()):
                 result["faults"][name] = result["faults"].get(name, 0) + count
@@ -490,6 +495,15 @@ def main() -> None:
     write_whole(given.to, json.dumps(result, indent=1) + "\n")
     n, wrong = sum(result["faults"].values()), ("lost", "silent", "traceback")
     print(f"{n} faults in {result['studies']} studies:", {w: len(result[w]) for w in wrong})
+
+
+def wrong_studies(result: Result) -> list[int]:
+    """Return the studies that were wrong, and forget it: they are disturbed again."""
+    found = set()
+    for word in ("lost", "silent", "traceback"):
+        found |= {int(line.split()[1].rstrip(":")) for line in result[word]}
+        result[word] = []
+    return sorted(found)
 
 
 def table(result: Result) -> str:
