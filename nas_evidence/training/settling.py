@@ -30,8 +30,8 @@ value of the online curvature with the same random signs, and for labels only if
 by `NEAR_MODE` or `CLOSER`: half-way there the evidence misjudges it, and on small images the log
 loss of such networks doubled and trebled. Where the first mode is not reached in half the budget,
 a settling with labels ends. With real targets it ends where evidence falls on the way to that
-mode: by `IN_VAIN`, or in a second round by `FURTHER_FALL` more. Of 64 networks on eight sets the 16
-whose settled state is kept in the end never fell so, and the other 48 all did
+mode: by `IN_VAIN`, or in a second round by `FURTHER_FALL` more. Of 64 networks on eight sets the
+16 whose settled state is kept in the end never fell so, and the other 48 all did
 (docs/explanation/epochs.md). The mode at the scheduled hyperparameters comes first and is never
 kept: those were learned at no mode, and there the log loss rose on six of eight sets of labels.
 A linear network has a convex loss and always ends at one of the two modes, up to the rounding of
