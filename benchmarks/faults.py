@@ -6,6 +6,7 @@ Studies of simulated trials at a URI, in one process. Hosts are names, the clock
 script moves it, and the store is one in memory that answers as badly as it is told to:
 
     head lost            all trials under way are lost at once, and nobody answers for minutes
+    head cut off         the same, but the trials go on there; their messages arrive later
     node lost            so are those of half of the workers (also of the race: "node lost, race")
     host lost            the driver's host: no write of it arrives any more; another host goes on
     host lost, repair    the same while it repairs a damaged journal, budget or assignment
@@ -76,7 +77,7 @@ from learning_curves import synthetic
 from simulated import SimulatedExecutor
 
 #: Faults of a driver while it runs trials, and those of the store.
-RUNNING = ("head lost", "node lost", "clock back", "stopped", "taken over")
+RUNNING = ("head lost", "head cut off", "node lost", "clock back", "stopped", "taken over")
 STORE = ("store: 500", "store: slow", "store: cut off", "store: short", "host lost")
 #: Most disturbed drivers of one study, and most undisturbed ones after them.
 MOST, LAST = 5, 6
@@ -216,6 +217,7 @@ class Cluster(SimulatedExecutor):
             synthetic, workers=3, seed=world.chance.randrange(1000), writes_files=False
         )
         self._world, self._taken_over = world, taken_over
+        self._late: list[Event] = []
 
     def poll(self, timeout: float) -> list[Event]:
         """Return what happened, faults first."""
@@ -230,6 +232,11 @@ class Cluster(SimulatedExecutor):
         if self._running and world.is_due("head lost"):
             world.pass_seconds(world.chance.uniform(60, 300))
             return self._lose(list(self._running), "no answer for 600 s")
+        if self._running and world.is_due("head cut off"):
+            world.pass_seconds(world.chance.uniform(60, 300))
+            return self._cut_off()
+        if self._late and world.chance.random() < 0.3:
+            return [self._late.pop(0)]
         if self._running and world.is_due("node lost"):
             ids = sorted(self._running)[:: 2 if len(self._running) > 1 else 1]
             if any(map(is_race, ids)):
@@ -237,6 +244,17 @@ class Cluster(SimulatedExecutor):
                 world.happened["node lost, race"] += 1
             return self._lose(ids, "its node was lost")
         return super().poll(timeout)
+
+    def _cut_off(self) -> list[Event]:
+        """Lose all trials; keep what they send meanwhile for later."""
+        attempts = {i: one.launch.assignment.attempt for i, one in self._running.items()}
+        self._late += [happen() for *_, happen in sorted(self._events, key=lambda one: one[:2])]
+        self._events.clear()
+        for trial_id in list(self._running):
+            self.park(trial_id)
+        return [
+            Lost(i, attempt, "it could not be reached", True) for i, attempt in attempts.items()
+        ]
 
     def _lose(self, ids: list[int], cause: str) -> list[Event]:
         lost = [Lost(i, self._running[i].launch.assignment.attempt, cause, True) for i in ids]
@@ -340,7 +358,7 @@ def disturbed(kind: str, uri: str, calm: dict[str, pd.DataFrame], world: World) 
     for _ in range(MOST):
         there.clear()
         for name in chance.sample(RUNNING, chance.randrange(3)):
-            world.due[name] = chance.randrange(1, 25)
+            world.due[name] = chance.randrange(1, 150 if kind == "raced" else 25)
         for name in chance.sample(STORE, chance.randrange(1, 4)):
             world.due[name] = chance.randrange(1, 80)
         ended = attempt(lambda: drive(study, uri, world, another), world, told)

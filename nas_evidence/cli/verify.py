@@ -22,6 +22,7 @@ def verify(place: Place, as_json: AsJson = False, data_root: DataRoot = None) ->
 
     Example: nas-evidence verify runs/digits
     """
+    from nas_evidence.data.source import KEPT
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.driver.verification import check_data, not_checked
     from nas_evidence.driver.verification import verify as findings_of
@@ -47,7 +48,7 @@ def verify(place: Place, as_json: AsJson = False, data_root: DataRoot = None) ->
         err.print(f"not checked: {left}")
     if found:
         mend = f"repair: {program()} repair {place}"
-        if len(found) == len(other_data):
+        if found == other_data and found[0].place != KEPT:
             mend = "restore the data, or start another study with these"
         err.print(f"{counted(len(found), 'problem')} found; {mend}")
         raise typer.Exit(1)

@@ -31,6 +31,11 @@ from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 KEPT = "data"
 
 
+def is_kept(spec: DatasetSpec) -> bool:
+    """Return whether a study keeps the data in its own folder, with a hash of them."""
+    return spec.content is not None and Path(spec.path or "").parts[:1] == (KEPT,)
+
+
 @dataclass(frozen=True)
 class Source:
     """The data of a study: read once, and everything else follows from what was read.

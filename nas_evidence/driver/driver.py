@@ -194,7 +194,7 @@ class Driver:
         proposals = self._proposer.proposals()
         self._n_asked = len(proposals)
         self._queue.extend(plan_trials(proposals, self._done, self._study, self._seen))
-        self._chosen = dict(chosen_so_far(read_journal(self._folder), self._done))
+        self._chosen = dict(chosen_so_far(self._study, read_journal(self._folder), self._done))
         self._look_ahead()
 
     def _replay_journal(self) -> None:

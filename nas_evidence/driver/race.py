@@ -33,14 +33,38 @@ def budget_of(study: StudySpec) -> int:
     return study.race.trials or max(10, -(-study.n_trials // 3))
 
 
-def chosen_so_far(events: Iterable[Mapping[str, Any]], done: Mapping[int, TrialRow]) -> Chosen:
-    """Return the race trials that journal and results know, by id."""
-    found = {i: row.architecture for i, row in done.items() if is_race(i)}
+def chosen_so_far(
+    study: StudySpec, events: Iterable[Mapping[str, Any]], done: Mapping[int, TrialRow]
+) -> Chosen:
+    """Return the race trials that journal and results know, by id.
+
+    A round of which the journal lost the line, but not all results, is chosen again from the
+    results before it: its other trials are those that they were.
+    """
+    told: dict[int, ArchitectureSpec] = {}
     for event in events:
         if event["event"] == "race":
             points = map(ArchitectureSpec.model_validate, event["points"])
-            found |= dict(zip(event["trial_ids"], points, strict=True))
+            told |= dict(zip(event["trial_ids"], points, strict=True))
+    raced = {i: row.architecture for i, row in done.items() if is_race(i)}
+    found = raced | told
+    if lost := raced.keys() - told.keys():
+        found = _rounds(study, done, found, last=max(lost)) | found
     return dict(sorted(found.items()))
+
+
+def _rounds(
+    study: StudySpec, done: Mapping[int, TrialRow], known: Chosen, *, last: int
+) -> dict[int, ArchitectureSpec]:
+    """Return the rounds up to a trial, chosen again; none from the first that contradicts."""
+    chosen: dict[int, ArchitectureSpec] = {}
+    while max(chosen, default=-1) < last and chosen.keys() <= done.keys():
+        before = {i: row for i, row in done.items() if not is_race(i) or i in chosen}
+        found = next_round(study, before, chosen)
+        if not found or any(i in known and known[i].key != a.key for i, a in found.items()):
+            break  # the search went on, or the study file was changed, after that round
+        chosen |= found
+    return chosen
 
 
 def finalists(study: StudySpec, done: Mapping[int, TrialRow]) -> list[TrialRow]:
@@ -85,7 +109,7 @@ def race_left(study: StudySpec, folder: Path, done: Mapping[int, TrialRow]) -> i
     if not study.n_finalists:
         return 0
     events = read_journal(folder)
-    study, chosen = until_enough(study, folder, events), chosen_so_far(events, done)
+    study, chosen = until_enough(study, folder, events), chosen_so_far(study, events, done)
     if n_searched(done) >= study.n_trials and not (
         plan_race(chosen, done, study) or next_round(study, done, chosen)
     ):

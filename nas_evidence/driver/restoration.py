@@ -14,9 +14,10 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.digest import data_digest
+from nas_evidence.data.source import KEPT
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.driver.reconcile import complete, known_proposals, without_suspects
-from nas_evidence.driver.verification import Load, verify
+from nas_evidence.driver.verification import Load, check_data, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.proposing.warm_start import WARM_START
@@ -49,6 +50,10 @@ from nas_evidence.storage.tables import (
 )
 from nas_evidence.workers.trial import Trial, device_for
 
+_AGAIN = (
+    "not the data of the study; `nas-evidence search` with the same data and this study as --out "
+    "writes it again"
+)
 _EXPORT = re.compile(r"export[^/]*/")
 
 
@@ -57,7 +62,7 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
 
     Args:
         folder: A study folder, held by this process.
-        data: Loads the data of a study; called only if something must be trained.
+        data: Loads the data of a study.
         with_checkpoints: Whether checkpoints are there; of a store only their names are fetched.
 
     Raises:
@@ -92,6 +97,7 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
             _aside(folder, place, done, "not a file of weights")
     for export in sorted({place.partition("/")[0] for place in broken if _EXPORT.match(place)}):
         _aside(folder, export, done, "`nas-evidence resume` or `export` writes it again")
+    _restore_data(folder, data, done)
     return done
 
 
@@ -193,6 +199,17 @@ def _restore_conditions(folder: Path, study: StudySpec, data: Load, done: list[s
         there = not damaged_conditions(folder)
         found, restored = note_conditions(folder, study, data_digest(data(study)), ran)
         done += [f"logs/conditions-{found}.toml: written again"] if there else restored
+
+
+def _restore_data(folder: Path, data: Load, done: list[str]) -> None:
+    """Set the kept data aside if they are not those of the study; name other data that are not."""
+    for found in check_data(folder, data)[0]:
+        if found.place != KEPT or study_of_trials(folder) is None:  # the study file may be wrong
+            done.append(f"{found.place}: {found.problem}")
+        elif (folder / KEPT).exists():
+            _aside(folder, KEPT, done, _AGAIN)
+        else:
+            done.append(f"{KEPT}: missing; {_AGAIN}")
 
 
 def _aside(folder: Path, place: str, done: list[str], then: str) -> None:

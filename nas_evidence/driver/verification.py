@@ -8,6 +8,7 @@ from pathlib import Path
 from nas_evidence.data import ArrayData
 from nas_evidence.data.content import ChangedDataError
 from nas_evidence.data.digest import data_digest
+from nas_evidence.data.source import KEPT, is_kept
 from nas_evidence.driver.reconcile import contradictions, proposals_in_journal
 from nas_evidence.exporting.soundness import wrong_files
 from nas_evidence.plumbing.seals import DamagedError, is_sealed_json
@@ -78,22 +79,24 @@ def check_data(folder: Path, load: Load) -> tuple[list[Finding], str]:
         load: Loads the data of a study; raises `ValueError` if they are not at hand.
 
     Returns:
-        What is wrong, and why nothing was compared ("" if it was).
+        What is wrong, and why nothing was compared ("" if it was). Data that the study keeps are
+        a part of it: where they cannot be read, that is wrong.
     """
     try:
         study = load_study(folder / "study.toml")
     except StudyError:
         return [], "study.toml does not say which"
-    place, recorded = f"data set '{study.dataset.name}'", data_of_trials(folder)
-    if not recorded:
+    kept, recorded = is_kept(study.dataset), data_of_trials(folder)
+    place = KEPT if kept else f"data set '{study.dataset.name}'"
+    if not recorded and not kept:
         return [], "no trial has recorded a hash of it"
     try:
         now = data_digest(load(study))
-    except ChangedDataError as error:
-        return [Finding(place, str(error))], ""
     except ValueError as error:
+        if kept or isinstance(error, ChangedDataError):
+            return [Finding(place, str(error))], ""
         return [], f"it is not at hand: {str(error).removesuffix('.')}"
-    if now == recorded:
+    if now == recorded or not recorded:
         return [], ""
     problem = f"not what the trials were trained on (the hash was {recorded}, now {now})"
     return [Finding(place, problem)], ""

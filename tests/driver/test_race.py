@@ -10,7 +10,7 @@ from fakes import record_of as plain_record
 import nas_evidence.driver.driver as driver_module
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import RACE_REPLICATES, plan_race
-from nas_evidence.driver.race import budget_of, finalists, next_round, race_left
+from nas_evidence.driver.race import budget_of, chosen_so_far, finalists, next_round, race_left
 from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import RACE_IDS, TrialRecord, TrialStatus, is_race, n_searched
@@ -175,6 +175,21 @@ def test_rounds_bring_all_to_three_first_and_end_with_a_sure_first_or_the_budget
     assert len(last) == 1  # of seven trials six have run
     assert next_round(given, unsure, first | last) == {}
     assert next_round(study(finalists=0), done, {}) == {}
+
+
+def test_a_round_whose_line_is_lost_keeps_its_trials_where_one_of_them_has_a_result() -> None:
+    given = study(finalists=3, race={"trials": 8})
+    done = {i: row(i, 10 + i, float(i)) for i in range(6)}
+    first = next_round(given, done, {})
+    ended = {i: row(i, int(first[i].values["width"]), 5.0 + i % 4) for i in first}  # type: ignore[call-overload]
+    assert chosen_so_far(given, [], done) == {}
+    assert chosen_so_far(given, [], done | {RACE_IDS + 1: ended[RACE_IDS + 1]}) == first
+    second = next_round(given, done | ended, first)
+    one = min(second)
+    raced = done | ended | {one: row(one, int(second[one].values["width"]), 5.0)}  # type: ignore[call-overload]
+    assert chosen_so_far(given, [], raced) == first | second
+    other = raced | {RACE_IDS: row(RACE_IDS, 10, 5.0)}  # the search has gone on since
+    assert chosen_so_far(given, [], other).keys() == other.keys() - done.keys()
 
 
 def test_each_race_trial_has_its_own_seed_and_the_same_split_as_its_rivals() -> None:

@@ -6,13 +6,19 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from commands import TINY, hashes, write_study
 from fakes import FakeExecutor
 from faulty import call, flipped, quiet_call, run, stopped, study
 
+from nas_evidence.api.runs import begun
+from nas_evidence.data.digest import data_digest
+from nas_evidence.data.source import source_of
 from nas_evidence.driver.verification import verify
 from nas_evidence.exporting.predictor import Predictor
+from nas_evidence.spec.dataset import DatasetSpec
+from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.journal import journal_path, journal_problems, read_journal
 from nas_evidence.storage.study_folder import open_study, read_study
 from nas_evidence.storage.tables import finished
@@ -238,6 +244,43 @@ def test_a_lease_that_cannot_be_read_does_not_say_that_nobody_works(
     assert code == 2
     assert "--steal" in said
     assert call(capsys, "resume", folder, "--executor", "inline", "--steal")[0] == 0
+
+
+# --- the data that a study keeps
+
+
+@pytest.mark.parametrize("damage", ["changed", "torn", "deleted"])
+def test_a_damaged_copy_of_the_data_is_set_aside_by_repair_and_written_again_by_search(
+    tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = pd.Series(["r", "g", "b"] * 10)
+    frame = pd.DataFrame({"a": np.arange(30.0), "b": np.sqrt(np.arange(30)), "kind": kinds})
+    frame.to_csv(tmp_path / "data.csv")
+    source = source_of(DatasetSpec(name="table", path=f"{tmp_path}/data.csv", target="kind"))
+    assert source is not None
+    spec, folder = study(dataset=source.spec), tmp_path / "s"
+    open_study(folder, spec)
+    source.write(folder)
+    note_conditions(folder, spec, data_digest(source.arrays(seed=0)))
+    assert call(capsys, "repair", folder)[1].startswith("nothing to repair")
+    path = folder / "data" / "train.parquet"
+    sound = path.read_bytes()
+    if damage == "changed":
+        frame.assign(a=7.0).to_parquet(path)
+    elif damage == "torn":
+        path.write_bytes(sound[:-20])
+    else:
+        path.unlink()
+    code, text, said = call(capsys, "verify", folder)
+    assert code == 1
+    assert "data: " in text
+    assert "repair: " in said
+    assert "data: " in call(capsys, "repair", folder)[1]
+    assert not path.exists()
+    assert (folder / "damaged" / "data").exists()
+    begun(folder, spec, source)
+    assert path.read_bytes() == sound
+    assert call(capsys, "verify", folder)[0] == 0
 
 
 # --- exports
