@@ -194,7 +194,13 @@ def run_trials(
         audience.say(f"note: {line}")
     code = keep_code(store.folder, spec)
     inline = run.executor == "inline"
-    with _forecast_told(spec, arrays, audience, left=left + race, inline=inline):
+    limited = run.limit is not None
+    told = (
+        nullcontext()
+        if limited
+        else _forecast_told(spec, arrays, audience, left=left + race, inline=inline)
+    )
+    with told:
         pool = _executor(spec, arrays, store, run, audience, workers=workers, code=code)
         try:
             from nas_evidence.driver.driver import Driver
