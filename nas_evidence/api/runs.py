@@ -276,7 +276,7 @@ def left_out(spec: StudySpec, folder: Path, limit: TimeLimit) -> str:
         return ""
     n_done, n_trials = n_searched(done), until_enough(spec, folder).n_trials
     race = f" and {raced} of the race" if (raced := len(done) - n_done) else ""
-    return f"{n_done} of {n_trials} trials{race} in {duration(limit.seconds)}"
+    return f"{n_done} of {n_trials} trials{race} in {duration(limit.seconds - limit.left())}"
 
 
 def trackers_of(run: Run, store: "Store") -> tuple[str, ...]:

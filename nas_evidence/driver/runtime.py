@@ -84,7 +84,8 @@ def forecast_seconds(
         arrays: its data.
         n_trials: still to be run; by default all of the search and of the race of the finalists.
         workers: that run them; by default those of the study.
-        patience: seconds of work after which one architecture of each further family is timed, not three.
+        patience: seconds of work after which one architecture of each further family is timed,
+            not three.
     """
     torch.set_num_threads(study.resources.cpus)
     started = time.thread_time()
