@@ -6,7 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-#: Seconds of work by which the speed of the machine is measured, how often, and how many count.
+#: Seconds of work by which the speed of the machine is measured, how often, and how many count:
+#: a short one finds the machine free more often than a long work does.
 _PROBE, _EVERY, _PROBES = 0.05, 2.0, 5
 
 
@@ -58,8 +59,8 @@ class TimeLimit:
         return self.left() - self.expected(self.work)
 
     def expected(self, work: float) -> float:
-        """Return the seconds in which so many seconds of work are done at the present speed."""
+        """Return the seconds in which so much work is done at the least speed of the last probes."""
         if not self._slow or time.monotonic() - self._probed > _EVERY:
             self._slow.append(slowness())
             self._probed = time.monotonic()
-        return work * sum(self._slow) / len(self._slow)
+        return work * max(self._slow)
