@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
 check test long matrices: export RAY_AUTH_MODE := disabled
+# Several processes already share the cores; threads of each would mostly wait for each other.
+check test long matrices: export OMP_NUM_THREADS := 1
 # The tests start hundreds of processes: none of them compiles again what another has compiled.
 check test long matrices: export PYTHONDONTWRITEBYTECODE :=
 

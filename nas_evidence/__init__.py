@@ -1,4 +1,4 @@
-"""Neural-architecture search ranked by the conditional marginal likelihood.
+"""Architecture search ranked by the conditional marginal likelihood (last-layer Laplace, K folds).
 
 The names below are imported on first use, so that `import nas_evidence` stays quick and needs
 neither torch nor ray.

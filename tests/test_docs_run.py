@@ -6,6 +6,7 @@ Blocks that need what is not here say so in their title, and are counted.
 """
 
 import re
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -20,6 +21,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import tutorial_output
 from blocks import ELSEWHERE, LANGUAGES, Block, blocks
 from fakes import FakeExecutor, Silent
 
@@ -44,7 +46,7 @@ NOT_RUN = {
     "half an hour of one core": 1,
     "in a fresh clone": 2,
     "in an environment of its own": 1,  # tests/exporting/test_fresh_process.py takes its place
-    "on a cluster": 7,
+    "on a cluster": 6,
     "on a machine with GPUs": 2,
     "while the study runs": 1,
 }
@@ -86,6 +88,29 @@ def test_a_block_is_taken_apart(tmp_path: Path) -> None:
     assert (code.language, code.file, code.text, code.line) == ("python", "mine.py", "x = 1\n", 3)
     assert (commands.is_elsewhere, commands.line) == (True, 9)
     assert commands.commands() == [["nas-evidence", "show", "a", "7"]]
+
+
+def test_the_output_of_a_command_is_written_between_its_markers() -> None:
+    text = "{}\n<!-- output: a b | rank -->\nold\n<!-- /output -->\n{}"
+    found = tutorial_output.written(text, {"a b": "rank  trial\n1     2\nend: here"})
+    assert tutorial_output.shown(found) == {"a b": "text\nrank  trial\n"}
+    assert tutorial_output.fixed("rank  trial\n1  x\nhow sure? No.") == {
+        "rank",
+        "trial",
+        "how sure?",
+    }
+    with pytest.raises(KeyError, match="a b"):
+        tutorial_output.written(text, {})
+
+
+def test_the_tutorial_quotes_no_output_but_that_of_its_own_commands() -> None:
+    text = tutorial_output.PAGE.read_text(encoding="utf-8")
+    run = tutorial_output.commands(text)
+    assert len(run) >= 6
+    for page in tutorial_output.PAGES:
+        quoted = tutorial_output.shown(page.read_text(encoding="utf-8"))
+        assert quoted
+        assert set(quoted) <= set(run)
 
 
 # --- what a page finds when it begins
@@ -229,8 +254,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("page", RUN, ids=lambda p: p.stem)
-def test_what_a_page_shows_runs(page: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "nas-evidence search digits" not in page.read_text(encoding="utf-8"):
+def test_what_a_page_shows_runs_and_prints_the_words_that_it_quotes(
+    page: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = tutorial_output.shown(page.read_text(encoding="utf-8"))
+    quoted = {tuple(shlex.split(command)): text for command, text in shown.items()}
+    run = [words[:3] for block in blocks(page) if block.is_commands for words in block.commands()]
+    if ["nas-evidence", "search", "digits"] not in run:
         (home / "runs" / "older").rename(home / "runs" / "digits")
     space = names()
     runners: dict[str, Callable[[Block], object]] = {
@@ -243,6 +273,9 @@ def test_what_a_page_shows_runs(page: Path, home: Path, monkeypatch: pytest.Monk
         if block.is_commands:
             for words in block.commands():
                 run_command(words, monkeypatch)
+                said = capsys.readouterr().out
+                quote = tutorial_output.fixed(quoted.get(tuple(words), ""))
+                assert quote <= tutorial_output.fixed(said), words
         elif block.language == "python":
             if block.file:
                 made = vars(module_of(home / block.file, block.text, monkeypatch))

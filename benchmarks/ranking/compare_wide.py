@@ -1,4 +1,4 @@
-"""How well each score ranks the pools of wide.py: the tables of docs/explanation/ranking.md.
+"""How well each score ranks the pools of wide.py: tables of docs/explanation/ranking-results.md.
 
     python benchmarks/ranking/compare_wide.py [--aside | --all | --large | --own
                                                | --only POOL ...] [--out FILE.json]

@@ -1,15 +1,15 @@
-"""Trains the pools of docs/decisions/0017: each seed on its own draw of the rows, as a search would.
+"""Trains the pools of docs/decisions/0017: each seed on its own draw of the rows.
 
     python benchmarks/ranking/folds.py --data DIR [--pools NAME ...] [--seeds 0 1 2] [--aside]
     python benchmarks/ranking/folds.py --judge [--aside] [--out F]
 
-One row per network is appended to benchmarks/results/ranking/folds/<pool>.csv when it is done, so a
-run may be stopped and started again. The plan is the one that `search` proposes for so many rows;
-the test rows of a pool are the same for all seeds. Networks run one after another in this process.
+One row per network is appended to benchmarks/results/ranking/folds/<pool>.csv when it is done, so
+a run may be stopped and started again. The plan is the one that `search` proposes for so many
+rows; the test rows of a pool are the same for all seeds. Networks run one after another.
 
 `--judge` prints what the decision asks: per pool, Spearman's rho of the scores of one seed with
-the mean test log loss of the other seeds, attainable (root of the reliability between seeds), and
-the regret in nats of the first choice. Intervals, 90 %: pools drawn with replacement, then networks.
+the mean test log loss of the other seeds, attainable (root of the reliability between seeds),
+and the regret in nats of the first choice. Intervals, 90 %, draw pools, then networks.
 
     e5, e2      conditional_evidence with five and two folds    plain5, plain2  their log
                 predictive densities as trained, without the last layer's posterior
@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from epochs_rule import made, plan_of
 from settling import raw
 
-from nas_evidence.data.arrays import Array, ArrayData, moments
+from nas_evidence.data.arrays import ArrayData, moments
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, derive_seed
@@ -65,6 +65,7 @@ class Pool(NamedTuple):
 
     @property
     def images(self) -> bool:
+        """Return whether the inputs are images."""
         return self.name in ("mnist", "fashion_mnist")
 
 
@@ -77,7 +78,8 @@ POOLS = {
     "kin8nm2000": Pool("kin8nm", 2000, 3000, few=True),
     "power2000": Pool("power-plant", 2000, 3000, few=True),
     "naval2000": Pool("naval-propulsion-plant", 2000, 3000, few=True),
-    "cancer": Pool("cancer", 300, 250, aside=True), "synth5": Pool("synth5", 300, 2000, aside=True),
+    "cancer": Pool("cancer", 300, 250, aside=True),
+    "synth5": Pool("synth5", 300, 2000, aside=True),
     "friedman": Pool("friedman", 300, 2000, aside=True),
     "diabetes": Pool("diabetes", 300, 120, aside=True),
 }  # fmt: skip
@@ -232,14 +234,16 @@ def differences(tables: dict[str, pd.DataFrame], pairs: list[tuple[str, str]]) -
     found = {}
     for a, b in pairs:
         for what in ("rho", "regret"):
-
-            def mean(of: list[Any]) -> float:
-                both = [s[a][what] - s[b][what] for s in of if a in s and b in s]
-                return float(np.nanmean(both)) if both else float("nan")
-
-            low, high = np.nanquantile([mean(of) for of in draws], [0.05, 0.95])
-            found[f"{a} - {b}, {what}"] = [round(v, 3) for v in (mean(real), low, high)]
+            low, high = np.nanquantile([_mean(of, a, b, what) for of in draws], [0.05, 0.95])
+            mean = _mean(real, a, b, what)
+            found[f"{a} - {b}, {what}"] = [round(float(v), 3) for v in (mean, low, high)]
     return found
+
+
+def _mean(of: list[Any], a: str, b: str, what: str) -> float:
+    """Return the mean difference of two scores over pools that have both."""
+    both = [s[a][what] - s[b][what] for s in of if a in s and b in s]
+    return float(np.nanmean(both)) if both else float("nan")
 
 
 def judge(names: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/explanation/ranking.md and of the README from committed results.
+"""Writes the tables of the pages on ranking and of the README from committed results.
 
     python benchmarks/ranking/compare_wide.py --all --out benchmarks/results/ranking_wide.json
     python benchmarks/ranking/compare_wide.py --large --out benchmarks/results/ranking_large.json
@@ -15,8 +15,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "explanation" / "ranking.md"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "explanation" / "ranking-results.md"
+#: Which tables each page has.
+PAGES = {
+    PAGE: ("small", "seeds", "ahead", "large", "accuracy", "own", "ahead-own", "ahead-large",
+           "search"),
+    PAGE.with_name("ranking.md"): ("overview",),
+    ROOT / "README.md": ("trust",),
+}  # fmt: skip
 RESULTS = ROOT / "benchmarks" / "results"
 POOLS = {
     "boston": "Boston housing, real", "kin8nm": "kin8nm, real", "wine": "wine, real",
@@ -36,6 +42,10 @@ SMALL = (
     "kfac_ggn", "sotl", "n_parameters",
 )  # fmt: skip
 LARGE = tuple(score for score in SMALL if score not in ("tangent_conditional", "five_fold"))
+OVERVIEW = (
+    "last_layer_conditional", "two_fold", "heldout_10", "kfac_ggn", "sotl", "n_parameters",
+)  # fmt: skip
+NAMES = {"last_layer_conditional": "`conditional_evidence`, two folds"}
 SEARCHED = ("two_fold", "last_layer_conditional", "heldout_10", "kfac_ggn")
 COST = {"two_fold": "1", "tangent_conditional": "1", "last_layer_conditional": "1",
         "five_fold": "4", "heldout_10": "0.9"}  # fmt: skip
@@ -106,28 +116,39 @@ def by_three_seeds(pools: Sequence[Pool], scores: Sequence[str] = SMALL[:5]) -> 
     return markdown(header, [*lines, ["mean", *means]])
 
 
+def _kinds(small: Sequence[Pool], large: Sequence[Pool]) -> Mapping[str, Sequence[Pool]]:
+    """Return the pools by kind of data."""
+    return {
+        "classes, 1,000 to 60,000 rows": large,
+        "classes, 200 to 300 rows": [p for p in small if p["task"] == "labels"],
+        "real targets, 300 rows": [p for p in small if p["task"] == "real"],
+    }
+
+
+def _rhos(pools: Sequence[Pool], score: str) -> tuple[str, str]:
+    """Return rho with test log loss by one seed, its mean and range over pools."""
+    values = [v for p in pools if (v := _of(p, score, "rho")) is not None]
+    return number(_mean(values)), f"{min(values):.2f} to {max(values):.2f}"
+
+
 def overview(small: Sequence[Pool], large: Sequence[Pool]) -> str:
-    """Return rho with test log loss by one seed, mean and range over kinds of pools."""
-    scores = (
-        "two_fold",
-        "last_layer_conditional",
-        "heldout_10",
-        "kfac_ggn",
-        "sotl",
-        "n_parameters",
-    )
+    """Return rho by one seed, mean and range over kinds of pools."""
     lines = []
-    for name, pools in (
-        ("real targets, 300", [p for p in small if p["task"] == "real"]),
-        ("classes, 200 to 300", [p for p in small if p["task"] == "labels"]),
-        ("classes, 1,000 to 60,000", large),
-    ):
+    for name, pools in _kinds(small, large).items():
         line = [f"{name} ({len(pools)} pools)", number(_mean([p["attainable"] for p in pools]))]
-        for score in scores:
-            values = [v for p in pools if (v := _of(p, score, "rho")) is not None]
-            line.append(f"{number(_mean(values))} ({min(values):.2f} to {max(values):.2f})")
-        lines.append(line)
-    return markdown(["data", "attainable", *(f"`{s}`" for s in scores)], lines)
+        lines.append([*line, *("{} ({})".format(*_rhos(pools, score)) for score in OVERVIEW)])
+    names = [NAMES.get(score, f"`{score}`") for score in OVERVIEW]
+    return markdown(["data", "attainable", *names], lines)
+
+
+def trust(small: Sequence[Pool], large: Sequence[Pool]) -> str:
+    """Return how far the default score with two folds is to be trusted, by kind of data."""
+    lines = [
+        [f"{name} ({len(pools)} pools)", *_rhos(pools, "last_layer_conditional"),
+         number(_mean([p["attainable"] for p in pools]))]
+        for name, pools in _kinds(small, large).items()
+    ]  # fmt: skip
+    return markdown(["your data", "rho, mean", "range over pools", "attainable"], lines)
 
 
 def second_targets(pools: Sequence[Pool], scores: Sequence[str]) -> str:
@@ -175,13 +196,13 @@ def searches(rows: Sequence[Mapping[str, Any]]) -> str:
     return markdown(header, lines)
 
 
-def written(page: str, *, readme: bool = False) -> str:
-    """Return a page with its tables made anew, those of ranking.md or that of the README."""
+def tables() -> Mapping[str, str]:
+    """Return every table by its name, made from the committed results."""
     wide, large, own, search = (
         json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         for name in ("ranking_wide", "ranking_large", "ranking_own", "search_replay")
     )
-    tables = {
+    return {
         "small": by_one_seed(wide["pools"], SMALL),
         "seeds": by_three_seeds(wide["pools"]),
         "ahead": ahead(wide["differences"]),
@@ -191,18 +212,26 @@ def written(page: str, *, readme: bool = False) -> str:
         "ahead-own": ahead(own["differences"]),
         "ahead-large": ahead(large["differences"]),
         "search": searches(search["rows"]),
+        "overview": overview(wide["pools"], large["pools"]),
+        "trust": trust(wide["pools"], large["pools"]),
     }
-    if readme:
-        tables = {"overview": overview(wide["pools"], large["pools"])}
-    for name, table in tables.items():
+
+
+def written(page: str, names: Sequence[str]) -> str:
+    """Return a page with the named tables made anew.
+
+    Raises:
+        ValueError: if the page has no place for one.
+    """
+    made = tables()
+    for name in names:
         between = re.compile(f"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.S)
         if not between.search(page):
             raise ValueError(f"The page has no place for the table {name!r}.")
-        page = between.sub(lambda found, own=table: f"{found[1]}\n{own}\n{found[2]}", page)  # type: ignore[misc]
+        page = between.sub(lambda found, own=made[name]: f"{found[1]}\n{own}\n{found[2]}", page)  # type: ignore[misc]
     return page
 
 
 if __name__ == "__main__":
-    for file in (PAGE, README):
-        text = written(file.read_text(encoding="utf-8"), readme=file == README)
-        file.write_text(text, encoding="utf-8")
+    for file, names in PAGES.items():
+        file.write_text(written(file.read_text(encoding="utf-8"), names), encoding="utf-8")

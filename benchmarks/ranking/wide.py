@@ -1,4 +1,4 @@
-"""Trains the pools of docs/explanation/ranking.md: every network of a grid, with every score.
+"""Trains the pools of docs/explanation/ranking-results.md: networks of a grid, with every score.
 
     python benchmarks/ranking/wide.py --data DIR --cache DIR [--pool NAME ...] [--seeds 0 1 2]
                                       [--what light replay folds tangents plain race]

@@ -78,6 +78,7 @@ class Comparison(Frozen):
     n          data that are predicted
     seeds      networks of the winner's architecture over which metrics and differences are means
     errors     standard errors of the metrics over the data, where they are known
+    classes    names of the labels; empty for numbered classes and real targets
     recall     share of each class present that is recognised, by label; empty for real targets
     confusion  counts, rows are true classes; empty for real targets
     pairs      (true, predicted) of some real targets, in their own unit
@@ -94,6 +95,7 @@ class Comparison(Frozen):
     metrics: Metrics
     errors: Metrics = Field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
+    classes: tuple[str, ...] = ()
     recall: Mapping[str, float] = {}
     confusion: tuple[tuple[int, ...], ...] = ()
     calibration: tuple[CalibrationPoint, ...] = ()

@@ -42,6 +42,7 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Comparison | None:
         return None
     predictor = predictor_of(winner, arrays, tables.spec.metric)
     more = {
+        "classes": tuple(map(str, arrays.meaning.classes)),
         "thresholds": unseen_thresholds(winner, arrays),
         "importance": column_importance(predictor, arrays),
     }

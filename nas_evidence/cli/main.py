@@ -49,8 +49,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Neural-architecture search ranked by the conditional marginal likelihood: no validation "
-    "split needed.",
+    help="Neural-architecture search ranked by the conditional marginal likelihood (last-layer "
+    "Laplace, K folds): no validation split needed.",
 )
 
 

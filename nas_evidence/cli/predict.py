@@ -1,5 +1,6 @@
 """The verb that predicts new data with an exported network."""
 
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -165,9 +166,28 @@ def predict(
             "once: there is no column" if given.weights is None else "as often as in the column"
         )
         out.print(f"metrics: each row counts {times} {weights!r} of weights")
-    for name, value in measures.items():
-        words = names[name] if name in ("ece", "log_loss") else name.replace("_", " ")
+    for words, value in metric_lines(measures, names):
         print_line(words, f"{value:.4f}")
+
+
+def metric_lines(
+    measures: Mapping[str, float], names: Mapping[str, str]
+) -> Iterator[tuple[str, float]]:
+    """Yield metrics by the words that the report has; coverage once for each level."""
+    asked = measures.get("level")
+    for name, value in measures.items():
+        level = asked if name == "coverage" else _level(name)
+        if level is not None:
+            if name == "coverage" or level != asked:
+                yield f"{100 * level:g} % intervals cover", value
+        elif name != "level":
+            yield names.get(name, name.replace("_", " ")), value
+
+
+def _level(name: str) -> float | None:
+    """Return the probability of the intervals of `coverage_90`, None of another metric."""
+    percent = name.removeprefix("coverage_")
+    return int(percent) / 100 if percent.isdigit() else None
 
 
 def _beside(data: Path) -> Path:

@@ -301,10 +301,13 @@ def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]])
             print("\t".join(row))  # noqa: T201
         return
     shown = columns_that_fit(header, rows, out.width)
+    full = (max(len(header[i]), *(len(row[i]) for row in rows)) + 2 for i in shown)
+    wide = sum(full) <= out.width
     table = Table(title=title, title_justify="left", box=None, header_style="bold")
     for i in shown:
         left = header[i] in ("family", "note", "score")
-        table.add_column(header[i], justify="left" if left else "right", overflow="fold")
+        title = header[i] if wide else header[i].replace(" ", "\n")  # else a word is broken
+        table.add_column(title, justify="left" if left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(row[i] for i in shown))
     out.print(table)

@@ -131,7 +131,12 @@ def _of_table(
         return Given(_finite(np.ascontiguousarray(values, np.float32)), truth)
     inputs = preparation.apply(frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
-    return Given(inputs, truth, tuple(preparation.doubts(frame)), column)
+    doubts = [*preparation.doubts(frame)]
+    unknown = 0 if truth is None else int(pd.isna(truth).sum())
+    if 0 < unknown < len(frame):
+        rows = f"{unknown} of {len(frame)} rows"
+        doubts.append(f"column {target!r} is empty in {rows}: metrics are of the others")
+    return Given(inputs, truth, tuple(doubts), column)
 
 
 def _read(path: Path, preparation: Preparation | None) -> Any:

@@ -305,6 +305,6 @@ def _check_finite(values: Inputs, key: str, path: Path) -> None:
     bad = np.flatnonzero(~finite)
     if len(bad):
         raise ValueError(
-            f"{key} must be finite in {values.dtype}, but {len(bad)} of {len(values)} examples "
-            f"are not in {path}, the first at row {bad[0]}"
+            f"{key} in {path} must be finite in {values.dtype}, but {len(bad)} of {len(values)} "
+            f"rows are not, the first at row {bad[0]}; remove or fill them"
         )

@@ -56,6 +56,11 @@ class Column:
         """Return the name of its feature."""
         return f"{self.part} of {self.name}" if self.part else self.name
 
+    @property
+    def may_miss(self) -> bool:
+        """Return whether training had missing cells, so that they have a feature."""
+        return self.indicator or MISSING in self.categories
+
 
 @dataclass(frozen=True)
 class Preparation:
@@ -91,7 +96,7 @@ class Preparation:
         absent = [n for n in dict.fromkeys(c.name for c in self.columns) if n not in frame.columns]
         if absent:
             raise ValueError(
-                f"{where} must have the columns of the training data, but has no "
+                f"{where} must have the columns of the training data, but lacks "
                 f"{', '.join(repr(name) for name in absent)}; add them, empty where unknown"
             )
         read = {c.label: _read(frame[c.name], c, where) for c in self.columns}
@@ -117,10 +122,16 @@ class Preparation:
                 yield f"column {column.name!r} is empty: the usual value is taken"
             elif column.kind == "category":
                 unseen = _read(present, column, "") == OTHER
-                yield from _told(column, present[unseen], "not seen in training", "as any other")
+                seen = "with what training has not seen"
+                yield from _told(column, present[unseen], seen, "as any other category")
             elif not column.part and _is_text(values):
                 unread = pd.to_numeric(present, errors="coerce").isna()
-                yield from _told(column, present[unread], "no numbers", "as missing")
+                yield from _told(column, present[unread], "with text", "as missing")
+            n_missing = len(values) - len(present)
+            if n_missing and len(present) and not column.part and not column.may_miss:
+                taken = "the median" if column.kind == "number" else "any other category"
+                cells = _cells(n_missing, "missing ")
+                yield f"column {column.name!r}: {cells}, taken as {taken}"
 
     def to_json(self) -> str:
         """Return it as JSON."""
@@ -145,10 +156,14 @@ class Preparation:
         return [column for column in self.columns if column.kind == kind]
 
 
-def _told(column: Column, cells: pd.Series, are: str, taken: str) -> Iterator[str]:
+def _told(column: Column, cells: pd.Series, what: str, taken: str) -> Iterator[str]:
     if len(cells):
         shown = ", ".join(map(repr, cells.unique()[:3].tolist()))
-        yield f"column {column.name!r}: {len(cells)} cells are {are} ({shown}), taken {taken}"
+        yield f"column {column.name!r}: {_cells(len(cells))} {what} ({shown}), taken {taken}"
+
+
+def _cells(n: int, kind: str = "") -> str:
+    return f"{n} {kind}cell{'s' * (n != 1)}"
 
 
 def prepare(

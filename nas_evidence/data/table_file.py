@@ -8,6 +8,7 @@ import codecs
 import csv
 import difflib
 import gzip
+import re
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -40,6 +41,8 @@ FEWEST_ROWS = 10
 _LISTED = 12
 #: Most columns of a CSV file, and the length of its first line, characters.
 MOST_COLUMNS, _LONGEST_HEAD = 100_000, 1 << 23
+#: What pandas says of a line with more cells than names.
+_TOO_LONG = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 #: From so many columns on, rows are counted before all is read.
 _MANY = 1000
 
@@ -204,6 +207,12 @@ def read_frame(path: Path) -> pd.DataFrame:
         raise ValueError(f"{path} is empty; a table has a line of names, then rows") from None
     except (OSError, UnicodeError, ValueError, BadZipFile, pd.errors.ParserError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if found := _TOO_LONG.search(why):
+            named, line, n_cells = found.groups()
+            why = (
+                f"line {line} has {n_cells} cells, but the line of names has {named}; correct "
+                "that line, or quote cells with a separator in them"
+            )
         raise ValueError(f"{path} cannot be read as a table: {why}") from None
     frame.columns = frame.columns.map(str)
     return with_numbers_read(frame)

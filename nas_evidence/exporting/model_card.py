@@ -81,8 +81,9 @@ Found by the study "{study.name}": of the architectures tried, the one with the 
 ## Scores
 Larger is better; evidences and cross-validated scores in nats per datum.
 `sotl*`, `prequential_epoch1` and `train_nll_per_datum` hold minus the named quantity;
-`conditional_evidence` is the conditional marginal likelihood: the log density of each fold of the
-training data under a Bayesian last layer on a network trained on the others. `two_fold`,
+`conditional_evidence` is the conditional marginal likelihood (last-layer Laplace, K folds): the
+log density of each fold of the training data under a Bayesian last layer on a network trained on
+the others. `two_fold`,
 `five_fold`, `ten_fold` and `heldout_10` are cross-validation: nats over data that the predicting
 network had not seen. A
 Laplace evidence (`diag_*`, `kfac_*`) approximates the log marginal likelihood at the learned

@@ -19,6 +19,8 @@ from nas_evidence.spec.domains import ParameterValue
 
 #: Most lines drawn, best trials first; more would be unreadable.
 MAX_LINES = 20
+#: Most columns of a table in the chart of their importance.
+MOST_COLUMNS = 10
 #: The roles of scores in a study, in the order of the legend.
 KINDS = ("main score", "other estimate", "baseline")
 AXES = {
@@ -325,25 +327,37 @@ def measured_bars(comparison: Comparison, metric: str) -> list[Measured]:
     """Return a metric of the winner and of each simple model that has it."""
     models = [("winner", comparison.metrics, comparison.errors)]
     models += [(one.name, one.metrics, one.errors) for one in comparison.baselines]
-    bars = []
+    known = [values[metric] for _, values, _ in models if metric in values]
+    digits, bars = _decimals(known, 3) if metric in ("rmse", "mae") else 3, []
     for i, (name, values, errors) in enumerate(models):
         if metric in values:
             error = errors.get(metric)
-            digits = ".3g" if metric in ("rmse", "mae") else ".3f"
-            text = f"{values[metric]:{digits}}"
-            text += "" if error is None else f" ± {error:{digits.replace('.3g', '.2g')}}"
+            text = f"{values[metric]:.{digits}f}"
+            text += "" if error is None else f" ± {error:.{digits}f}"
             bars.append(Measured(name, values[metric], error, text, i == 0))
     return bars
 
 
+def _decimals(values: Sequence[float], digits: int) -> int:
+    """Return the decimals that show so many digits of the largest value.
+
+    >>> _decimals([79.58, 55.8], 3), _decimals([0.0432, -0.001], 2), _decimals([0.0], 2)
+    (1, 3, 3)
+    """
+    largest = max(map(abs, values), default=0.0)
+    return max(0, digits - 1 - math.floor(math.log10(largest))) if largest else 3
+
+
 def column_bars(found: Importance) -> list[Measured]:
     """Return the most important columns; strong are those two standard deviations above 0."""
+    shown = found.columns[:MOST_COLUMNS]
+    digits = _decimals([one.mean for one in shown], 2)
     return [
         Measured(
-            one.column, one.mean, one.std, f"{one.mean:.2g} ± {one.std:.1g}",
+            one.column, one.mean, one.std, f"{one.mean:.{digits}f} ± {one.std:.{digits}f}",
             strong=one.mean > 2 * one.std,
         )
-        for one in found.columns[:MAX_LINES]
+        for one in shown
     ]  # fmt: skip
 
 
@@ -371,7 +385,7 @@ def coordinates(study: Study) -> Coordinates | None:
         return None
     columns = [_scale(name, [row[name] for _, row in kept]) for name in names]
     scores = [one.objective or 0.0 for one, _ in kept]
-    columns.append((axis_of(str(study.spec.objective), scores), scores))
+    columns.append((axis_of("score", scores), scores))
     lines = [
         Crossing(
             label=f"rank {one.rank}: {one.architecture}, {study.spec.objective} {score:.4f}",

@@ -55,7 +55,7 @@ def measured_figure(bars: Sequence[Measured], *, words: str, name: str) -> Marku
         if one.error:
             ends = [one.value - one.error, one.value + one.error]
             panel.line([(end, i) for end in ends], colour="var(--ink)", width=2, title=said)
-        panel.text(one.value + (one.error or 0.0), i, one.text, anchor="start", dx=6)
+        panel.text(max(0.0, one.value + (one.error or 0.0)), i, one.text, anchor="start", dx=6)
     return plot([panel], name=f"{words} {name}")
 
 
@@ -230,7 +230,8 @@ def coordinates_figure(found: Coordinates) -> Markup:
     panel = Panel(Axis("", 0, n - 1), Axis("", 0, 1, names=("",)), top=top, height=HEIGHT)
     left, right = panel.left + 16, WIDTH - 40
     xs = [left + i * (right - left) / max(n - 1, 1) for i in range(n)]
-    marks = []
+    marks: list[str] = []
+    labels: list[str] = []
     for x, axis in zip(xs, found.axes, strict=True):
         marks.append(f'<line class="axis" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}"/>')
         marks.append(
@@ -240,9 +241,9 @@ def coordinates_figure(found: Coordinates) -> Markup:
         )
         for value, label in axis.ticks():
             y = bottom - axis.share(value) * (bottom - top)
-            marks.append(
+            labels.append(  # over the lines, which meet at named values
                 Markup('<text class="tick" x="{}" y="{}">{}</text>').format(
-                    f"{x + 4:.1f}", f"{y + 4:.1f}", label
+                    f"{x + 4:.1f}", f"{y - 4 if axis.names else y + 4:.1f}", label
                 )
             )
     for line in found.lines:
@@ -263,7 +264,7 @@ def coordinates_figure(found: Coordinates) -> Markup:
                 'opacity="{}" data-family="{}"><title>{}</title></path>'
             ).format("".join(parts), shade, wide, opacity, line.family, line.label)
         )
-    body = "".join(map(str, marks))
+    body = "".join(map(str, [*marks, *labels]))
     return Markup(
         f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" '
         f'aria-label="parameters and score of every architecture">{body}</svg>'

@@ -115,8 +115,8 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
             times = f"{MIN_REPEATS} times"
         lead = (study.ranking[0].objective or 0.0) - (study.ranking[1].objective or 0.0)
         return (
-            f"Unknown. {who} was trained {times}; add --set finalists={sure.finalists}. The first "
-            f"leads the second by {_in_unit(study, lead)}."
+            f"Unknown. {who} was trained {times}; resume with --set finalists={sure.finalists} "
+            f"to train the best again. The first leads the second by {_lead(study, lead)}."
         )
     low, high = min(sure.repeats[: sure.finalists]), max(sure.repeats[: sure.finalists])
     seeds = str(low) if low == high else f"{low} to {high}"
@@ -149,8 +149,8 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
         if own is not None:
             above = max(0.0, float(known.max()) - own)
             parts.append(
-                "It also has the lowest test loss." if above == 0
-                else f"Another one has a test loss that is {_nats(above)} lower."
+                "On the test rows, too, its log loss is the lowest." if above == 0
+                else f"On the test rows another is better: its log loss is {_nats(above)} lower."
             )  # fmt: skip
     return " ".join(parts)
 
@@ -162,14 +162,14 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
     one = found.architecture
     gain = ""
     if found.gain is not None:
-        gain = f"{FURTHER} further trials: expected gain {_in_unit(study, found.gain)}."
+        gain = f"{FURTHER} further trials are expected to gain {_in_unit(study, found.gain)}."
     if one is None:
         return gain
     if one is study.winner:
         return f"All scores together recommend it, too. {gain}".rstrip()
     return (
         f"All scores together recommend {one.architecture} (trial {one.trial_id}): its own score "
-        f"is {_in_unit(study, found.behind)} lower, its neighbours say otherwise. Give --trial "
+        f"is {_in_unit(study, found.behind)} lower, but those like it score well. Give --trial "
         f"{one.trial_id} to `nas-evidence export` to take it. {gain}"
     ).rstrip()
 
@@ -367,10 +367,11 @@ def _settings(study: Study, winner: RankedArchitecture) -> str:
     plan = study.spec.plan
     n_data = study.complete["n_data"].dropna()
     rows = f"{int(n_data.max()):,} rows, " if len(n_data) else ""
-    settling = f"settling up to {plan.settle:g} times as long" if plan.settle else "no settling"
+    longest = f"{plan.settle * int(plan.epochs):g}"
+    settling = f" and at most {longest} more to settle at a mode" if plan.settle else ""
     return (
-        f"{rows}{plan.epochs} epochs, batches of {plan.batch_size}, {plan.optimiser} at "
-        f"{plan.learning_rate:g} ({plan.schedule}), {settling}; "
+        f"{rows}{plan.epochs} epochs{settling}, batches of {plan.batch_size}, {plan.optimiser} "
+        f"with a learning rate of {plan.learning_rate:g} ({plan.schedule}); "
         f"{_seeds(len(winner.trial_ids))}."
     )
 
@@ -383,6 +384,12 @@ def _in_unit(study: Study, difference: float) -> str:
     if study.objective_unit == "nats per datum":
         return _nats(difference)
     return f"{difference:.3g}" if math.isfinite(difference) else "an unknown amount"
+
+
+def _lead(study: Study, difference: float) -> str:
+    """Return how far the first is ahead, also where three decimals would show nothing."""
+    hidden = study.objective_unit == "nats per datum" and 0 < difference < 5e-4
+    return "less than 0.001 nats per datum" if hidden else _in_unit(study, difference)
 
 
 def _nats(difference: float) -> str:

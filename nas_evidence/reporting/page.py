@@ -18,6 +18,7 @@ from nas_evidence.reporting.contents import Report, report_on
 from nas_evidence.reporting.correlations import SCALES, WORDS, words_of, write_csv
 from nas_evidence.reporting.figure_data import (
     MAX_LINES,
+    MOST_COLUMNS,
     column_bars,
     coordinates,
     evidence_lines,
@@ -52,7 +53,7 @@ CAPTIONS: Mapping[str, str] = {
     ),
     "training": (
         "Loss on the training data, epoch by epoch; the thick line is the winner. A line that "
-        f"still falls at its end wants more epochs. The {MAX_LINES} best are drawn."
+        f"still falls at its end wants more epochs. At most the {MAX_LINES} best are drawn."
     ),
     "measured": (
         "The winner beside simple models of the same rows, on data that none of them was trained "
@@ -74,7 +75,9 @@ CAPTIONS: Mapping[str, str] = {
         "Orange is the winner, blue the best quarter. Where the blue lines come together, that "
         "parameter matters. Architectures without one of these parameters are not drawn."
     ),
-    "confusion": "Held-out data by true and predicted class; perfect is the diagonal alone.",
+    "confusion": (
+        "Held-out data by true and predicted class; a perfect model has them all on the diagonal."
+    ),
     "pairs": "Held-out data, predicted against true; a perfect model lies on the dotted line.",
     "importance": (
         "Which parameters of the architecture matter: how much the best quarter of the "
@@ -106,6 +109,8 @@ CAPTIONS: Mapping[str, str] = {
 }
 #: Most architectures on the page; all are in ranking.csv and terms.csv.
 MOST_ROWS = 200
+#: Characters below a picture.
+_ACROSS = 60
 #: Names of all metrics, in the order in which they are shown.
 _METRICS = tuple(dict.fromkeys(name for group in METRICS.values() for name in group))
 
@@ -161,7 +166,7 @@ def _values(report: Report) -> dict[str, object]:
     labels = study.spec.plan.likelihood == "categorical"
     varied = [name for name in _parameters(study) if name not in ("depth", "width")]
     return {
-        "title": f"{study.spec.name}: architectures ranked by evidence",
+        "title": f"{study.spec.name}: architectures ranked by {study.spec.objective}",
         "study": study,
         "spec": study.spec,
         "labels": labels,
@@ -179,7 +184,7 @@ def _values(report: Report) -> dict[str, object]:
         "metrics": _shown_metrics(report),
         "metric_names": [_named(name, labels=labels) for name in _metrics_in_order(report)],
         "target_words": target_words(study.targets[0]),
-        "objective_words": declared(report.study.spec.objective).summary,
+        "ranked_by": _ranked_by(study),
         "verdict": report.verdict,
         "target_names": WORDS,
         "columns": ["depth", "width", *varied],
@@ -202,6 +207,15 @@ def _values(report: Report) -> dict[str, object]:
         "by_chance": BY_CHANCE,
         "importance": report.importance,
     }
+
+
+def _ranked_by(study: Study) -> str:
+    """Return the score that ranks in words, with its name."""
+    score, folds = study.spec.objective, study.spec.plan.folds
+    words = declared(score).summary
+    if score == "conditional_evidence":
+        words = f"the {words.replace('K folds', f'{folds} folds')}"
+    return f"{words}: {score}"
 
 
 def _figures(report: Report) -> dict[str, Markup]:
@@ -248,15 +262,30 @@ def _judged_figures(report: Report) -> dict[str, Markup]:
     if judged.calibration:
         figures["calibration"] = draw.calibration_figure(judged.calibration, labels=labels)
     if judged.confusion:
-        names = [str(i) for i in range(len(judged.confusion))]
+        names = [_class_name(judged, i) for i in range(len(judged.confusion))]
         figures["confusion"] = draw.confusion_figure(judged.confusion, names)
     if judged.pairs:
         figures["pairs"] = draw.pairs_figure(judged.pairs)
     if judged.importance:
-        of = _named(judged.importance.metric, labels=labels)
+        words = _worsening(judged.importance.metric, labels=labels)
         bars = column_bars(judged.importance)
-        figures["columns"] = draw.measured_figure(bars, words=f"loss of {of}", name="by column")
+        figures["columns"] = draw.measured_figure(bars, words=words, name="by column")
     return figures
+
+
+def _class_name(judged: Comparison, label: int) -> str:
+    """Return the name of a class, cut so that all fit below a picture."""
+    name = judged.classes[label] if judged.classes else str(label)
+    most = max(4, _ACROSS // max(len(judged.classes), 1))
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _worsening(metric: str, *, labels: bool) -> str:
+    """Say in which direction predictions become worse by a metric."""
+    if metric == "coverage":
+        return "coverage of the 90 % intervals: further from 90 %"
+    side = "rise" if metric in LESS_IS_BETTER else "fall"
+    return f"{side} in {_named(metric, labels=labels)}"
 
 
 def _columns_caption(found: Importance | None) -> str:
@@ -265,16 +294,15 @@ def _columns_caption(found: Importance | None) -> str:
         return ""
     of = "test rows" if found.on == "test" else "rows that the winner was trained on"
     careful = "" if found.on == "test" else ", so the values are optimistic"
-    drawn = min(len(found.columns), MAX_LINES)
-    n_columns = len(found.columns) + found.left_out
-    part = f" The first {drawn} of {n_columns} columns are drawn." if drawn < n_columns else ""
-    part += f" {found.left_out} columns were left out." if found.left_out else ""
+    drawn, n_tried = min(len(found.columns), MOST_COLUMNS), len(found.columns)
+    part = f" The first {drawn} of {n_tried} columns are drawn." if drawn < n_tried else ""
+    part += f" {found.left_out} more columns were not tried." if found.left_out else ""
     return (
-        "Which columns of the table the winner uses: how much worse it predicts when the values "
-        f"of one column are put in random order (permutation importance; mean of {found.repeats} "
-        f"orders, the dark lines are one standard deviation to each side), on {found.n:,} "
-        f"{of}{careful}. Blue is two standard deviations above 0. Of columns that say the same, "
-        f"each can look unimportant.{part}"
+        "Which columns of the table the winner uses: how much worse it predicts when one column "
+        f"is shuffled (permutation importance, the mean of {found.repeats} shuffles; the dark "
+        f"lines are one standard deviation to each side). Measured on {found.n:,} {of}{careful}. "
+        "Blue bars are more than two standard deviations above 0. Where two columns carry the "
+        f"same information, each can look unimportant.{part}"
     )
 
 

@@ -387,12 +387,13 @@ def _front(
 
 
 def architecture_text(family: str, values: Mapping[str, ParameterValue]) -> str:
-    """Return an architecture in words.
+    """Return an architecture in words; layers of one width go without saying.
 
-    >>> architecture_text("mlp", {"depth": 2, "width": 64})
+    >>> architecture_text("mlp", {"depth": 2, "width": 64, "shape": "constant"})
     'mlp, depth 2, width 64'
     """
-    return ", ".join([family, *(f"{name} {value}" for name, value in values.items())])
+    said = (f"{n} {value}" for n, value in values.items() if (n, value) != ("shape", "constant"))
+    return ", ".join([family, *said])
 
 
 def _known(rows: list[Row], name: str) -> list[float]:

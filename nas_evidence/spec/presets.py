@@ -11,7 +11,7 @@ from typing import Any
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "quick": {"n_trials": 8, "plan.folds": 2, "finalists": 0},
     "default": {},
-    "thorough": {"n_trials": 96, "plan.folds": 10, "finalists": 8, "stop": "auto"},
+    "thorough": {"n_trials": 96, "plan.folds": 10, "finalists": 8},
 }
 
 

@@ -225,8 +225,8 @@ _ALL = [
     *_folds("five_fold", "five-fold cross-validation", 4.0, baseline=True),
     *_folds("ten_fold", "ten-fold cross-validation", 9.0, baseline=True),
     _given_folds(
-        "conditional_evidence", "conditional marginal likelihood: last layers, each fold given "
-        "the others", division="plan", trainings=4.0,
+        "conditional_evidence", "conditional marginal likelihood (last-layer Laplace, K folds)",
+        division="plan", trainings=4.0,
     ),
     Score(
         name="conditional_full_ggn",

@@ -444,7 +444,7 @@ class StudySpec(Frozen):
     stop: Literal["never", "auto"] = "never"
     """Whether the search may end before `n_trials`: "auto" ends it, from 30 architectures on, when
     ten further trials are expected to gain less than a twentieth of the noise of a seed, after
-    three forecasts in a row, five architectures apart."""
+    three forecasts in a row, five architectures apart; needs `name = "posterior"` in [sampler]."""
     replicates: Annotated[Count, Unit("trials")] = 1
     """Trials per architecture, each with its own seed."""
     finalists: Annotated[int, Field(ge=0), Unit("architectures")] | None = None
@@ -545,6 +545,11 @@ class StudySpec(Frozen):
             raise ValueError(
                 '`stop` must be "never" with `minimise`, but got "auto": the gain of further '
                 "trials is known for one objective alone"
+            )
+        if self.stop == "auto" and self.sampler.name != "posterior":
+            raise ValueError(
+                '`stop = "auto"` needs name = "posterior" in [sampler], but got '
+                f'"{self.sampler.name}": searches of other samplers were ended too early'
             )
         return self
 

@@ -19,7 +19,9 @@ outputs, and kappa means the same here as in the evidence.
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -121,36 +123,44 @@ def train_epoch(
     data: TensorData,
     assignment: Assignment,
     before_step: Callable[[Tensor, Tensor], float] | None = None,
+    *,
+    n_epochs: int = 1,
 ) -> None:
-    """Run one epoch and append its point to the curve; losses are taken before each step.
+    """Run epochs and append their points to the curve; losses are taken before each step.
 
     Args:
-        state: of the training; advances by one epoch.
+        state: of the training; advances by these epochs.
         data: on the device of the model.
         assignment: the plan and the seeds.
         before_step: called with each minibatch before its step; returns the seconds it took, which
             do not count as training.
+        n_epochs: how many; between them nobody may read the parameters.
 
     Raises:
         DivergedError: if the loss is not finite, or above `loss_limit`.
     """
-    error = train_epochs([Member(state, data, assignment)], before_step)[0]
+    member = Member(state, data, assignment)
+    error = train_epochs([member], before_step, n_epochs=n_epochs)[0]
     if error is not None:
         raise error
 
 
 def train_epochs(
-    members: Sequence[Member], before_step: Callable[[Tensor, Tensor], float] | None = None
+    members: Sequence[Member],
+    before_step: Callable[[Tensor, Tensor], float] | None = None,
+    *,
+    n_epochs: int = 1,
 ) -> list[DivergedError | None]:
-    """Run one epoch of each of some trainings of one architecture and plan; see `train_epoch`.
+    """Run epochs of each of some trainings of one architecture and plan; see `train_epoch`.
 
     They run as one program where that is faster, each with its own data, hyperparameters and
     epoch. Which trainings are in a group determines the last digits of each, so the caller must
-    choose groups by the assignment alone.
+    choose groups by the assignment alone. A group ends with the epoch in which a member diverges.
 
     Args:
-        members: the trainings; each advances by one epoch unless it diverges.
+        members: the trainings; each advances by an epoch at least unless it diverges.
         before_step: called with each minibatch of the first member.
+        n_epochs: how many; between them nobody may read the parameters.
 
     Returns:
         For each member the error if it diverged, else None.
@@ -159,30 +169,36 @@ def train_epochs(
     size = n_together(
         first.training.model, first.data.x_train[:1], first.assignment.plan.batch_size, n
     )
-    errors = _train_group(members[:size], before_step)
+    errors = _train_group(members[:size], before_step, n_epochs)
     for start in range(size, n, size):
-        errors += _train_group(members[start : start + size], None)
+        errors += _train_group(members[start : start + size], None, n_epochs)
     return errors
 
 
 def _train_group(
-    members: Sequence[Member], before_step: Callable[[Tensor, Tensor], float] | None
+    members: Sequence[Member],
+    before_step: Callable[[Tensor, Tensor], float] | None,
+    n_epochs: int,
 ) -> list[DivergedError | None]:
-    """Run one epoch of each as one program."""
+    """Run epochs of each as one program, up to one in which a member diverges."""
     started = time.perf_counter()
     counts = [len(member.data.x_train) for member in members]
     # Those with fewer steps leave first, so that the others are always the first rows.
     places = sorted(range(len(members)), key=lambda k: -counts[k])
-    first = places.index(0)
-    watch = None if before_step is None else _Watch(before_step, first)
-    sums = _run_steps([members[k] for k in places], watch).tolist()
-    aside = 0.0 if watch is None else watch.seconds
-    seconds = time.perf_counter() - started - aside
-    errors_of: dict[int, DivergedError | None] = {}
-    for k, nll_sum in zip(places, sums, strict=True):
-        share = seconds * counts[k] / sum(counts)
-        errors_of[k] = _end_epoch(members[k], nll_sum / counts[k], share)
-    return [errors_of[k] for k in range(len(members))]
+    chosen = [members[k] for k in places]
+    watch = None if before_step is None else _Watch(before_step, places.index(0))
+    errors: dict[int, DivergedError | None] = {}
+    with _Group(chosen) as group:
+        for _ in range(n_epochs):
+            sums = group.epoch(watch).tolist()
+            aside = 0.0 if watch is None else watch.seconds
+            seconds, started = time.perf_counter() - started - aside, time.perf_counter()
+            for k, nll_sum in zip(places, sums, strict=True):
+                share = seconds * counts[k] / sum(counts)
+                errors[k] = _end_epoch(members[k], nll_sum / counts[k], share)
+            if any(errors.values()):
+                break
+    return [errors[k] for k in range(len(members))]
 
 
 @dataclass
@@ -199,29 +215,39 @@ class _Watch:
             self.seconds += self.show(batch.x[self.member, :size], batch.y[self.member, :size])
 
 
-def _run_steps(members: Sequence[Member], watch: _Watch | None) -> Tensor:
-    """Take the steps of an epoch; return the summed nll of each member [K], nats, float64.
+class _Group(AbstractContextManager["_Group"]):
+    """Trainings whose parameters are one program; they are theirs again at the end."""
 
-    No number is read from the device; indices and scalars are copied to it once per epoch.
-    """
-    plan = members[0].assignment.plan
-    states = [member.training for member in members]
-    orders = [_order(member) for member in members]
-    rates = [learning_rate(plan, state.epoch + 1) for state in states]
-    device = members[0].data.x_train.device
-    spreads = [_spread(state, plan) for state in states]
-    totals = torch.zeros(len(members), dtype=torch.float64, device=device)
-    decay = [
-        _weight_decay(state, unit**2 / (plan.likelihood_power * len(order)), rate)
-        for state, unit, order, rate in zip(states, spreads, orders, rates, strict=True)
-    ]
-    models = [state.model.train() for state in states]
-    with Program(models, [state.optimiser for state in states], plan) as program:
-        program.begin_epoch(rates, decay, [-(-len(o) // plan.batch_size) for o in orders])
-        all_one = all(unit == 1 for unit in spreads)
-        spread = None if all_one else program.theta.new_tensor(spreads)
-        seen = [m.data for m in members]
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members, self.plan = members, members[0].assignment.plan
+        states = [member.training for member in members]
+        models = [state.model.train() for state in states]
+        self.program = Program(models, [state.optimiser for state in states], self.plan)
+        self._decay: list[Tensor] = []  # as set last, one factor per prior precision
+
+    def __enter__(self) -> "_Group":
+        self.program.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.program.__exit__(*error)
+
+    def epoch(self, watch: _Watch | None) -> Tensor:
+        """Take the steps of an epoch; return the summed nll of each member [K], nats, float64.
+
+        No number is read from the device; indices and scalars are copied to it once per epoch.
+        """
+        plan, program, members = self.plan, self.program, self.members
+        states = [member.training for member in members]
+        orders = [_order(member) for member in members]
+        rates = [learning_rate(plan, state.epoch + 1) for state in states]
+        spreads = [_spread(state, plan) for state in states]
+        self._set_decay(states, spreads, rates, [len(order) for order in orders])
+        program.begin_epoch(rates, [-(-len(order) // plan.batch_size) for order in orders])
+        spread = None if all(s == 1 for s in spreads) else program.theta.new_tensor(spreads)
+        seen = [member.data for member in members]
         moves = [moves_of_epoch(m.data, m.assignment, m.training.epoch + 1) for m in members]
+        totals = torch.zeros(len(members), dtype=torch.float64, device=program.theta.device)
         for batch in minibatches(seen, orders, plan.batch_size, moves):
             if watch is not None:
                 watch(batch)
@@ -230,7 +256,25 @@ def _run_steps(members: Sequence[Member], watch: _Watch | None) -> Tensor:
             nll = nll_means(program.outputs(batch.x), batch, plan, units)
             batch.add_sums(totals[:n], nll.detach())
             program.step((nll if units is None else units.square() * nll).sum(), batch)
-    return totals
+        return totals
+
+    def _set_decay(
+        self,
+        states: Sequence[Training],
+        spreads: Sequence[float],
+        rates: Sequence[float],
+        n_data: Sequence[int],
+    ) -> None:
+        """Give the program the factors of θ in the gradient, if they are others than before."""
+        power = self.plan.likelihood_power
+        # At most half the inverse learning rate: beyond it a step overshoots zero.
+        decay = [
+            (state.prior_precision * (spread**2 / (power * n))).clamp(max=0.5 / rate)
+            for state, spread, rate, n in zip(states, spreads, rates, n_data, strict=True)
+        ]
+        if not self._decay or not all(map(torch.equal, decay, self._decay)):
+            self._decay, sizes = decay, self.program.sizes
+            self.program.set_decay([Precisions(d, sizes).of_each_parameter() for d in decay])
 
 
 def _order(member: Member) -> Tensor:
@@ -281,10 +325,3 @@ def loss_limit(plan: TrainingPlan, noise_std: float, n_outputs: int) -> float:
         return _ABSURD * math.log(n_outputs)
     log_variance = math.log(2 * math.pi * noise_std**2)
     return 0.5 * n_outputs * (_ABSURD / noise_std**2 + log_variance)
-
-
-def _weight_decay(state: Training, per_datum: float, rate: float) -> Tensor:
-    """Return the factors of θ in the gradient [P], float64."""
-    # At most half the inverse learning rate: beyond it a step overshoots zero.
-    decay = (state.prior_precision * per_datum).clamp(max=0.5 / rate)
-    return Precisions(decay, [p.numel() for p in state.model.parameters()]).of_each_parameter()

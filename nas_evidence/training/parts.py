@@ -169,12 +169,14 @@ def _train_to_evaluation(
     first = members[chosen[0]]
     epoch, plan = first.training.epoch, first.assignment.plan
     due = next(e for e in plan.evaluation_epochs() if e > epoch)
-    for _ in range(epoch, due):
-        alive = [k for k in chosen if found[k] is None]
-        if not alive:
+    while left := {k: due - members[k].training.epoch for k in chosen if found[k] is None}:
+        most = max(left.values())
+        if not most:
             break
-        errors = train_epochs([members[k] for k in alive])
-        found |= dict(zip(alive, errors, strict=True))
+        # A group in which one diverges is behind the others of its kind.
+        behind = [k for k in left if left[k] == most]
+        errors = train_epochs([members[k] for k in behind], n_epochs=most)
+        found |= dict(zip(behind, errors, strict=True))
     return found
 
 

@@ -275,18 +275,18 @@ class Program(AbstractContextManager["Program"]):
     def _moment(self, name: str) -> list[list[Tensor]]:
         return [optimiser.moment(name) for optimiser in self.optimisers]
 
-    def begin_epoch(
-        self, rates: Sequence[float], decay: Sequence[Tensor], n_steps: Sequence[int]
-    ) -> None:
+    def set_decay(self, decay: Sequence[Tensor]) -> None:
+        """Set the weight decay of each network [P]."""
+        self._decay = torch.stack([part.to(self.theta) for part in decay])
+
+    def begin_epoch(self, rates: Sequence[float], n_steps: Sequence[int]) -> None:
         """Set what is constant in an epoch.
 
         Args:
             rates: the learning rate of each network.
-            decay: the weight decay of each [P].
             n_steps: of each network.
         """
         relative = [optimiser.relative for optimiser in self.optimisers]
-        self._decay = torch.stack([part.to(self.theta) for part in decay])
         self._rates = self.theta.new_tensor(list(rates))[:, None]
         if any(factor != 1 for row in relative for factor in row):
             each = self._rates * self.theta.new_tensor([list(row) for row in relative])

@@ -133,16 +133,15 @@ def serve(handle: int, driver: int) -> None:
         driver: process at the other end.
     """
     threading.Thread(target=_die_with, args=[driver], daemon=True).start()
-    pipe = Connection(handle)
-    with pipe, suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    with Connection(handle) as pipe, suppress(BrokenPipeError, ConnectionResetError):
         try:
             arrays, resources, how = pipe.recv()
             process = WorkerProcess(arrays, resources, gpu=None, **how)
             while True:
                 method, arguments = pipe.recv()
                 pipe.send(process.call(method, *arguments))
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise
+        except EOFError:
+            return  # no more calls
         except Exception as error:
             _LOG.exception("call_failed")
             is_plain = isinstance(error, OSError)

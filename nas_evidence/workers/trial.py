@@ -162,7 +162,7 @@ class Trial:
                 elif self.settling is not None:
                     self._settle(training, self.settling)
                 while before is None and training.epoch < last:
-                    self._train_epoch(training)
+                    self._train(training, min(last, next(e for e in due if e > training.epoch)))
                     if training.epoch in due:
                         self._update(training)
                 self._checkpoint()
@@ -170,10 +170,11 @@ class Trial:
         self.slice_seconds = time.perf_counter() - started
         return self.report()
 
-    def _train_epoch(self, training: Training) -> None:
-        """Run an epoch; scores may read each minibatch of the first one."""
+    def _train(self, training: Training, until: int) -> None:
+        """Train up to an epoch; or run the first one, of which scores read each minibatch."""
         if training.epoch > 0:
-            train_epoch(training, self.data, self.assignment)
+            left = until - training.epoch
+            train_epoch(training, self.data, self.assignment, n_epochs=left)
             return
 
         def show(x: Tensor, y: Tensor) -> float:

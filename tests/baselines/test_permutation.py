@@ -12,8 +12,8 @@ import nas_evidence
 from nas_evidence.baselines.comparison import ColumnImportance, Importance, read_comparison
 from nas_evidence.baselines.permutation import loss_increases
 from nas_evidence.data.preparation import prepare
-from nas_evidence.reporting.figure_data import MAX_LINES, column_bars
-from nas_evidence.reporting.page import _columns_caption
+from nas_evidence.reporting.figure_data import MOST_COLUMNS, column_bars
+from nas_evidence.reporting.page import _columns_caption, _worsening
 
 BETA = np.array([2.0, -1.0, 0.0])
 
@@ -94,14 +94,30 @@ def many(on: str = "test") -> Importance:
 
 
 def test_the_chart_says_which_rows_it_is_from_and_what_is_left_out() -> None:
-    assert len(column_bars(many())) == MAX_LINES
+    assert len(column_bars(many())) == MOST_COLUMNS
+    assert column_bars(many())[1].text == "0.9 ± 0.1"
     assert [bar.strong for bar in column_bars(many())[7:10]] == [True, False, False]
     on_test, on_training = _columns_caption(many()), _columns_caption(many("training"))
     assert "on 1,000 test rows." in on_test
     assert "on 1,000 rows that the winner was trained on, so the values are optimistic" in (
         on_training
     )
-    assert "The first 20 of 28 columns are drawn. 3 columns were left out." in on_test
+    assert "The first 10 of 25 columns are drawn. 3 more columns were not tried." in on_test
+
+
+@pytest.mark.parametrize(
+    ("metric", "labels", "words"),
+    [
+        ("log_loss", True, "rise in log loss"),
+        ("accuracy", True, "fall in accuracy"),
+        ("r2", False, "fall in R²"),
+        ("coverage", False, "coverage of the 90 % intervals: further from 90 %"),
+    ],
+)
+def test_the_axis_says_which_way_a_prediction_becomes_worse(
+    metric: str, labels: bool, words: str
+) -> None:
+    assert _worsening(metric, labels=labels) == words
 
 
 @pytest.fixture(scope="module", params=["classes", "real"])

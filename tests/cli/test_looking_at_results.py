@@ -9,6 +9,7 @@ from reporting.test_report_search import EPOCHS, folder, load, record
 from rich.console import Console
 
 from nas_evidence.cli import terminal
+from nas_evidence.cli.predict import metric_lines
 from nas_evidence.cli.show import trial_sentence
 from nas_evidence.cli.submit import _facts
 from nas_evidence.cli.terminal import columns_that_fit, print_rows, ranking_rows
@@ -16,6 +17,7 @@ from nas_evidence.cli.watch import progress_page, served
 from nas_evidence.driver.mirror import open_store
 from nas_evidence.reporting.compare import compare_studies
 from nas_evidence.reporting.study_tables import first_as_shown
+from nas_evidence.spec.metric_names import METRICS
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.storage.tables import read_table
 
@@ -56,6 +58,26 @@ def test_eighty_columns_cut_no_score_accuracy_or_architecture(
         for name in ("family", "width", "kfac_ggn", "test accuracy"):
             assert cells[name] in line.split()
     assert "…" not in text
+
+
+def test_a_heading_breaks_at_a_blank_and_never_inside_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    narrow = Console(width=46, force_terminal=True, record=True, color_system=None)
+    monkeypatch.setattr(terminal, "out", narrow)
+    header = ["rank", "conditional_evidence", "test accuracy", "family"]
+    print_rows("Ranking", header, [["1", "-0.098", "0.984", "resnet"]])
+    text = narrow.export_text()
+    assert {"conditional_evidence", "test", "accuracy"} <= {*text.split()}
+
+
+def test_predict_names_metrics_as_the_report_does_and_each_coverage_once() -> None:
+    found = {"rmse": 1.0, "r2": 0.5, "coverage": 0.9, "level": 0.9}
+    found |= {"coverage_50": 0.4, "coverage_90": 0.9, "coverage_95": 1.0}
+    names = [words for words, _ in metric_lines(found, METRICS["gaussian"])]
+    inside = [f"{p} % intervals cover" for p in (90, 50, 95)]
+    assert names == ["RMSE", "R²", *inside]
+    assert METRICS["gaussian"]["coverage"] in names
 
 
 def test_columns_go_in_the_order_of_their_weight() -> None:

@@ -89,10 +89,10 @@ def test_predict_says_the_metric_first_and_where_the_classes_part(home: Path) ->
     assert at == 6  # after the header and five rows
     assert lines[at + 1].startswith("class: yes from a probability of 0.")
     assert lines[at + 1].endswith("the best by f1 on rows not trained on")
-    assert lines[at + 2].startswith("f1\t")
+    assert lines[at + 2].startswith("F1\t")
     asked = ("--metric", "roc_auc", "--to", "other.csv")
     other = run("predict", "runs/rare", "rare.csv", *asked, folder=home).stdout.splitlines()
-    assert other[at + 1].startswith("roc auc\t")
+    assert other[at + 1].startswith("ROC AUC\t")
 
 
 @pytest.mark.slow

@@ -50,7 +50,9 @@ def test_rows_without_a_label_do_not_hide_those_with_one() -> None:
     np.testing.assert_array_equal(labelled.inputs, given.inputs[::2])
     assert labelled.truth is not None
     assert labelled.truth.tolist() == [1.0] * 20
-    assert features_of(table.assign(y=None), preparation, target="y").labelled() is None
+    assert given.doubts == ("column 'y' is empty in 20 of 40 rows: metrics are of the others",)
+    unlabelled = features_of(table.assign(y=None), preparation, target="y")
+    assert (unlabelled.labelled(), unlabelled.doubts) == (None, ())
     assert features_of(table, preparation, target="y").labelled() is None
 
 
@@ -58,8 +60,10 @@ def test_rows_without_a_label_do_not_hide_those_with_one() -> None:
     ("changes", "says"),
     [
         ({}, []),
-        ({"town": "lima"}, ["column 'town': 40 cells are not seen in training ('lima'), taken"]),
-        ({"size": ["big", *["2"] * 39]}, ["column 'size': 1 cells are no numbers ('big'), taken"]),
+        ({"town": "lima"}, ["column 'town': 40 cells with what training has not seen ('lima')"]),
+        ({"size": ["big", *["2"] * 39]}, ["column 'size': 1 cell with text ('big')"]),
+        ({"size": [None, *[2] * 39]}, ["column 'size': 1 missing cell, taken as the median"]),
+        ({"town": [None, *["bern"] * 39]}, ["column 'town': 1 missing cell, taken as any other"]),
         ({"size": None}, ["column 'size' is empty"]),
     ],
 )

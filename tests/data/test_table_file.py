@@ -93,7 +93,7 @@ def test_other_tables_may_have_unseen_categories_missing_values_and_more_columns
     assert x[f"town = {OTHER}"] == 1
     assert x["rooms"] == table["rooms"].median()
     assert x["size"] == 3
-    with pytest.raises(ValueError, match=r"o\.csv must have .* but has no 'town'; add"):
+    with pytest.raises(ValueError, match=r"o\.csv must have .* but lacks 'town'; add"):
         preparation.apply(other.drop(columns="town"), "o.csv")
     with pytest.raises(ValueError, match=r"column 'size' of o\.csv must hold numbers.*'big'"):
         preparation.apply(other.assign(size="big"), "o.csv")
@@ -204,6 +204,11 @@ def test_separators_are_found(text: str, tmp_path: Path) -> None:
         ("a,price\n" + "1,2\n" * 5, {}, "has 5 rows, but a study needs at least 10"),
         ("a,prices\n" + "1,2\n" * 20, {}, "no column 'price'; did you mean 'prices'"),
         ("a,price\n" + "1,2\n" * 20, {}, "every training row has 2"),
+        (
+            "a,price\n1,2\n\n3,4,5\n",
+            {},
+            "line 4 has 3 cells, but the line of names has 2; correct",
+        ),
         ("a,price\n" + "1,2\n1,3\n" * 20, {}, "at least one column besides the target"),
         ("a,price\n" + "1,2\n3,3\n" * 20, {"test_fraction": 0.99}, "leaves 0 for training"),
     ],

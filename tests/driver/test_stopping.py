@@ -28,7 +28,7 @@ def study(**changes: object) -> StudySpec:
         "scheduling": "batch",
         "dataset": {"name": "digits"},
         "family": {"mlp": {"width": {"low": 4, "high": 640}, "depth": {"low": 1, "high": 5}}},
-        "sampler": {"name": "random"},
+        "sampler": {"name": "posterior"},
         "plan": {"epochs": 2, "online": {"every": 2}},
     }
     return StudySpec.model_validate({**given, **changes})
@@ -111,6 +111,11 @@ def test_by_default_the_search_runs_to_its_end_and_says_what_more_would_gain(
     assert only["number"] == 24
     assert run(study(stop="never", n_trials=26), tmp_path, noisy(10.0)(workers=2))
     assert len(gains(tmp_path)) == 2
+
+
+def test_with_another_sampler_it_is_refused_with_a_remedy() -> None:
+    with pytest.raises(ValueError, match=r'needs name = "posterior" in .sampler., but got "tpe"'):
+        study(sampler={"name": "tpe"})
 
 
 def test_with_several_objectives_it_is_refused_with_a_remedy() -> None:

@@ -71,7 +71,7 @@ def test_the_first_picture_is_the_winner_beside_simple_models_with_their_errors(
     )  # fmt: skip
     bars = measured_bars(judged, "rmse")
     assert [(bar.name, bar.text) for bar in bars] == [
-        ("winner", "1 ± 0.5"), ("ridge regression", "2 ± 0.25"), ("mean", "3"),
+        ("winner", "1.00 ± 0.50"), ("ridge regression", "2.00 ± 0.25"), ("mean", "3.00"),
     ]  # fmt: skip
     svg = str(measured_figure(bars, words="RMSE", name="of models"))
     widths = [float(one) for one in re.findall(r'class="box"[^>]* width="([\d.]+)"', svg)]

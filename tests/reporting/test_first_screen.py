@@ -46,7 +46,7 @@ def seeds(n: int, noise: float, **changes: object) -> list[TrialRecord]:
 def test_two_seeds_give_no_probability_and_three_do(tmp_path: Path) -> None:
     two, three = load(tmp_path / "2", seeds(2, 0.01)), load(tmp_path / "3", seeds(3, 0.01))
     said = certainty_sentence(two, certainty_of(two))
-    assert said.startswith("Unknown. Each architecture was trained twice; add --set finalists=5.")
+    assert said.startswith("Unknown. Each architecture was trained twice; resume with --set final")
     assert "%" not in said
     sure = certainty_of(three)
     assert sure is not None

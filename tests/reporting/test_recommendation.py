@@ -54,7 +54,7 @@ def test_a_lucky_seed_among_bad_neighbours_is_not_recommended_and_the_sentence_s
     assert found.behind == pytest.approx(0.03)
     said = together_sentence(study, found)
     assert "recommend mlp, width 40 (trial 40): its own score is 0.030 nats" in said
-    assert "its neighbours say otherwise. Give --trial 40 to" in said
+    assert "but those like it score well. Give --trial 40 to" in said
     page = build_report(read_study_tables(tmp_path)).markdown.read_text(encoding="utf-8")
     assert "All scores together recommend mlp, width 40 (trial 40)" in page
 
@@ -66,7 +66,7 @@ def test_a_clear_winner_is_recommended_too(tmp_path: Path) -> None:
     assert found.architecture is study.winner
     assert found.behind == 0.0
     assert together_sentence(study, found).startswith(
-        "All scores together recommend it, too. 10 further trials: expected gain 0.500 nats"
+        "All scores together recommend it, too. 10 further trials are expected to gain 0.500 nats"
     )
 
 
@@ -92,7 +92,7 @@ def test_with_fewer_than_fifty_only_the_gain_is_said(tmp_path: Path) -> None:
     found = of(recommendation(study))
     assert found.architecture is None
     assert together_sentence(study, found).startswith(
-        "10 further trials: expected gain 0.250 nats"
+        "10 further trials are expected to gain 0.250 nats"
     )
     assert load(tmp_path, hill()[49:50]).gain is None  # of fewer trials than there are now
 

@@ -288,15 +288,19 @@ def test_the_mode_at_the_scheduled_hyperparameters_is_no_candidate(
     assert training.noise_std != noise
 
 
-@pytest.mark.parametrize(("lost", "rounds"), [(0.06, 0), (0.04, 1)])
+@pytest.mark.parametrize(
+    ("lost", "rounds"),
+    [((0.21,), 0), ((0.1, 0.11), 0), ((0.15, 0.1), 1), ((-0.1, -0.05), 1)],
+    ids=["by a fifth of a nat", "twice", "and rises again", "from more than it had"],
+)
 def test_settling_of_real_targets_ends_where_the_way_to_a_mode_loses_evidence(
-    monkeypatch: pytest.MonkeyPatch, lost: float, rounds: int
+    monkeypatch: pytest.MonkeyPatch, lost: tuple[float, ...], rounds: int
 ) -> None:
     data = real()
     training, assignment = scheduled(data)
     n_data = len(data.x_train)
-    found = iter((1.0,))  # scheduled; then the way to the mode
-    monkeypatch.setattr(module, "_laplace_value", lambda *_: next(found, 1.0 - lost * n_data))
+    found = iter((0.0, *lost))  # scheduled; then the way to the mode
+    monkeypatch.setattr(module, "_laplace_value", lambda *_: -n_data * next(found, 0.04))
     settling = settled(training, data, assignment, 6 * EPOCHS)
     assert min(settling.rounds, 1) == rounds
     assert settling.kept == "scheduled"

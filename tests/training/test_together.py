@@ -306,9 +306,10 @@ def test_steps_read_no_scalar_and_copy_nothing_from_or_to_the_device(
             state = begin(model, member.assignment.plan)
             state.temperature = 2.0
             far.append(Member(state, there, member.assignment))
-        loop._run_steps(far, None)
-        with _Copies() as counted:
-            loop._run_steps(far, None)
+        with loop._Group(far) as group:
+            group.epoch(None)
+            with _Copies() as counted:
+                group.epoch(None)
         copied.append(counted.to_device)
         assert counted.reads == 0
     assert copied[0] == copied[1]  # before the steps, however many there are
