@@ -79,7 +79,7 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.storage.tables import StudyTables
 
 #: Seconds of work after the trials, on idle cores: to stop the workers, rank, report and export.
-_AFTER = 8.0
+_AFTER = 10.0
 #: Simple models beside the winner are planned if they take at most this share of a time limit.
 _MOST_BESIDE = 0.2
 

@@ -1,13 +1,14 @@
 """A limit on the time of a whole search, on a machine that may become slow meanwhile."""
 
 import re
+import statistics
 import time
 from collections import deque
 from dataclasses import dataclass, field
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 #: Seconds of work by which the speed of the machine is measured, how often, and how many count:
-#: a short one finds the machine free more often than a long work does.
+#: their median, so that a single slow one ends no search.
 _PROBE, _EVERY, _PROBES = 0.05, 2.0, 5
 
 
@@ -59,8 +60,8 @@ class TimeLimit:
         return self.left() - self.expected(self.work)
 
     def expected(self, work: float) -> float:
-        """Return the seconds in which so much work is done at the least speed of the last probes."""
+        """Return the seconds in which so much work is done at the present speed."""
         if not self._slow or time.monotonic() - self._probed > _EVERY:
-            self._slow.append(slowness())
+            self._slow.extend(slowness() for _ in range(1 if self._slow else _PROBES))
             self._probed = time.monotonic()
-        return work * max(self._slow)
+        return work * statistics.median(self._slow)
