@@ -37,6 +37,7 @@ CHOSEN_ON = (
 KEPT_ASIDE = (
     "wine:110", "iris:100", "breast:300", "moons:300", "synth5:600", "friedman:200",
     "linnoise:300", "naval-propulsion-plant:300", "power-plant:1000", "diabetes:150",
+    "friedman2:300", "friedman3:300",
 )  # fmt: skip
 PLANS = ("16:2500:0.005", "proposed")
 MLPS = ((1, 16), (2, 32), (3, 64))
@@ -56,6 +57,8 @@ def made(name: str) -> tuple[Array, Array] | None:
         )
     elif name == "friedman":
         x, y = datasets.make_friedman1(3000, noise=1.0, random_state=1)
+    elif name in ("friedman2", "friedman3"):
+        x, y = getattr(datasets, f"make_{name}")(3000, noise=0.0, random_state=1)
     elif name == "linnoise":
         random = np.random.default_rng(3)
         x = random.normal(size=(3000, 20))

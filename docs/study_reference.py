@@ -8,6 +8,7 @@ The examples of a table together set all its keys; tests load them.
 
 import ast
 import inspect
+import json
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ from nas_evidence.spec.domains import (
     described,
     keys_of,
 )
+from nas_evidence.spec.presets import PRESETS
 from nas_evidence.spec.study import FAMILY_DEFAULTS, FAMILY_PARAMETERS, TrainingPlan
 from nas_evidence.spec.toml import TABLES
 
@@ -296,6 +298,13 @@ def _sections() -> Iterator[str]:
         yield from _pieces(name)
         if name == "dataset":
             yield from _families()
+    yield "## Presets\n"
+    yield "`search --preset NAME` sets these keys; those of `--set` and other options win.\n"
+    yield "| preset | keys |\n|---|---|"
+    for name, values in PRESETS.items():
+        shown = ", ".join(f"`{key} = {json.dumps(value)}`" for key, value in values.items())
+        yield f"| `{name}` | {shown or 'as the study file has them, or the defaults'} |"
+    yield ""
 
 
 def _table(kind: type[Frozen]) -> Iterator[str]:

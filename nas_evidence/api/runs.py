@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from nas_evidence.api.trackers import Tracking, check_track
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
-from nas_evidence.plumbing.durations import rough_duration
+from nas_evidence.plumbing.durations import duration, rough_duration
+from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, is_outside
 from nas_evidence.spec.study import StudySpec
@@ -44,6 +45,7 @@ class Run:
     steal: bool = False
     allow_code: bool = False
     track: tuple[str, ...] = ()  # see api/trackers.py
+    limit: TimeLimit | None = None
 
 
 def _silent(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
@@ -192,7 +194,13 @@ def run_trials(
         audience.say(f"note: {line}")
     code = keep_code(store.folder, spec)
     inline = run.executor == "inline"
-    with _forecast_told(spec, arrays, audience, left=left + race, inline=inline):
+    limited = run.limit is not None
+    told = (
+        nullcontext()
+        if limited
+        else _forecast_told(spec, arrays, audience, left=left + race, inline=inline)
+    )
+    with told:
         pool = _executor(spec, arrays, store, run, audience, workers=workers, code=code)
         try:
             from nas_evidence.driver.driver import Driver
@@ -208,6 +216,7 @@ def run_trials(
                     watcher,
                     finds=finds,
                     content_hash=content_hash,
+                    time_left=None if run.limit is None else run.limit.for_trials,
                 )
                 for notice in driver.notices:
                     audience.say(f"note: {notice}")
@@ -255,6 +264,19 @@ def _forecast_told(
         yield
     finally:
         teller.join()
+
+
+def left_out(spec: StudySpec, folder: Path, limit: TimeLimit) -> str:
+    """Say what a time limit left out, "" if nothing."""
+    from nas_evidence.storage.forecasts import until_enough
+    from nas_evidence.storage.tables import finished
+
+    done = finished(folder)
+    if not unfinished(spec, folder, done):
+        return ""
+    n_done, n_trials = n_searched(done), until_enough(spec, folder).n_trials
+    race = f" and {raced} of the race" if (raced := len(done) - n_done) else ""
+    return f"{n_done} of {n_trials} trials{race} in {duration(limit.seconds - limit.left())}"
 
 
 def trackers_of(run: Run, store: "Store") -> tuple[str, ...]:

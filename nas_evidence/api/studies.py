@@ -18,7 +18,17 @@ from nas_evidence.api.request import (
     of_source,
     with_families,
 )
-from nas_evidence.api.runs import Audience, Run, begun, finish_off, run_trials, unfinished
+from nas_evidence.api.runs import (
+    Audience,
+    Run,
+    begun,
+    finish_off,
+    left_out,
+    run_trials,
+    unfinished,
+)
+from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
+from nas_evidence.spec.presets import preset_overrides
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import StudySpec
 
@@ -372,6 +382,8 @@ def search(
     families: Sequence[Any] | None = None,
     n_trials: int | None = None,
     seed: int | None = None,
+    time_limit: float | str | None = None,
+    preset: Literal["quick", "default", "thorough"] | None = None,
     metric: str | None = None,
     settings: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -392,6 +404,9 @@ def search(
             `nas_evidence.spec.families`); by default those that fit the data.
         n_trials: trials to run; by default as the study file says, or 24.
         seed: of all that is random; by default as the study file says, or 0.
+        time_limit: seconds for all of it, or "10m", "2h"; trials that do not fit are left out and
+            run when the study is resumed.
+        preset: a set of keys, see `nas_evidence.spec.presets`; `n_trials` and `settings` win.
         metric: what you are paid by, in report and `predict`: "f1", "rmse", ...; see the key
             `metric` of a study file.
         settings: any key of a study file: {"plan.epochs": 50}.
@@ -407,11 +422,13 @@ def search(
 
     Raises:
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
-        RuntimeError: if every trial failed.
+        RuntimeError: if every trial failed, or none was complete in the time.
     """
+    limit = None if time_limit is None else TimeLimit(seconds_of(time_limit))
     named = {"n_trials": n_trials, "seed": seed, "metric": metric}
     keys = {**(settings or {}), **{k: value for k, value in named.items() if value is not None}}
-    overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
+    overrides = preset_overrides(preset)
+    overrides += [f"{key}={json.dumps(value)}" for key, value in keys.items()]
     root = None if data_root is None else Path(data_root)
     if isinstance(data, str | Path):
         if y is not None:
@@ -424,7 +441,7 @@ def search(
     folder = (
         Path(out) if out is not None else _folder_of(asked, named=isinstance(data, str | Path))
     )
-    run = _run_with(workers, root, allow_code=allow_code, track=track)
+    run = _run_with(workers, root, allow_code=allow_code, track=track, limit=limit)
     resources = asked.spec.resources.model_copy(update={"workers": workers})
     spec = with_families(asked.spec, families).model_copy(update={"resources": resources})
     audience = audience_for(progress)
@@ -438,6 +455,7 @@ def resume(
     folder: str | Path,
     *,
     n_trials: int | None = None,
+    time_limit: float | str | None = None,
     settings: Mapping[str, Any] | None = None,
     workers: int = 1,
     data_root: str | Path | None = None,
@@ -445,7 +463,8 @@ def resume(
     progress: bool | None = None,
     track: Sequence[str] = (),
 ) -> Study:
-    """Continue a study after a stop or a crash, or with more trials or another budget."""
+    """Continue a study after a stop or a crash, or with more trials, time or another budget."""
+    limit = None if time_limit is None else TimeLimit(seconds_of(time_limit))
     from nas_evidence.data.source import stored_source
     from nas_evidence.storage.outside_code import admitted
     from nas_evidence.storage.study_folder import open_study, read_study
@@ -458,7 +477,7 @@ def resume(
     changes = {"resources": resources, "n_trials": n_trials or spec.n_trials}
     spec = admitted(spec.model_copy(update=changes), [folder / "code"], allowed=allow_code)
     root = None if data_root is None else Path(data_root)
-    run = _run_with(workers, root, allow_code=allow_code, track=track)
+    run = _run_with(workers, root, allow_code=allow_code, track=track, limit=limit)
     spec = open_study(folder, spec)
     source = stored_source(spec.dataset, base=folder.resolve(), data_root=root)
     return _run(spec, folder, run, audience_for(progress), source)
@@ -476,7 +495,12 @@ def load(
 
 
 def _run_with(
-    workers: int, data_root: Path | None, *, allow_code: bool, track: Sequence[str]
+    workers: int,
+    data_root: Path | None,
+    *,
+    allow_code: bool,
+    track: Sequence[str],
+    limit: TimeLimit | None,
 ) -> Run:
     from nas_evidence.api.trackers import check_track
 
@@ -487,6 +511,7 @@ def _run_with(
         data_root=data_root,
         allow_code=allow_code,
         track=wanted,
+        limit=limit,
     )
 
 
@@ -504,6 +529,11 @@ def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience, data: "Sou
     study = Study(folder, run.data_root, spec=spec)
     study._data = data
     statuses = set(study._tables(spec).trials["status"])
+    cut = left_out(spec, folder, run.limit) if run.limit is not None else ""
+    if cut:
+        audience.say(f"time: {cut}; resume the study for the others")
+    if cut and not statuses:
+        raise RuntimeError(f"no trial of {folder} was complete in its time; resume it with more")
     if statuses and TrialStatus.COMPLETE.value not in statuses:
         from nas_evidence.reporting.problems import problems
 

@@ -24,6 +24,16 @@ Seed = Annotated[
     int | None, typer.Option("--seed", min=0, help="Of all that is random; 0 by default.")
 ]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel workers.")]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        "--time", metavar="TIME", help="For all of it, report and export too: 90s, 10m, 2h."
+    ),
+]
+Preset = Annotated[
+    str | None,
+    typer.Option("--preset", metavar="NAME", help="Keys by one word: quick, default or thorough."),
+]
 Override = Annotated[
     list[str] | None,
     typer.Option(
@@ -171,6 +181,7 @@ def as_arguments(
     allow_code: bool = False,
     metric: str | None = None,
     track: Sequence[str] | None = None,
+    time: str | None = None,
 ) -> list[str]:
     """Return options as command-line arguments, for a job that passes them on."""
     given: list[tuple[str, object]] = [
@@ -178,6 +189,7 @@ def as_arguments(
         ("--workers", workers),
         ("--data-root", data_root),
         ("--metric", metric),
+        ("--time", time),
         *(("--set", text) for text in overrides or ()),
         *(("--track", text) for text in track or ()),
     ]

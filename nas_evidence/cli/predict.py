@@ -117,7 +117,10 @@ def predict(
         err.print(f"warning: {doubt}")
     labelled = given.labelled()
     judged = found
-    if labelled is not None and len(labelled.inputs) < len(given.inputs):
+    weights = predictor.meaning.get("weights")
+    if labelled is not None and (
+        given.weights is not None or len(labelled.inputs) < len(given.inputs)
+    ):
         judged = ask(labelled)
     truth = None if labelled is None else labelled.truth
     measures = {} if truth is None else judged.measures(truth)
@@ -158,6 +161,11 @@ def predict(
             f"by {found.metric} on rows not trained on"
         )
     names = METRICS["categorical" if predictor.classes else "gaussian"]
+    if weights is not None and truth is not None:
+        times = (
+            "once: there is no column" if given.weights is None else "as often as in the column"
+        )
+        out.print(f"metrics: each row counts {times} {weights!r} of weights")
     for words, value in metric_lines(measures, names):
         print_line(words, f"{value:.4f}")
 

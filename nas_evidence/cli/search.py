@@ -2,11 +2,13 @@
 
 import contextlib
 import logging
+import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from time import monotonic, process_time
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
@@ -18,6 +20,7 @@ from nas_evidence.api.runs import (
     Run,
     begun,
     finish_off,
+    left_out,
     run_trials,
     unfinished,
 )
@@ -30,10 +33,12 @@ from nas_evidence.cli.options import (
     JobName,
     Metric,
     Override,
+    Preset,
     RetryFailed,
     Seed,
     Steal,
     StudyFile,
+    Time,
     Track,
     Trials,
     Workers,
@@ -58,6 +63,8 @@ from nas_evidence.cli.terminal import (
     trust_line,
 )
 from nas_evidence.jobs.jobs import study_of_this_job
+from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
+from nas_evidence.spec.presets import preset_overrides
 from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.outside_code import admitted
@@ -65,10 +72,16 @@ from nas_evidence.workers.executor import Where
 from nas_evidence.workers.own_cluster import end_what_starts, is_starting
 
 if TYPE_CHECKING:  # these import data readers and stores
+    from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
     from nas_evidence.driver.mirror import Store
     from nas_evidence.reporting.contents import Report
     from nas_evidence.storage.tables import StudyTables
+
+#: Seconds of work after the trials, on idle cores: to stop the workers, rank, report and export.
+_AFTER = 10.0
+#: Simple models beside the winner are planned if they take at most this share of a time limit.
+_MOST_BESIDE = 0.2
 
 StoreOption = Annotated[
     str | None,
@@ -94,6 +107,8 @@ def search(
     place: StoreOption = None,
     trials: Trials = None,
     seed: Seed = None,
+    time: Time = None,
+    preset: Preset = None,
     workers: Workers = None,
     executor: Executor = "auto",
     address: Cluster = None,
@@ -117,12 +132,13 @@ def search(
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.storage.study_folder import default_folder
 
-    run = Run(executor, address, data_root, download, steal, allow_code, tuple(track or ()))
+    limit = _limit(time)
+    run = Run(executor, address, data_root, download, steal, allow_code, tuple(track or ()), limit)
     check_track(run.track)
     _check_address(run)
     asked = asked_for(
         study,
-        [*(overrides or ()), *assigned(seed=seed, metric=metric)],
+        [*preset_overrides(preset), *(overrides or ()), *assigned(seed=seed, metric=metric)],
         data,
         allow_code=allow_code,
         data_root=data_root,
@@ -143,6 +159,7 @@ def resume(
         str | None, typer.Argument(metavar="[DIR]", help="A study folder, or a store's URI.")
     ] = None,
     trials: Trials = None,
+    time: Time = None,
     workers: Workers = None,
     executor: Executor = "auto",
     address: Annotated[
@@ -167,6 +184,7 @@ def resume(
 
     Example: nas-evidence resume runs/digits --trials 48
     """
+    limit = _limit(time)
     if address is not None and address.startswith(("http://", "https://")):
         options = as_arguments(
             trials=trials,
@@ -178,6 +196,7 @@ def resume(
             allow_code=allow_code,
             metric=metric,
             track=track,
+            time=time,
         )
         resubmit(address, name, place, options, track=track)
         return
@@ -189,7 +208,7 @@ def resume(
     from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
-    run = Run(executor, address, data_root, download, steal, allow_code, tuple(track or ()))
+    run = Run(executor, address, data_root, download, steal, allow_code, tuple(track or ()), limit)
     check_track(run.track)
     _check_address(run)
     store = open_store(place)
@@ -207,6 +226,13 @@ def resume(
         base = store.folder.resolve()
         data = stored_source(spec.dataset, base=base, data_root=data_root, download=download)
         _run(spec, store, run, data)
+
+
+def _limit(text: str | None) -> TimeLimit | None:
+    """Return the time limit of this process, from its start on."""
+    if text is None:
+        return None
+    return TimeLimit(seconds_of(text), begun=monotonic() - process_time())
 
 
 def _check_address(run: Run) -> None:
@@ -253,6 +279,10 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
 
             try:
                 with interruptible(late):
+                    if run.limit is not None:
+                        beside = _beside_models(data.arrays(seed=spec.seed))
+                        fits = run.limit.expected(beside) < _MOST_BESIDE * run.limit.left()
+                        run.limit.work = _AFTER + beside * fits
                     run_trials(spec, store, run, _audience(), data=data, finds=finds)
             except KeyboardInterrupt:
                 if stopped(err.print):
@@ -263,11 +293,24 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
             finish_off(spec, store, run, _audience(), finds)
         tables = read_study_tables(folder, spec)
         n_stored = n_searched(tables.trials["trial_id"])
-        if left and n_stored < until_enough(spec, folder).n_trials:
+        cut = left_out(spec, folder, run.limit) if run.limit is not None else ""
+        if cut:
+            out.print(f"time: {cut}; the others: {again}")
+        elif left and n_stored < until_enough(spec, folder).n_trials:
             out.print(
                 f"budget: spent after {n_stored} of {spec.n_trials} trials; continue with "
                 f"{again} --set budget.KEY=SECONDS"
             )
+        if (
+            run.limit is not None
+            and cut
+            and TrialStatus.COMPLETE not in set(tables.trials["status"])
+        ):
+            err.print(
+                f"error: no trial was complete in that time; give more, and it goes on from its "
+                f"last checkpoint: {again} --time {10 * run.limit.seconds:.0f}s"
+            )
+            raise typer.Exit(1)
         _conclude(store, run, data, tables)
 
 
@@ -304,7 +347,7 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
     from nas_evidence.reporting.study_tables import ranked_study
 
     spec, study = tables.spec, ranked_study(tables)
-    comparison = judged(tables, data)
+    comparison = judged(tables, data) if _has_time(run, data, spec) else None
     report = report_on(study, comparison, place=Path(store.place))
     header, rows = ranking_rows(study.ranking, spec)
     print_rows(
@@ -326,6 +369,25 @@ def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTab
     out.print(trust_line(report))
     out.print(f"report: {shown(paths.html, store)}")
     return report
+
+
+def _beside_models(arrays: "ArrayData") -> float:
+    """Return the seconds of work that simple models beside the winner take at most."""
+    return 7.0 + 1e-5 * arrays.n_train * math.prod(arrays.input_shape) * arrays.n_outputs
+
+
+def _has_time(run: Run, data: "Source", spec: StudySpec) -> bool:
+    """Return whether there is time for simple models beside the winner; say it if not."""
+    if run.limit is None:
+        return True
+    work = _AFTER + _beside_models(data.arrays(seed=spec.seed))
+    if has_time := run.limit.expected(work) <= run.limit.left():
+        return has_time
+    out.print(
+        "note:   there was no time for simple models beside the winner; `nas-evidence report` "
+        "adds them"
+    )
+    return False
 
 
 def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> None:

@@ -117,7 +117,7 @@ def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
     plan = with_numbers(spec.plan, arrays.n_train)
     time = rough_duration(forecast_seconds(spec.model_copy(update={"plan": plan}), arrays))
     at_once = f"{workers} worker{'s' * (workers > 1)}"
-    out.print(f"time: {time} for {spec.n_trials} trials{more}, {at_once}")
+    out.print(f"time: {time} on idle cores for {spec.n_trials} trials{more}, {at_once}")
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -12,6 +12,7 @@ from nas_evidence.data import table_file as tables
 from nas_evidence.data.foreign_tables import plain
 from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
+from nas_evidence.data.weights import weights_of
 from nas_evidence.data.written_numbers import with_numbers_read
 from nas_evidence.spec.study import DatasetSpec
 
@@ -22,29 +23,48 @@ _EMPTY = "the new data have no rows, so there is nothing to predict"
 class Given:
     """Raw inputs of a network [n, ...], and the true labels or targets [n] if they came along.
 
-    A missing truth is NaN or None; `doubts` say which columns are unlike the training data.
+    A missing truth is NaN or None; `doubts` say which columns are unlike the training data;
+    `weights` is the column of how often each row occurs, if the data have that of the training.
     """
 
     inputs: Array
     truth: Array | None = None
     doubts: tuple[str, ...] = ()
+    weights: pd.Series | None = None
 
     def labelled(self) -> "Given | None":
-        """Return the rows whose truth is known; None if there are none."""
+        """Return the rows whose truth is known, each as often as it occurs; None without any.
+
+        Raises:
+            ValueError: for weights of these rows that are no frequencies.
+        """
         if self.truth is None:
             return None
         missing = pd.isna(self.truth)
         known = ~(missing.any(1) if missing.ndim == 2 else missing)
-        return Given(self.inputs[known], self.truth[known]) if known.any() else None
+        if not known.any():
+            return None
+        rows = np.flatnonzero(known)
+        if self.weights is not None:
+            column = self.weights.iloc[rows]
+            rows = rows.repeat(weights_of(column, str(column.name), "the rows with a target"))
+        return Given(self.inputs[rows], self.truth[rows])
 
 
-def features_of(data: Any, preparation: Preparation | None, *, target: str | None = None) -> Given:
+def features_of(
+    data: Any,
+    preparation: Preparation | None,
+    *,
+    target: str | None = None,
+    weights: str | None = None,
+) -> Given:
     """Return data as raw inputs of a network.
 
     Args:
         data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
         preparation: of the columns of a table; None if the network was trained on arrays.
         target: column of the truth, if the data hold it.
+        weights: column of how often each row occurs, if the data hold it.
 
     Raises:
         ValueError: if the data are of another kind, or cannot be read.
@@ -57,7 +77,7 @@ def features_of(data: Any, preparation: Preparation | None, *, target: str | Non
     if isinstance(data, pd.Series):
         data = data.to_frame().T
     if isinstance(data, pd.DataFrame):
-        return _of_table(data, preparation, target)
+        return _of_table(data, preparation, target, weights)
     if hasattr(data, "detach"):
         data = data.detach().cpu().numpy()
     array = np.asarray(data)
@@ -87,7 +107,12 @@ def _finite(inputs: Array) -> Array:
     return inputs
 
 
-def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str | None) -> Given:
+def _of_table(
+    frame: pd.DataFrame,
+    preparation: Preparation | None,
+    target: str | None,
+    weights: str | None = None,
+) -> Given:
     frame = frame.copy(deep=False)
     frame.columns = frame.columns.map(str)
     frame = with_numbers_read(frame)
@@ -105,12 +130,13 @@ def _of_table(frame: pd.DataFrame, preparation: Preparation | None, target: str 
         values = inputs.to_numpy(dtype=np.float64, na_value=np.nan)
         return Given(_finite(np.ascontiguousarray(values, np.float32)), truth)
     inputs = preparation.apply(frame, "the new data")
+    column = frame[weights] if weights in frame.columns else None
     doubts = [*preparation.doubts(frame)]
     unknown = 0 if truth is None else int(pd.isna(truth).sum())
     if 0 < unknown < len(frame):
         rows = f"{unknown} of {len(frame)} rows"
         doubts.append(f"column {target!r} is empty in {rows}: metrics are of the others")
-    return Given(inputs, truth, tuple(doubts))
+    return Given(inputs, truth, tuple(doubts), column)
 
 
 def _read(path: Path, preparation: Preparation | None) -> Any:

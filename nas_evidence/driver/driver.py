@@ -11,11 +11,12 @@ import logging
 import re
 import shutil
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from nas_evidence.driver.deadline import Deadline
 from nas_evidence.driver.outcomes import KeptModels, told_of
 from nas_evidence.driver.plan import plan_race, plan_trials, to_ask, to_tell, trials_of
 from nas_evidence.driver.race import chosen_so_far, next_round
@@ -26,7 +27,7 @@ from nas_evidence.maths.pareto import Point
 from nas_evidence.proposing.further import due, gain_of_further
 from nas_evidence.proposing.proposer import Proposer, Told
 from nas_evidence.proposing.warm_start import kept_warm_start
-from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
+from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.assignments import write_assignment
 from nas_evidence.storage.budget import Ledger
@@ -69,6 +70,7 @@ class Driver:
         *,
         finds: Finds | None = None,
         content_hash: str | None = None,
+        time_left: Callable[[], float] | None = None,
     ) -> None:
         """Take up a study.
 
@@ -79,6 +81,7 @@ class Driver:
             watcher: is told what happens.
             finds: which trials are done, if the folder was read already.
             content_hash: of the conditions of the trials, if it was noted already.
+            time_left: returns the seconds left for trials; None without a limit.
         """
         self._study, self._folder = until_enough(study, folder), folder
         self._executor, self._watcher = executor, watcher
@@ -110,6 +113,7 @@ class Driver:
         self._waiting: dict[int, tuple[int, Assignment]] = {}  # parked at a rung
         self._retries = Retries(study.retries)
         self._longest_slice = 0.0
+        self._deadline = Deadline(time_left)
 
     def run(self) -> None:
         """Run the loop until nothing is left to do or the budget is spent.
@@ -121,6 +125,7 @@ class Driver:
         self._journal = Journal(self._folder)
         try:
             self._recover()
+            self._deadline.begin()
             self._loop()
         except StudyStoppedError:
             raise
@@ -141,12 +146,15 @@ class Driver:
             self._check_lease()
             self._handle_requests()
             self._launch_all()
-            if not self._running and (self._over or not (self._queue or self._to_ask())):
-                if not self._over:
+            over, deadline = self._over, self._deadline
+            if deadline.over:
+                return
+            if not self._running and (over or not (self._queue or self._to_ask())):
+                if not over and not deadline.searched:
                     self._look_ahead(self._n_asked)
-                    if self._race():
-                        continue
-                assert self._over or not self._waiting
+                if not over and not deadline.full and self._race():
+                    continue
+                assert over or deadline.searched or not self._waiting
                 return
             for event in self._executor.poll(timeout=1.0):
                 self._check_lease()
@@ -156,7 +164,8 @@ class Driver:
     def _race(self) -> bool:
         """Queue the rest of the race's round, or its next round; tell if there is one."""
         if not plan_race(self._chosen, self._done, self._study):
-            found = next_round(self._study, self._done, self._chosen)
+            study = self._so_far() if self._deadline.searched else self._study
+            found = next_round(study, self._done, self._chosen)
             if not found:
                 return False
             points = [architecture.model_dump(mode="json") for architecture in found.values()]
@@ -164,6 +173,10 @@ class Driver:
             self._chosen |= found
         self._queue.extend(plan_race(self._chosen, self._done, self._study))
         return True
+
+    def _so_far(self) -> StudySpec:
+        """Return the study as if its search ended now."""
+        return self._study.model_copy(update={"n_trials": max(1, n_searched(self._done))})
 
     def _handle_requests(self) -> None:
         """Queue parked trials that are to be cancelled: a worker must write their records."""
@@ -244,9 +257,12 @@ class Driver:
     @property
     def _over(self) -> bool:
         """Return whether to start nothing more and to park what runs."""
-        return self.requests.study or self._ledger.spent.exceeds(self._study.budget)
+        spent = self._ledger.spent.exceeds(self._study.budget)
+        return self.requests.study or spent or self._deadline.left() <= 0
 
     def _to_ask(self) -> int:
+        if self._deadline.searched:
+            return 0
         return to_ask(self._n_asked, len(self._told), self._study)
 
     def _launch_all(self) -> None:
@@ -256,7 +272,14 @@ class Driver:
                 self._ask()
             if not self._queue:
                 return
+            if not self._fits(self._queue[0]):
+                self._queue.clear()  # the next run plans them again
+                return
             self._launch(self._queue.popleft())
+
+    def _fits(self, planned: Assignment) -> bool:
+        races = self._so_far().n_finalists > 0
+        return self._deadline.fits(race=is_race(planned.trial_id), races=races)
 
     def _ask(self) -> None:
         for _ in range(self._to_ask()):
@@ -284,6 +307,7 @@ class Driver:
         with_checkpoint = [f for f in earlier if any(f.glob("epoch-*.pt"))]
         resume_from = with_checkpoint[-1] if with_checkpoint else None
         self._running[trial_id] = assignment
+        self._deadline.launched(trial_id, self._executor.now())
         share = self._retries.shares.get(trial_id, 0.0)
         self._executor.launch(Launch(assignment, folder, resume_from, share))
         self._journal.write("launch", trial_id=trial_id, attempt=attempt)
@@ -331,6 +355,9 @@ class Driver:
         elif self._over:
             self._park(assignment)
             self._queue.appendleft(assignment)
+        elif report.seconds > self._deadline.left():  # its next slice would not end in time
+            self._park(assignment)
+            self._deadline.cut(race=is_race(trial_id))
         else:
             plan = assignment.plan
             # After the last epoch the network settles; its reports repeat that epoch.
@@ -427,6 +454,7 @@ class Driver:
         write_record(self._folder, record, self._study)
         arrow("written")
         del self._running[trial_id]
+        self._deadline.ended(trial_id, self._executor.now())
         row = self._done[trial_id] = TrialRow.of(record)
         self._log_end(row, **asdict(self._ledger.spent))
         if not is_race(trial_id):

@@ -35,7 +35,7 @@ from nas_evidence.training.loop import Member, Training, begin, train_epochs
 from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.workers.trial import device_for
 
-#: Architectures timed per family, and by default the seconds after which it is only one.
+#: Architectures timed per family, and by default the seconds of work after which it is only one.
 TIMED_PER_FAMILY, _PATIENCE = 3, 6.0
 #: Seconds after which what is timed has taken long enough.
 _ENOUGH = 0.03
@@ -74,17 +74,21 @@ def forecast_seconds(
     workers: int | None = None,
     patience: float = _PATIENCE,
 ) -> float:
-    """Return the expected wall time of a study in seconds, good to a factor of about two.
+    """Return the expected wall time of a study on idle cores, s, good to a factor of about two.
+
+    Work is timed, not the clock (unless torch has several threads), so that what else runs on the
+    machine does not count.
 
     Args:
         study: what is searched.
         arrays: its data.
         n_trials: still to be run; by default all of the search and of the race of the finalists.
         workers: that run them; by default those of the study.
-        patience: seconds after which one architecture of each further family is timed, not three.
+        patience: seconds of work after which one architecture of each further family is timed,
+            not three.
     """
     torch.set_num_threads(study.resources.cpus)
-    started = time.perf_counter()
+    started = time.thread_time()
     by_family: dict[str, list[ArchitectureSpec]] = {}
     for point in startup_points(study):
         by_family.setdefault(point.family, []).append(point)
@@ -94,7 +98,7 @@ def forecast_seconds(
         sample = points[:: max(1, len(points) // TIMED_PER_FAMILY)][:TIMED_PER_FAMILY]
         found: list[float] = []
         for point in sample:
-            if not found or time.perf_counter() - started < patience:
+            if not found or time.thread_time() - started < patience:
                 found.append(_trial_seconds(point, study, data))
         seconds += statistics.mean(found) * len(points)
         planned += len(points)
@@ -195,11 +199,15 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
             for kind in sorted(kinds)
         ),
     )
-    updated = passes_of(state, _first(data, min(2 * plan.batch_size, n)), given)
-    updated.of(online)  # timed above
-    started = _now(data)
-    update_hyperparameters(state, updated)
-    return replace(pieces, search=_now(data) - started)
+
+    def searched(network: Training) -> float:
+        updated = passes_of(network, _first(data, min(2 * plan.batch_size, n)), given)
+        updated.of(online)  # timed above
+        started = _now(data)
+        update_hyperparameters(network, updated)
+        return _now(data) - started
+
+    return replace(pieces, search=min(searched(state), searched(new())))
 
 
 def _first(data: TensorData, n_rows: int) -> TensorData:
@@ -222,7 +230,8 @@ def grown(seconds: Callable[[int], float], *, first: int, n: int) -> float:
 
     The rows are doubled until they take `_ENOUGH` seconds, and the last two times are continued in
     a straight line; if the first rows take as long, half of them are the other point. Each is the
-    faster of two; a first one, which may load code, is not counted unless it is slow.
+    faster of two unless it is slow. A first one, of an eighth of the rows, may load code, which
+    takes a second of work or more, and is not counted.
 
     Args:
         seconds: of a number of rows.
@@ -230,9 +239,10 @@ def grown(seconds: Callable[[int], float], *, first: int, n: int) -> float:
         n: of which the time is wanted.
     """
     few, least, many = 0, 0.0, min(first, n)
+    seconds(max(1, many // 8))
     most = seconds(many)
     if most < _SLOW:
-        most = min(seconds(many), seconds(many))
+        most = min(most, seconds(many))
     while most < _ENOUGH and many < n:
         few, least, many = many, most, min(2 * many, n)
         most = max(least, min(seconds(many), seconds(many)))

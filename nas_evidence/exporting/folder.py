@@ -199,6 +199,7 @@ def meaning_of(winner: Winner, arrays: ArrayData, metric: str | None) -> dict[st
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),
         "metric": metric,
+        "weights": winner.assignment.dataset.weights,
         "thresholds": unseen_thresholds(winner, arrays),
     }
 

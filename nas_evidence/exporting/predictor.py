@@ -298,7 +298,8 @@ class Predictor:
             ValueError: if the data do not have the columns or the shape of the training data.
         """
         name = target or (self.targets[0] if len(self.targets) == 1 else None)
-        found = features_of(data, self.preparation, target=name)
+        weights = self.meaning.get("weights")
+        found = features_of(data, self.preparation, target=name, weights=weights)
         expected = tuple(self.meaning["input_shape"])
         if found.inputs.shape[1:] != expected:
             raise ValueError(

@@ -14,6 +14,8 @@ import pytest
 from commands import TINY, assert_same, environment, found, hashes, run, start, write_study
 
 import nas_evidence
+from nas_evidence.api.request import asked_for
+from nas_evidence.spec.presets import PRESETS, preset_overrides
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import read_table
@@ -148,8 +150,33 @@ def test_validate_says_what_the_study_is(home: Path) -> None:
         "rows: 120 for training, 60 for the report's test",
         "data: 120 training rows, 60 test rows, inputs 6, 3 classes",
         "memory: 0.00288 MB of training inputs in each worker",
-        "time: less than a minute for 7 trials, 2 workers",
+        "time: less than a minute on idle cores for 7 trials, 2 workers",
     ]
+
+
+def test_a_time_that_is_too_short_is_one_sentence_and_one_that_is_none_is_refused(
+    home: Path,
+) -> None:
+    asked = ("search", "tiny.toml", "--executor", "inline", "--out", "short")
+    said = run(*asked, "--time", "0.1s", folder=home, code=1)
+    assert "time: 0 of " in said.stdout
+    assert said.stderr.count("\n") == 1
+    assert "error: no trial was complete in that time" in said.stderr
+    assert "resume short --time 1s" in said.stderr
+    for option, value, says in (
+        ("--time", "5d", "such as 90s, 10m or 2h, but got '5d'"),
+        ("--preset", "fast", "preset must be one of quick, default, thorough, but got 'fast'"),
+    ):
+        refused = run(*asked, option, value, folder=home, code=2).stderr
+        assert says in refused
+        assert refused.count("\n") == 1
+
+
+def test_a_preset_is_keys_and_what_is_given_besides_wins(home: Path) -> None:
+    asked = asked_for(str(home / "tiny.toml"), [*preset_overrides("quick"), "plan.folds=5"])
+    assert (asked.spec.n_trials, asked.spec.plan.folds, asked.spec.finalists) == (8, 5, 0)
+    for name in PRESETS:
+        asked_for(str(home / "tiny.toml"), preset_overrides(name))
 
 
 def test_validate_reports_every_mistake_once_with_its_place(tmp_path: Path) -> None:

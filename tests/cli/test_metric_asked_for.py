@@ -118,11 +118,15 @@ def test_a_metric_of_other_targets_is_refused_with_those_that_fit(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_report_and_predict_say_the_same_numbers_of_the_same_rows(tmp_path: Path) -> None:
+def test_report_and_predict_say_the_same_numbers_of_the_same_weighted_rows(
+    tmp_path: Path,
+) -> None:
     frame = rare().assign(price=lambda f: 1000 * f["x"] ** 2).drop(columns="bought")
+    frame["n"] = np.arange(len(frame)) % 3
     frame[:80].to_csv(tmp_path / "train.csv", index=False)
     frame[80:].to_csv(tmp_path / "test.csv", index=False)
-    asked = ("--target", "price", "--test", "test.csv", "--metric", "mae", "--out", "s")
+    asked = ("--target", "price", "--test", "test.csv", "--metric", "mae", "--weights", "n",
+             "--out", "s")  # fmt: skip
     run("search", "train.csv", *asked, *QUICK, folder=tmp_path)
     reported = read_comparison(tmp_path / "s")
     assert reported is not None
@@ -131,3 +135,10 @@ def test_report_and_predict_say_the_same_numbers_of_the_same_rows(tmp_path: Path
         assert said["measures"][name] == pytest.approx(value, rel=1e-4), name
     assert next(iter(said["measures"])) == "mae"
     assert "nll" not in said["measures"]
+    frame.drop(columns="n").to_csv(tmp_path / "plain.csv", index=False)
+    for name, words in (("test", "often as in the column 'n'"), ("plain", "once: there is no")):
+        asked = ("s", f"{name}.csv", "--to", f"{name}-said.csv")
+        assert (
+            f"metrics: each row counts {'as ' * (name == 'test')}{words}"
+            in run("predict", *asked, folder=tmp_path).stdout
+        )

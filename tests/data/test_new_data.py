@@ -81,3 +81,15 @@ def test_labels_are_compared_whatever_their_spelling() -> None:
     assert found.measures(["No ", "YES"])["accuracy"] == 1
     with pytest.raises(ValueError, match="true label 'maybe' is not among the classes"):
         found.measures(["no", "maybe"])
+
+
+def test_rows_with_a_truth_count_as_often_as_their_weight_and_others_need_none() -> None:
+    table, preparation = trained()
+    new = table[:4].assign(price=[1.0, 2.0, np.nan, 4.0], n=[2, 0, np.nan, 1])
+    found = features_of(new, preparation, target="price", weights="n").labelled()
+    assert found is not None
+    assert found.truth is not None
+    assert found.truth.tolist() == [1.0, 1.0, 4.0]
+    with pytest.raises(ValueError, match=r"whole numbers from 0 on, but 'n' .* is 0\.5 in row 1"):
+        features_of(new.assign(n=0.5, price=1.0).assign(n=[1, 0.5, 1, 1]), preparation,
+                    target="price", weights="n").labelled()  # fmt: skip

@@ -141,10 +141,20 @@ def test_what_is_slow_is_timed_on_few_rows_and_what_is_quick_on_many() -> None:
         return runtime._ENOUGH * rows / 200
 
     runtime.grown(seconds, first=32, n=10_000)
-    assert sorted({*asked}) == [32, 64, 128, 256]
+    assert sorted({*asked}) == [4, 32, 64, 128, 256]
     asked.clear()
     runtime.grown(lambda rows: seconds(rows) + runtime._SLOW, first=32, n=10_000)
-    assert asked == [32, 16]
+    assert asked == [4, 32, 16]
+
+
+def test_what_a_first_call_loads_is_not_continued_to_all_rows() -> None:
+    calls: list[int] = []
+
+    def seconds(rows: int) -> float:
+        calls.append(rows)
+        return 2.0 * (len(calls) == 1) + 1e-3 * rows
+
+    assert runtime.grown(seconds, first=32, n=10_000) == pytest.approx(10.0)
 
 
 def of_real_targets() -> ArrayData:

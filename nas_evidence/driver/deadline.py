@@ -1,0 +1,66 @@
+"""Which trials are still begun where the time of a search is limited.
+
+A trial is begun if it is expected to end in time, as the last ones did. A search whose first
+architectures race leaves them a share of its time.
+"""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable
+
+#: Share of all trials that the race has by default: a third of those of the search.
+_RACE_SHARE = 0.25
+#: Trials whose mean time is expected of the next: the machine may have become slower.
+_RECENT = 5
+
+
+class Deadline:
+    """The seconds left, and the times of the last trials.
+
+    searched  nothing more is proposed
+    full      no trial is begun
+    over      what runs is stopped; what has a checkpoint is continued by the next run
+    """
+
+    def __init__(self, left: Callable[[], float] | None) -> None:
+        """Take the function that returns the seconds left for trials; None without a limit."""
+        self._left, self._total = left, math.inf
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._began: dict[int, float] = {}
+        self.searched = self.full = self.over = False
+
+    def begin(self) -> None:
+        """Note that trials may begin from now on."""
+        self._total = self.left()
+
+    def left(self) -> float:
+        """Return the seconds left for trials."""
+        left = math.inf if self._left is None else self._left()
+        self.over |= left <= 0
+        return left
+
+    def launched(self, trial_id: int, now: float) -> None:
+        """Note when a trial began."""
+        self._began[trial_id] = now
+
+    def ended(self, trial_id: int, now: float) -> None:
+        """Note when it ended."""
+        self._recent.append(now - self._began.pop(trial_id, now))
+
+    def fits(self, *, race: bool, races: bool) -> bool:
+        """Return whether a trial is expected to end in time; if not, none of its kind is begun.
+
+        Args:
+            race: whether it is one of the race.
+            races: whether a race would follow if the search ended now.
+        """
+        reserved = 0.0 if race or not races or self._left is None else _RACE_SHARE * self._total
+        fits = self.left() > reserved + (statistics.mean(self._recent) if self._recent else 0.0)
+        if not fits:
+            self.cut(race=race)
+        return fits
+
+    def cut(self, *, race: bool) -> None:
+        """Note that a trial of the search or of the race has to wait for the next run."""
+        self.searched, self.full = True, self.full or race

@@ -1,0 +1,67 @@
+"""A limit on the time of a whole search, on a machine that may become slow meanwhile."""
+
+import re
+import statistics
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+#: Seconds of work by which the speed of the machine is measured, how often, and how many count:
+#: their median, so that a single slow one ends no search.
+_PROBE, _EVERY, _PROBES = 0.05, 2.0, 5
+
+
+def seconds_of(text: str | float) -> float:
+    """Return the seconds that a time stands for.
+
+    >>> [seconds_of(text) for text in ("90", "90s", "10m", "1.5h", 600)]
+    [90.0, 90.0, 600.0, 5400.0, 600.0]
+
+    Raises:
+        ValueError: if it is no time above 0.
+    """
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*([smh]?)", str(text).strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not seconds:
+        raise ValueError(f"a time limit must be a time such as 90s, 10m or 2h, but got {text!r}")
+    return seconds
+
+
+def slowness() -> float:
+    """Return the wall seconds that a second of this thread's work takes now, at least 1."""
+    began, worked = time.perf_counter(), time.thread_time()
+    while time.thread_time() - worked < _PROBE:
+        pass
+    return max(1.0, (time.perf_counter() - began) / (time.thread_time() - worked))
+
+
+@dataclass
+class TimeLimit:
+    """What is left of a time, and how much of it for trials.
+
+    seconds  from `begun` to the end
+    work     seconds that what follows the trials takes on idle cores
+    begun    on the monotonic clock
+    """
+
+    seconds: float
+    work: float = 0.5
+    begun: float = field(default_factory=time.monotonic)
+    _slow: deque[float] = field(default_factory=lambda: deque(maxlen=_PROBES))
+    _probed: float = 0.0
+
+    def left(self) -> float:
+        """Return the seconds until the end."""
+        return self.seconds - (time.monotonic() - self.begun)
+
+    def for_trials(self) -> float:
+        """Return the seconds left for trials: without what follows them, at the present speed."""
+        return self.left() - self.expected(self.work)
+
+    def expected(self, work: float) -> float:
+        """Return the seconds in which so much work is done at the present speed."""
+        if not self._slow or time.monotonic() - self._probed > _EVERY:
+            self._slow.extend(slowness() for _ in range(1 if self._slow else _PROBES))
+            self._probed = time.monotonic()
+        return work * statistics.median(self._slow)
