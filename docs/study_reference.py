@@ -68,6 +68,7 @@ curves = true                     # the report shows from which epoch on the sco
 """,
         """\
 stop = "auto"                     # `n_trials` is then the most
+sampler = {name = "posterior"}
 finalists = 8                     # 0: no race
 metric = "f1"                     # in report and predict; ranks nothing
 """,

@@ -100,7 +100,7 @@ def test_the_export_alone_predicts_the_same(
     folder = classified.export(tmp_path / "winner")
     alone = Predictor.load(folder).predict(table())
     np.testing.assert_allclose(alone.probabilities, classified.predict(table()).probabilities)
-    with pytest.raises(ValueError, match="has no 'weight'"):
+    with pytest.raises(ValueError, match="lacks 'weight'"):
         Predictor.load(folder).predict(table().drop(columns="weight"))
 
 
