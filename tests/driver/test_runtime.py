@@ -57,7 +57,7 @@ def test_a_trial_is_its_training_its_parts_its_updates_and_its_evaluations() -> 
         ({}, (*ALL, "two_fold_accuracy"), 0),  # from the same halves
         ({"folds": 1}, ALL, -(5 + 20 + 400)),  # one half
         ({}, (*ALL, "heldout_10"), 0.9 * (10 + 40) + 400),  # 90 % of the data, one network
-        ({"settle": 1.0}, ALL, 2.5 * (20 + 10)),  # the main training, and both halves together
+        ({"settle": 1.0}, ALL, 1.0 * (20 + 10)),  # the main training, and both halves together
         ({"online": {"every": 10}}, ALL, -2 * (10 + 100 + 10 + 200 + 1000)),
         ({"online": {"every": 5, "burn_in": 15}}, ALL, -3 * (10 + 100 + 10 + 200 + 1000)),
     ],
