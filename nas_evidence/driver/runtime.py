@@ -41,8 +41,8 @@ TIMED_PER_FAMILY, _PATIENCE = 3, 6.0
 _ENOUGH = 0.03
 #: Seconds from which once is enough.
 _SLOW = 0.5
-#: Settling in multiples of its budget: 2.4 to 3.1 where it is gone through, since float64 is slower
-#: and the decrement comes on top; 0.3 where it is given up, as on most noisy targets.
+#: Settling in multiples of its budget: 2.4 to 3.1 where it is gone through (float64 is slower, and
+#: the decrement comes on top), 0.3 where it is given up, as on most noisy targets.
 _SETTLED = 1.0
 #: Overhead: workers share memory and caches; each trial has a start, a test and files.
 _SHARED, _TRIAL_SECONDS = 1.4, 0.4
