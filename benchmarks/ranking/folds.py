@@ -23,7 +23,7 @@ import os
 import sys
 import tempfile
 import time
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,6 +83,7 @@ POOLS = {
     "friedman": Pool("friedman", 300, 2000, aside=True),
     "diabetes": Pool("diabetes", 300, 120, aside=True),
 }  # fmt: skip
+CLASSES = ("satellite", "waveform", "australian", "satellite150", "fashion", "cancer", "synth5")
 
 
 def drawn(pool: Pool, root: Path, seed: int) -> TensorData:
@@ -181,56 +182,65 @@ def train(names: list[str], seeds: list[int], root: Path) -> None:
             print(name, seed, architecture, f"{seconds:.1f} s", flush=True)
 
 
-def losses(table: pd.DataFrame, column: str = "test_nll") -> pd.DataFrame:
-    """Return a metric by network and seed; a network that diverged has the worst of all."""
-    wide = table.pivot(index=["family", "depth", "width"], columns="seed", values=column)
-    return wide.fillna(wide.max().max())
+class Ranked(NamedTuple):
+    """A pool as arrays, networks in rows, seeds in columns; NaN where a score is missing."""
+
+    loss: np.ndarray
+    scores: dict[str, np.ndarray]
+    n_data: int
 
 
-def judged(table: pd.DataFrame) -> dict[str, Any]:
-    """Return attainable, and for each score rho and regret, means over seeds."""
+def ranked(table: pd.DataFrame) -> Ranked:
+    """Return a pool; a network that diverged has the worst loss of all."""
     table = table.assign(n_parameters=-table.n_parameters)
-    loss = losses(table)
-    pairs = [spearman(loss[a].to_numpy(), loss[b].to_numpy()) for a in loss for b in loss if a < b]
-    n_seeds = loss.shape[1]
-    mean_r = float(np.mean(pairs))
-    others = n_seeds - 1  # reliability of one seed's truth, and of the mean of the others
-    reliability = others * mean_r / (1 + (others - 1) * mean_r)
+
+    def wide(column: str) -> np.ndarray:
+        index = ["family", "depth", "width"]
+        return table.pivot(index=index, columns="seed", values=column).to_numpy(float)
+
+    loss = wide("test_nll")
+    loss = np.where(np.isnan(loss), np.nanmax(loss), loss)
+    return Ranked(loss, {score: wide(score) for score in COLUMNS}, int(table.n_data.iloc[0]))
+
+
+def judged(pool: Ranked) -> dict[str, Any]:
+    """Return attainable, and for each score rho and regret, means over seeds."""
+    loss, n_seeds = pool.loss, pool.loss.shape[1]
+    pairs = [spearman(*loss[:, two].T) for two in combinations(range(n_seeds), 2)]
+    mean_r, others = float(np.mean(pairs)), n_seeds - 1
+    reliability = others * mean_r / (1 + (others - 1) * mean_r)  # of the mean of the others
     found: dict[str, Any] = {
-        "n_data": int(table.n_data.iloc[0]), "networks": len(loss), "seeds": n_seeds,
+        "n_data": pool.n_data, "networks": len(loss), "seeds": n_seeds,
         "attainable": round(max(0.0, reliability) ** 0.5, 3), "scores": {},
     }  # fmt: skip
-    for score in COLUMNS:
-        values = table.pivot(index=["family", "depth", "width"], columns="seed", values=score)
-        rhos, regrets = [], []
-        for seed in loss:
-            truth = loss.drop(columns=seed).mean(axis=1)
-            given = values[seed].reindex(truth.index)
-            if given.notna().sum() < 3:
-                continue
-            given = given.fillna(given.min() - 1)
-            rhos.append(spearman(given.to_numpy(), -truth.to_numpy()))
-            regrets.append(float(truth[given.idxmax()] - truth.min()))
-        if rhos:
-            found["scores"][score] = {
-                "rho": round(float(np.mean(rhos)), 3), "regret": round(float(np.mean(regrets)), 4),
-            }  # fmt: skip
+    for score, values in pool.scores.items():
+        of = [_of_seed(values[:, k], np.delete(loss, k, 1).mean(1)) for k in range(n_seeds)]
+        if known := [one for one in of if one is not None]:
+            rho, regret = np.mean(known, axis=0)
+            found["scores"][score] = {"rho": round(rho, 3), "regret": round(regret, 4)}
     return found
 
 
-def differences(tables: dict[str, pd.DataFrame], pairs: list[tuple[str, str]]) -> dict[str, Any]:
+def _of_seed(given: np.ndarray, truth: np.ndarray) -> tuple[float, float] | None:
+    """Return rho and regret of one seed's score; None if fewer than three networks have it."""
+    if np.isfinite(given).sum() < 3:
+        return None
+    given = np.where(np.isnan(given), np.nanmin(given) - 1, given)
+    return spearman(given, -truth), float(truth[given.argmax()] - truth.min())
+
+
+def differences(pools: list[Ranked], pairs: list[tuple[str, str]]) -> dict[str, Any]:
     """Return mean differences of rho and regret between scores, with 90 % intervals."""
     random, draws = np.random.default_rng(0), []
     for _ in range(400):
-        names = random.choice(list(tables), len(tables))
         of = []
-        for name in names:
-            table = tables[name]
-            keys = table[["family", "depth", "width"]].drop_duplicates()
-            taken = keys.iloc[random.integers(0, len(keys), len(keys))].drop_duplicates()
-            of.append(judged(table.merge(taken))["scores"])
+        for k in random.integers(0, len(pools), len(pools)):
+            pool = pools[k]
+            rows = np.unique(random.integers(0, len(pool.loss), len(pool.loss)))
+            some = {score: values[rows] for score, values in pool.scores.items()}
+            of.append(judged(Ranked(pool.loss[rows], some, pool.n_data))["scores"])
         draws.append(of)
-    real = [judged(table)["scores"] for table in tables.values()]
+    real = [judged(pool)["scores"] for pool in pools]
     found = {}
     for a, b in pairs:
         for what in ("rho", "regret"):
@@ -248,19 +258,26 @@ def _mean(of: list[Any], a: str, b: str, what: str) -> float:
 
 def judge(names: list[str]) -> dict[str, Any]:
     """Return the comparison of the pools that have been trained."""
-    tables = {}
+    pools = {}
     for name in names:
         if (file := RESULTS / f"{name}.csv").exists():
             table = pd.read_csv(file)
             whole = table.groupby("seed").size() == len(architectures(POOLS[name]))
             table = table[table.seed.isin(whole[whole].index)]
             if table.seed.nunique() > 1:
-                tables[name] = table
+                pools[name] = ranked(table)
     pairs = [("e5", other) for other in COLUMNS if other != "e5"] + [("plain5", "five_fold")]
     return {
         "hardware": f"{os.cpu_count()} x86-64 cores, shared with other jobs",
-        "pools": {name: judged(table) for name, table in tables.items()},
-        "differences": differences(tables, pairs),
+        "pools": {name: judged(pool) for name, pool in pools.items()},
+        "differences": {
+            kind: differences(some, pairs)
+            for kind, some in (
+                ("classes", [p for n, p in pools.items() if n in CLASSES]),
+                ("real targets", [p for n, p in pools.items() if n not in CLASSES]),
+            )
+            if some
+        },
     }
 
 

@@ -97,6 +97,8 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
 
             sample_weight = column_or_1d(sample_weight)
             check_consistent_length(X, sample_weight)
+            if not sample_weight.any():
+                raise ValueError("Sample weights must contain at least one non-zero number.")
         self.study_: Study = search(
             X,
             y,
