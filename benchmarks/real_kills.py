@@ -86,7 +86,7 @@ def disturbed(
     """
     kills, failed = Counter[str](), list[str]()
     for n_drivers in range(MOST_KILLS + 2):
-        verb = ("search", home / f"{kind}.toml", "--out", place)
+        verb = ("search", home / f"{kind}.toml", "--out", place, "--executor", "ray")
         process = subprocess.Popen(
             _command(*verb, *(("--steal",) if n_drivers else ())),
             stdout=subprocess.PIPE,

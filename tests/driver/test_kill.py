@@ -181,8 +181,8 @@ def assert_says_that_nothing_is_lost(search: Search) -> None:
 def test_killed_and_stopped_again_and_again_it_ends_as_if_nothing_had_happened(
     home: Path, folder: Path
 ) -> None:
-    first = ("search", "killed.toml", "--out", folder)
-    again = ("resume", folder, "--workers", 1)  # quicker to start
+    first = ("search", "killed.toml", "--out", folder, "--executor", "ray")
+    again = ("resume", folder, "--workers", 1, "--executor", "ray")  # quicker to start
     stored: dict[str, str] = {}
     last_words: dict[int, Assignment] = {}
     # Ctrl-C in a terminal is a SIGINT to every process of the foreground group.
@@ -235,7 +235,7 @@ def test_killed_and_stopped_again_and_again_it_ends_as_if_nothing_had_happened(
 def test_a_killed_worker_costs_an_attempt_a_second_driver_is_refused_and_the_bits_are_the_same(
     home: Path, folder: Path
 ) -> None:
-    more = ("--workers", 2, "--trials", 4)
+    more = ("--workers", 2, "--trials", 4, "--executor", "ray")
     with searching(folder, "search", "killed.toml", "--out", folder, *more) as search:
         search.wait_for_trials(0)
         while not (

@@ -39,7 +39,10 @@ def test_a_killed_raylet_is_replaced_and_the_study_ends_as_if_nothing_had_happen
 ) -> None:
     path = write_study(tmp_path, TINY.replace("epochs = 4", "epochs = 40"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "nas_evidence", "search", str(path), "--out", "s"],
+        [
+            *(sys.executable, "-m", "nas_evidence", "search", str(path), "--out", "s"),
+            *("--executor", "ray"),
+        ],
         cwd=tmp_path,
         env=environment(PYTHONPATH=str(ROOT)),
         stdout=subprocess.PIPE,

@@ -24,7 +24,7 @@ from nas_evidence.storage.tables import compact
 
 pytestmark = pytest.mark.slow
 
-STUDY = TINY.replace('[sampler]\nname = "random"', '[sampler]\nname = "tpe"')
+STUDY = TINY.replace('[sampler]\nname = "random"', '[sampler]\nname = "posterior"')
 
 
 @pytest.fixture(scope="module")

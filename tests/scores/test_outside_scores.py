@@ -117,10 +117,11 @@ def test_on_ray_a_killed_study_resumes_with_the_code_in_its_folder(
     study: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "killed"
-    whole = run("search", study, "--allow-code", "--out", tmp_path / "whole", cwd=tmp_path)
+    on_ray = ("--executor", "ray", "--allow-code", "--out")
+    whole = run("search", study, *on_ray, tmp_path / "whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     with subprocess.Popen(
-        command("search", study, "--allow-code", "--out", folder),
+        command("search", study, *on_ray, folder),
         cwd=tmp_path, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
