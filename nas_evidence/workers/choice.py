@@ -19,7 +19,7 @@ _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 def chosen_executor(spec: StudySpec, arrays: ArrayData, *, at_home: bool) -> tuple[Where, str]:
     """Return the executor of "auto", and why, for the user.
 
-    Ray takes ten seconds to start and stop; it pays on a cluster, with GPUs, for long trials, and
+    Ray takes some seconds to start and stop; it pays on a cluster, with GPUs, for long trials, and
     for data of which each worker should not have a copy.
 
     Args:
