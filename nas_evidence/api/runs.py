@@ -20,6 +20,7 @@ from nas_evidence.spec.registry import declared, is_outside
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.outside_code import Code, keep_code, outside_names
 from nas_evidence.workers.executor import Watcher, Where
+from nas_evidence.workers.own_cluster import clear_leftovers
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data import ArrayData
@@ -314,6 +315,9 @@ def _executor(
     code: Code,
 ) -> "Executor":
     make_worker = store.make_worker
+    logs = (store.folder / "logs").resolve()
+    if left := clear_leftovers(logs):  # of a cluster, whatever runs the trials now
+        audience.say(f"note: {left}")
     if outside := outside_names(spec):
         from nas_evidence.workers.process import worker_with_code
 
@@ -323,7 +327,6 @@ def _executor(
 
         return InlineExecutor(arrays, spec.resources, make_worker=make_worker)
     resources = spec.resources.model_copy(update={"workers": workers})
-    logs = (store.folder / "logs").resolve()
     if run.executor == "local":
         from nas_evidence.workers.local import LocalExecutor
 

@@ -433,6 +433,7 @@ def _words(run: Run) -> list[str]:
     given = (
         ("--data-root", run.data_root),
         ("--address", run.address),
+        ("--executor", run.executor if run.executor != "auto" else None),
     )
     words = [word for name, value in given if value is not None for word in (name, str(value))]
     words += [word for text in run.track for word in ("--track", text)]

@@ -39,7 +39,6 @@ from nas_evidence.workers.own_cluster import (
     ClusterLostError,
     all_run,
     answers,
-    clear_leftovers,
     end_processes,
     forget_session,
     named,
@@ -219,8 +218,6 @@ class RayExecutor(PooledExecutor):
         resources = self._resources
         if address is not None and address != "auto":
             check_reachable(address)
-        if left := clear_leftovers(self._logs):
-            self.notices.append(left)
         # address="local": never join a cluster that happens to be running.
         ours = {"num_cpus": resources.workers * resources.cpus, "include_dashboard": False}
         log = self._logs / "ray.log"
