@@ -38,7 +38,6 @@ from nas_evidence.training.together import (
     Program,
     minibatches,
     n_together,
-    nll_means,
 )
 
 #: Factor on the learning rate at each milestone.
@@ -252,10 +251,8 @@ class _Group(AbstractContextManager["_Group"]):
             if watch is not None:
                 watch(batch)
             n = len(batch.sizes)
-            units = None if spread is None else spread[:n]
-            nll = nll_means(program.outputs(batch.x), batch, plan, units)
-            batch.add_sums(totals[:n], nll.detach())
-            program.step((nll if units is None else units.square() * nll).sum(), batch)
+            nll = program.step(batch, None if spread is None else spread[:n])
+            batch.add_sums(totals[:n], nll)
         return totals
 
     def _set_decay(

@@ -32,6 +32,7 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.optimiser import Optimiser
+from nas_evidence.training.perceptrons import Perceptrons, is_perceptron
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 
 #: Most trainings side by side.
@@ -247,6 +248,7 @@ class Program(AbstractContextManager["Program"]):
         names = ("exp_avg", "exp_avg_sq") if plan.optimiser == "adam" else ("momentum_buffer",)
         self._names = names if plan.optimiser == "adam" or plan.momentum else ()
         self._leaves: dict[int, list[Tensor]] = {}
+        self._perceptrons: Perceptrons | None = None
 
     def __enter__(self) -> "Program":
         self.theta = torch.stack([_flat([p.detach() for p in row]) for row in self.parameters])
@@ -255,6 +257,10 @@ class Program(AbstractContextManager["Program"]):
         for row, values in zip(self.parameters, self.theta, strict=True):
             for parameter, value in zip(row, torch.split(values, self.sizes), strict=True):
                 parameter.data = value.view_as(parameter)
+        compiled = self.plan.compile and self.theta.device.type == "cuda"
+        if is_perceptron(self.models[0]) and self.plan.precision == "float32" and not compiled:
+            shapes = [parameter.shape for parameter in self.parameters[0]]
+            self._perceptrons = Perceptrons(self.theta, shapes)
         return self
 
     def __exit__(
@@ -270,7 +276,7 @@ class Program(AbstractContextManager["Program"]):
             for row, values in zip(self._moment(name), moments, strict=True):
                 for home, value in zip(row, torch.split(values, self.sizes), strict=True):
                     home.copy_(value.view_as(home))
-        self._leaves = {}
+        self._leaves, self._perceptrons = {}, None
 
     def _moment(self, name: str) -> list[list[Tensor]]:
         return [optimiser.moment(name) for optimiser in self.optimisers]
@@ -338,30 +344,42 @@ class Program(AbstractContextManager["Program"]):
             ]
         return self._leaves[n]
 
-    def step(self, loss: Tensor, batch: Batch) -> None:
-        """Take the step of a minibatch.
+    def step(self, batch: Batch, spread: Tensor | None) -> Tensor:
+        """Take the step of a minibatch; return the mean nll of each network before it [K], nats.
 
         Args:
-            loss: sum of the losses of the networks, a function of `leaves`.
-            batch: provides the number of networks and of the step.
+            batch: the data.
+            spread: noise standard deviations or softmax temperatures [K]; None if all are 1.
         """
         n = len(batch.sizes)
-        parts = torch.autograd.grad(loss, self.leaves(n), materialize_grads=True)
-        with torch.no_grad():
+        if self._perceptrons is not None:
+            nll, gradient = self._perceptrons.descent(batch.x, batch.y, batch.is_real, spread)
+        else:
+            means = nll_means(self.outputs(batch.x), batch, self.plan, spread)
+            loss = means if spread is None else spread.square() * means
+            parts = torch.autograd.grad(loss.sum(), self.leaves(n), materialize_grads=True)
+            nll = means.detach()
             gradient = torch.cat([part.reshape(n, -1) for part in parts], 1)
-            theta, rates = self.theta[:n], self._rates[:n]
-            gradient.addcmul_(theta, self._decay[:n])
-            if clip := GRADIENT_CLIP:
-                norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-                gradient.mul_((clip / (norm + _TINY)).clamp_(max=1.0))
-            moments = [moment[:n] for moment in self.moments]
-            if self.plan.optimiser == "adam":
-                update = self._adam(gradient, moments, batch.step)
-            elif moments:
-                update = moments[0].mul_(self.plan.momentum).add_(gradient)
-            else:
-                update = gradient
-            theta.addcmul_(update, rates, value=-1)
+        self._descend(gradient, batch.step)
+        return nll
+
+    @torch.no_grad()
+    def _descend(self, gradient: Tensor, step: int) -> None:
+        """Take a step along the gradients [K, P] of the losses, which is overwritten."""
+        n = len(gradient)
+        theta, rates = self.theta[:n], self._rates[:n]
+        gradient.addcmul_(theta, self._decay[:n])
+        if clip := GRADIENT_CLIP:
+            norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+            gradient.mul_((clip / (norm + _TINY)).clamp_(max=1.0))
+        moments = [moment[:n] for moment in self.moments]
+        if self.plan.optimiser == "adam":
+            update = self._adam(gradient, moments, step)
+        elif moments:
+            update = moments[0].mul_(self.plan.momentum).add_(gradient)
+        else:
+            update = gradient
+        theta.addcmul_(update, rates, value=-1)
 
     def _adam(self, gradient: Tensor, moments: list[Tensor], step: int) -> Tensor:
         """Return the direction of Adam (Kingma & Ba 2015), with the defaults of torch."""
