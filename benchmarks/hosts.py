@@ -214,6 +214,8 @@ def why_not() -> str:
     """Return why hosts cannot be made here, "" if they can."""
     if not sys.platform.startswith("linux") or os.geteuid():
         return "network namespaces need Linux and root"
+    if Path(__file__).resolve().is_relative_to("/tmp"):
+        return "hosts have a /tmp of their own each, and the project is in /tmp"
     if lacking := [
         word for word in ("ip", "tc", "unshare", "nsenter") if shutil.which(word) is None
     ]:

@@ -24,6 +24,7 @@ import pytest
 import tutorial_output
 from blocks import ELSEWHERE, LANGUAGES, Block, blocks
 from fakes import FakeExecutor, Silent
+from matrix import REST
 
 import nas_evidence
 from nas_evidence.driver.driver import Driver
@@ -39,6 +40,8 @@ PAGES = sorted(
     if blocks(page) and not page.as_posix().endswith(GENERATED)
 )
 RUN = [page for page in PAGES if any(not block.is_elsewhere for block in blocks(page))]
+#: What a newcomer reads first; of the other pages `make test` runs a third.
+SAMPLE = ("README", "first-study", "own-data")
 MOST_TRIALS = 3
 SHORTER = ["plan.epochs=2", "plan.settle=0", "finalists=0", "plan.batch_size=32"]
 #: Blocks that say that they cannot run here; a new one is a decision.
@@ -253,7 +256,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("page", RUN, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[] if page.stem in SAMPLE or i % 3 == 0 else REST)
+        for i, page in enumerate(RUN)
+    ],
+    ids=lambda page: page.stem,
+)
 def test_what_a_page_shows_runs_and_prints_the_words_that_it_quotes(
     page: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -315,7 +315,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
 
 
 def _cluster_lost(place: str, run: Run) -> None:
-    go_on_without_cluster(place, _words(run), run.address)
+    go_on_without_cluster(place, [*_words(run), "--executor", run.executor], run.address)
 
 
 def _audience() -> Audience:
@@ -433,7 +433,6 @@ def _words(run: Run) -> list[str]:
     given = (
         ("--data-root", run.data_root),
         ("--address", run.address),
-        ("--executor", run.executor if run.executor != "auto" else None),
     )
     words = [word for name, value in given if value is not None for word in (name, str(value))]
     words += [word for text in run.track for word in ("--track", text)]

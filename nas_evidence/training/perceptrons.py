@@ -1,13 +1,14 @@
 """The gradient of K perceptrons written out: fewer operators than autograd needs, same numbers.
 
-    h_0 = x     a_l = h_{l-1} W_lᵀ + b_l     h_l = max(0, a_l)     f = a_L
-    G_L = ∂L/∂f     ∂L/∂W_l = G_lᵀ h_{l-1}     ∂L/∂b_l = 1ᵀ G_l     G_{l-1} = (G_l W_l) ∘ [h_{l-1} > 0]
+    h_0 = x         a_l = h_{l-1} W_lᵀ + b_l        h_l = max(0, a_l)       f = a_L
+    G_L = ∂L/∂f     G_{l-1} = (G_l W_l) ∘ [h_{l-1} > 0]
+    ∂L/∂W_l = G_lᵀ h_{l-1}        ∂L/∂b_l = 1ᵀ G_l
 
     L  mean nll of a minibatch of one network, times s² or T²: G_L = (f − y) / B for real targets,
        T (softmax(f / T) − y) / B for labels as rows of 0 and 1
 
 On few rows a step is a few dozen operators on small tensors, and what autograd does around each
-takes longer than the operator itself: 2 to 3 times the step (`benchmarks/together.py`).
+takes longer than the operator itself.
 """
 
 import math

@@ -178,6 +178,7 @@ def assert_says_that_nothing_is_lost(search: Search) -> None:
     wait_for(lambda: not members(search.process.pid), "every process to be gone")
 
 
+@pytest.mark.long
 def test_killed_and_stopped_again_and_again_it_ends_as_if_nothing_had_happened(
     home: Path, folder: Path
 ) -> None:

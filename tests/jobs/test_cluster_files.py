@@ -282,7 +282,7 @@ def search(command: list[str], folder: Path, **more: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("folder", ["kuberay", "ray-up"])
+@pytest.mark.parametrize("folder", ["kuberay", pytest.param("ray-up", marks=pytest.mark.long)])
 def test_the_entry_command_searches_on_the_cluster_that_is_there(
     folder: str, cluster_address: str, tmp_path: Path
 ) -> None:

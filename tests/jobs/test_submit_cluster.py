@@ -106,6 +106,7 @@ def assert_undisturbed(head: Head, store: Path) -> None:
     assert_same(calm, here)
 
 
+@pytest.mark.long
 def test_cancelled_and_resumed_a_job_ends_with_the_undisturbed_table(head: Head) -> None:
     store = head.folder / "first"
     assert "nas-first-1 submitted" in submit(head, "first")

@@ -113,6 +113,7 @@ def test_inline_study_ranks_and_reports_by_it_and_code_changed_later_is_refused(
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long
 def test_on_ray_a_killed_study_resumes_with_the_code_in_its_folder(
     study: Path, tmp_path: Path
 ) -> None:

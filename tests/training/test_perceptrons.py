@@ -2,6 +2,7 @@
 
 import copy
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from nas_evidence.training.together import Batch, Program, nll_means
 
 def perceptron(*widths: int) -> nn.Sequential:
     parts: list[nn.Module] = [nn.Flatten()]
-    for n_in, n_out in zip(widths[:-1], widths[1:], strict=True):
+    for n_in, n_out in pairwise(widths):
         parts += [nn.Linear(n_in, n_out), nn.ReLU()]
     return nn.Sequential(*parts[:-1])
 
