@@ -3,7 +3,6 @@
 Loading the modules takes a second or more. Nothing has begun by then, so Ctrl-C ends at once.
 """
 
-import gc
 import logging
 import os
 import signal
@@ -47,8 +46,6 @@ def main() -> None:
             sys.stderr.flush()
             os._exit(_INTERRUPTED)
         raise
-    finally:
-        gc.freeze()  # at the end the collector would go through all of torch, for two seconds
 
 
 def _end(signum: int, frame: object) -> None:
