@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.storage.redo import Finds
     from nas_evidence.storage.tables import TrialRow
     from nas_evidence.workers.executor import Executor
+    from nas_evidence.workers.fork_server import ForkServer
 
 _LOG = logging.getLogger(__name__)
 #: A search shall not wait for its forecast: mostly one architecture of a family is timed.
@@ -145,6 +146,7 @@ def run_trials(
     *,
     data: "Source",
     finds: "Finds",
+    forks: "ForkServer | None" = None,
 ) -> None:
     """Announce the run, prepare the data, and run the rest of the study.
 
@@ -155,6 +157,7 @@ def run_trials(
         audience: who is told.
         data: of the study.
         finds: which trials are done.
+        forks: what forks workers, should they be plain processes; the caller's to close.
 
     Raises:
         KeyboardInterrupt: also if another terminal cancels the study.
@@ -194,15 +197,20 @@ def run_trials(
     for line in restored:
         audience.say(f"note: {line}")
     code = keep_code(store.folder, spec)
+    if run.executor == "local" and forks is not None:
+        forks.start()
+        import_module("nas_evidence.driver.driver")  # meanwhile
     inline = run.executor == "inline"
-    limited = run.limit is not None
+    # Where trials take seconds the first of them say sooner how long the rest will take.
     told = (
         nullcontext()
-        if limited
+        if run.limit is not None or run.executor == "local"
         else _forecast_told(spec, arrays, audience, left=left + race, inline=inline)
     )
     with told:
-        pool = _executor(spec, arrays, store, run, audience, workers=workers, code=code)
+        pool = _executor(
+            spec, arrays, store, run, audience, workers=workers, code=code, forks=forks
+        )
         try:
             from nas_evidence.driver.driver import Driver
 
@@ -313,6 +321,7 @@ def _executor(
     *,
     workers: int,
     code: Code,
+    forks: "ForkServer | None",
 ) -> "Executor":
     make_worker = store.make_worker
     logs = (store.folder / "logs").resolve()
@@ -330,7 +339,7 @@ def _executor(
     if run.executor == "local":
         from nas_evidence.workers.local import LocalExecutor
 
-        return LocalExecutor(arrays, resources, logs, make_worker=make_worker)
+        return LocalExecutor(arrays, resources, logs, make_worker=make_worker, forks=forks)
     if run.address is not None:
         use_token_if_there_is_one()
     from nas_evidence.workers.on_ray import RayExecutor

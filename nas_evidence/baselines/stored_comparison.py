@@ -1,16 +1,28 @@
 """The winner of a study beside simple models, from the study folder or computed and kept there."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nas_evidence.baselines.comparison import Comparison, read_comparison, write_comparison
 from nas_evidence.storage.tables import StudyTables
 
 if TYPE_CHECKING:  # imports the data readers
+    from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
 
 
-def kept_comparison(tables: StudyTables, data: "Source") -> Comparison | None:
+def kept_comparison(
+    tables: StudyTables,
+    data: "Source",
+    later: Callable[..., Callable[[], Comparison | None]] = partial,
+) -> Comparison | None:
     """Return the winner of a study beside its baselines; data and torch only if it is new.
+
+    Args:
+        tables: of the study.
+        data: of the study.
+        later: returns what waits for the result of a function; by default it is called here.
 
     Raises:
         ValueError: if the data are missing or do not fit.
@@ -18,12 +30,16 @@ def kept_comparison(tables: StudyTables, data: "Source") -> Comparison | None:
     stored, best = read_comparison(tables.folder), tables.standings.best
     if best is None or (stored is not None and _is_present(stored, best.trial_id, tables)):
         return stored
-    from nas_evidence.baselines.on_test_rows import judge
-
-    found = judge(tables, data.arrays(seed=tables.spec.seed))
+    found = later(_judge, tables, data.arrays(seed=tables.spec.seed))()
     if found is not None:
         write_comparison(tables.folder, found)
     return found
+
+
+def _judge(tables: StudyTables, arrays: "ArrayData") -> Comparison | None:
+    from nas_evidence.baselines.on_test_rows import judge  # imports torch
+
+    return judge(tables, arrays)
 
 
 def _is_present(stored: Comparison, winner: int, tables: StudyTables) -> bool:

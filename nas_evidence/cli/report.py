@@ -3,7 +3,8 @@
 Each takes a study folder or the URI of a store; a report is written where the study is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,7 @@ from nas_evidence.cli.terminal import (
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
     from nas_evidence.baselines.comparison import Comparison
+    from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
     from nas_evidence.storage.tables import StudyTables
 
@@ -191,15 +193,20 @@ def _data_of(tables: "StudyTables", data_root: Path | None) -> "Source":
     return stored_source(tables.spec.dataset, base=tables.folder.resolve(), data_root=data_root)
 
 
-def judged(tables: "StudyTables", data: "Source") -> "Comparison | None":
+def judged(
+    tables: "StudyTables",
+    data: "Source",
+    later: "Callable[..., Callable[[], Comparison | None]]" = partial,
+) -> "Comparison | None":
     """Return the winner of a study beside simple models, computed and stored if it is new.
 
     Where the data or the weights cannot be read the report does without, and the reason is said.
+    `later` see `kept_comparison`.
     """
     from nas_evidence.baselines.stored_comparison import kept_comparison
 
     try:
-        return kept_comparison(tables, data)
+        return kept_comparison(tables, data, later)
     except (ValueError, OSError, RuntimeError) as error:
         err.print(f"warning: the winner is not compared with simple models: {error}")
         return None
@@ -215,14 +222,27 @@ def write_export(
     raw: bool = False,
 ) -> None:
     """Export a trial of a study, by default the best, and print where it is."""
+    arrays = data.arrays(seed=tables.spec.seed)
+    out.print(exported(tables, to, arrays, trial_id, onnx=onnx, raw=raw))
+
+
+def exported(
+    tables: "StudyTables",
+    to: Path,
+    arrays: "ArrayData",
+    trial_id: int | None,
+    *,
+    onnx: bool = False,
+    raw: bool = False,
+) -> str:
+    """Export a trial of a study, by default the best, and say where it is; imports torch."""
     from nas_evidence.exporting.folder import export_winner
     from nas_evidence.reporting.study_tables import architecture_text
 
-    arrays = data.arrays(seed=tables.spec.seed)
     done = export_winner(tables, to, arrays, trial_id=trial_id, onnx=onnx, raw=raw)
     again = "" if done.rescored_value is None else ", evidence computed again and equal"
     name = architecture_text(done.architecture.family, done.architecture.values)
-    out.print(f"export: {done.folder} (trial {done.trial_id}: {name}{again})")
+    return f"export: {done.folder} (trial {done.trial_id}: {name}{again})"
 
 
 def _write_ensemble(

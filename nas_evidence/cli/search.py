@@ -6,7 +6,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from time import monotonic, process_time
 from typing import TYPE_CHECKING, Annotated, Unpack
@@ -49,7 +49,7 @@ from nas_evidence.cli.options import (
     with_data_options,
     with_options,
 )
-from nas_evidence.cli.report import judged, write_export
+from nas_evidence.cli.report import exported, judged
 from nas_evidence.cli.restart import go_on_without_cluster
 from nas_evidence.cli.submit import resubmit
 from nas_evidence.cli.terminal import (
@@ -69,6 +69,7 @@ from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.outside_code import admitted
 from nas_evidence.workers.executor import Where
+from nas_evidence.workers.fork_server import ForkServer
 from nas_evidence.workers.own_cluster import end_what_starts, is_starting
 
 if TYPE_CHECKING:  # these import data readers and stores
@@ -255,7 +256,8 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
 
     folder, again = store.folder, f"{program()} resume {store.place}{_options(run)}"
     _log_to(folder / "logs" / "driver.log")
-    with locked(folder, steal=run.steal):
+    forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
+    with locked(folder, steal=run.steal), closing(forks):
         finds = find_done(folder)
         left = unfinished(spec, folder, finds.done)
         if left:
@@ -283,10 +285,10 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
                         beside = _beside_models(data.arrays(seed=spec.seed))
                         fits = run.limit.expected(beside) < _MOST_BESIDE * run.limit.left()
                         run.limit.work = _AFTER + beside * fits
-                    run_trials(spec, store, run, _audience(), data=data, finds=finds)
+                    run_trials(spec, store, run, _audience(), data=data, finds=finds, forks=forks)
             except KeyboardInterrupt:
                 if stopped(err.print):
-                    _rank_and_report(store, run, data, read_study_tables(folder, spec))
+                    _rank_and_report(store, run, data, read_study_tables(folder, spec), forks)
                 raise SystemExit(130) from None
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
@@ -311,7 +313,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
                 f"last checkpoint: {again} --time {10 * run.limit.seconds:.0f}s"
             )
             raise typer.Exit(1)
-        _conclude(store, run, data, tables)
+        _conclude(store, run, data, tables, forks)
 
 
 def _cluster_lost(place: str, run: Run) -> None:
@@ -340,14 +342,16 @@ def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
         yield Progress(spec, n_done, say=lambda line: out.print(line))
 
 
-def _rank_and_report(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> "Report":
+def _rank_and_report(
+    store: "Store", run: Run, data: "Source", tables: "StudyTables", forks: ForkServer
+) -> "Report":
     """Print the ranking of what is stored, write the report, and return it."""
     from nas_evidence.reporting.contents import report_on
     from nas_evidence.reporting.page import write_report
     from nas_evidence.reporting.study_tables import ranked_study
 
     spec, study = tables.spec, ranked_study(tables)
-    comparison = judged(tables, data) if _has_time(run, data, spec) else None
+    comparison = judged(tables, data, forks.later) if _has_time(run, data, spec) else None
     report = report_on(study, comparison, place=Path(store.place))
     header, rows = ranking_rows(study.ranking, spec)
     print_rows(
@@ -390,21 +394,28 @@ def _has_time(run: Run, data: "Source", spec: StudySpec) -> bool:
     return False
 
 
-def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> None:
+def _conclude(
+    store: "Store", run: Run, data: "Source", tables: "StudyTables", forks: ForkServer
+) -> None:
     """Print the ranking, write report and export, and print how to continue."""
     from nas_evidence.exporting.soundness import is_export_of, wrong_files
     from nas_evidence.storage.set_aside import set_aside
 
     folder, spec = store.folder, tables.spec
-    report = _rank_and_report(store, run, data, tables)
-    winner = report.study.winner
-    if (folder / "export").is_dir() and (wrong := wrong_files(folder / "export")):
+    to, best, line = folder / "export", tables.standings.best, None
+    wrong = wrong_files(to) if to.is_dir() else []
+    if wrong:
         set_aside(folder, "export")
+    if best is not None and not is_export_of(to, best.trial_id, spec.metric):
+        arrays = data.arrays(seed=spec.seed)
+        line = forks.later(exported, tables, to, arrays, best.trial_id)
+    report = _rank_and_report(store, run, data, tables, forks)
+    if wrong:
         out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")
-    if winner is not None and not is_export_of(folder / "export", winner.trial_id, spec.metric):
-        write_export(tables, folder / "export", winner.trial_id, data)
-    elif winner is not None:
-        out.print(f"export: {shown(folder / 'export', store)}")
+    if line is not None:
+        out.print(line())
+    elif best is not None:
+        out.print(f"export: {shown(to, store)}")
     by_status = Counter(tables.trials["status"])
     counts = ", ".join(f"{n} {word}" for word, n in sorted(by_status.items()))
     out.print(f"trials: {counts}")

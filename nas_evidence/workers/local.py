@@ -1,32 +1,27 @@
 """Trials in plain processes of this machine: small studies need no cluster, which takes seconds.
 
-A worker is a Python process with one end of a pipe. It ends when the pipe is closed, when this
-process dies, or when it is killed; a call that raises ends it too, and the pool replaces it.
+A worker is a fork of one process that has imported torch, with one end of a pipe. It ends when the
+pipe is closed, when this process dies, or when it is killed; a call that raises ends it too, and
+the pool replaces it.
 """
 
 import logging
-import os
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from nas_evidence.data import ArrayData
 from nas_evidence.spec.study import ResourceSpec
+from nas_evidence.workers.fork_server import ForkServer
 from nas_evidence.workers.packing import Node, Slot
 from nas_evidence.workers.pool import Pool, Pooled
 from nas_evidence.workers.pooled import PooledExecutor, WorkerLostError
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 
 _LOG = logging.getLogger(__name__)
-#: Seconds between two looks of a worker whether its driver still lives.
-_LOOK_EVERY = 1.0
 
 
 @dataclass(frozen=True)
@@ -34,12 +29,6 @@ class _Raised:
     """What a call of a worker raised, in one line."""
 
     why: str
-
-
-@dataclass(frozen=True)
-class _Child:
-    process: subprocess.Popen[bytes]
-    pipe: Connection
 
 
 class LocalExecutor(PooledExecutor):
@@ -50,6 +39,7 @@ class LocalExecutor(PooledExecutor):
         resources: The study's `[resources]`; no GPU is used.
         logs: Folder for the logs of the workers.
         make_worker: Has the signature of `Worker`, the default; must be importable.
+        forks: What forks the workers, and is the caller's to close; by default one of its own.
     """
 
     def __init__(
@@ -59,9 +49,11 @@ class LocalExecutor(PooledExecutor):
         logs: Path,
         *,
         make_worker: MakeWorker | None = None,
+        forks: ForkServer | None = None,
     ) -> None:
         super().__init__()
-        self._logs = logs
+        self._forks = ForkServer(logs, resources.cpus) if forks is None else forks
+        self._owns_forks = forks is None
         resources = resources.model_copy(update={"gpus": 0})
         how = {"share": 0.0, "logs": logs, "make_worker": make_worker}
         self._given = (arrays, resources, how)
@@ -70,37 +62,18 @@ class LocalExecutor(PooledExecutor):
         self._refill()
 
     def begin(self, slot: Slot) -> Pooled:
-        """Start a process; its first answer means that it has imported torch."""
-        ours, theirs = Pipe()
-        arguments = [sys.executable, "-P", "-c", f"{_SERVE}({theirs.fileno()}, {os.getpid()})"]
-        self._logs.mkdir(parents=True, exist_ok=True)
-        with (self._logs / "workers.log").open("ab") as log, theirs:
-            process = subprocess.Popen(
-                arguments,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is the driver's to handle
-                env={
-                    **os.environ,
-                    "OMP_NUM_THREADS": str(slot.cpus),
-                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                },
-            )
-        with suppress(OSError):  # it has died already: the answer says so
-            ours.send(self._given)
-        return self._started(Pooled(_Child(process, ours), slot))
+        """Fork a worker; its first answer means that torch is imported and the data are there."""
+        fork = self._forks.begin(_serve, *self._given)
+        return self._started(Pooled(fork, slot))
 
     def end(self, worker: Pooled) -> None:
         """Kill a process and wait for its end."""
-        child: _Child = worker.actor
-        child.process.kill()
-        child.process.wait()
-        child.pipe.close()
+        worker.actor.end()
 
     def close(self) -> None:
         """Stop the workers; running trials keep their checkpoints."""
+        if self._owns_forks:
+            self._forks.close()
         self._pool.close()
 
     def _ask(self, worker: Pooled, method: str | None, *arguments: Any) -> Any:
@@ -122,20 +95,12 @@ class LocalExecutor(PooledExecutor):
         return answer
 
 
-_SERVE = f"from {__name__} import serve; serve"
-
-
-def serve(handle: int, driver: int) -> None:
-    """Be a worker process: answer the calls of a pipe until it is closed.
-
-    Args:
-        handle: of the pipe.
-        driver: process at the other end.
-    """
-    threading.Thread(target=_die_with, args=[driver], daemon=True).start()
-    with Connection(handle) as pipe, suppress(BrokenPipeError, ConnectionResetError):
+def _serve(
+    pipe: Connection, arrays: ArrayData, resources: ResourceSpec, how: Mapping[str, Any]
+) -> None:
+    """Be a worker: answer the calls of a pipe until it is closed."""
+    with suppress(BrokenPipeError, ConnectionResetError):
         try:
-            arrays, resources, how = pipe.recv()
             process = WorkerProcess(arrays, resources, gpu=None, **how)
             while True:
                 method, arguments = pipe.recv()
@@ -146,10 +111,3 @@ def serve(handle: int, driver: int) -> None:
             _LOG.exception("call_failed")
             is_plain = isinstance(error, OSError)
             pipe.send(_Raised(str(error) if is_plain else f"{type(error).__name__}: {error}"))
-
-
-def _die_with(driver: int) -> None:
-    """End this process when its driver is gone, also in the middle of a slice."""
-    while os.getppid() == driver:
-        time.sleep(_LOOK_EVERY)
-    os._exit(1)

@@ -109,7 +109,7 @@ def in_processes(arrays: ArrayData, logs: Path, alone: Callable[[Launch], TrialR
     executor = LocalExecutor(arrays, RESOURCES, logs)
 
     def send(number: int, trial_id: int) -> None:
-        os.kill(executor._pool.worker_of(trial_id).actor.process.pid, number)
+        os.kill(executor._pool.worker_of(trial_id).actor.pid, number)
 
     return Subject(
         executor,

@@ -63,7 +63,7 @@ from nas_evidence.spec.study import DatasetSpec, ResourceSpec
 from nas_evidence.workers.local import LocalExecutor
 arrays = load(DatasetSpec(name="digits", max_train=20, max_test=5), seed=0)
 executor = LocalExecutor(arrays, ResourceSpec(workers=2), Path(sys.argv[1]))
-print(*(worker.actor.process.pid for worker in executor._pool.workers), flush=True)
+print(*(worker.actor.pid for worker in executor._pool.workers), flush=True)
 time.sleep(600)
 """
 

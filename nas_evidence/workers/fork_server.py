@@ -1,0 +1,244 @@
+"""Processes that are forks of one that has imported torch: each starts in milliseconds.
+
+The driver sends the server a number, and gets one back: 0, with an end of a pipe, forks and is
+answered by the process id; a process id ends that fork, and is answered when it has ended. The
+server ends with all its forks when the driver is gone.
+"""
+
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+_NUMBER = struct.Struct("!q")
+_FORK = 0
+#: Seconds between two looks of a fork whether its server still lives.
+_LOOK_EVERY = 1.0
+
+
+@dataclass
+class ForkServer:
+    """The driver's side; the server starts when it is first needed, and again if it has died.
+
+    logs     folder for what the server and its forks print
+    threads  of each fork
+    """
+
+    logs: Path
+    threads: int = 1
+    _server: "_Server | None" = field(default=None, init=False)
+
+    @property
+    def has_started(self) -> bool:
+        """Return whether torch is imported, or on its way."""
+        return self._server is not None and self._server.process.poll() is None
+
+    def start(self) -> "_Server":
+        """Start the server unless it runs; it then imports torch."""
+        if self._server is None or not self.has_started:
+            self.close()
+            self._server = _start(self.logs, self.threads)
+        return self._server
+
+    def begin(self, function: Callable[..., None], *arguments: Any) -> "Fork":
+        """Fork a process that calls a function with its end of a pipe and the arguments."""
+        server = self.start()
+        ours, theirs = Pipe()
+        with suppress(OSError), theirs:  # it has just died: the pipe says so
+            server.fork(theirs)
+        with suppress(OSError):
+            ours.send((function, arguments))
+        return Fork(server, server.n_forks - 1, ours)
+
+    def later(self, function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
+        """Return what waits for the result of a function, which a fork computes meanwhile.
+
+        Here, when it is asked for, if the server has not started, or its fork is lost.
+        """
+        if not self.has_started:
+            return partial(function, *arguments)
+        fork = self.begin(_answer, function, arguments)
+
+        def result() -> T:
+            try:
+                found, raised = fork.pipe.recv()
+            except (EOFError, OSError):
+                return function(*arguments)
+            finally:
+                fork.end()
+            if raised is not None:
+                raise raised
+            return cast(T, found)
+
+        return result
+
+    def close(self) -> None:
+        """Kill the server and its forks, and wait for their end."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+@dataclass
+class _Server:
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    n_forks: int = 0
+    pids: list[int] = field(default_factory=list)
+
+    def fork(self, pipe: Connection) -> None:
+        self.n_forks += 1
+        socket.send_fds(self.control, [_NUMBER.pack(_FORK)], [pipe.fileno()])
+
+    def pid(self, number: int) -> int:
+        while len(self.pids) <= number:
+            self.pids.append(_received(self.control)[0])
+        return self.pids[number]
+
+    def end(self, number: int) -> None:
+        if self._still_imports():
+            self.process.kill()
+            self.process.wait()
+            return
+        self.pid(self.n_forks - 1)  # what comes next is the answer to this request
+        self.control.sendall(_NUMBER.pack(self.pids[number]))
+        _received(self.control)
+
+    def close(self) -> None:
+        if self._still_imports():
+            self.process.kill()
+        self.control.close()
+        self.process.wait()
+
+    def _still_imports(self) -> bool:
+        """Return whether it has no forks yet."""
+        return not self.pids and not select.select([self.control], [], [], 0)[0]
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A process of the server; `pipe` leads to it."""
+
+    server: _Server
+    number: int
+    pipe: Connection
+
+    @property
+    def pid(self) -> int:
+        """The process id, once it has been forked."""
+        return self.server.pid(self.number)
+
+    def end(self) -> None:
+        """Kill it and wait for its end; if the server has died, its forks follow it."""
+        with suppress(OSError):
+            self.server.end(self.number)
+        self.pipe.close()
+
+
+def _start(logs: Path, threads: int) -> _Server:
+    control, theirs = socket.socketpair()
+    logs.mkdir(parents=True, exist_ok=True)
+    with (logs / "workers.log").open("ab") as stream, theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", f"from {__name__} import run; run({theirs.fileno()})"],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,  # Ctrl-C is the driver's to handle
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": str(threads),
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
+        )
+    return _Server(process, control)
+
+
+def run(handle: int) -> None:
+    """Be the server, until the other end of the socket is closed.
+
+    Args:
+        handle: of the socket.
+    """
+    from nas_evidence.workers import worker  # noqa: F401  imports torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()  # so that a collection in a fork copies no page of what was imported
+    forks: set[int] = set()
+    with socket.socket(fileno=handle) as control, suppress(OSError):
+        while True:
+            asked, handles = _received(control)
+            if asked == _FORK:
+                forks.add(pid := _forked(handles[0], control))
+            else:
+                forks.discard(pid := asked)
+                _end(pid)
+            control.sendall(_NUMBER.pack(pid))
+    for pid in forks:
+        _end(pid)
+    os._exit(0)  # collecting what torch has made would take a second
+
+
+def _received(control: socket.socket) -> tuple[int, list[int]]:
+    message, handles, _, _ = socket.recv_fds(control, _NUMBER.size, 1)
+    if len(message) < _NUMBER.size:
+        raise ConnectionResetError("the other end is closed")
+    return _NUMBER.unpack(message)[0], handles
+
+
+def _forked(handle: int, control: socket.socket) -> int:
+    server = os.getpid()
+    if pid := os.fork():
+        os.close(handle)
+        return pid
+    try:
+        control.close()
+        Thread(target=_die_with, args=[server], daemon=True).start()
+        with Connection(handle) as pipe:
+            function, arguments = pipe.recv()
+            function(pipe, *arguments)
+    except EOFError:
+        pass  # the driver needs it no more
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # what the server would do at its end is not this process's to do
+
+
+def _answer(pipe: Connection, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    try:
+        found, raised = function(*arguments), None
+    except Exception as error:
+        found, raised = None, error
+    pipe.send((found, raised))
+
+
+def _end(pid: int) -> None:
+    with suppress(OSError):  # it has ended
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _die_with(server: int) -> None:
+    """End this process when its server is gone, also in the middle of a computation."""
+    while os.getppid() == server:
+        time.sleep(_LOOK_EVERY)
+    os._exit(1)
