@@ -1,0 +1,131 @@
+"""Forks of one process that has imported torch: they answer, they end, and none is left over."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from nas_evidence.workers.fork_server import ForkServer
+
+pytestmark = pytest.mark.slow  # the server imports torch
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    with closing(ForkServer(tmp_path_factory.mktemp("logs"))) as server:
+        server.start()
+        yield server
+
+
+def doubled(pipe: Connection) -> None:
+    while True:
+        pipe.send(2 * pipe.recv())
+
+
+def has_imported(name: str) -> tuple[int, bool]:
+    return os.getpid(), name in sys.modules
+
+
+def refused(why: str) -> int:
+    raise ValueError(why)
+
+
+def killed_in_a_fork(driver: int) -> int:
+    if os.getpid() != driver:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 7
+
+
+def test_forks_answer_each_for_itself(forks: ForkServer) -> None:
+    one, other = forks.begin(doubled), forks.begin(doubled)
+    other.pipe.send(5)
+    one.pipe.send(4)
+    assert (one.pipe.recv(), other.pipe.recv()) == (8, 10)
+    assert len({one.pid, other.pid, os.getpid()}) == 3
+    one.end()
+    other.pipe.send(6)
+    assert other.pipe.recv() == 12
+    other.end()
+    assert not lives(one.pid)
+    assert not lives(other.pid)
+
+
+def test_a_fork_that_was_killed_closes_its_pipe_and_no_other(forks: ForkServer) -> None:
+    one, other = forks.begin(doubled), forks.begin(doubled)
+    os.kill(one.pid, signal.SIGKILL)
+    with pytest.raises((EOFError, ConnectionResetError)):
+        one.pipe.recv()
+    other.pipe.send(1)
+    assert other.pipe.recv() == 2
+    one.end()
+    other.end()
+
+
+def test_a_function_runs_in_a_fork_where_torch_is_imported_already(forks: ForkServer) -> None:
+    pid, imported = forks.later(has_imported, "torch")()
+    assert imported
+    assert pid != os.getpid()
+    assert not lives(pid)
+
+
+def test_what_a_function_raises_in_a_fork_is_raised_here(forks: ForkServer) -> None:
+    with pytest.raises(ValueError, match="no such column"):
+        forks.later(refused, "no such column")()
+
+
+def test_a_function_whose_fork_is_lost_runs_here(forks: ForkServer) -> None:
+    assert forks.later(killed_in_a_fork, os.getpid())() == 7
+
+
+def test_without_a_server_a_function_runs_here_when_its_result_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    server = ForkServer(tmp_path / "logs")
+    assert server.later(has_imported, "os")() == (os.getpid(), True)
+    assert not server.has_started
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_killed_server_takes_its_forks_along_and_another_one_starts(tmp_path: Path) -> None:
+    with closing(ForkServer(tmp_path)) as server:
+        before = server.begin(doubled)
+        orphan, first = before.pid, server.start().process
+        first.kill()
+        first.wait()
+        after = server.begin(doubled)
+        after.pipe.send(3)
+        assert after.pipe.recv() == 6
+        before.end()
+        wait_for_the_end_of(orphan)
+        last = after.pid
+    assert not lives(last)
+
+
+def test_a_server_that_still_imports_is_closed_at_once(tmp_path: Path) -> None:
+    server = ForkServer(tmp_path)
+    fork = server.begin(doubled)
+    process = server.start().process
+    fork.end()
+    assert process.poll() is not None
+    server.close()
+    assert not server.has_started
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for_the_end_of(pid: int) -> None:
+    deadline = time.monotonic() + 300
+    while lives(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
