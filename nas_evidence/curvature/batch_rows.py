@@ -6,10 +6,13 @@ sums of the size of the parameters. So nets with small activations use more rows
 1.2 times slower (one CPU core, float32). One rule for every device keeps one order of sums.
 """
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import layers_of, undisturbed
+from nas_evidence.curvature.layers import is_perceptron
 from nas_evidence.curvature.refusals import UnsupportedLayerError
 
 #: Largest number of elements that all layer inputs of a batch should have together.
@@ -29,9 +32,10 @@ def rows_at_once(model: nn.Module, inputs: Tensor) -> int:
         layers = layers_of(model)
     except UnsupportedLayerError:  # then data are processed one at a time anyway
         return FEWEST_ROWS
+    as_it_is = nullcontext() if is_perceptron(model) else undisturbed(model)
     handles = [layer.module.register_forward_pre_hook(count) for layer in layers]
     try:
-        with undisturbed(model), torch.no_grad():
+        with as_it_is, torch.no_grad():
             model(inputs[:1])
     finally:
         for handle in handles:

@@ -228,6 +228,27 @@ Layer = WeightLayer | EmbeddingLayer | SmallLayer | AutogradLayer | WholeModel
 _NORMS = nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | nn.InstanceNorm1d | nn.InstanceNorm2d
 
 
+def is_perceptron(model: nn.Module) -> bool:
+    """Tell whether a network is layers with biases, ReLU between them, on the flattened inputs."""
+    if type(model) is not nn.Sequential:
+        return False
+    parts = [part for part in model.children() if type(part) is not nn.Flatten]
+    layers, between = parts[::2], parts[1::2]
+    return (
+        len(parts) % 2 == 1
+        and all(type(part) is nn.Linear and part.bias is not None for part in layers)
+        and all(type(part) is nn.ReLU for part in between)
+        and len(list(model.parameters())) == 2 * len(layers)  # no layer twice
+        and not any(map(_has_hooks, model.modules()))
+    )
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """Return whether a forward pass may do more than the module; True where it cannot be told."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks")
+    return any(getattr(module, name, True) for name in hooks)
+
+
 def layer_of(path: str, module: nn.Module, names: tuple[str, ...]) -> Layer:
     """Return the layer of a module with the parameters `names` of its own.
 

@@ -13,8 +13,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.capture import Capture, Collector, check_gradients, layers_of
-from nas_evidence.curvature.layers import Layer, WholeModel
+from nas_evidence.curvature.capture import (
+    Capture,
+    Collector,
+    check_gradients,
+    checked_outputs,
+    layers_of,
+)
+from nas_evidence.curvature.layers import Layer, WholeModel, is_perceptron
 from nas_evidence.curvature.likelihood import Likelihood, random_signs
 from nas_evidence.curvature.per_datum import PerDatum, batches, check_independent
 from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
@@ -78,6 +84,9 @@ class Sweep:
         """Set the layers; return the outputs [n, C] for a few data."""
         try:
             self.layers = layers_of(self.model)
+            if is_perceptron(self.model):  # nothing is between or around its layers
+                with torch.no_grad():
+                    return checked_outputs(self.model(few), len(few))
             return check_gradients(self.model, self.layers, few)
         except UnsupportedLayerError as error:
             refused = isinstance(error, BatchStatisticsError) and not fixed_statistics

@@ -60,16 +60,33 @@ def update_and_follow(
     """
     started = time.perf_counter()
     online = assignment.plan.online
-    passes = passes_of(state, data, assignment)
-    updated = assignment.plan.updates_after(state.epoch)
-    if updated:
-        passes = update_hyperparameters(state, passes)
+    passes, updated = _updated_if_due(state, data, assignment)
     if updated or follow:
         followed = passes.estimate(online.curvature, passes.of(online.curvature)[0])
         if state.best_evidence is None or followed.value > state.best_evidence:
             state.best_epoch, state.best_evidence = state.epoch, followed.value
     state.evidence_seconds += time.perf_counter() - started
     return passes
+
+
+def update_if_due(state: Training, data: TensorData, assignment: Planned) -> None:
+    """Update the hyperparameters if due; the evidence is not recorded.
+
+    Raises:
+        DivergedError: if the log likelihood or a curvature is not finite.
+    """
+    started = time.perf_counter()
+    _updated_if_due(state, data, assignment)
+    state.evidence_seconds += time.perf_counter() - started
+
+
+def _updated_if_due(
+    state: Training, data: TensorData, assignment: Planned
+) -> tuple["Passes", bool]:
+    passes = passes_of(state, data, assignment)
+    if due := assignment.plan.updates_after(state.epoch):
+        passes = update_hyperparameters(state, passes)
+    return passes, due
 
 
 def passes_of(state: Training, data: TensorData, assignment: Planned) -> "Passes":

@@ -22,7 +22,7 @@ from nas_evidence.models import build
 from nas_evidence.spec.study import Assignment, derive_seed
 from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.loop import DivergedError, Member, Training, begin, train_epochs
-from nas_evidence.training.online import update_and_follow
+from nas_evidence.training.online import update_if_due
 from nas_evidence.training.settling import (
     Settler,
     Settling,
@@ -185,7 +185,7 @@ def _update(run: Run, part: Part) -> bool:
     training, plan = run.training, part.assignment.plan
     # The last update of a classifier would change no parameter.
     if part.learn and (training.epoch < plan.epochs or plan.likelihood == "gaussian"):
-        update_and_follow(training, part.data, part.assignment)
+        update_if_due(training, part.data, part.assignment)
     if training.epoch < plan.epochs:
         return False
     run.settling = settling_after(training, part.data, part.assignment)

@@ -16,21 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-
-
-def is_perceptron(model: nn.Module) -> bool:
-    """Tell whether a network is layers with biases, ReLU between them, on the flattened inputs."""
-    if type(model) is not nn.Sequential:
-        return False
-    parts = [part for part in model.children() if type(part) is not nn.Flatten]
-    layers, between = parts[::2], parts[1::2]
-    return (
-        len(parts) % 2 == 1
-        and all(type(part) is nn.Linear and part.bias is not None for part in layers)
-        and all(type(part) is nn.ReLU for part in between)
-        and len(list(model.parameters())) == 2 * len(layers)  # no layer twice
-    )
+from torch import Tensor
 
 
 class Perceptrons:

@@ -27,12 +27,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nas_evidence.curvature.layers import is_perceptron
 from nas_evidence.data.augmentation import Moves, moved
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.optimiser import Optimiser
-from nas_evidence.training.perceptrons import Perceptrons, is_perceptron
+from nas_evidence.training.perceptrons import Perceptrons
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 
 #: Most trainings side by side.

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from nas_evidence.curvature.layers import is_perceptron
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training import together
 from nas_evidence.training.optimiser import Optimiser
-from nas_evidence.training.perceptrons import Perceptrons, is_perceptron
+from nas_evidence.training.perceptrons import Perceptrons
 from nas_evidence.training.together import Batch, Program, nll_means
 
 
@@ -116,3 +117,6 @@ def test_only_plain_perceptrons_are_written_out() -> None:
     assert not is_perceptron(nn.Sequential(shared, nn.ReLU(), shared))
     assert not is_perceptron(nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.Linear(3, 1)))
     assert not is_perceptron(nn.Linear(2, 3))
+    hooked = perceptron(3, 4, 2)
+    hooked[-1].register_forward_hook(lambda module, given, outputs: 2 * outputs)
+    assert not is_perceptron(hooked)
