@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # these import data readers and stores
 _LOG = logging.getLogger(__name__)
 #: A search shall not wait for its forecast: mostly one architecture of a family is timed.
 _FORECAST_PATIENCE = 0.5
+#: Trials of which none is worth a forecast, which takes about as long as a short one.
+_FEW = 2
 
 
 @dataclass(frozen=True)
@@ -201,10 +203,11 @@ def run_trials(
         forks.start()
         import_module("nas_evidence.driver.driver")  # meanwhile
     inline = run.executor == "inline"
-    # Where trials take seconds the first of them say sooner how long the rest will take.
+    # Where trials take seconds, or are few, the first of them say as soon how long the rest take.
+    short = run.executor == "local" or left + race <= _FEW
     told = (
         nullcontext()
-        if run.limit is not None or run.executor == "local"
+        if run.limit is not None or short
         else _forecast_told(spec, arrays, audience, left=left + race, inline=inline)
     )
     with told:
