@@ -27,6 +27,7 @@ from nas_evidence.curvature.attention import NotSelfAttentionError, unpacked
 from nas_evidence.curvature.embedding import EmbeddingLayer
 from nas_evidence.curvature.layers import Layer, WeightLayer, layer_of
 from nas_evidence.curvature.refusals import UnsupportedLayerError, remedy_for
+from nas_evidence.maths.vector_jacobian import vector_jacobian
 
 
 class Collector:
@@ -192,7 +193,7 @@ class Capture:
             self.received.clear()
             self.last = k == len(columns) - 1
             # Gradients with respect to the anchor are zero; requesting them runs the hooks.
-            torch.autograd.grad(outputs, self.anchor, column, retain_graph=not self.last)
+            vector_jacobian(outputs, self.anchor, column, retain_graph=not self.last)
             self.check_received()
             self.collector.end_column()
 
@@ -330,7 +331,7 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
         # Any fixed direction without special structure will do.
         column = torch.arange(outputs.numel(), device=outputs.device).add(1.0).cos()
         column = column.reshape(outputs.shape).to(outputs.dtype)
-        expected = torch.autograd.grad(outputs, [p for _, p in named], column, allow_unused=True)
+        expected = vector_jacobian(outputs, [p for _, p in named], column, allow_unused=True)
         for _, parameter in named:
             parameter.requires_grad_(False)
     capture.check_received()

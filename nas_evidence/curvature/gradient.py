@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.maths.full_precision import full_precision
+from nas_evidence.maths.vector_jacobian import vector_jacobian
 
 
 def log_likelihood_gradient(
@@ -37,6 +38,6 @@ def log_likelihood_gradient(
             outputs = model(inputs[rows].detach())
             column = likelihood.residual(outputs, targets[rows])
             # A parameter that no datum of the batch uses has gradient zero.
-            parts = torch.autograd.grad(outputs, parameters, column, materialize_grads=True)
+            parts = vector_jacobian(outputs, parameters, column, materialize_grads=True)
             total += torch.cat([part.flatten() for part in parts])
     return total

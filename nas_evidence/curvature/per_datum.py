@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from nas_evidence.curvature.capture import Collector, checked_outputs
 from nas_evidence.curvature.layers import WholeModel
 from nas_evidence.curvature.vmapped import can_batch, chunks, gradients
+from nas_evidence.maths.vector_jacobian import vector_jacobian
 
 
 @dataclass
@@ -86,7 +87,7 @@ class PerDatum:
 
     def _gradient(self, outputs: Tensor, column: Tensor, last: bool) -> Tensor:
         parameters = list(self.model.parameters())
-        parts = torch.autograd.grad(
+        parts = vector_jacobian(
             outputs, parameters, column[None], retain_graph=not last, allow_unused=True
         )
         pairs = list(zip(self.layer.names, parts, strict=True))

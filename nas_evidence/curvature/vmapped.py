@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from nas_evidence.maths.vector_jacobian import vector_jacobian
+
 #: Largest number of elements of the gradients formed at a time.
 _ELEMENTS = 1 << 22
 
@@ -81,6 +83,6 @@ def _one_by_one(
     for datum, column in zip(a, s, strict=True):
         with torch.enable_grad():
             outputs = functional_call(module, values, (datum[None],))
-        found = torch.autograd.grad(outputs, wanted, column[None], materialize_grads=True)
+        found = vector_jacobian(outputs, wanted, column[None], materialize_grads=True)
         rows.append([gradient.flatten() for gradient in found])
     return tuple(torch.stack(column) for column in zip(*rows, strict=True))

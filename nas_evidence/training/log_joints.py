@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.curvature.products import LogJoint
+from nas_evidence.maths.vector_jacobian import vector_jacobian
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 from nas_evidence.training.together import has_convolutions
 
@@ -138,9 +139,7 @@ class _SideBySide:
             with torch.enable_grad():
                 outputs = self._outputs(leaves, rows)
             values, columns = self._of_outputs(outputs.detach().double(), rows)
-            parts = torch.autograd.grad(
-                outputs, leaves, columns.to(outputs), materialize_grads=True
-            )
+            parts = vector_jacobian(outputs, leaves, columns.to(outputs), materialize_grads=True)
             flat = torch.cat([part.reshape(len(theta), -1) for part in parts], 1)
             found, slopes = found - self.power * values, slopes - self.power * flat.double()
         return found, slopes

@@ -1,0 +1,262 @@
+"""Default searches of 24 trials beside boosting tuned by 24 trials, on 300 rows of ten tables.
+
+    python benchmarks/rivals.py DATA [--sets NAME ...] [--splits 2] [--rows 300] [--to F]
+    python benchmarks/rivals.py --page    # writes the table of docs/explanation/tables.md
+
+DATA as for tables.py, which reads and splits the sets. A rival is tuned by Optuna's TPE on the
+log loss of five folds of the training rows (real targets: the mean squared error; the spread of
+its predictions is that of the residuals of those folds); the stacked blend is of all tuned ones
+and a linear model, by a logistic or linear regression on out-of-fold predictions. Ours are the
+network that a search exports, and the ensemble of its three best (`predict(top=3)`). Seconds are
+CPU seconds, one thread. LightGBM and CatBoost are in the extra `bench`. A measurement that was
+interrupted is continued by the same command.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pandas as pd
+import tables
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    StackingClassifier,
+    StackingRegressor,
+)
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
+from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import nas_evidence
+from nas_evidence.maths.metrics import class_metrics, real_metrics
+from nas_evidence.maths.normals import Normals
+
+RESULTS = Path(__file__).resolve().parent / "results" / "rivals.json"
+N_TRIALS, N_FOLDS, SEED = 24, 5, 0
+OURS = ("nas-evidence", "nas-evidence, ensemble of 3")
+METHODS = (*OURS, "HistGradientBoosting", "LightGBM", "CatBoost", "stacked", "linear")
+Space = Callable[[optuna.Trial], dict[str, Any]]
+
+
+def _boosting(trial: optuna.Trial) -> dict[str, Any]:
+    return {
+        "learning_rate": trial.suggest_float("learning_rate", 0.01, 0.3, log=True),
+        "max_iter": trial.suggest_int("max_iter", 20, 400, log=True),
+        "max_leaf_nodes": trial.suggest_int("max_leaf_nodes", 3, 63, log=True),
+        "min_samples_leaf": trial.suggest_int("min_samples_leaf", 2, 40, log=True),
+        "l2_regularization": trial.suggest_float("l2_regularization", 1e-6, 10, log=True),
+    }
+
+
+def _lightgbm(trial: optuna.Trial) -> dict[str, Any]:
+    return {
+        "learning_rate": trial.suggest_float("learning_rate", 0.01, 0.3, log=True),
+        "n_estimators": trial.suggest_int("n_estimators", 20, 400, log=True),
+        "num_leaves": trial.suggest_int("num_leaves", 3, 63, log=True),
+        "min_child_samples": trial.suggest_int("min_child_samples", 2, 40, log=True),
+        "colsample_bytree": trial.suggest_float("colsample_bytree", 0.4, 1.0),
+        "subsample": trial.suggest_float("subsample", 0.5, 1.0),
+        "subsample_freq": 1, "n_jobs": 1, "verbose": -1, "random_state": SEED,
+    }  # fmt: skip
+
+
+def _catboost(trial: optuna.Trial) -> dict[str, Any]:
+    return {
+        "learning_rate": trial.suggest_float("learning_rate", 0.01, 0.3, log=True),
+        "iterations": trial.suggest_int("iterations", 30, 400, log=True),
+        "depth": trial.suggest_int("depth", 2, 8),
+        "l2_leaf_reg": trial.suggest_float("l2_leaf_reg", 0.5, 30, log=True),
+        "thread_count": 1, "verbose": 0, "allow_writing_files": False, "random_seed": SEED,
+    }  # fmt: skip
+
+
+def rivals(*, labels: bool) -> dict[str, tuple[Callable[..., Any], Space]]:
+    """Return what is tuned: estimator and space by name."""
+    from catboost import CatBoostClassifier, CatBoostRegressor
+    from lightgbm import LGBMClassifier, LGBMRegressor
+
+    def seeded(make: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda **given: make(random_state=SEED, **given)
+
+    return {
+        "HistGradientBoosting": (
+            seeded(HistGradientBoostingClassifier if labels else HistGradientBoostingRegressor),
+            _boosting,
+        ),
+        "LightGBM": (LGBMClassifier if labels else LGBMRegressor, _lightgbm),
+        "CatBoost": (CatBoostClassifier if labels else CatBoostRegressor, _catboost),
+    }
+
+
+def out_of_fold(model: Any, x: pd.DataFrame, y: np.ndarray, *, labels: bool) -> np.ndarray:
+    """Return probabilities [n, C], or means [n], of each row by what was fitted without it."""
+    kind = StratifiedKFold if labels else KFold
+    folds = kind(N_FOLDS, shuffle=True, random_state=SEED)
+    method = "predict_proba" if labels else "predict"
+    return np.asarray(cross_val_predict(model, x, y, cv=folds, method=method))
+
+
+def loss_of(found: np.ndarray, y: np.ndarray, *, labels: bool) -> float:
+    """Return the log loss, or the mean squared error."""
+    if labels:
+        return float(-np.log(found[np.arange(len(y)), y].clip(1e-15)).mean())
+    return float(((found - y) ** 2).mean())
+
+
+def tuned(
+    make: Callable[..., Any], space: Space, x: pd.DataFrame, y: np.ndarray, *, labels: bool
+) -> Any:
+    """Return the estimator of the best of `N_TRIALS` trials, not fitted."""
+
+    def objective(trial: optuna.Trial) -> float:
+        return loss_of(out_of_fold(make(**space(trial)), x, y, labels=labels), y, labels=labels)
+
+    search = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=SEED))
+    search.optimize(objective, n_trials=N_TRIALS)
+    return make(**space(optuna.trial.FixedTrial(search.best_params)))
+
+
+def measures_of(
+    model: Any, train: tuple[pd.DataFrame, np.ndarray], test: tuple[pd.DataFrame, np.ndarray],
+    *, labels: bool,
+) -> dict[str, float]:  # fmt: skip
+    """Return the measures of an estimator on the test rows."""
+    (x, y), (new, truth) = train, test
+    if labels:
+        return class_metrics(np.asarray(model.fit(x, y).predict_proba(new)), truth)
+    spread = loss_of(out_of_fold(model, x, y, labels=False), y, labels=False) ** 0.5
+    mean = np.asarray(model.fit(x, y).predict(new))[:, None]
+    density = Normals.single(mean, np.full_like(mean, spread))
+    found = real_metrics(density, truth[:, None], unit=np.ones(1), level=tables.LEVEL)
+    return found | {"nll": found["log_loss"]}
+
+
+def theirs(
+    train: pd.DataFrame, test: pd.DataFrame, *, labels: bool
+) -> dict[str, dict[str, float]]:
+    """Return the measures of every rival, with its CPU seconds."""
+    x, new = train.drop(columns="target"), test.drop(columns="target")
+    y, truth = train["target"].to_numpy(), test["target"].to_numpy()
+    if labels:
+        names = np.unique(y)
+        y, truth = np.searchsorted(names, y), np.searchsorted(names, truth)
+    found, parts = {}, {}
+    for name, (make, space) in rivals(labels=labels).items():
+        started = time.process_time()
+        parts[name] = tuned(make, space, x, y, labels=labels)
+        measured = measures_of(parts[name], (x, y), (new, truth), labels=labels)
+        found[name] = measured | {"cpu_seconds": time.process_time() - started}
+    plain = make_pipeline(
+        StandardScaler(),
+        LogisticRegressionCV(Cs=tuple(np.geomspace(1e-3, 10, 9)), cv=5, scoring="neg_log_loss",
+                             max_iter=5000)
+        if labels else RidgeCV(np.geomspace(1e-3, 1e5, 33)),
+    )  # fmt: skip
+    stack = (
+        StackingClassifier([*parts.items(), ("linear", plain)], LogisticRegression(), cv=5)
+        if labels
+        else StackingRegressor([*parts.items(), ("linear", plain)], RidgeCV(), cv=5)
+    )
+    for name, model in (("linear", plain), ("stacked", stack)):
+        started = time.process_time()
+        measured = measures_of(model, (x, y), (new, truth), labels=labels)
+        found[name] = measured | {"cpu_seconds": time.process_time() - started}
+    return found
+
+
+def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int) -> dict[str, dict[str, float]]:
+    """Return the measures of a default search: of its winner, and of its three best together."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.process_time()
+        study = nas_evidence.search(
+            train, target="target", n_trials=N_TRIALS, settings={"seed": seed},
+            task="regression" if train["target"].dtype.kind == "f" else "classification",
+            out=Path(folder) / "study", progress=False,
+        )  # fmt: skip
+        for name, top in zip(OURS, (None, 3), strict=True):
+            predicted = study.predict(test.drop(columns="target"), level=tables.LEVEL, top=top)
+            measures = predicted.measures(test["target"])
+            if predicted.density is not None:  # in the unit of the target
+                truth = test["target"].to_numpy()[:, None]
+                measures["nll"] = float(-predicted.density.log_density(truth).mean())
+            found[name] = measures | {"cpu_seconds": time.process_time() - started}
+    return found
+
+
+def measure(folder: Path, sets: list[str], n_splits: int, n_rows: int, to: Path) -> None:
+    """Measure what is missing; store it after each split of a set."""
+    tables.MOST_TRAIN = n_rows
+    names = ("torch", "scikit-learn", "lightgbm", "catboost", "optuna")
+    versions = {name: metadata.version(name) for name in names}
+    asked = {"hardware": "2 x86_64 cores, one thread used", "versions": versions}
+    stored = json.loads(to.read_text()) if to.exists() else {**asked, "runs": []}
+    done = {(run["data"], run["n_train"], run["split"]) for run in stored["runs"]}
+    for seed in range(n_splits):
+        for name in sets:
+            frame, labels = tables.read(folder, name), name in tables.CLASSES
+            train, test = tables.split(frame, seed)
+            if (name, len(train), seed) in done:
+                continue
+            found = ours(train, test, seed) | theirs(train, test, labels=labels)
+            for method in METHODS:
+                run = {"data": name, "method": method, "split": seed, "commit": tables.commit(),
+                       "n_train": len(train), "n_test": len(test)}  # fmt: skip
+                values = {key: round(value, 6) for key, value in found[method].items()}
+                stored["runs"].append({**run, **values})
+                print(name, seed, method, values, flush=True)
+            tables.store(stored, to)
+
+
+def page(runs: list[Mapping[str, Any]]) -> str:
+    """Return the table: log loss or nll of each method, means over the splits."""
+    lines = []
+    for name in tables.CLASSES + tables.REAL:
+        key = "log_loss" if name in tables.CLASSES else "nll"
+        of = {
+            method: [run[key] for run in runs if (run["data"], run["method"]) == (name, method)]
+            for method in METHODS
+        }
+        if not all(of.values()):
+            continue
+        means = {method: float(np.mean(values)) for method, values in of.items()}
+        best = min(means.values())
+        cells = [f"**{m:.3f}**" if m == best else f"{m:.3f}" for m in means.values()]
+        lines.append([name, str(len(of[OURS[0]])), *cells])
+    return tables.table(["data", "splits", *METHODS], lines)
+
+
+def main() -> None:
+    """Measure, or write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("--sets", nargs="*", default=list(tables.CLASSES + tables.REAL))
+    parser.add_argument("--splits", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=300)
+    parser.add_argument("--to", type=Path, default=RESULTS)
+    parser.add_argument("--page", action="store_true")
+    given = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.filterwarnings("ignore")
+    if given.data is not None:
+        measure(given.data, given.sets, given.splits, given.rows, given.to)
+    if given.page:
+        runs = json.loads(RESULTS.read_text())["runs"]
+        text = tables.PAGE.read_text(encoding="utf-8")
+        begin, end = "<!-- rivals -->\n", "<!-- end of rivals -->"
+        head, rest = text.split(begin)
+        tables.PAGE.write_text(f"{head}{begin}{page(runs)}{end}{rest.split(end)[1]}", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
