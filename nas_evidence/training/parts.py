@@ -190,7 +190,7 @@ def _update(run: Run, part: Part) -> bool:
         return False
     run.settling = settling_after(training, part.data, part.assignment)
     if run.settling is not None:
-        run.settling.held = not part.learn
+        run.settling.held, run.settling.reported = not part.learn, False
     return run.settling is None
 
 

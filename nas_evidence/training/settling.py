@@ -121,6 +121,7 @@ class Settling:
     rounds    of (a) and (b)
     double    float64 is needed
     held      the hyperparameters stay those of the schedule
+    reported  somebody asks how far from a mode the state is that is kept
     first     θ of the mode at the scheduled hyperparameters [P], once it is found
     moved     largest move of a log hyperparameter in the last round
     scheduled_evidence, first_evidence, evidence  of the three states, nats; None if not finite
@@ -140,6 +141,7 @@ class Settling:
     rounds: int = 0
     double: bool = False
     held: bool = False
+    reported: bool = True
     first: Tensor | None = None
     moved: float = math.inf
     scheduled_evidence: float | None = None
@@ -172,6 +174,7 @@ _PLAIN = (
     "rounds",
     "double",
     "held",
+    "reported",
     "moved",
     "scheduled_evidence",
     "first_evidence",
@@ -439,7 +442,7 @@ def _end_descent(one: Settler, found: Descent, start: Start) -> _End:
 def _finish(
     settling: Settling, training: Training, data: TensorData, assignment: Assignment
 ) -> None:
-    """Put the state that is kept into the training, and say how far from a mode it is."""
+    """Put the state that is kept into the training, and say how far from a mode it is if asked."""
     settling.done = True
     settling.pairs = Pairs.none(settling.theta)  # checkpoints are small again
     any_mode = _is_convex(assignment) or settling.held
@@ -451,6 +454,8 @@ def _finish(
             settling.theta = candidate.theta
             candidate.put_into(training)
             break
+    if not settling.reported:
+        return
     decrement = settling.scheduled_decrement
     if settling.kept == "settled" or decrement is None:
         decrement = _decrement(settling, training, data, assignment)

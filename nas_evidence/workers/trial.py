@@ -51,7 +51,7 @@ from nas_evidence.training.predictive import predictive_spread
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 8
+CHECKPOINT_VERSION = 9
 
 
 def device_for(gpu_share: str | float) -> torch.device:

@@ -98,6 +98,22 @@ def settled(
     raise AssertionError("the settling does not end")
 
 
+def test_where_nobody_asks_for_the_decrement_the_same_state_is_kept_without_it() -> None:
+    data, kept = real(), []
+    for reported in (True, False):
+        training, assignment = scheduled(data)
+        settling = begin_settling(training, data, assignment, EPOCHS)
+        settling.reported = reported
+        while not settle_slice(settling, training, data, assignment):
+            pass
+        assert (settling.decrement_per_datum is not None) is reported
+        kept.append((flat(training.model), training.prior_precision, settling.kept))
+    (theta, precision, state), again = kept
+    assert torch.equal(theta, again[0])
+    assert torch.equal(precision, again[1])
+    assert state == again[2]
+
+
 def each(training: Training) -> Tensor:
     sizes = torch.tensor([p.numel() for p in training.model.parameters()])
     return training.prior_precision.repeat_interleave(sizes)
