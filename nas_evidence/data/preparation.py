@@ -23,7 +23,7 @@ import pandas as pd
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.spellings import common_spellings, folded, said_spellings
 from nas_evidence.data.written_dates import PARTS, Order, dates_of, order_of, parts_of
-from nas_evidence.plumbing.foreign_text import on_one_line
+from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 
 #: Most categories of a column with a feature of their own.
 MOST_CATEGORIES = 50
@@ -192,7 +192,7 @@ def prepare(
     for option, names in (("drop", drop), ("categorical", categorical), ("numeric", numeric)):
         for name in names:
             if name not in frame.columns:
-                known = ", ".join(map(on_one_line, frame.columns[:8]))
+                known = ", ".join(map(shortened, frame.columns[:8]))
                 raise ValueError(
                     f"--{option} names the column {name!r}, which {where} does not have as a "
                     f"feature; columns: {known}"

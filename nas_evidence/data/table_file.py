@@ -29,7 +29,7 @@ from nas_evidence.data.units import Units, said_units, units_of
 from nas_evidence.data.weights import repeated, said_weights, weights_of
 from nas_evidence.data.written_dates import order_of
 from nas_evidence.data.written_numbers import READ, decimal_comma, has_groups, with_numbers_read
-from nas_evidence.plumbing.foreign_text import on_one_line
+from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 #: Endings of files that are tables.
@@ -299,7 +299,7 @@ def _known(frame: pd.DataFrame, name: str | None, where: str) -> str:
     if name is None or name not in frame.columns:
         near = difflib.get_close_matches(str(name), list(frame.columns), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        known = ", ".join(map(on_one_line, frame.columns[:_LISTED])) + ", ..." * (
+        known = ", ".join(map(shortened, frame.columns[:_LISTED])) + ", ..." * (
             len(frame.columns) > _LISTED
         )
         raise ValueError(f"{where} has no column {name!r}{hint} (columns: {known})")

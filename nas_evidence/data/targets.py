@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.spellings import common_spellings, said_spellings
-from nas_evidence.plumbing.foreign_text import on_one_line
+from nas_evidence.plumbing.foreign_text import shortened
 
 #: Most different whole numbers that are taken for classes.
 MOST_CLASSES = 20
@@ -127,7 +127,7 @@ def check_unordered(values: object, task: TaskName | None, where: str) -> None:
     """
     kind = getattr(values, "dtype", None)
     if task is None and isinstance(kind, pd.CategoricalDtype) and kind.ordered:
-        grades = ", ".join(on_one_line(name) for name in kind.categories[:_LISTED])
+        grades = ", ".join(shortened(name) for name in kind.categories[:_LISTED])
         raise ValueError(
             f"{where} holds ordered grades ({grades}), and there is no likelihood for their "
             "order; give task = classification to leave it out of account, or their numbers "
@@ -316,7 +316,7 @@ def _names(y: Array, where: str) -> list[ClassName]:
 
 def said_classes(names: Sequence[ClassName]) -> str:
     """Return in words which classes there are."""
-    listed = ", ".join(map(on_one_line, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
+    listed = ", ".join(map(shortened, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
     return f"classification, {len(names)} classes: {listed}"
 
 

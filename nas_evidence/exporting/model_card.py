@@ -10,7 +10,7 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
-from nas_evidence.plumbing.foreign_text import on_one_line
+from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import architecture_values
 from nas_evidence.workers.trial import versions
@@ -138,7 +138,7 @@ def features(arrays: ArrayData) -> str:
         return ""
     names = arrays.meaning.preparation.feature_names
     more = f", ... {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    literal = (on_one_line(name).replace("`", "'") for name in names[:_LISTED])
+    literal = (shortened(name).replace("`", "'") for name in names[:_LISTED])
     listed = ", ".join(f"`{name}`" for name in literal)
     return (
         f"- The inputs are features of the table, in this order: {listed}{more}. `meaning.json`\n"
@@ -150,7 +150,7 @@ def features(arrays: ArrayData) -> str:
 
 def _literal(name: object) -> str:
     """Return the name of a class or feature for Markdown: on one line, without tags."""
-    return html.escape(on_one_line(name), quote=False)
+    return html.escape(shortened(name), quote=False)
 
 
 def calibration(unseen: Mapping[str, float] | None, row: pd.Series | None = None) -> str:

@@ -18,6 +18,16 @@ def on_one_line(text: object) -> str:
     return "".join(_printable(c) for c in str(text))
 
 
+def shortened(text: object, most: int = 60) -> str:
+    """Return text on one line, cut after so many characters.
+
+    >>> shortened("a" * 100, most=10)
+    'aaaaaaa...'
+    """
+    line = on_one_line(str(text)[: most + 1])
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
 def on_lines(text: str) -> str:
     """Return the same, but with its line ends and tabs."""
     return "".join(c if c in "\n\t" else _printable(c) for c in text)

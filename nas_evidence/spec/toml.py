@@ -17,6 +17,7 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.spec.dataset import with_task
 from nas_evidence.spec.domains import (
     Choice,
@@ -105,6 +106,9 @@ class OtherFormatError(StudyError):
     """The file of a study folder that another version wrote, which is not damaged."""
 
 
+_TOO_DEEP = "lists or tables are nested too deep; a study file needs three levels"
+
+
 def find_study(name: str) -> Path:
     """Return the path of a study file given by path or by the name of a shipped study.
 
@@ -182,9 +186,7 @@ def parse_study(
     except tomllib.TOMLDecodeError as error:
         raise StudyError([f"{path}: not valid TOML: {error}"]) from error
     except RecursionError:
-        raise StudyError(
-            [f"{path}: lists or tables are nested too deep; a study file needs three levels"]
-        ) from None
+        raise StudyError([f"{path}: {_TOO_DEEP}"]) from None
     places = _Places(path, text)
     messages: list[str] = []
     for override in overrides:
@@ -520,6 +522,8 @@ def _message(error: ErrorDetails, places: _Places) -> str:
     table, _, key = name.rpartition(".")
     where = f" in [{table}]" if table else ""
     place = places.of(name)
+    if error["type"] == "json_invalid":  # what a study file holds is handed over as JSON
+        return f"{places.path}: {_TOO_DEEP}"
     if error["type"] == "extra_forbidden":
         return _unknown(name, places)
     if error["type"] == "missing":
@@ -543,6 +547,7 @@ def _unknown(name: str, places: _Places) -> str:
 
 def _reason(error: ErrorDetails) -> str:
     kind, given = error["type"], error["input"]
+    got = shortened(repr(given), 100)
     context = error.get("ctx", {})
     if kind == "literal_error":
         options = re.findall(r"[\w.-]+(?=')|\b\d+\b", str(context["expected"]))
@@ -551,7 +556,7 @@ def _reason(error: ErrorDetails) -> str:
         listed = f"one of {', '.join(options)}"
         if near and len(options) > _MOST_OPTIONS:
             listed = "a known name"
-        return f"must be {listed}, but got {given!r}{hint}"
+        return f"must be {listed}, but got {got}{hint}"
     bounds = {
         "greater_than_equal": (">=", "ge"),
         "greater_than": (">", "gt"),
@@ -560,7 +565,7 @@ def _reason(error: ErrorDetails) -> str:
     }
     if kind in bounds:
         sign, key = bounds[kind]
-        return f"must be {sign} {context[key]}, but got {given!r}"
+        return f"must be {sign} {context[key]}, but got {got}"
     if kind == "value_error":
         return str(context["error"])
     if kind == "missing":
@@ -568,11 +573,11 @@ def _reason(error: ErrorDetails) -> str:
     if kind in ("string_too_short", "too_short"):
         return "must not be empty"
     if kind in _TYPES:
-        return f"must be {_TYPES[kind]}, but got {given!r}"
+        return f"must be {_TYPES[kind]}, but got {got}"
     text, found, _ = error["msg"].removeprefix("Input should be ").partition(",")
     if error["msg"].startswith("Input should be ") and "ydantic" not in text + found:
-        return f"must be {text}, but got {given!r}"
-    return f"has a value that is not allowed here: {given!r}"
+        return f"must be {text}, but got {got}"
+    return f"has a value that is not allowed here: {got}"
 
 
 def _without_none(value: Any) -> Any:

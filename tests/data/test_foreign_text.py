@@ -157,6 +157,19 @@ def test_a_deeply_nested_study_file_gets_one_sentence(text: str) -> None:
     with pytest.raises(StudyError) as caught:
         parse_study(text, "s.toml")
     assert all("\n" not in message for message in caught.value.messages)
+    assert all(len(message) < 300 for message in caught.value.messages)
+
+
+def test_of_a_long_label_or_value_the_start_is_shown() -> None:
+    frame = pd.DataFrame({"a": np.sin(np.arange(20)), "y": ["x" * 100_000, "short"] * 10})
+    spec = DatasetSpec(name="table", path="x.csv", target="y")
+    said = table_source(frame, None, spec, given="x.csv").arrays(seed=0).meaning.said
+    assert "x" * 57 + "..." in "\n".join(said)
+    assert len("\n".join(said)) < 1000
+    with pytest.raises(StudyError) as caught:
+        parse_study(f'name = "s"\n[family.linear]\n[plan]\nepochs = "{"9" * 10_000}"\n', "s")
+    assert "999..." in str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
 def test_new_data_of_another_kind_name_their_column() -> None:
