@@ -1,107 +1,93 @@
-"""What a study of 300 rows costs with five folds, by piece, from the command to the export.
+"""Seconds from the command to the exported winner of small studies, on an idle machine.
 
-    python benchmarks/small_studies.py DATA_ROOT [--trials 8 24] [--repeats 3] [--out F]
+    python benchmarks/small_studies.py DATA_ROOT [--sets waveform bostonHousing] [--rows 300]
+                                       [--trials 24] [--race] [--repeats 3] [--to F]
 
-One process, one thread, no race. `cpu_seconds` are user and system time of the command, which
-other work on the machine disturbs least; the pieces are seconds on the clock, summed over trials:
-
-    train     scheduled epochs of the networks on all rows          settle  settling of these
-    folds     five trainings on four fifths, with their settling    evidence  updates and evidences
-    start     command to first launch     search  to the last trial     report, export
-
-The run of fewest CPU seconds is shown. DATA_ROOT holds `uci/bostonHousing` and
-`uci-classification/waveform`.
+The default search of a table: workers as it chooses them, five folds below 1,000 rows, and
+`finalists = 0` unless `--race`. When lines appear is what a user sees: the first trial, the last
+one, the report (after the simple models), the end. The run of fewest seconds is stored, with the
+totals of all. DATA_ROOT holds `uci/` and `uci-classification/`. Other work on the machine makes
+these numbers wrong.
 """
 
 import argparse
 import json
 import os
 import platform
-import resource
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from settling import raw
-from study_cost import parts_of
 
 from nas_evidence.data.arrays import Array
 
-SETS = ("waveform", "bostonHousing")
-N_ROWS = 300
+RESULTS = Path(__file__).resolve().parent / "results" / "small_studies_cpu.json"
 
 
-def write_table(name: str, root: Path, place: Path) -> None:
+def write_table(name: str, root: Path, n_rows: int, place: Path) -> None:
     """Write the first rows of a set, in a fixed random order, as a table."""
     x, y = raw(name, root)
     frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
     frame["target"] = _targets(y)
-    frame.sample(N_ROWS, random_state=0).to_csv(place, index=False)
+    frame.sample(n_rows, random_state=0).to_csv(place, index=False)
 
 
-def _targets(y: Array) -> Any:
+def _targets(y: Array) -> list[str] | Array:
     return [f"class {label}" for label in y] if y.ndim == 1 else y[:, 0]
 
 
-def run(table: Path, trials: int) -> dict[str, float]:
-    """Return the seconds of a study of a table, by piece."""
+def run(table: Path, trials: int, *, race: bool) -> dict[str, float]:
+    """Return the seconds after which a search of a table shows each piece."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "study"
         command = [sys.executable, "-m", "nas_evidence", "search", str(table)]
-        command += ["--target", "target", "--trials", str(trials), "--out", str(out)]
-        command += ["--executor", "inline", "--set", 'objective="five_fold"']
-        command += ["--set", 'estimators=["five_fold"]', "--set", "finalists=0"]
-        before, began = _cpu(), time.time()
-        subprocess.run(
-            command, stdout=subprocess.DEVNULL, check=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        wall, cpu = time.time() - began, _cpu() - before
-        parts = parts_of(out, began)
-    folds = parts.get("five_fold_seconds", 0.0)
-    found = {"cpu": cpu, "wall": wall, "folds": folds}
-    found["evidence"] = parts["evidence_seconds"] - folds
-    for piece in ("train", "settle", "start", "search", "report", "export"):
-        found[piece] = parts[f"{piece}_seconds"]
-    return {f"{piece}_seconds": round(seconds, 2) for piece, seconds in found.items()}
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+        command += ["--target", "target", "--trials", str(trials), "--out", f"{folder}/study"]
+        command += [] if race else ["--set", "finalists=0"]
+        began, shown = time.monotonic(), {}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                now = round(time.monotonic() - began, 1)
+                if re.match(r"\[(\d+/\d+|race)\]", line):
+                    shown.setdefault("first_trial", now)
+                    shown["last_trial"] = now
+                elif line.startswith(("report:", "export:")):
+                    shown[line.partition(":")[0]] = now
+        assert process.returncode == 0, f"{command} failed"
+        return shown | {"end": round(time.monotonic() - began, 1)}
 
 
 def main() -> None:
-    """Measure, print a line each, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data_root", type=Path)
-    parser.add_argument("--trials", type=int, nargs="+", default=[8, 24])
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    """Run the studies and write what they took."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--sets", nargs="+", default=["waveform", "bostonHousing"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[300])
+    parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument("--race", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in options.sets:
-            table = Path(folder) / f"{name}.csv"
-            write_table(name, options.data_root, table)
-            for trials in options.trials:
-                runs = [run(table, trials) for _ in range(options.repeats)]
-                least = min(runs, key=lambda one: one["cpu_seconds"])
-                rows.append({"set": name, "trials": trials, "n": len(runs), **least})
-                print(json.dumps(rows[-1]), flush=True)
-    if options.out:
-        found = {
-            "what": f"studies of {N_ROWS} rows, five folds, no race, one process and thread",
-            "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
-            "load": os.getloadavg()[0],
-            "rows": rows,
-        }
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    parser.add_argument("--to", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    hardware = f"{os.cpu_count()} {platform.machine()} cores"
+    stored = json.loads(given.to.read_text()) if given.to.exists() else {"runs": []}
+    for name in given.sets:
+        for n_rows in given.rows:
+            with tempfile.TemporaryDirectory() as folder:
+                table = Path(folder) / f"{name}.csv"
+                write_table(name, given.data, n_rows, table)
+                runs = [run(table, given.trials, race=given.race) for _ in range(given.repeats)]
+            best = min(runs, key=lambda one: one["end"])
+            row = {"data": name, "rows": n_rows, "trials": given.trials, "race": given.race}
+            found = {**row, "hardware": hardware, **best, "ends": [one["end"] for one in runs]}
+            print(json.dumps(found), flush=True)
+            stored["runs"] = [one for one in stored["runs"] if not row.items() <= one.items()]
+            stored["runs"].append(found)
+            lines = ",\n  ".join(map(json.dumps, stored["runs"]))
+            given.to.write_text(f'{{"runs": [\n  {lines}\n]}}\n', encoding="utf-8")
 
 
 if __name__ == "__main__":
