@@ -195,11 +195,16 @@ def judged(tables: "StudyTables", data: "Source") -> "Comparison | None":
     """Return the winner of a study beside simple models, computed and stored if it is new.
 
     Where the data or the weights cannot be read the report does without, and the reason is said.
+
+    Raises:
+        TimeoutError: the time of the search is over.
     """
     from nas_evidence.baselines.stored_comparison import kept_comparison
 
     try:
         return kept_comparison(tables, data)
+    except TimeoutError:
+        raise
     except (ValueError, OSError, RuntimeError) as error:
         err.print(f"warning: the winner is not compared with simple models: {error}")
         return None
