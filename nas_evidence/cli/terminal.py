@@ -113,8 +113,9 @@ def ranking_rows(
         r.test_nll
     )
     columns["SOTL"] = lambda r: score_text(r.sotl)
-    cells = [[_text(cell(r)) for cell in columns.values()] for r in ranking]
-    return list(columns), cells
+    cells = {name: [_text(cell(r)) for r in ranking] for name, cell in columns.items()}
+    shown = [name for name in cells if name == study.objective or {*cells[name]} != {"-"}]
+    return shown, [list(row) for row in zip(*map(cells.get, shown), strict=True)]
 
 
 def trust_line(report: "Report") -> str:
