@@ -3,10 +3,13 @@
 Loading the modules takes a second or more. Nothing has begun by then, so Ctrl-C ends at once.
 """
 
+import atexit
+import contextlib
 import logging
 import os
 import signal
 import sys
+from typing import NoReturn
 
 _INTERRUPTED = 130
 
@@ -40,12 +43,30 @@ def main() -> None:
     try:
         command_line()
     except SystemExit as end:
-        if end.code == _INTERRUPTED:  # all is closed; unloading torch would take seconds
+        if end.code == _INTERRUPTED:
             logging.shutdown()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(_INTERRUPTED)
+            _leave(_INTERRUPTED)
         raise
+
+
+def run() -> None:
+    """Run the command line and end the process: unloading torch would take seconds."""
+    code = 0
+    try:
+        main()
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        code = end.code or 0
+    atexit._run_exitfuncs()
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _end(signum: int, frame: object) -> None:
@@ -55,4 +76,4 @@ def _end(signum: int, frame: object) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -75,6 +75,12 @@ def dataset_keys(options: DataOptions) -> dict[str, Any]:
     Raises:
         TypeError: for a name that is no option.
     """
+    if "class_weight" in options:
+        raise ValueError(
+            "class weights have no evidence, so a search cannot rank by it and there is no "
+            'class_weight; give metric="balanced_accuracy" (or another, whose threshold `predict` '
+            "then chooses), or `weights` in whole numbers, how often each row occurs"
+        )
     if unknown := options.keys() - DataOptions.__annotations__.keys():
         raise TypeError(f"search() got an unexpected keyword argument {min(unknown)!r}")
     found: dict[str, Any] = dict(options)

@@ -187,19 +187,35 @@ def _logistic(is_number: NDArray[np.bool_]) -> Model:
             warnings.simplefilter("ignore", ConvergenceWarning)
             # Defaults that change; naming the new ones would need the newest scikit-learn.
             warnings.simplefilter("ignore", FutureWarning)
-            model = make_pipeline(_scaled(is_number), _cross_validated(y))
+            model = make_pipeline(_scaled(is_number), _cross_validated(x, y))
             return _of_classes(model, x, y, unseen, n_outputs)
 
     return fit
 
 
-def _cross_validated(y: NDArray[Any]) -> Any:
+def _cross_validated(x: Floats, y: NDArray[Any]) -> Any:
     """Return logistic regression; with the default penalty where a class has a single datum."""
-    rarest = int(np.unique(y, return_counts=True)[1].min())
+    rarest = int(np.unique(y[_distinct(x, y)[0]], return_counts=True)[1].min())
     if rarest < 2:
         return LogisticRegression(max_iter=_STEPS)
-    folds = StratifiedKFold(min(_FOLDS, rarest), shuffle=True, random_state=0)
+    folds = _folds(x, y, StratifiedKFold(min(_FOLDS, rarest), shuffle=True, random_state=0))
     return LogisticRegressionCV(Cs=PENALTIES, cv=folds, scoring="neg_log_loss", max_iter=_STEPS)
+
+
+def _distinct(x: Floats, y: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first row of each kind, and the kind of each row; copies of a row are of one."""
+    _, first, kinds = np.unique(
+        np.column_stack([x, y]), axis=0, return_index=True, return_inverse=True
+    )
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[kinds.ravel()]
+
+
+def _folds(x: Floats, y: NDArray[Any], division: Any) -> list[tuple[Any, Any]]:
+    """Return the folds of the distinct rows: no copy of a weighted row is in another fold."""
+    first, kinds = _distinct(x, y)
+    tested = [np.isin(kinds, test) for _, test in division.split(x[first], y[first])]
+    return [(np.flatnonzero(~test), np.flatnonzero(test)) for test in tested]
 
 
 def _boosted_classes(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
@@ -236,7 +252,8 @@ def _boosted_reals(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -
 
 def _of_reals(model: Any, x: Floats, y: NDArray[Any], unseen: Floats) -> Predicted:
     """Return means, and the noise from cross-validated residuals."""
-    folds = KFold(min(_FOLDS, len(y)), shuffle=True, random_state=0)
+    n = min(_FOLDS, len(_distinct(x, y)[0]))
+    folds = _folds(x, y, KFold(n, shuffle=True, random_state=0))
     left_out = np.reshape(cross_val_predict(model, x, y, cv=folds), y.shape)
     noise = np.sqrt(((y - left_out) ** 2).mean(0))
     means = np.reshape(model.fit(x, y).predict(unseen), (len(unseen), y.shape[1]))

@@ -202,11 +202,16 @@ def judged(
 
     Where the data or the weights cannot be read the report does without, and the reason is said.
     `later` see `kept_comparison`.
+
+    Raises:
+        TimeoutError: the time of the search is over.
     """
     from nas_evidence.baselines.stored_comparison import kept_comparison
 
     try:
         return kept_comparison(tables, data, later)
+    except TimeoutError:
+        raise
     except (ValueError, OSError, RuntimeError) as error:
         err.print(f"warning: the winner is not compared with simple models: {error}")
         return None

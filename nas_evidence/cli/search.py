@@ -2,14 +2,17 @@
 
 import contextlib
 import logging
-import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
+from functools import partial
+from importlib import import_module
+from math import inf
 from pathlib import Path
+from threading import Thread
 from time import monotonic, process_time
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 from rich.live import Live
@@ -63,7 +66,7 @@ from nas_evidence.cli.terminal import (
     trust_line,
 )
 from nas_evidence.jobs.jobs import study_of_this_job
-from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
+from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of, seconds_running
 from nas_evidence.spec.presets import preset_overrides
 from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec
@@ -73,16 +76,18 @@ from nas_evidence.workers.fork_server import ForkServer
 from nas_evidence.workers.own_cluster import end_what_starts, is_starting
 
 if TYPE_CHECKING:  # these import data readers and stores
-    from nas_evidence.data import ArrayData
+    from nas_evidence.baselines.comparison import Comparison
     from nas_evidence.data.source import Source
     from nas_evidence.driver.mirror import Store
     from nas_evidence.reporting.contents import Report
     from nas_evidence.storage.tables import StudyTables
 
-#: Seconds of work after the trials, on idle cores: to stop the workers, rank, report and export.
-_AFTER = 10.0
-#: Simple models beside the winner are planned if they take at most this share of a time limit.
-_MOST_BESIDE = 0.2
+#: Report and export of a few trials take the work of starting (2.5 and 2.8 s on x86-64, 300 rows),
+#: and so do simple models; these are planned up to a share of what is left.
+_AFTER, _MOST_BESIDE = 1.25, 0.1
+
+#: Returns what waits for the result of a function called with some arguments.
+_Later = Callable[..., Callable[[], Any]]
 
 StoreOption = Annotated[
     str | None,
@@ -233,7 +238,7 @@ def _limit(text: str | None) -> TimeLimit | None:
     """Return the time limit of this process, from its start on."""
     if text is None:
         return None
-    return TimeLimit(seconds_of(text), begun=monotonic() - process_time())
+    return TimeLimit(seconds_of(text), begun=monotonic() - seconds_running())
 
 
 def _check_address(run: Run) -> None:
@@ -257,6 +262,9 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
     folder, again = store.folder, f"{program()} resume {store.place}{_options(run)}"
     _log_to(folder / "logs" / "driver.log")
     forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
+    # With a limit the end of a search is in this process, which can be stopped, and has imported
+    # what it needs.
+    later: _Later = forks.later if run.limit is None else partial
     with locked(folder, steal=run.steal), closing(forks):
         finds = find_done(folder)
         left = unfinished(spec, folder, finds.done)
@@ -282,13 +290,19 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
             try:
                 with interruptible(late):
                     if run.limit is not None:
-                        beside = _beside_models(data.arrays(seed=spec.seed))
-                        fits = run.limit.expected(beside) < _MOST_BESIDE * run.limit.left()
-                        run.limit.work = _AFTER + beside * fits
-                    run_trials(spec, store, run, _audience(), data=data, finds=finds, forks=forks)
+                        _plan_the_end(run.limit)
+                    run_trials(
+                        spec,
+                        store,
+                        run,
+                        _audience(run.limit),
+                        data=data,
+                        finds=finds,
+                        forks=forks,
+                    )
             except KeyboardInterrupt:
                 if stopped(err.print):
-                    _rank_and_report(store, run, data, read_study_tables(folder, spec), forks)
+                    _rank_and_report(store, run, data, read_study_tables(folder, spec), later)
                 raise SystemExit(130) from None
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
@@ -313,37 +327,50 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
                 f"last checkpoint: {again} --time {10 * run.limit.seconds:.0f}s"
             )
             raise typer.Exit(1)
-        _conclude(store, run, data, tables, forks)
+        _conclude(store, run, data, tables, later)
 
 
 def _cluster_lost(place: str, run: Run) -> None:
     go_on_without_cluster(place, [*_words(run), "--executor", run.executor], run.address)
 
 
-def _audience() -> Audience:
+def _plan_the_end(limit: TimeLimit) -> None:
+    """Keep time for what follows the trials, by the work that this process has done so far.
+
+    What it imports is imported while the workers start, and is not kept time for.
+    """
+    limit.work = _AFTER * process_time()
+    if limit.expected(limit.work) < _MOST_BESIDE * limit.left():
+        limit.optional = limit.work
+    ours = ("nas_evidence.baselines.on_test_rows", "nas_evidence.reporting.page")
+    later = (*ours, "torch.export._trace")  # the last takes four of the five seconds of an export
+    Thread(target=lambda: [*map(import_module, later)], daemon=True).start()
+
+
+def _audience(limit: TimeLimit | None = None) -> Audience:
     def starting() -> contextlib.AbstractContextManager[object]:
         return out.status("starting the workers") if out.is_terminal else nullcontext()
 
     return Audience(
         say=out.print,
-        watching=_watching,
+        watching=partial(_watching, left=(lambda: inf) if limit is None else limit.left),
         starting=starting,
         cluster_lost=_cluster_lost,
     )
 
 
 @contextlib.contextmanager
-def _watching(spec: StudySpec, n_done: int) -> Iterator[Progress]:
+def _watching(spec: StudySpec, n_done: int, *, left: Callable[[], float]) -> Iterator[Progress]:
     if out.is_terminal:
-        progress = Progress(spec, n_done)
+        progress = Progress(spec, n_done, limit=left)
         with Live(progress, console=out, refresh_per_second=2, transient=True):
             yield progress
     else:
-        yield Progress(spec, n_done, say=lambda line: out.print(line))
+        yield Progress(spec, n_done, say=lambda line: out.print(line), limit=left)
 
 
 def _rank_and_report(
-    store: "Store", run: Run, data: "Source", tables: "StudyTables", forks: ForkServer
+    store: "Store", run: Run, data: "Source", tables: "StudyTables", later: _Later
 ) -> "Report":
     """Print the ranking of what is stored, write the report, and return it."""
     from nas_evidence.reporting.contents import report_on
@@ -351,8 +378,7 @@ def _rank_and_report(
     from nas_evidence.reporting.study_tables import ranked_study
 
     spec, study = tables.spec, ranked_study(tables)
-    comparison = judged(tables, data, forks.later) if _has_time(run, data, spec) else None
-    report = report_on(study, comparison, place=Path(store.place))
+    report = report_on(study, _compared(run, tables, data, later), place=Path(store.place))
     header, rows = ranking_rows(study.ranking, spec)
     print_rows(
         f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
@@ -375,27 +401,24 @@ def _rank_and_report(
     return report
 
 
-def _beside_models(arrays: "ArrayData") -> float:
-    """Return the seconds of work that simple models beside the winner take at most."""
-    return 7.0 + 1e-5 * arrays.n_train * math.prod(arrays.input_shape) * arrays.n_outputs
-
-
-def _has_time(run: Run, data: "Source", spec: StudySpec) -> bool:
-    """Return whether there is time for simple models beside the winner; say it if not."""
-    if run.limit is None:
-        return True
-    work = _AFTER + _beside_models(data.arrays(seed=spec.seed))
-    if has_time := run.limit.expected(work) <= run.limit.left():
-        return has_time
+def _compared(
+    run: Run, tables: "StudyTables", data: "Source", later: _Later
+) -> "Comparison | None":
+    """Return the winner beside simple models, if there is time for them; say it if not."""
+    if (limit := run.limit) is None:
+        return judged(tables, data, later)
+    left = limit.left() - limit.expected(limit.work)
+    with suppress(TimeoutError), limit.stopping(max(1.0, left)):  # it may be stored
+        return judged(tables, data)
     out.print(
         "note:   there was no time for simple models beside the winner; `nas-evidence report` "
         "adds them"
     )
-    return False
+    return None
 
 
 def _conclude(
-    store: "Store", run: Run, data: "Source", tables: "StudyTables", forks: ForkServer
+    store: "Store", run: Run, data: "Source", tables: "StudyTables", later: _Later
 ) -> None:
     """Print the ranking, write report and export, and print how to continue."""
     from nas_evidence.exporting.soundness import is_export_of, wrong_files
@@ -408,8 +431,8 @@ def _conclude(
         set_aside(folder, "export")
     if best is not None and not is_export_of(to, best.trial_id, spec.metric):
         arrays = data.arrays(seed=spec.seed)
-        line = forks.later(exported, tables, to, arrays, best.trial_id)
-    report = _rank_and_report(store, run, data, tables, forks)
+        line = later(exported, tables, to, arrays, best.trial_id)
+    report = _rank_and_report(store, run, data, tables, later)
     if wrong:
         out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")
     if line is not None:

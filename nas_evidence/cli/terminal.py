@@ -113,8 +113,9 @@ def ranking_rows(
         r.test_nll
     )
     columns["SOTL"] = lambda r: score_text(r.sotl)
-    cells = [[_text(cell(r)) for cell in columns.values()] for r in ranking]
-    return list(columns), cells
+    cells = {name: [_text(cell(r)) for r in ranking] for name, cell in columns.items()}
+    shown = [name for name in cells if name == study.objective or {*cells[name]} != {"-"}]
+    return shown, [list(row) for row in zip(*map(cells.get, shown), strict=True)]
 
 
 def trust_line(report: "Report") -> str:
@@ -150,12 +151,14 @@ class _Row:
 class Progress(Watcher):
     """The running study as the terminal shows it; a watcher of the driver.
 
-    `say` receives one line per event; a live view renders this object instead.
+    `say` receives one line per event; a live view renders this object instead. `limit` returns
+    the seconds that are left by a time limit.
     """
 
     study: StudySpec
     n_done: int
     say: Callable[[str], None] | None = None
+    limit: Callable[[], float] = lambda: math.inf
     rows: dict[int, _Row] = field(default_factory=dict)
     finished: list[_Row] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
@@ -234,7 +237,7 @@ class Progress(Watcher):
         race = max(0, budget_of(self.study) - raced) if self.study.n_finalists else 0
         elapsed = time.monotonic() - self.started
         searched = max(0, self.study.n_trials - self.n_done)
-        return elapsed / len(self.finished) * (searched + race)
+        return max(0.0, min(self.limit(), elapsed / len(self.finished) * (searched + race)))
 
     def __rich__(self) -> RenderableType:
         table = Table(box=None, pad_edge=False, header_style="bold", expand=False)

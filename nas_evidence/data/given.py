@@ -70,7 +70,7 @@ def features_of(
         ValueError: if the data are of another kind, or cannot be read.
     """
     if isinstance(data, str | Path):
-        data = _read(Path(data).expanduser(), preparation)
+        data = _read(Path(data).expanduser(), preparation, weights)
     if isinstance(data, Given):
         return data
     data = plain(data)
@@ -139,7 +139,7 @@ def _of_table(
     return Given(inputs, truth, tuple(doubts), column)
 
 
-def _read(path: Path, preparation: Preparation | None) -> Any:
+def _read(path: Path, preparation: Preparation | None, weights: str | None) -> Any:
     if not path.exists():
         raise ValueError(f"there is no file {path} to predict; correct the path")
     if path.is_dir():
@@ -147,7 +147,10 @@ def _read(path: Path, preparation: Preparation | None) -> Any:
         names = np.array([str(name) for name in raw.meaning.classes])
         return Given(np.asarray(raw.x_train), names[raw.y_train])
     if path.suffix == ".npz":
-        return npz.read_inputs(path)
+        x, y, counts = npz.read_rows(path, weights)
+        if preparation is not None:
+            return x
+        return Given(x, y, weights=None if counts is None else pd.Series(counts, name=weights))
     if path.suffix == ".npy":
         return np.load(path, allow_pickle=False)
     return tables.read_frame(path)

@@ -171,16 +171,26 @@ def _of_rows(arrays: Mapping[str, Array], name: str | None, path: Path) -> Array
     return np.asarray(arrays[name])
 
 
-def read_inputs(path: Path) -> Array:
-    """Return the inputs x_test of an .npz file, or x_train, x or X if it has no others.
+def read_rows(path: Path, weights: str | None = None) -> tuple[Array, Array | None, Array | None]:
+    """Return x_test, y_test and weights of an .npz file, or those of x_train if it has no others.
+
+    The targets are None if they are absent, and the weights unless there is one for each row.
 
     Raises:
-        ValueError: If the file is missing, damaged, or has none of them.
+        ValueError: If the file is missing, damaged, or has no inputs, or if lengths differ.
     """
-    arrays = _read_keys(path, needed=())
-    for key in ("x_test", "x_train"):
-        if key in arrays:
-            return np.asarray(_inputs(arrays[key], key, path)[:])
+    arrays = _read_keys(path, needed=(), also=() if weights is None else (weights,))
+    for part in ("test", "train"):
+        if (x := arrays.get(f"x_{part}")) is not None:
+            y, counts = arrays.get(f"y_{part}"), arrays.get(weights or "")
+            if y is not None and len(y) != len(x):
+                raise ValueError(
+                    f"x_{part} and y_{part} must have equal lengths, but have {len(x)} and "
+                    f"{len(y)} in {path}"
+                )
+            of_rows = counts is not None and counts.shape == x.shape[:1]
+            inputs = np.asarray(_inputs(x, f"x_{part}", path)[:])
+            return inputs, y, counts if of_rows else None
     raise ValueError(f"{path} must have an array x, x_test or x_train; write it with numpy.savez")
 
 

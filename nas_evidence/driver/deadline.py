@@ -61,6 +61,13 @@ class Deadline:
             self.cut(race=race)
         return fits
 
+    def has_room(self, seconds: float) -> bool:
+        """Return whether a slice of a trial may begin that takes so long.
+
+        Until a trial has ended, any: a search without one has nothing to report.
+        """
+        return not self._recent or seconds <= self.left()
+
     def cut(self, *, race: bool) -> None:
         """Note that a trial of the search or of the race has to wait for the next run."""
         self.searched, self.full = True, self.full or race

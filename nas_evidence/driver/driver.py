@@ -355,7 +355,7 @@ class Driver:
         elif self._over:
             self._park(assignment)
             self._queue.appendleft(assignment)
-        elif report.seconds > self._deadline.left():  # its next slice would not end in time
+        elif not self._deadline.has_room(report.seconds):  # its next slice would not end in time
             self._park(assignment)
             self._deadline.cut(race=is_race(trial_id))
         else:

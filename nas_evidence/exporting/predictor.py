@@ -185,6 +185,8 @@ class Prediction:
                     f"{truth.dtype} and shape {list(truth.shape)}; leave it out to predict only"
                 ) from None
             return values
+        if truth.ndim == 2 and truth.shape[1] == len(self.classes) > 1:  # one-hot
+            truth = np.array(self.classes, dtype=object)[truth.argmax(1)]
         number = {str(value): i for i, value in enumerate(self.classes)}
         spelled = {folded(name): i for name, i in number.items()}
         texts = map(_text, truth.ravel())

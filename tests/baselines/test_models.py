@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
 from sklearn.metrics import log_loss
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
@@ -24,6 +24,10 @@ from nas_evidence.baselines.comparison import (
 from nas_evidence.baselines.models import (
     ALPHAS,
     PENALTIES,
+    _boosted_reals,
+    _distinct,
+    _folds,
+    _ridge,
     baseline_models,
     flat,
     predict_folds,
@@ -207,3 +211,29 @@ def test_the_baselines_leave_the_random_state_of_torch_alone() -> None:
     before = torch.get_rng_state()
     list(predict_folds(arrays, linear_assignment()))
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.slow
+def test_copies_of_a_row_do_not_hide_the_noise_of_a_simple_model() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 2))
+    y = (x[:, :1] + rng.normal(size=(80, 1))).astype(np.float32)
+    for model in (_boosted_reals, _ridge(np.ones(2, dtype=bool))):
+        once = model(x, y, x[:1], 1).noise
+        thrice = model(np.repeat(x, 3, 0), np.repeat(y, 3, 0), x[:1], 1).noise
+        assert once is not None
+        assert thrice is not None
+        assert thrice[0] > 0.8 * once[0]
+
+
+def test_rows_that_differ_are_divided_as_scikit_learn_does() -> None:
+    x, y = np.array([[3.0], [1.0], [2.0], [1.0], [5.0]]), np.array([0, 1, 0, 1, 1])
+    first, kinds = _distinct(x, y)
+    assert first.tolist() == [0, 1, 2, 4]
+    assert kinds.tolist() == [0, 1, 2, 1, 3]
+    own = [0, 1, 2, 4]
+    plain = KFold(2, shuffle=True, random_state=0)
+    expected = [[*map(list, pair)] for pair in plain.split(x[own])]
+    assert [[*map(list, pair)] for pair in _folds(x[own], y[own], plain)] == expected
+    for trained, tested in _folds(x, y, plain):
+        assert ({1, 3} <= {*trained}) != ({1, 3} <= {*tested})

@@ -2,6 +2,7 @@
 
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,16 @@ def test_eighty_columns_cut_no_score_accuracy_or_architecture(
         for name in ("family", "width", "kfac_ggn", "test accuracy"):
             assert cells[name] in line.split()
     assert "…" not in text
+
+
+def test_columns_without_a_value_are_not_shown(tmp_path: Path) -> None:
+    study = load(tmp_path, [record(key, key) for key in range(2)])
+    untested = [replace(one, test_accuracy=None, test_nll=None) for one in study.ranking]
+    header, rows = ranking_rows(untested, study.spec)
+    assert header == [h for h in ranking_rows(study.ranking, study.spec)[0] if "test" not in h]
+    assert [len(row) for row in rows] == [len(header)] * 2
+    unscored = [replace(one, objective=None) for one in untested]
+    assert study.spec.objective in ranking_rows(unscored, study.spec)[0]
 
 
 def test_a_heading_breaks_at_a_blank_and_never_inside_a_word(

@@ -233,6 +233,11 @@ def test_an_option_that_python_does_not_know_is_refused_by_name() -> None:
         nas_evidence.search(pets(), traget="pet")  # type: ignore[call-arg]
 
 
+def test_class_weights_are_refused_with_what_to_give_instead() -> None:
+    with pytest.raises(ValueError, match="there is no class_weight; give metric="):
+        nas_evidence.search(pets(), target="pet", class_weight="balanced")  # type: ignore[call-arg]
+
+
 def test_predictions_without_a_place_never_replace_a_file(tmp_path: Path) -> None:
     data, kept = tmp_path / "new.csv", tmp_path / "predictions.csv"
     data.write_text("a\n1\n")

@@ -142,6 +142,10 @@ def test_the_end_is_expected_from_the_pace_of_this_run(monkeypatch: pytest.Monke
     # Two trials in 30 s; those of earlier runs say nothing of the pace; 8 are left.
     assert progress.expected_seconds() == pytest.approx(120)
     assert progress.left() == "2.0 min left"
+    progress.limit = lambda: 20.0
+    assert progress.left() == "20.0 s left"
+    progress.limit = lambda: -1.0  # the time is over
+    assert progress.expected_seconds() == 0
 
 
 def test_the_race_of_the_finalists_is_part_of_what_is_left_at_most(

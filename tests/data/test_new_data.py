@@ -93,3 +93,24 @@ def test_rows_with_a_truth_count_as_often_as_their_weight_and_others_need_none()
     with pytest.raises(ValueError, match=r"whole numbers from 0 on, but 'n' .* is 0\.5 in row 1"):
         features_of(new.assign(n=0.5, price=1.0).assign(n=[1, 0.5, 1, 1]), preparation,
                     target="price", weights="n").labelled()  # fmt: skip
+
+
+def test_arrays_in_a_file_bring_their_targets_and_weights(tmp_path: Path) -> None:
+    x, path = np.arange(6.0).reshape(3, 2), tmp_path / "new.npz"
+    np.savez(path, x=x, y=[1.0, 2.0, 3.0], n=[2, 0, 1], times=[1, 2, 3])
+    found = features_of(path, None, weights="n").labelled()
+    assert found is not None
+    assert found.truth is not None
+    assert found.truth.tolist() == [1.0, 1.0, 3.0]
+    assert found.inputs.tolist() == [[0, 1], [0, 1], [4, 5]]
+    plain = features_of(path, None).labelled()
+    assert plain is not None
+    assert plain.inputs.tolist() == x.tolist()
+    np.savez(path, x_test=x, y_test=[1.0, 2.0])
+    with pytest.raises(ValueError, match=r"x_test and y_test must have equal lengths, .* 3 and 2"):
+        features_of(path, None)
+
+
+def test_one_hot_labels_are_those_of_their_columns() -> None:
+    found = Prediction(("no", "yes"), (), 0.9, probabilities=np.array([[0.9, 0.1], [0.2, 0.8]]))
+    assert found.measures(np.array([[1, 0], [1, 0]]))["accuracy"] == 0.5

@@ -1,6 +1,10 @@
 """Claims about a time limit: trials are chosen to fit, on a clock of the executor's own."""
 
 import math
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,6 +53,22 @@ def test_a_machine_that_becomes_slow_stops_the_search_in_time_with_its_checkpoin
     assert again.launches[0].resume_from is not None
 
 
+def test_the_first_trial_goes_on_as_long_as_there_is_time(tmp_path: Path) -> None:
+    executor = FakeExecutor(workers=1)
+    executor.slice_seconds = lambda a: 0.5 if executor.clock > 10 else 11.0
+    assert run(study(finalists=0), tmp_path, executor, 12.5) == [0]
+
+
+@pytest.mark.slow
+def test_the_time_of_a_process_begins_when_it_begins() -> None:
+    code = (
+        "import time; time.sleep(0.3)\n"
+        "from nas_evidence.plumbing.time_limit import seconds_running\n"
+        "assert seconds_running() > time.process_time() + 0.25"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_without_time_for_a_trial_there_is_none_and_nothing_is_lost(tmp_path: Path) -> None:
     assert run(study(), tmp_path, FakeExecutor(), 0.0) == []
     assert run(study(finalists=0), tmp_path, FakeExecutor(), 1.5) == []
@@ -82,3 +102,22 @@ def test_times_are_read_and_what_follows_the_trials_is_kept_free() -> None:
     limit._slow.extend([5.0] * 5)
     limit._probed = math.inf
     assert limit.for_trials() <= 950.0
+    limit.optional = 30.0
+    assert limit.for_trials() <= 800.0
+
+
+def test_what_has_a_time_is_stopped_in_it_even_where_an_error_is_swallowed() -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    swallowed: list[TimeoutError] = []
+
+    def wait() -> None:
+        try:
+            threading.Event().wait()
+        except TimeoutError as error:
+            swallowed.append(error)
+            threading.Event().wait()
+
+    with pytest.raises(TimeoutError), TimeLimit(1.0).stopping(0.0):
+        wait()
+    assert len(swallowed) == 1
+    assert signal.getsignal(signal.SIGALRM) is handler
