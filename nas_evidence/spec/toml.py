@@ -17,7 +17,6 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.spec.dataset import with_task
 from nas_evidence.spec.domains import (
     Choice,
@@ -106,6 +105,8 @@ class OtherFormatError(StudyError):
     """The file of a study folder that another version wrote, which is not damaged."""
 
 
+#: Most characters of a wrong value that are shown.
+_SHOWN = 100
 _TOO_DEEP = "lists or tables are nested too deep; a study file needs three levels"
 
 
@@ -547,7 +548,7 @@ def _unknown(name: str, places: _Places) -> str:
 
 def _reason(error: ErrorDetails) -> str:
     kind, given = error["type"], error["input"]
-    got = shortened(repr(given), 100)
+    got = repr(given) if len(repr(given)) <= _SHOWN else f"{repr(given)[:_SHOWN]}..."
     context = error.get("ctx", {})
     if kind == "literal_error":
         options = re.findall(r"[\w.-]+(?=')|\b\d+\b", str(context["expected"]))
