@@ -3,12 +3,12 @@
     python benchmarks/slurm.py [--to FILE.json]
 
 Hosts are those of hosts.py: network namespaces with names and addresses of their own. `head` has
-the controller, two nodes a daemon each, `desk` submits. It needs what hosts.py needs, and Slurm and
-MUNGE, in Debian the packages slurm-wlm and munge; they run from a folder of this script, with no
-configuration of the machine. The script is submitted as it is, but for options of `sbatch` that say
-what these nodes have. In the second job all processes of the node with the driver are killed, its
-daemon among them, and it comes back: Slurm requeues the job, which must end with the tables of the
-first, bit by bit, but for attempts, durations and versions.
+the controller, two nodes a daemon each, `desk` submits. It needs what hosts.py needs, Slurm and
+MUNGE (in Debian the packages slurm-wlm and munge), which run from a folder of this script with no
+configuration of the machine. The script is submitted as it is, but for options of `sbatch` that
+say what these nodes have. In the second job all processes of the node with the driver are killed,
+its daemon among them, and it comes back: Slurm requeues the job, which must end with the tables of
+the first, bit by bit, but for attempts, durations and versions.
 """
 
 import argparse
@@ -184,6 +184,8 @@ def undisturbed_and_killed(slurm: Slurm, study: Path) -> dict[str, Any]:
     found["killed"] = slurm.watched(second)
     for name, job in (("undisturbed", first), ("killed", second)):
         log = (home / f"nas-evidence-{job}.log").read_text(errors="replace")
+        if found[name][-1][1] != "COMPLETED":
+            print(log, flush=True)
         found[f"log of {name}"] = [
             line for line in log.splitlines() if re.match(r"\[\d+/|answer:|note:|trials:", line)
         ]

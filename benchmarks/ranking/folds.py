@@ -62,6 +62,7 @@ class Pool(NamedTuple):
     n_test: int
     aside: bool = False
     few: bool = False  # twelve networks, two seeds
+    folds: int | None = None  # not those of `folds = "auto"`
 
     @property
     def images(self) -> bool:
@@ -78,6 +79,9 @@ POOLS = {
     "kin8nm2000": Pool("kin8nm", 2000, 3000, few=True),
     "power2000": Pool("power-plant", 2000, 3000, few=True),
     "naval2000": Pool("naval-propulsion-plant", 2000, 3000, few=True),
+    "kin8nm2000x5": Pool("kin8nm", 2000, 3000, few=True, folds=5),
+    "power2000x5": Pool("power-plant", 2000, 3000, few=True, folds=5),
+    "naval2000x5": Pool("naval-propulsion-plant", 2000, 3000, few=True, folds=5),
     "cancer": Pool("cancer", 300, 250, aside=True),
     "synth5": Pool("synth5", 300, 2000, aside=True),
     "friedman": Pool("friedman", 300, 2000, aside=True),
@@ -117,12 +121,14 @@ def architectures(pool: Pool) -> list[ArchitectureSpec]:
 
 
 def record_of(
-    data: TensorData, architecture: ArchitectureSpec, seed: int
+    data: TensorData, architecture: ArchitectureSpec, seed: int, folds: int | None
 ) -> tuple[TrialRecord, float]:
     """Train one network with all scores; return its record and the CPU seconds."""
+    plan = plan_of(data, "proposed")
+    plan = plan if folds is None else plan.model_copy(update={"folds": folds})
     given = Assignment(
         trial_id=0, attempt=1, replicate=seed, architecture=architecture,
-        dataset=DatasetSpec(name="digits"), plan=plan_of(data, "proposed"), estimators=SCORES,
+        dataset=DatasetSpec(name="digits"), plan=plan, estimators=SCORES,
         seed=derive_seed(seed, "folds", architecture.key),
     )  # fmt: skip
     started = time.process_time()
@@ -175,7 +181,7 @@ def train(names: list[str], seeds: list[int], root: Path) -> None:
             key = {"seed": seed, "family": architecture.family, **architecture.values}
             if tuple(map(str, key.values())) in done:
                 continue
-            record, seconds = record_of(data, architecture, seed)
+            record, seconds = record_of(data, architecture, seed, pool.folds)
             row = key | row_of(record, len(data.x_train)) | {"cpu_seconds": seconds}
             short = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
             append(file, short)
