@@ -59,8 +59,9 @@ COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 EVIDENCE_BATCH = 512
 #: Architectures that race if a study does not say, and the smallest search that has a race then.
 FINALISTS, FEWEST_FOR_RACE = 5, 20
-#: Folds of `plan.folds = "auto"` with fewer training data than this number, and from it on.
-FEW_DATA, FOLDS_OF_FEW, FOLDS_OF_MANY = 1000, 5, 2
+#: Folds of `plan.folds = "auto"` with fewer training data than a number, of labels and of real
+#: targets, and from it on.
+FEW_LABELS, FEW_REAL_TARGETS, FOLDS_OF_FEW, FOLDS_OF_MANY = 1000, 5000, 5, 2
 
 #: Longest name of a study, characters.
 MAX_NAME = 200
@@ -246,8 +247,8 @@ class TrainingPlan(Frozen):
     wait for launches. On a CPU it changes nothing."""
     folds: Annotated[Literal["auto", 1, 2, 5, 10], Unit("folds")] = "auto"
     """Folds of the score `conditional_evidence`, each predicted after a training without it; 1 for
-    one half only, of `two_fold` too. "auto": 5 below 1,000 training data, else 2; stored as a
-    number when the study begins."""
+    one half only, of `two_fold` too. "auto": 5 below 1,000 labels or 5,000 real targets to train
+    on, else 2; stored as a number when the study begins."""
     online: OnlinePlan = OnlinePlan()
 
     @model_validator(mode="after")
@@ -283,7 +284,8 @@ class TrainingPlan(Frozen):
         """Return the folds of `conditional_evidence`, "auto" as a number."""
         if self.folds != "auto":
             return self.folds
-        return FOLDS_OF_FEW if n_data < FEW_DATA else FOLDS_OF_MANY
+        few = FEW_LABELS if self.likelihood == "categorical" else FEW_REAL_TARGETS
+        return FOLDS_OF_FEW if n_data < few else FOLDS_OF_MANY
 
     @property
     def interval(self) -> int:

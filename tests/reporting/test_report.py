@@ -387,7 +387,7 @@ def test_a_study_with_no_complete_trial_or_no_test_data_builds(tmp_path: Path) -
     ]
     page = build_report(study_folder(tmp_path / "b", blind)).html.read_text(encoding="utf-8")
     assert "There are no test rows to check" in page
-    assert "no picture of score against test result" in page
+    assert "picture of score against test result needs test rows" in page
 
 
 def test_a_folder_without_study_file_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -42,6 +42,13 @@ def found_in(record: TrialRecord, name: str = NAME) -> EvidenceEstimate:
     return found
 
 
+@pytest.mark.parametrize(("likelihood", "few"), [("categorical", 1000), ("gaussian", 5000)])
+def test_few_data_have_five_folds_and_many_two(likelihood: str, few: int) -> None:
+    plan = TrainingPlan.model_validate({"likelihood": likelihood, "epochs": 30})
+    assert plan.folds == "auto"
+    assert [with_numbers(plan, n).folds for n in (few - 1, few)] == [5, 2]
+
+
 def test_with_two_folds_it_is_the_conditional_evidence_of_halves(
     data: TensorData, tmp_path: Path
 ) -> None:
