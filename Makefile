@@ -3,13 +3,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
-check test long matrices: export RAY_AUTH_MODE := disabled
+check test long soak matrices: export RAY_AUTH_MODE := disabled
 # Several processes already share the cores; threads of each would mostly wait for each other.
-check test long matrices: export OMP_NUM_THREADS := 1
+check test long soak matrices: export OMP_NUM_THREADS := 1
 # The tests start hundreds of processes: none of them compiles again what another has compiled.
-check test long matrices: export PYTHONDONTWRITEBYTECODE :=
+check test long soak matrices: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo check test long matrices mutants oracles bench docs clean
+.PHONY: help demo check test long soak matrices mutants oracles bench docs clean
 help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
@@ -29,13 +29,18 @@ check: $(VENV)/installed-test  ## ruff, mypy and the fast tests, under 90 second
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not ray and not matrix"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not ray and not matrix"
 
-test: $(VENV)/installed-test  ## all tests but those that take minutes each, and a sample of each matrix
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not long and not matrix"
+test: $(VENV)/installed-test  ## the tests, under 10 minutes on two cores, and a sample of each matrix
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder \
+		-m "not long and not soak and not matrix"
 
-long: $(VENV)/installed-test  ## the tests that take minutes each
-	$(BIN)/python -m pytest -q -m long
+long: $(VENV)/installed-test  ## the tests that take ten seconds or more each
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder \
+		-m "long and not soak and not matrix"
+
+soak: $(VENV)/installed-test  ## the tests that take minutes each
+	$(BIN)/python -m pytest -q -m soak
 
 matrices: $(VENV)/installed-test  ## the matrices of which `make test` runs a sample
 	$(BIN)/python -m pytest -q -n 3 --dist load -m matrix

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,10 @@ _LONG = (
     "test_executors_contract", "test_thermodynamic", "test_mirror", "test_proposer",
     "test_notebooks", "test_export",
 )  # fmt: skip
+
+# Whoever starts the tests in the background makes them deaf, and with them what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

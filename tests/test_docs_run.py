@@ -41,7 +41,7 @@ PAGES = sorted(
 )
 RUN = [page for page in PAGES if any(not block.is_elsewhere for block in blocks(page))]
 #: What a newcomer reads first; of the other pages `make test` runs a third.
-SAMPLE = ("README", "first-study", "own-data")
+SAMPLE = ("first-study", "own-data")
 MOST_TRIALS = 3
 SHORTER = ["plan.epochs=2", "plan.settle=0", "finalists=0", "plan.batch_size=32"]
 #: Blocks that say that they cannot run here; a new one is a decision.
@@ -254,14 +254,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     plt.close("all")
 
 
+def marks(page: Path, index: int) -> list[pytest.MarkDecorator]:
+    """The README runs in `make test`; with a sample of the pages, in `make long`."""
+    if page.stem == "README":
+        return []
+    return [pytest.mark.long] if page.stem in SAMPLE or index % 3 == 0 else [REST]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[] if page.stem in SAMPLE or i % 3 == 0 else REST)
-        for i, page in enumerate(RUN)
-    ],
+    [pytest.param(page, marks=marks(page, i)) for i, page in enumerate(RUN)],
     ids=lambda page: page.stem,
 )
 def test_what_a_page_shows_runs_and_prints_the_words_that_it_quotes(

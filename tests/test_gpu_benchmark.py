@@ -10,6 +10,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "gpu.py"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_benchmark_of_gpus_writes_its_table(tmp_path: Path) -> None:
     out = tmp_path / "gpu.json"

@@ -23,6 +23,7 @@ def test_every_notebook_is_a_pair_without_outputs_that_says_the_same() -> None:
         assert not any(cell.get("outputs") for cell in notebook.cells)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_with_a_tiny_plan(

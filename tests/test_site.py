@@ -73,6 +73,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @needs_mkdocs
 @pytest.mark.slow
 def test_the_site_builds_and_shows_every_page(site: Path) -> None:

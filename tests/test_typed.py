@@ -28,6 +28,7 @@ follow_imports = skip
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_mypy_on_a_program_that_uses_the_package_sees_its_types(tmp_path: Path) -> None:
     (tmp_path / "consumer.py").write_text(CONSUMER)

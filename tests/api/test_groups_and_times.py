@@ -20,6 +20,7 @@ def sales(n: int = 100) -> pd.DataFrame:
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "n"),

@@ -104,7 +104,7 @@ def test_definitions_differ_where_the_kinds_do() -> None:
     assert definition(problem, "full_ggn") == pytest.approx(problem.truth, abs=1e-9)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_the_whole_audit_holds_for_every_registered_estimator() -> None:
     said: list[str] = []
     rows = run_audit(say=said.append)

@@ -26,6 +26,7 @@ def test_each_part_is_what_another_computation_says(name: str) -> None:
     assert not [row for row in rows if not row.holds]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "problem",
     those_of_seconds(

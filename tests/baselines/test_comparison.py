@@ -91,6 +91,7 @@ def trial_of(place: tuple[Path, ArrayData], trial_id: int) -> Winner:
     return load_winner(read_study_tables(folder), arrays, trial_id)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_five_fold(
     without_test: tuple[Path, ArrayData],
@@ -166,6 +167,7 @@ def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_
     assert all({*known} <= {*one.metrics} for one in (found, *found.baselines))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_error(
     without_test: tuple[Path, ArrayData],

@@ -96,6 +96,7 @@ def test_logistic_regression_nears_the_best_possible_loss_and_the_majority_the_w
     assert found["majority class"]["log_loss"] == pytest.approx(frequencies)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_logistic_regression_is_scikit_learns_pipeline_and_no_worse_on_30_cities() -> None:
     """One-hot columns are left as they are, as in scikit-learn's examples of mixed types."""

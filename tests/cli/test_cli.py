@@ -127,6 +127,7 @@ def test_the_package_and_its_command_line_start_without_the_heavy_libraries(
         assert not heavy & modules_after(f"import {module}", tmp_path), module
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_finished_study_is_looked_at_without_torch_ray_and_optuna(
     home: Path, tmp_path: Path
@@ -216,6 +217,7 @@ def test_missing_data_is_one_line_and_the_folder_is_there(
     assert not (tmp_path / "own").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_folder_comes_before_torch_and_a_study_without_trials_can_be_resumed(
     tmp_path: Path,

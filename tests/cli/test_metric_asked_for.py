@@ -95,6 +95,7 @@ def test_predict_says_the_metric_first_and_where_the_classes_part(home: Path) ->
     assert other[at + 1].startswith("ROC AUC\t")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_metric_may_change_when_a_study_goes_on_and_its_export_follows(home: Path) -> None:
     run("search", "rare.csv", "--target", "bought", "--out", "again", *QUICK, folder=home)
@@ -117,6 +118,7 @@ def test_a_metric_of_other_targets_is_refused_with_those_that_fit(tmp_path: Path
         nas_evidence.search(rare(), target="bought", metric="mae", out=tmp_path / "s")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_report_and_predict_say_the_same_numbers_of_the_same_weighted_rows(
     tmp_path: Path,

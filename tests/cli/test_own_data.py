@@ -47,6 +47,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_ensemble_is_exported_with_its_gain_and_predicts_with_a_reliability_plot(
     home: Path,

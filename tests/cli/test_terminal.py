@@ -54,6 +54,7 @@ def shown(progress: Progress, width: int = 110) -> str:
     return capture.get()
 
 
+@pytest.mark.long
 def test_examples_in_docstrings_are_true() -> None:
     failed = {
         name: doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS).failed

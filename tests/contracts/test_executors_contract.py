@@ -297,6 +297,7 @@ def test_a_dead_worker_is_one_loss_and_is_replaced(subject: Subject, tmp_path: P
     assert isinstance(end, TrialRecord)
 
 
+@pytest.mark.long
 def test_a_hung_slice_is_one_loss_when_its_time_is_up(subject: Subject, tmp_path: Path) -> None:
     if subject.hang is None:
         pytest.skip("nobody is left to look at the clock")
@@ -326,6 +327,7 @@ def test_a_disk_that_refuses_is_a_loss_with_the_reason(subject: Subject, tmp_pat
     assert executor.free == free
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_clock_runs_forward_and_idleness_is_a_share(subject: Subject, tmp_path: Path) -> None:
     executor = subject.executor

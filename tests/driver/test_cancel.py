@@ -188,6 +188,7 @@ def test_the_log_is_in_order_of_time_and_keeps_a_traceback_with_its_line(tmp_pat
     assert journal_lines(tmp_path)[0].endswith("ask number=1")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_local_study_is_cancelled_from_another_terminal_and_resumed(tmp_path: Path) -> None:
     study_file = write_study(tmp_path)

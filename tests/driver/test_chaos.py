@@ -291,7 +291,7 @@ def assert_same_tables(folder: Path, calm: Path) -> None:
         pd.testing.assert_frame_equal(tables[name], frame, check_exact=True, obj=name)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_workers_a_node_and_the_driver_are_killed_and_the_table_is_the_undisturbed_one(
     nodes: Nodes, tmp_path: Path
 ) -> None:

@@ -130,6 +130,7 @@ def test_killed_at_an_arrow_it_ends_as_if_nothing_had_happened(home: Path, arrow
     assert_ended_as_undisturbed(folder, home / "calm")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arrow", ["written", "told"])
 def test_killed_after_the_last_row_and_resumed_from_the_command_line(
     home: Path, arrow: str

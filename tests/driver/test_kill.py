@@ -178,7 +178,7 @@ def assert_says_that_nothing_is_lost(search: Search) -> None:
     wait_for(lambda: not members(search.process.pid), "every process to be gone")
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_killed_and_stopped_again_and_again_it_ends_as_if_nothing_had_happened(
     home: Path, folder: Path
 ) -> None:
@@ -233,6 +233,7 @@ def test_killed_and_stopped_again_and_again_it_ends_as_if_nothing_had_happened(
     assert not list((folder / "checkpoints").iterdir())
 
 
+@pytest.mark.long
 def test_a_killed_worker_costs_an_attempt_a_second_driver_is_refused_and_the_bits_are_the_same(
     home: Path, folder: Path
 ) -> None:

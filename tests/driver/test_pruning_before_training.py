@@ -111,6 +111,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(study(pruning={"rule": "none"}), tmp_path_factory.mktemp("study") / "whole")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduling", ["async", "batch"])
 def test_pruned_before_training_are_the_worse_by_one_half_and_the_others_are_as_ever(

@@ -101,6 +101,7 @@ def long_study(
     return folder, watcher
 
 
+@pytest.mark.long
 def test_a_long_study_leaves_all_its_rows(long_study: tuple[Path, Counting]) -> None:
     folder, _ = long_study
     tables, unreadable = read_tables(folder)

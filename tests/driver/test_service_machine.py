@@ -463,8 +463,8 @@ class AnotherHistory(History):
     """The same, of which more are drawn."""
 
 
-TestAnyHistory = pytest.mark.slow(histories(History, n=20, steps=6))
-TestManyHistories = pytest.mark.long(pytest.mark.slow(histories(AnotherHistory, n=60, steps=6)))
+TestAnyHistory = pytest.mark.long(pytest.mark.slow(histories(History, n=20, steps=6)))
+TestManyHistories = pytest.mark.soak(pytest.mark.slow(histories(AnotherHistory, n=60, steps=6)))
 TestAnyHistoryOfTheSampler = pytest.mark.slow(histories(SamplerHistory, n=3, steps=4))
 
 

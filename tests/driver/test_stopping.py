@@ -64,6 +64,7 @@ def test_it_ends_where_three_times_further_trials_gain_less_than_a_share_of_the_
     assert all_finished(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_any_number_of_workers_and_any_crash_end_the_search_alike(tmp_path: Path) -> None:
     calm = run(study(), tmp_path / "a", noisy(1e5)(workers=1))
@@ -88,6 +89,7 @@ def test_any_number_of_workers_and_any_crash_end_the_search_alike(tmp_path: Path
     assert asked_in(tmp_path / "c") == asked_in(tmp_path / "a")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_search_that_ended_goes_on_if_asked_and_a_race_follows_what_ended(
     tmp_path: Path,

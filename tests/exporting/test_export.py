@@ -87,6 +87,7 @@ def test_the_best_trial_is_exported_with_all_its_files(
         assert part in card
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "trial_id", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2, 3))]

@@ -81,6 +81,7 @@ def all_but(names: set[str]) -> list[str]:
     return sorted(module for module, found in plain.items() if not found & names)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["one", "two"])
 def test_predicting_from_an_export_needs_only_the_packages_that_the_guide_names(
@@ -133,6 +134,7 @@ def test_predicting_from_an_export_needs_only_the_packages_that_the_guide_names(
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["one", "two"])
 def test_the_program_runs_with_torch_alone_on_any_type_of_number(place: Path, name: str) -> None:

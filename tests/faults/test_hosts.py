@@ -28,6 +28,7 @@ def cluster(hosts: ModuleType) -> Iterator[Any]:
         yield made
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.parametrize("case", ["node cut off 10 s", "node killed"])
 def test_a_study_on_several_hosts_ends_with_the_tables_of_the_undisturbed_one(

@@ -94,6 +94,7 @@ def test_little_memory_is_said_in_the_last_line(tmp_path: Path) -> None:
     assert "ulimit" in last
 
 
+@pytest.mark.long
 def test_without_unicode_the_work_that_is_done_is_not_a_failure(tmp_path: Path) -> None:
     path = write_study(tmp_path)
     path.write_text(path.read_text().replace('"tiny"', '"größer ± 1"'))

@@ -48,6 +48,7 @@ def test_a_report_of_a_study_without_any_trial(
     assert "no finished trial 0" in said
 
 
+@pytest.mark.long
 def test_a_report_while_only_one_trial_has_a_score(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -83,6 +83,7 @@ def test_lines_of_the_journal_without_a_key_block_nothing(tmp_path: Path) -> Non
     assert len(finished(tmp_path)) == 3
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
 @pytest.mark.parametrize("verb", ["report", "search"])

@@ -32,6 +32,7 @@ def children(pid: int, word: str) -> list[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_killed_raylet_is_replaced_and_the_study_ends_as_if_nothing_had_happened(

@@ -18,7 +18,7 @@ def slurm() -> Iterator[ModuleType]:
         yield importlib.import_module("slurm")
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.ray
 def test_a_job_whose_node_is_killed_is_requeued_and_ends_with_the_undisturbed_tables(
     slurm: ModuleType,

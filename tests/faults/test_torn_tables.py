@@ -64,6 +64,7 @@ def test_a_torn_part_costs_only_its_own_trials_another_run(tmp_path: Path) -> No
     assert COMPACT_AT > 4
 
 
+@pytest.mark.long
 def test_no_flipped_bit_of_a_table_is_read_as_another_value(tmp_path: Path) -> None:
     run(study(n_trials=1), tmp_path)
     right = found(tmp_path)

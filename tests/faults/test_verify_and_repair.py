@@ -200,6 +200,7 @@ def test_verify_compares_the_data_where_they_are_and_says_when_they_are_not(
     assert "data.npz" in gone[2]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_study_at_a_uri_is_repaired_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

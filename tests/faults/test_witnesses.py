@@ -53,6 +53,7 @@ def replaced(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
+@pytest.mark.long
 def test_a_rotten_copy_of_the_study_is_blamed_and_not_the_sound_study_file(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

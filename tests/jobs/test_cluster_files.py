@@ -280,9 +280,10 @@ def search(command: list[str], folder: Path, **more: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("folder", ["kuberay", pytest.param("ray-up", marks=pytest.mark.long)])
+@pytest.mark.parametrize("folder", ["kuberay", pytest.param("ray-up", marks=pytest.mark.soak)])
 def test_the_entry_command_searches_on_the_cluster_that_is_there(
     folder: str, cluster_address: str, tmp_path: Path
 ) -> None:
@@ -292,7 +293,7 @@ def test_the_entry_command_searches_on_the_cluster_that_is_there(
     assert set(read_table(tmp_path / "study", "trials")["status"]) == {"complete"}
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_containers_command_searches_and_started_again_finds_all_done(tmp_path: Path) -> None:
@@ -431,7 +432,7 @@ def slurm() -> Iterator[Slurm]:
         yield Slurm(Path(home))
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_signalled_slurm_job_parks_the_study_is_requeued_and_then_finishes_it(

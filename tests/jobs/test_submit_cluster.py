@@ -106,7 +106,7 @@ def assert_undisturbed(head: Head, store: Path) -> None:
     assert_same(calm, here)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_cancelled_and_resumed_a_job_ends_with_the_undisturbed_table(head: Head) -> None:
     store = head.folder / "first"
     assert "nas-first-1 submitted" in submit(head, "first")
@@ -133,6 +133,7 @@ def test_cancelled_and_resumed_a_job_ends_with_the_undisturbed_table(head: Head)
     assert not secret
 
 
+@pytest.mark.long
 def test_killed_driver_and_killed_head_change_nothing(head: Head) -> None:
     store = head.folder / "killed"
     submit(head, "killed")
@@ -165,7 +166,7 @@ def test_killed_driver_and_killed_head_change_nothing(head: Head) -> None:
     assert_undisturbed(head, store)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_two_studies_at_once_and_one_trial_cancelled_in_one_of_them(head: Head) -> None:
     one, other = head.folder / "one", head.folder / "other"
     # Trials that take longer than the command that cancels one of them.
@@ -195,6 +196,7 @@ def test_a_wrong_or_missing_token_is_one_line(head: Head, tmp_path: Path) -> Non
     assert "none was found" in missing
 
 
+@pytest.mark.long
 def test_a_driver_that_runs_here_joins_the_cluster(head: Head) -> None:
     options = ("--out", "joined", "--address", head.gcs, "--trials", "2")
     assert "2 complete" in head.run("search", "far.toml", *options)

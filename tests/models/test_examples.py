@@ -33,6 +33,7 @@ def test_every_kind_covers_every_layer_of_an_example(example: str) -> None:
     assert sum(one.n_parameters for one in layers) == sum(p.numel() for p in model.parameters())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("example", FAMILIES)
 def test_an_example_is_searched_scored_and_exported_as_it_stands(

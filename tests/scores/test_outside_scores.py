@@ -88,6 +88,7 @@ def test_an_outside_score_is_unknown_until_it_is_imported() -> None:
         declared("two_folds")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_inline_study_ranks_and_reports_by_it_and_code_changed_later_is_refused(
     study: Path,
@@ -113,7 +114,7 @@ def test_inline_study_ranks_and_reports_by_it_and_code_changed_later_is_refused(
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.soak
 def test_on_ray_a_killed_study_resumes_with_the_code_in_its_folder(
     study: Path, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def run(data: TensorData, folder: Path, **plan: object) -> TrialRecord:
     return trial.finish()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_linear_trial_has_the_evidence_in_closed_form(tmp_path: Path) -> None:
     data = data_of(tmp_path, 40)

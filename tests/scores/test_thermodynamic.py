@@ -265,6 +265,7 @@ def test_impossible_questions_are_refused(generator: torch.Generator) -> None:
         temperature_ladder_evidence(model, x, y[:, 0], prior_precision=1.0, **ask)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("hidden", [0, 12])  # 15 and 99 parameters
 def test_both_agree_on_classifiers(hidden: int, generator: torch.Generator) -> None:

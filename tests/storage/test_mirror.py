@@ -482,6 +482,7 @@ def s3() -> Iterator[str]:
         server.stop()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_study_at_s3_survives_the_loss_of_its_machine(
     s3: str, calm: list[tuple[object, ...]]

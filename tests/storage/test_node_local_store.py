@@ -134,6 +134,7 @@ class Nobody:
         pass
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.ray
 def test_on_a_real_cluster_the_node_with_a_disk_of_its_own_is_named(

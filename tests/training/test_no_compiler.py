@@ -35,6 +35,7 @@ print("imported" if any(name in sys.modules for name in slow) else "never")
 """
 
 
+@pytest.mark.long
 def test_a_trial_does_not_import_the_compiler_of_torch(tmp_path: Path) -> None:
     """It takes more than a second of every process, a part of what a small study takes."""
     draw = np.random.default_rng(0)

@@ -92,6 +92,7 @@ def test_without_a_server_a_function_runs_here_when_its_result_is_asked_for(
     assert not (tmp_path / "logs").exists()
 
 
+@pytest.mark.long
 def test_a_killed_server_takes_its_forks_along_and_another_one_starts(tmp_path: Path) -> None:
     with closing(ForkServer(tmp_path)) as server:
         before = server.begin(doubled)

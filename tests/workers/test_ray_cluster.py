@@ -196,6 +196,7 @@ def where(record: TrialRecord) -> dict:
     return json.loads(record.versions)
 
 
+@pytest.mark.long
 def test_trials_share_gpus_by_their_memory_and_no_gpu_is_overfull(
     cluster: object, tmp_path: Path
 ) -> None:
@@ -227,6 +228,7 @@ def test_trials_share_gpus_by_their_memory_and_no_gpu_is_overfull(
     assert 0 < idle < 1
 
 
+@pytest.mark.long
 def test_quarters_of_a_gpu_fill_it_and_a_node_without_gpus_gets_none(
     cluster: object, tmp_path: Path
 ) -> None:
@@ -244,6 +246,7 @@ def test_quarters_of_a_gpu_fill_it_and_a_node_without_gpus_gets_none(
     assert sorted(places.count(place) for place in set(places)) == [1, 4]
 
 
+@pytest.mark.long
 def test_a_study_tries_what_ran_out_of_memory_again_with_twice_the_share(
     cluster: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +274,7 @@ def test_a_study_tries_what_ran_out_of_memory_again_with_twice_the_share(
     assert found == {0: (1, 0.25), 1: (2, 0.5)}
 
 
+@pytest.mark.long
 def test_workers_that_grew_and_those_that_raise_are_replaced(
     cluster: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +313,7 @@ def test_what_the_cluster_can_never_give_is_said_within_30_seconds(
         pool(cluster, tmp_path, resources=resources).close()
 
 
+@pytest.mark.long
 def test_gpus_that_torch_cannot_see_are_said(cluster: object, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the cluster counts 4 GPUs, but torch finds none"):
         pool(cluster, tmp_path, resources={"workers": 2, "gpus": "auto"}).close()

@@ -51,6 +51,7 @@ def test_a_ray_that_prints_otherwise_goes_on_printing(
         assert not hasattr(worker, "print_to_stdstream")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_cluster_starts_and_is_watched_without_any_of_them(

@@ -209,6 +209,7 @@ def test_idleness_is_the_time_that_nobody_used(tmp_path: Path) -> None:
     assert executor.idle_share() == pytest.approx(0.75, abs=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ten_thousand_trials_on_64_workers_take_seconds(tmp_path: Path) -> None:
     executor = SimulatedExecutor(
