@@ -35,7 +35,7 @@ test: $(VENV)/installed-test  ## the tests, under 10 minutes on two cores, and a
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder \
 		-m "not long and not soak and not matrix"
 
-long: $(VENV)/installed-test  ## the tests that take ten seconds or more each
+long: $(VENV)/installed-test  ## the tests that take five seconds or more each
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder \
 		-m "long and not soak and not matrix"
 

@@ -61,6 +61,7 @@ def test_the_error_expected_of_calibrated_predictions_falls_with_their_number(
     assert 3 < few / many < 9
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sampling_the_linearised_posterior_agrees_with_quadrature(
     monkeypatch: pytest.MonkeyPatch,

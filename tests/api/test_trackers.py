@@ -160,6 +160,7 @@ def test_event_files_read_back_hold_curves_scores_and_architecture(tmp_path: Pat
         assert f"family: {one.about['family']}" in text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_runs_read_back_from_a_database_of_mlflow(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
@@ -182,6 +183,7 @@ def test_runs_read_back_from_a_database_of_mlflow(tmp_path: Path) -> None:
             np.testing.assert_allclose(sorted(read), points, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_search_leaves_its_proposals_for_optuna_and_a_resume_restores_them(
     tmp_path: Path,

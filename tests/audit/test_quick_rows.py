@@ -18,6 +18,7 @@ def those_of_seconds(names: Iterable[str], slow: Iterable[str]) -> list[object]:
     return [pytest.param(n, marks=pytest.mark.slow if n in slow else []) for n in names]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", those_of_seconds(NAMES, SLOW))
 def test_each_part_is_what_another_computation_says(name: str) -> None:
     rows = rows_of_part(name, seed=0)

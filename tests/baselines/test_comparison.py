@@ -129,6 +129,7 @@ def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_five_f
     assert -losses == pytest.approx(at_one, abs=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_folds(
     without_test: tuple[Path, ArrayData],

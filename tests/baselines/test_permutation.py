@@ -140,6 +140,7 @@ def study(
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_column_that_decides_ranks_first_noise_is_near_0_and_a_constant_column_is_exactly_0(
     study: nas_evidence.Study,

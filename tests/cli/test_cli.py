@@ -367,6 +367,7 @@ def test_a_study_of_which_every_trial_fails_is_exit_code_1(home: Path, tmp_path:
     assert (tmp_path / "s" / "report" / "index.html").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_permuting_the_test_labels_changes_test_columns_alone(home: Path, tmp_path: Path) -> None:
     write_study(tmp_path, mix_test_labels=True)
@@ -405,6 +406,7 @@ def test_status_in_words_and_as_json(home: Path) -> None:
     assert f"best: trial {best['trial_id']} with diag_ef = " in text
 
 
+@pytest.mark.long
 def test_names_are_printed_as_they_are(home: Path) -> None:
     text = (home / "tiny.toml").read_text()
     (home / "named.toml").write_text(text.replace('"tiny"', '"[b]x[/b] :smile: $y"'))
@@ -480,6 +482,7 @@ def test_a_statistic_that_does_not_exist_is_called_undefined(tmp_path: Path) -> 
     assert "undefined" in process.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_export_writes_the_best_or_the_one_asked_for(home: Path, tmp_path: Path) -> None:
     best = json.loads(run("status", "done", "--json", folder=home).stdout)["best"]["trial_id"]
@@ -494,6 +497,7 @@ def test_export_writes_the_best_or_the_one_asked_for(home: Path, tmp_path: Path)
         }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_study_at_a_uri_is_shown_reported_watched_and_exported(
     done: Path, tmp_path: Path
 ) -> None:
@@ -527,6 +531,7 @@ def test_export_of_no_trial_says_so(home: Path, tmp_path: Path) -> None:
     assert "99" in process.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["another trial", "cut short"])
 def test_an_export_that_is_not_the_winner_whole_is_made_again(
     home: Path, done: Path, damage: str

@@ -42,6 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_threshold_is_the_best_on_the_predictions_of_the_folds(home: Path) -> None:
     tables = read_study_tables(home / "runs" / "rare")

@@ -77,6 +77,7 @@ def test_a_search_takes_each_step_from_the_file_to_the_arrays_once(
     assert Path("runs/wave/export/MODEL_CARD.md").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_search_in_python_does_too_and_its_study_reads_nothing_again(
     wave: str, calls: Counter[str]
@@ -92,6 +93,7 @@ def test_a_search_in_python_does_too_and_its_study_reads_nothing_again(
     assert {name: calls[name] for name in TABLES} == dict.fromkeys(TABLES, 1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_report_and_export_read_each_table_and_the_data_once(
     wave: str, calls: Counter[str]

@@ -107,6 +107,7 @@ def test_monte_carlo_passes_add_up_in_expectation_and_count() -> None:
     assert_close(one, -parts[1].curvature.blocks[1].matrix)
 
 
+@pytest.mark.long
 @pytest.mark.slow  # two interpreters that import torch
 def test_two_processes_give_the_numbers_of_one() -> None:
     kinds = SUMS

@@ -45,6 +45,7 @@ def gains(folder: Path) -> list[dict[str, object]]:
     return [event for event in read_journal(folder) if event["event"] == "gain"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_ends_where_three_times_further_trials_gain_less_than_a_share_of_the_noise(
     tmp_path: Path,

@@ -168,6 +168,7 @@ def test_weights_are_those_of_stacking_and_the_gain_is_smaller_than_in_sample(
     assert done.gain_error > 0
 
 
+@pytest.mark.long
 def test_an_ensemble_of_real_targets_is_a_mixture_of_normals_in_their_unit(
     diabetes: tuple[Path, ArrayData], tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def run(path: Path, rows: np.ndarray) -> np.ndarray:
     return np.asarray(session.run(None, {"inputs": rows.astype(np.float32)})[0])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "values"),
@@ -64,6 +65,7 @@ def test_every_family_gives_in_onnxruntime_what_it_gives_in_torch(
     np.testing.assert_allclose(run(tmp_path / "m.onnx", digits.x_test), expected, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_ensemble_and_real_targets_are_one_file_each(digits: ArrayData, tmp_path: Path) -> None:
     members = [network("mlp", digits, seed, depth=1, width=5) for seed in (1, 2)]

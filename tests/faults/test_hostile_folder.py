@@ -40,6 +40,7 @@ def arguments(verb: str, folder: Path) -> tuple[object, ...]:
     return (verb, folder, *more.get(verb, ()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_runs_the_code_of_a_folder(
     folder: Path, verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ OUTCOMES = [
 SPEC = study(n_trials=3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", OUTCOMES)
 def test_all_trials_ended_without_a_score(
     tmp_path: Path, status: TrialStatus, capsys: pytest.CaptureFixture[str]

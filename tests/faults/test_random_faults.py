@@ -27,6 +27,7 @@ def test_random_faults_between_machines_change_no_table(faults: ModuleType) -> N
     assert happened.total() >= 10
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_driver_that_does_not_ask_for_its_lease_is_found_out(
     faults: ModuleType, monkeypatch: pytest.MonkeyPatch

@@ -127,6 +127,7 @@ def test_a_missing_table_is_one_finding(folder: Path) -> None:
     assert finding.problem == "trial 1 lacks rows of evidence, terms or curves"
 
 
+@pytest.mark.long
 def test_a_journal_that_contradicts_a_sound_trial_is_found_beside_a_torn_table_and_mended(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,6 +171,7 @@ def test_a_family_with_batch_normalisation_is_covered_by_no_kind() -> None:
     assert all("`1` of type BatchNorm1d" in one.reason for one in found)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_class_is_searched_in_python_and_predicts(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(40, 3))

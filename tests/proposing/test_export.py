@@ -98,6 +98,7 @@ def told_so_far(n: int) -> list[Told | None]:
     return [told for told, *_ in RESULTS[:n]]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_is_told_while_it_follows_is_what_it_finds_told_later(tmp_path: Path) -> None:
     with closing(Export(study(), tmp_path)) as following:

@@ -256,6 +256,7 @@ def shown(spec: StudySpec, results: list[tuple[ArchitectureSpec, Told | None]]) 
     return learner
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LEARNERS)
 def test_draws_follow_the_values(name: str) -> None:
     spec = study(family=WIDE, sampler={"name": name})
@@ -266,6 +267,7 @@ def test_draws_follow_the_values(name: str) -> None:
     assert mean[0] > mean[1] + 1  # nats of the landscape
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.parametrize(

@@ -314,6 +314,7 @@ def test_the_same_tables_give_the_same_report(
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_report_needs_no_torch(folder: Path, tmp_path: Path) -> None:
     code = (
@@ -395,6 +396,7 @@ def test_a_folder_without_study_file_is_refused_with_its_name(tmp_path: Path) ->
         build_report(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_thousand_trials_stay_below_3_megabytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

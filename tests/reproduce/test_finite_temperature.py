@@ -24,6 +24,7 @@ def loss(w: Tensor) -> Tensor:
     return (w - 1).square().sum(1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_energies_and_losses_have_their_closed_forms(generator: torch.Generator) -> None:
     """E = ½ k w², prior N(0, 1): precision 1 + k / T; within 5 errors of two moments."""

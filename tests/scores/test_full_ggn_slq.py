@@ -78,6 +78,7 @@ def found_of(joint: LogJoint, seed: int = 0, **options: int) -> EvidenceEstimate
     return evidence_by_products(joint, flat(joint.model), generator, **options)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", [1e-6, 1e-3, 1.0])
 @pytest.mark.parametrize("problem", [regression, digits])
@@ -114,6 +115,7 @@ def test_few_data_have_no_error_with_many_parameters(precision: float) -> None:
     assert found.value == pytest.approx(-joint.value(flat(model)) - log_det / 2, rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "precision"), [(regression, 1e-3), (regression, 1.0), (digits, 1e-3)]

@@ -65,6 +65,7 @@ def test_a_label_does_not_change_what_is_predicted_before_it() -> None:
     assert before < 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_network_that_fits_the_data_has_a_shorter_code_than_one_that_cannot() -> None:
     generator = torch.Generator().manual_seed(0)

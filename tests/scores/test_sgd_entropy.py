@@ -267,6 +267,7 @@ def test_the_best_step_is_chosen_on_other_draws() -> None:
     assert torch.stack(highest).mean() > 0.3
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_classifier_is_followed_too(generator: torch.Generator) -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).double()

@@ -117,6 +117,7 @@ def test_the_acceptance_ratio_is_the_root_of_its_equation() -> None:
     assert float(acceptance_ratio(before, after)) == pytest.approx(expected, abs=1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noise_std", [0.03, 0.01])
 def test_small_noise_is_right_or_not_valid(noise_std: float) -> None:
     """The integral over temperatures is 1.4 nats too high at noise 0.01, with a valid error."""

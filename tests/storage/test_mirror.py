@@ -498,6 +498,7 @@ def test_a_study_at_s3_survives_the_loss_of_its_machine(
     assert table(pulled(uri)) == calm
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_at_s3_what_is_wrong_is_one_line(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StoreError, match=r"s3://nobody/s cannot be used: .*bucket") as caught:

@@ -59,6 +59,7 @@ def hit_rate(state: Training, data: TensorData) -> float:
         return float((state.model(data.x_test).argmax(1) == data.y_test).double().mean())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("learn_temperature", [False, True])
 @pytest.mark.parametrize("curvature", ["diag_ef", "kfac_ggn"])

@@ -252,6 +252,7 @@ def test_what_cannot_work_is_one_sentence_before_training(
         nas_evidence.online_laplace(model, optimiser, data, likelihood="categorical", **change)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_needs_neither_ray_nor_optuna() -> None:
     code = (

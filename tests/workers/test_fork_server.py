@@ -42,6 +42,7 @@ def killed_in_a_fork(driver: int) -> int:
     return 7
 
 
+@pytest.mark.long
 def test_forks_answer_each_for_itself(forks: ForkServer) -> None:
     one, other = forks.begin(doubled), forks.begin(doubled)
     other.pipe.send(5)

@@ -31,6 +31,7 @@ def tensors() -> int:
     return sum(issubclass(type(found), Tensor) for found in gc.get_objects())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["mlp", "cnn", "resnet"])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_trial_that_has_ended_keeps_no_tensor(
