@@ -44,6 +44,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the collector end what the libraries hold: triton's would tell of leaks."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the long files first."""
     rank = {name: i for i, name in enumerate(_LONG)}

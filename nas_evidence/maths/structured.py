@@ -82,12 +82,13 @@ class BlockDiagonal:
 
     def slopes(self, prior_precision: Tensor) -> Slopes:
         """Return the log determinant with its derivatives, for δ [G]; the Hessian is diagonal."""
-        pairs = zip(self.spectra(), self._per_block(prior_precision), strict=True)
-        hessian_diagonal = [-(v * delta / (v + delta).square()).sum() for v, delta in pairs]
+        values = self._all_eigenvalues
+        delta = Precisions(prior_precision.to(values), self.sizes).of_each_parameter()
+        share = values / (values + delta)
         return Slopes(
-            self.log_det_ratio(prior_precision).sum(),
-            self.effective_parameters(prior_precision),
-            torch.diag(torch.stack(hessian_diagonal)),
+            torch.log1p(values / delta).sum(),
+            self._sums(share),
+            torch.diag(-self._sums(share * delta / (values + delta))),
         )
 
     def inverse_quadratic(self, vector: Tensor, prior_precision: Tensor) -> Tensor:
@@ -112,6 +113,13 @@ class BlockDiagonal:
                 f"a diagonal kind; give one for each of the {len(self.names)} parameter tensors"
             )
         return precisions.by_tensor()
+
+    def _sums(self, values: Tensor) -> Tensor:
+        return torch.stack([part.sum() for part in values.split(self.sizes)])
+
+    @cached_property
+    def _all_eigenvalues(self) -> Tensor:
+        return torch.cat(self.spectra())
 
     @cached_property
     def _spectra(self) -> tuple[tuple[Tensor, Tensor], ...]:

@@ -163,17 +163,21 @@ def _descent(start: Start) -> Generator[tuple[Tensor, bool], Any, Descent]:
 
 
 def _direction(gradient: Tensor, pairs: Pairs, start: Start) -> Tensor:
-    """Return B g [P] by the two-loop recursion."""
+    """Return B g [P] by the two-loop recursion, whose loops are triangular systems [M, M].
+
+    With the steps S and the changes Y as rows, U the upper triangle of S Yᵀ and ρ its diagonal:
+    w = U⁻¹ S g and q = g − Yᵀ w in the first loop; with h = (K + D)⁻¹ q, B g = h + Sᵀ c and
+    c = U⁻ᵀ (ρ w − Y h) in the second.
+    """
     steps = pairs.steps
     changes = start.likelihood_scale * pairs.changes + start.precision * steps
-    curvatures = (steps * changes).sum(1)
-    useful = [i for i, curvature in enumerate(curvatures.tolist()) if curvature > 0]
-    q = gradient.clone()
-    weights = {}
-    for i in reversed(useful):
-        weights[i] = (steps[i] @ q) / curvatures[i]
-        q = q - weights[i] * changes[i]
-    q = start.precondition(q)
-    for i in useful:
-        q = q + steps[i] * (weights[i] - (changes[i] @ q) / curvatures[i])
-    return q
+    useful = (steps * changes).sum(1) > 0
+    if not bool(useful.all()):
+        steps, changes = steps[useful], changes[useful]
+    if not len(steps):
+        return start.precondition(gradient)
+    upper = (steps @ changes.T).triu()
+    weights = torch.linalg.solve_triangular(upper, (steps @ gradient)[:, None], upper=True)[:, 0]
+    q = start.precondition(gradient - weights @ changes)
+    rest = (upper.diagonal() * weights - changes @ q)[:, None]
+    return q + torch.linalg.solve_triangular(upper.T, rest, upper=False)[:, 0] @ steps
