@@ -115,7 +115,7 @@ class BlockDiagonal:
         return precisions.by_tensor()
 
     def _sums(self, values: Tensor) -> Tensor:
-        return torch.stack([part.sum() for part in values.split(self.sizes)])
+        return torch.stack([part.sum() for part in torch.split(values, list(self.sizes))])
 
     @cached_property
     def _all_eigenvalues(self) -> Tensor:

@@ -180,4 +180,5 @@ def _direction(gradient: Tensor, pairs: Pairs, start: Start) -> Tensor:
     weights = torch.linalg.solve_triangular(upper, (steps @ gradient)[:, None], upper=True)[:, 0]
     q = start.precondition(gradient - weights @ changes)
     rest = (upper.diagonal() * weights - changes @ q)[:, None]
-    return q + torch.linalg.solve_triangular(upper.T, rest, upper=False)[:, 0] @ steps
+    shares: Tensor = torch.linalg.solve_triangular(upper.T, rest, upper=False)[:, 0]
+    return q + shares @ steps
