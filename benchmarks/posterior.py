@@ -356,7 +356,10 @@ def summary(runs: Runs) -> dict[str, Any]:
     apart = {name for group in (CHOOSING, ASIDE) for name in group["nasbench201"]}
     for label, kept in (("ordered", set(runs) - apart), ("categorical", set(runs) & apart)):
         of = {name: runs[name] for name in runs if name in kept}
-        for n in TRIALS[1:] if of else ():
+        lengths = [
+            n for n in TRIALS[1:] if all(f"observed {n}" in t["random"][0] for t in of.values())
+        ]
+        for n in lengths if of else ():
             row: dict[str, Any] = {}
             for sampler in OURS:
                 for rule in ("observed", "posterior"):
