@@ -118,6 +118,7 @@ name = "table"
 path = "counts.csv"
 target = "survived"
 weights = "n"                     # how often the row occurs
+class_weight = "balanced"         # and by class, or {yes = 3}; ranked by a cross-validation
 """,
         """\
 [dataset]

@@ -73,6 +73,7 @@ def imports(path: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
+@pytest.mark.slow
 def test_imports_go_down() -> None:
     upwards = [
         f"{path.relative_to(PACKAGE)} imports {name}"

@@ -26,6 +26,7 @@ def test_the_page_of_columns_is_what_the_code_says() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_page_of_files_is_what_their_first_lines_say() -> None:
     page = DOCS / "reference" / "files.md"
     assert page.read_text(encoding="utf-8") == file_reference.page(), (
@@ -80,6 +81,7 @@ def quotes(page: Path) -> list[str]:
     return [row for row in rows if " " in row]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [MESSAGES, TROUBLE], ids=lambda p: p.stem)
 def test_every_message_that_a_page_quotes_is_said_by_the_code(page: Path) -> None:
     assert len(quotes(page)) >= 8

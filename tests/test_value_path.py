@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import optuna
+import pytest
 from commands import write_study
 from fakes import Silent
 from safetensors.torch import load_file
@@ -58,6 +59,7 @@ class Reader(Silent):
         super().launched(assignment)
 
 
+@pytest.mark.slow
 def test_a_width_keeps_its_name_and_value_from_the_file_to_the_page(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     spec = open_study(folder, load_study(write_study(tmp_path, STUDY)))

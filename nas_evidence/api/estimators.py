@@ -104,6 +104,7 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
             y,
             task=self._task,  # type: ignore[arg-type]
             weights=sample_weight,
+            class_weight=getattr(self, "class_weight", None),
             n_trials=self.n_trials,
             settings={**(self.settings or {}), "seed": _seed(self.random_state)},
             out=out,
@@ -158,6 +159,31 @@ class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-ty
     """Classification by the best architecture of a search; `classes_` after `fit`."""
 
     _task = "classification"
+
+    def __init__(
+        self,
+        n_trials: int = 24,
+        settings: Mapping[str, Any] | None = None,
+        out: str | None = None,
+        workers: int = 1,
+        method: str | None = None,
+        random_state: Any = 0,
+        class_weight: Mapping[Any, int] | str | None = None,
+    ) -> None:
+        """Keep the arguments: those of both estimators, and weights of classes.
+
+        Args:
+            n_trials: architectures to try.
+            settings: keys of a study file, {"plan.epochs": 50}.
+            out: study folder; a temporary one by default.
+            workers: 1 for this process, more for as many worker processes.
+            method: of class probabilities: "map" (the default), "probit" or "mc".
+            random_state: seed of the study: a number, a RandomState, or None for any.
+            class_weight: how often each row of a class occurs, in whole numbers, {"rare": 5}, or
+                "balanced"; a cross-validation then ranks.
+        """
+        super().__init__(n_trials, settings, out, workers, method, random_state)
+        self.class_weight = class_weight
 
     def _set_outputs(self, predictor: "Predictor") -> None:
         self.classes_ = np.array(predictor.classes)

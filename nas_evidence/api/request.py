@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_h
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec, with_task
 from nas_evidence.spec.families import add_family, domains_of, reference_of
 from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec
-from nas_evidence.spec.toml import find_study, load_study, parse_study
+from nas_evidence.spec.toml import find_study, load_study, parse_study, toml_line
 from nas_evidence.storage.outside_code import admitted, outside_names
 
 if TYPE_CHECKING:  # these import pandas
@@ -59,6 +59,10 @@ class DataOptions(TypedDict, total=False):
     groups: Annotated[Any, Meant("Keep rows of one value together in folds and test.", "COL")]
     time_column: Annotated[Any, Meant("Predict each block from the earlier ones.", "COL")]
     weights: Annotated[Any, Meant("How often each row occurs.", "COL")]
+    class_weight: Annotated[
+        str | Mapping[Any, int] | None,
+        Meant("How often each row of a class occurs, or balanced.", "CLASS=N,..."),
+    ]
     image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]
 
 
@@ -75,12 +79,6 @@ def dataset_keys(options: DataOptions) -> dict[str, Any]:
     Raises:
         TypeError: for a name that is no option.
     """
-    if "class_weight" in options:
-        raise ValueError(
-            "class weights have no evidence, so a search cannot rank by it and there is no "
-            'class_weight; give metric="balanced_accuracy" (or another, whose threshold `predict` '
-            "then chooses), or `weights` in whole numbers, how often each row occurs"
-        )
     if unknown := options.keys() - DataOptions.__annotations__.keys():
         raise TypeError(f"search() got an unexpected keyword argument {min(unknown)!r}")
     found: dict[str, Any] = dict(options)
@@ -313,9 +311,7 @@ def _with_source(spec: StudySpec, *, base: Path, data_root: str | None) -> Asked
 
 
 def _toml(value: Any) -> str:
-    import tomli_w
-
-    return tomli_w.dumps({"value": value}).partition("=")[2].strip()
+    return toml_line("value", value).partition("=")[2].strip()
 
 
 def _first_reason(error: ValueError) -> str:

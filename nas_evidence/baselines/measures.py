@@ -61,12 +61,14 @@ def mean_metrics(
     return {name: float(np.mean([one[name] for one in each])) for name in known}
 
 
-def standard_errors(predicted: Predicted, y: NDArray[Any], y_std: Floats) -> dict[str, float]:
+def standard_errors(
+    predicted: Predicted, y: NDArray[Any], y_std: Floats, *, copies: float = 1.0
+) -> dict[str, float]:
     """Return the standard error of each metric over the data, by the bootstrap.
 
-        sqrt(m/n) std_b metric(m data drawn with replacement)        m = min(n, MOST_DRAWN)
+        sqrt(c m/n) std_b metric(m data drawn with replacement)        m = min(n, MOST_DRAWN)
 
-    Metrics that a resample may leave undefined have none.
+    c is `copies`, see `paired_interval`. Metrics that a resample may leave undefined have none.
     """
     n, rng = len(y), np.random.default_rng(0)
     if n < 2:
@@ -80,7 +82,9 @@ def standard_errors(predicted: Predicted, y: NDArray[Any], y_std: Floats) -> dic
         found.append(measured(drawn_rows, y[rows], y_std)[1])
     known = set.intersection(*map(set, found))
     spreads = {name: np.std([one[name] for one in found], ddof=1) for name in known}
-    return {name: float(spread * np.sqrt(m / n)) for name, spread in sorted(spreads.items())}
+    return {
+        name: float(spread * np.sqrt(copies * m / n)) for name, spread in sorted(spreads.items())
+    }
 
 
 def beside(
@@ -89,6 +93,8 @@ def beside(
     others: Sequence[Predicted],
     y: NDArray[Any],
     y_std: Floats,
+    *,
+    copies: float = 1.0,
 ) -> Baseline:
     """Return a simple model beside the network, in means over seeds.
 
@@ -98,6 +104,7 @@ def beside(
         others: predicted by it, one for each seed.
         y: labels [n], or real targets [n, D].
         y_std: standard deviations of the real training targets [D].
+        copies: how often a datum stands, see `paired_interval`.
     """
     pairs = list(zip(predicted, others, strict=True))
     gaps = [measured(m, y, y_std)[0] - measured(one, y, y_std)[0] for one, m in pairs]
@@ -106,11 +113,12 @@ def beside(
         expected_variance_of_classes(one.outputs, m.outputs, y) if labels else 0.0
         for one, m in pairs
     ]
-    found = paired_interval(np.mean(gaps, axis=0), expected_variance=float(np.mean(expected)))
+    variance = float(np.mean(expected))
+    found = paired_interval(np.mean(gaps, axis=0), expected_variance=variance, copies=copies)
     return Baseline(
         name=name,
         metrics=mean_metrics(others, y, y_std),
-        errors=standard_errors(others[0], y, y_std),
+        errors=standard_errors(others[0], y, y_std, copies=copies),
         behind=found.mean,
         interval=(found.low, found.high) if len(y) > 1 else None,
     )

@@ -94,7 +94,9 @@ def judged_on_folds(
         n=len(y),
         seeds=len(seeds),
         metrics=metrics,
-        errors=standard_errors(found[0], y, arrays.y_std) if kept else {},
+        errors=standard_errors(found[0], y, arrays.y_std, copies=arrays.meaning.copies(y))
+        if kept
+        else {},
         baselines=tuple(_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True)),
         **drawn(found[0], y) if kept else {},
     )
@@ -148,6 +150,7 @@ def _compared(seeds: Sequence[_Seed], found: Sequence[OnFolds], arrays: ArrayDat
             [predicted_of(own.table[torch.from_numpy(rows)], arrays) for own in found],
             arrays.y_train[rows],
             arrays.y_std,
+            copies=arrays.meaning.copies(arrays.y_train[rows]),
         )
     pairs = zip(seeds, found, strict=True)
     return Baseline(

@@ -73,16 +73,17 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
 
 
 def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Comparison:
+    y, copies = arrays.y_test, arrays.meaning.copies(arrays.y_test)
     return Comparison(
         trial_id=trial_id,
         task=arrays.task,
         on="test",
-        n=len(arrays.y_test),
-        metrics=measured(predicted, arrays.y_test, arrays.y_std)[1],
-        errors=standard_errors(predicted, arrays.y_test, arrays.y_std),
+        n=len(y),
+        metrics=measured(predicted, y, arrays.y_std)[1],
+        errors=standard_errors(predicted, y, arrays.y_std, copies=copies),
         baselines=tuple(
-            beside([predicted], name, [other], arrays.y_test, arrays.y_std)
+            beside([predicted], name, [other], y, arrays.y_std, copies=copies)
             for name, other in predict_test(arrays)
         ),
-        **drawn(predicted, arrays.y_test),
+        **drawn(predicted, y),
     )

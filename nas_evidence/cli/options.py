@@ -3,7 +3,7 @@
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
@@ -107,6 +107,7 @@ def _shown_as(annotation: Any) -> Any:
         str | Path | None: Path | None,
         Sequence[str] | None: list[str] | None,
         Any: str | None,
+        str | Mapping[Any, int] | None: str | None,
     }
     option = typer.Option(help=meant.text, metavar=meant.word)
     return Annotated[typer_kind.get(kind, kind), option]

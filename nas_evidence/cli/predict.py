@@ -166,6 +166,9 @@ def predict(
             "once: there is no column" if given.weights is None else "as often as in the column"
         )
         out.print(f"metrics: each row counts {times} {weights!r} of weights")
+    if found.class_weight and truth is not None:
+        listed = ", ".join(f"{name} {times}" for name, times in found.class_weight.items())
+        out.print(f"metrics: each row counts as its class weighed in the training: {listed}")
     for words, value in metric_lines(measures, names):
         print_line(words, f"{value:.4f}")
 

@@ -22,6 +22,7 @@ from nas_evidence.data.arrays import (
 )
 from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.data.units import Units
+from nas_evidence.data.weights import class_multiples, with_classes_weighed
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 __all__ = ["DATASETS", "ArrayData", "assembled", "load", "located", "read"]
@@ -85,6 +86,10 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
     """
     x_train, y_train, units = _subset(raw.x_train, raw.y_train, raw.units, spec, "train", seed)
     x_test, y_test, _ = _subset(raw.x_test, raw.y_test, None, spec, "test", seed)
+    if spec.class_weight is not None:
+        raw = RawArrays(x_train, y_train, x_test, y_test, raw.meaning, units)
+        raw = with_classes_weighed(raw, class_multiples(raw, spec.class_weight))
+        x_train, y_train, x_test, y_test, _, units = raw
     mean, std = moments(x_train)
     if raw.meaning.preparation is not None:
         scaled = raw.meaning.preparation.scaled

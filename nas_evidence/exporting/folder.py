@@ -200,6 +200,7 @@ def meaning_of(winner: Winner, arrays: ArrayData, metric: str | None) -> dict[st
         "target_std": arrays.y_std.tolist(),
         "metric": metric,
         "weights": winner.assignment.dataset.weights,
+        "class_weight": dict(meaning.class_weight),
         "thresholds": unseen_thresholds(winner, arrays),
     }
 

@@ -18,8 +18,8 @@ predicted by "map".
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,6 +71,8 @@ class Prediction:
     metric         that the model is to be judged by, None if none was named
     threshold      of two classes: probability from which the second is chosen, the best by that
                    metric on data unseen in training; None for the more probable class
+    class_weight   how often a row of each class counts in the metrics, as in the training; by
+                   class, 1 for those that are not named
     """
 
     classes: tuple[str | int | bool, ...]
@@ -84,6 +86,7 @@ class Prediction:
     unit: np.ndarray | None = None
     metric: str | None = None
     threshold: float | None = None
+    class_weight: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def labels(self) -> np.ndarray:
@@ -147,7 +150,8 @@ class Prediction:
         """
         known = self._known(truth)
         if self.probabilities is not None:
-            found = class_metrics(self.probabilities, known, threshold=self.threshold)
+            rows = self._counted(known)
+            found = class_metrics(self.probabilities[rows], known[rows], threshold=self.threshold)
         else:
             assert self.density is not None
             assert self.unit is not None
@@ -164,9 +168,15 @@ class Prediction:
         """
         known = self._known(truth)
         if self.probabilities is not None:
-            return reliability(self.probabilities, known)
+            rows = self._counted(known)
+            return reliability(self.probabilities[rows], known[rows])
         assert self.density is not None
         return interval_reliability(self.density, known)
+
+    def _counted(self, known: np.ndarray) -> np.ndarray:
+        """Return the rows, each as often as its class weighs."""
+        times = np.array([self.class_weight.get(str(name), 1) for name in self.classes])
+        return np.arange(len(known)).repeat(times[known])
 
     def _known(self, truth: Any) -> np.ndarray:
         """Return true labels as class numbers [n], or targets as numbers [n, C]."""
@@ -343,7 +353,11 @@ class Predictor:
             raise ValueError(f"level must lie between 0 and 1, but got {level:g}")
         metric = metric or self.meaning.get("metric")
         check_metric(metric, "categorical" if self.classes else "gaussian")
-        judged = {"metric": metric, "threshold": self.meaning.get("thresholds", {}).get(metric)}
+        judged = {
+            "metric": metric,
+            "threshold": self.meaning.get("thresholds", {}).get(metric),
+            "class_weight": self.meaning.get("class_weight", {}),
+        }
         if self.members:
             each = [
                 one.predict(Given(inputs), method=method, level=level, seed=seed, raw=raw)

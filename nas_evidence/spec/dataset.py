@@ -4,9 +4,10 @@
 """
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from nas_evidence.spec.domains import Count, Frozen, NoKey, Unit
 
@@ -16,8 +17,46 @@ DIABETES_TEST_SIZE = 142
 #: Data sets of the user's own: a table, arrays, and a folder of images by class.
 OWN_DATA = ("table", "npz", "images")
 DATASET_NAMES = ("digits", "diabetes", "mnist", "fashion_mnist", "cifar10", "cifar100", *OWN_DATA)
+#: Said of class weights without classes.
+NEEDS_CLASSES = (
+    "`class_weight` needs classes, but the targets are real numbers; leave it out, or give "
+    "task = classification"
+)
 #: Task -> likelihood of its targets.
 LIKELIHOODS = {"classification": "categorical", "regression": "gaussian"}
+
+
+def _class_weight(value: object) -> object:
+    """Return class weights given as text, or with classes that are no text, by class."""
+    wrong = ValueError(
+        f'`class_weight` must be "balanced" or whole numbers by class, but got {value!r}; give '
+        "for example rare=5"
+    )
+    if value is None or value == "balanced":
+        return value
+    if isinstance(value, str):
+        parts = [part.rpartition("=") for part in value.split(",")]
+        if not all(name.strip() for name, _, _ in parts):
+            raise wrong
+        value = {name.strip(): _number(times) for name, _, times in parts}
+    if not isinstance(value, Mapping) or not value:
+        raise wrong
+    for name, times in value.items():
+        number = float(times) if isinstance(times, Real) else 0.5
+        if not (number >= 1 and number.is_integer()):
+            remedy = "multiply all by one number" if times else "leave its rows out"
+            raise ValueError(
+                "`class_weight` says how often each row of a class occurs, so they must be whole "
+                f"numbers from 1 on, but that of {str(name)!r} is {times}; {remedy}"
+            )
+    return {str(name): int(float(times)) for name, times in value.items()}
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text.strip()
 
 
 class DatasetSpec(Frozen):
@@ -60,6 +99,12 @@ class DatasetSpec(Frozen):
     weights: str | None = None
     """Column that says how often each row occurs, a whole number: 2 is the row twice in the same
     fold, 0 no row; no feature. Of arrays: the name of another array."""
+    class_weight: Annotated[
+        Literal["balanced"] | Mapping[str, int] | None, BeforeValidator(_class_weight)
+    ] = None
+    """How often each row of a class occurs, {rare = 5} or "rare=5", a whole number, 1 for classes
+    that are not named; "balanced" makes the classes equally frequent. No score is then an
+    evidence, and a cross-validation ranks."""
     image_size: Annotated[Count, Unit("pixels")] | None = None
     """Height and width that every image of a folder is resized to; if absent, all must agree."""
     content: Annotated[str | None, NoKey()] = None
@@ -94,6 +139,8 @@ class DatasetSpec(Frozen):
             raise ValueError(f'`path` must name {what} when name = "{self.name}"')
         if self.name == "table" and self.target is None:
             raise ValueError('`target` must name the column to predict when name = "table"')
+        if self.class_weight is not None and self.task == "regression":
+            raise ValueError(NEEDS_CLASSES)
         if self.test_path is not None and self.test_fraction is not None:
             raise ValueError(
                 "`test_fraction` splits off test rows, but test_path names some already; "
@@ -125,7 +172,9 @@ class DatasetSpec(Frozen):
             **dict.fromkeys(of_a_table, ("table",)),
             "image_size": ("images",),
             **dict.fromkeys(("groups", "time_column", "weights"), ("table", "npz")),
-            **dict.fromkeys(("path", "test_fraction", "task", "content"), OWN_DATA),
+            **dict.fromkeys(
+                ("path", "test_fraction", "task", "class_weight", "content"), OWN_DATA
+            ),
         }
         for key, names in users.items():
             if getattr(self, key) is not None and self.name not in names:

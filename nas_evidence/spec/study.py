@@ -41,6 +41,7 @@ from nas_evidence.spec.families import domains_of
 from nas_evidence.spec.metric_names import check_metric
 from nas_evidence.spec.registry import (
     ALIASES,
+    CROSS_VALIDATIONS,
     DIAGONAL_CURVATURES,
     ONLINE_CURVATURES,
     PREFERRED,
@@ -425,13 +426,22 @@ FREE_KEYS = ("n_trials", "stop", "budget", "resources", "retries", "finalists", 
 
 def _usual(data: Mapping[str, Any]) -> tuple[str, ...]:
     plan = data.get("plan")
-    return ("diag_ef", "kfac_ggn", "two_fold" if plan and plan.augment else "conditional_evidence")
+    if plan and plan.augment:
+        return ("diag_ef", "kfac_ggn", "two_fold")
+    instead = CROSS_VALIDATIONS[:1] if _weighs_classes(data) else ()
+    return ("diag_ef", "kfac_ggn", "conditional_evidence", *instead)
 
 
 def _preferred(data: Mapping[str, Any]) -> str:
-    asked = [name for name in PREFERRED if name in data.get("estimators", ())]
+    preferred = CROSS_VALIDATIONS if _weighs_classes(data) else PREFERRED
+    asked = [name for name in preferred if name in data.get("estimators", ())]
     others = [str(name) for name in data.get("estimators", ())]
     return (*asked, *others, PREFERRED[-1])[0]
+
+
+def _weighs_classes(data: Mapping[str, Any]) -> bool:
+    dataset = data.get("dataset")
+    return dataset is not None and dataset.class_weight is not None
 
 
 class StudySpec(Frozen):
@@ -460,13 +470,15 @@ class StudySpec(Frozen):
     chooses by the threshold that is best by it."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
+    dataset: DatasetSpec
     plan: TrainingPlan = TrainingPlan()
     estimators: tuple[ScoreName, ...] = Field(default_factory=_usual)
     """Scores to compute in each trial; see [scores](estimators.md). If absent `diag_ef`,
-    `kfac_ggn` and `conditional_evidence`, with `augment` in its place `two_fold`."""
+    `kfac_ggn` and `conditional_evidence`, with `augment` in its place `two_fold`, and with
+    `class_weight` `five_fold` too."""
     objective: ScoreName = Field(default_factory=_preferred)
     """The score that ranks; if absent `conditional_evidence` if in `estimators`, else `two_fold`,
-    else `kfac_ggn`, else the first of them."""
+    else `kfac_ggn`, else the first of them; with `class_weight` a cross-validation."""
     scheduling: Literal["async", "batch"] = "async"
     """Whether to propose whenever a worker is free, or `batch` architectures together, which makes
     the proposals independent of the number and speed of workers."""
@@ -479,7 +491,6 @@ class StudySpec(Frozen):
     """Folder of an older study of the same data and objective for the sampler to learn from."""
     first: tuple[Mapping[str, ParameterValue], ...] = ()
     """Architectures to try before all others: `family` and its parameters."""
-    dataset: DatasetSpec
     family: Mapping[str, Mapping[str, Domain]]
     """The tables [family.NAME]: families to search, and the domains of their parameters."""
     sampler: SamplerSpec = SamplerSpec()
@@ -602,6 +613,8 @@ class StudySpec(Frozen):
                 f"`time_column` in [dataset], but got {mixing}, which take rows in an order of "
                 "their own; remove them, or use prequential_replay"
             )
+        if self.dataset.class_weight is not None:
+            self._check_no_evidence()
         if self.pruning.rule != "none" and declared(self.pruning_score).taken == "end":
             raise ValueError(
                 "`score` in [pruning] must be known before the end of training, but "
@@ -621,6 +634,14 @@ class StudySpec(Frozen):
                             'give options, or another sampler than "grid"'
                         )
         return self
+
+    def _check_no_evidence(self) -> None:
+        for key, name in (("objective", self.objective), ("pruning.score", self.pruning_score)):
+            if declared(name).is_evidence:
+                raise ValueError(
+                    f'`{key}` must be no evidence with `class_weight`, but got "{name}"; give '
+                    f'"{CROSS_VALIDATIONS[0]}", and name it in `estimators`'
+                )
 
 
 class Assignment(Frozen):

@@ -235,7 +235,16 @@ def dump_study(study: StudySpec) -> str:
 
 
 def toml_line(key: str, value: Any) -> str:
-    """Return a key with its value, a text or a list of texts among others, as one line of TOML."""
+    """Return a key with its value as one line of TOML: a text, a list of texts, a table, ...
+
+    >>> toml_line("class_weight", {"not so": 2})
+    'class_weight = {"not so" = 2}'
+    """
+    if isinstance(value, Mapping):
+        parts = (
+            f"{json.dumps(name, ensure_ascii=False)} = {times}" for name, times in value.items()
+        )
+        return f"{key} = {{{', '.join(parts)}}}"
     if isinstance(value, list | tuple):
         parts = (toml_line(key, item).partition(" = ")[2] for item in value)
         return f"{key} = [{', '.join(parts)}]"

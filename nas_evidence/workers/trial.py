@@ -27,7 +27,7 @@ from nas_evidence.maths.spread_factor import log_densities
 from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, PRECISION_PREFIX, sealed_tensors
-from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
+from nas_evidence.scores.protocol import Context, Scorer, evaluate, judged, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.registry import declared
@@ -216,7 +216,7 @@ class Trial:
         if self.evaluations or self.training is None:
             return self.evaluations
         return [
-            Evaluation(epoch=0, estimate=estimate)
+            Evaluation(epoch=0, estimate=judged(estimate, self.assignment))
             for scorer in self.scorers.values()
             if declared(scorer.names[0]).taken == "before"
             for estimate in scorer.evaluate(last=False)

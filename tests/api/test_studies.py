@@ -53,6 +53,7 @@ def test_the_api_starts_without_torch_and_ray() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_study_ranks_and_predicts_with_class_names(classified: nas_evidence.Study) -> None:
     ranking = classified.ranking
     assert ranking["rank"].tolist() == [1, 2]

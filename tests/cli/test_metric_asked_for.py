@@ -107,6 +107,7 @@ def test_a_metric_may_change_when_a_study_goes_on_and_its_export_follows(home: P
     assert Predictor.load(home / "again" / "export").meaning["metric"] == "balanced_accuracy"
 
 
+@pytest.mark.slow
 def test_a_metric_of_other_targets_is_refused_with_those_that_fit(tmp_path: Path) -> None:
     rare().to_csv(tmp_path / "rare.csv", index=False)
     asked = ("--target", "bought", "--metric", "rmse")

@@ -215,7 +215,7 @@ def test_a_mistake_ends_the_command_with_its_sentence_and_writes_nothing(home: P
 def test_the_options_about_data_are_the_same_everywhere(verb: Callable[..., object]) -> None:
     taken = [name for name in signature(verb).parameters if name in DataOptions.__annotations__]
     assert taken == ["target", "task", "test", "test_fraction", "drop", "categorical", "numeric",
-                     "groups", "time_column", "weights", "image_size"]  # fmt: skip
+                     "groups", "time_column", "weights", "class_weight", "image_size"]  # fmt: skip
     assert signature(verb).parameters["drop"].default is None
 
 
@@ -234,9 +234,30 @@ def test_an_option_that_python_does_not_know_is_refused_by_name() -> None:
         nas_evidence.search(pets(), traget="pet")  # type: ignore[call-arg]
 
 
-def test_class_weights_are_refused_with_what_to_give_instead() -> None:
-    with pytest.raises(ValueError, match="there is no class_weight; give metric="):
-        nas_evidence.search(pets(), target="pet", class_weight="balanced")  # type: ignore[call-arg]
+@pytest.mark.slow
+def test_class_weights_rank_by_a_cross_validation_and_weigh_the_metrics(home: Path) -> None:
+    fast = ("--executor", "inline", "--trials", 2, "--set", "plan.epochs=2")
+    options = ("--target", "pet", "--class-weight", "dog=3", *fast)
+    said = run("search", "pets.csv", *options, folder=home).stdout
+    assert "class weights: cat 1, dog 3, so that 60 rows for training count as" in said
+    assert "no score is then an evidence, and a cross-validation ranks" in said
+    study = nas_evidence.Study(home / "runs" / "pets")
+    assert study.spec.objective == "five_fold"
+    assert study.spec.dataset.class_weight == {"dog": 3}
+    evidence = pd.read_parquet(home / "runs" / "pets" / "evidence")
+    invalid = evidence[~evidence["valid"]]
+    assert {"diag_ef", "kfac_ggn", "conditional_evidence"} <= {*invalid["estimator"]}
+    assert {*invalid["note"]} == {
+        "with class weights the likelihood is not that of the data, so this is no evidence"
+    }
+    text = run("predict", "runs/pets", "pets.csv", folder=home).stdout
+    assert "metrics: each row counts as its class weighed in the training: cat 1, dog 3" in text
+    found = study.predict(pets().drop(columns="pet"))
+    truth = pets()["pet"]
+    right, times = found.labels == truth, np.where(truth == "dog", 3, 1)
+    assert found.measures(truth)["accuracy"] == pytest.approx((right * times).sum() / times.sum())
+    again = run("search", "pets.csv", "--target", "pet", *fast, folder=home, code=2)
+    assert "class_weight" in again.stderr
 
 
 def test_predictions_without_a_place_never_replace_a_file(tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ def estimate(record: TrialRecord, name: str) -> EvidenceEstimate:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDED)
 def test_every_score_of_a_study_is_recorded_with_its_registered_relation(
     estimate: EvidenceEstimate, name: str

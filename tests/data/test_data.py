@@ -466,6 +466,7 @@ def test_mapped_rows_travel_as_a_path(folder: Callable[..., DatasetSpec], tmp_pa
     np.testing.assert_array_equal(data.x_train.subset(few)[:], data.x_train[few])
 
 
+@pytest.mark.slow
 def test_a_file_larger_than_a_slice_is_never_read_whole(tmp_path: Path):
     (tmp_path / "own").mkdir()
     n_bytes = 0

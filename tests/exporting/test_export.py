@@ -171,6 +171,7 @@ def test_weights_that_were_not_kept_are_trained_again_from_their_seed(
     assert report.rescored_value == pytest.approx(stored(folder, 1, "kfac_ggn"), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_weights_of_another_model_are_refused(
     folder: Path, arrays: ArrayData, tmp_path: Path
 ) -> None:

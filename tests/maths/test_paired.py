@@ -129,3 +129,11 @@ def test_the_committed_run_met_its_criterion_in_every_cell() -> None:
         assert len(rows) == len(situations) * len(SIMULATION.RATIOS[task])
         assert all(0.93 <= x <= highest for row in rows for x in row["covered"])
         assert stored[task]["n_times"] >= 2000
+
+
+def test_copies_of_each_datum_leave_the_interval_of_the_data() -> None:
+    """Property: c copies of everything tell nothing new; but for n - 1 in the spread."""
+    values = np.random.default_rng(3).normal(0.3, 1, 200)
+    plain, copied = paired_interval(values), paired_interval(values.repeat(4), copies=4)
+    assert copied == pytest.approx(plain, abs=2e-3)
+    assert paired_interval(values.repeat(4)).high < plain.high - 0.05

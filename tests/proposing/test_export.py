@@ -217,6 +217,7 @@ def test_the_warm_start_comes_first_and_costs_have_their_directions(tmp_path: Pa
     assert third.state.name == "RUNNING"
 
 
+@pytest.mark.slow
 def test_times_are_those_of_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nas_evidence.storage.journal.time.time", lambda: 1e9)
     ask(tmp_path, 0, POINTS[0])

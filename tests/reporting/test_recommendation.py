@@ -42,6 +42,7 @@ def of(found: Recommendation | None) -> Recommendation:
     return found
 
 
+@pytest.mark.slow
 def test_a_lucky_seed_among_bad_neighbours_is_not_recommended_and_the_sentence_says_why(
     tmp_path: Path,
 ) -> None:
@@ -59,6 +60,7 @@ def test_a_lucky_seed_among_bad_neighbours_is_not_recommended_and_the_sentence_s
     assert "All scores together recommend mlp, width 40 (trial 40)" in page
 
 
+@pytest.mark.slow
 def test_a_clear_winner_is_recommended_too(tmp_path: Path) -> None:
     forecast(tmp_path, 60, 0.5 * N_DATA)
     study = load(tmp_path, hill()[:-1])
@@ -70,12 +72,14 @@ def test_a_clear_winner_is_recommended_too(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_family_without_parameters_can_be_recommended(tmp_path: Path) -> None:
     study = load(tmp_path, [*hill(), record(80, 0, value=5.0)])
     assert study.baseline is not None
     assert of(recommendation(study)).architecture is study.baseline
 
 
+@pytest.mark.slow
 def test_what_the_race_trained_again_is_not_compared_with_single_seeds(tmp_path: Path) -> None:
     raced = [
         at_width(RACE_IDS + i, width, 0.4).model_copy(update={"stage": "race"})
@@ -86,6 +90,7 @@ def test_what_the_race_trained_again_is_not_compared_with_single_seeds(tmp_path:
     assert found.raced
 
 
+@pytest.mark.slow
 def test_with_fewer_than_fifty_only_the_gain_is_said(tmp_path: Path) -> None:
     forecast(tmp_path, 49, 0.25 * N_DATA)
     study = load(tmp_path, hill()[:49])
@@ -97,6 +102,7 @@ def test_with_fewer_than_fifty_only_the_gain_is_said(tmp_path: Path) -> None:
     assert load(tmp_path, hill()[49:50]).gain is None  # of fewer trials than there are now
 
 
+@pytest.mark.slow
 def test_without_a_forecast_nothing_is_said_of_the_gain(tmp_path: Path) -> None:
     study = load(tmp_path, hill()[:-1])
     said = together_sentence(study, recommendation(study))
@@ -104,6 +110,7 @@ def test_without_a_forecast_nothing_is_said_of_the_gain(tmp_path: Path) -> None:
     assert recommendation(load(tmp_path / "few", hill()[:49])) is None
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_few_architectures_or_of_several_objectives(tmp_path: Path) -> None:
     few = load(tmp_path / "few", [record(key, key) for key in range(1, 7)])
     assert recommendation(few) is None
@@ -112,6 +119,7 @@ def test_nothing_is_said_of_few_architectures_or_of_several_objectives(tmp_path:
     assert recommendation(several) is None
 
 
+@pytest.mark.slow
 def test_python_has_a_row_for_each_architecture_with_an_interval(tmp_path: Path) -> None:
     table = nas_evidence.load(folder(tmp_path, hill())).posterior
     assert len(table) == 61
