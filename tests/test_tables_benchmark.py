@@ -47,6 +47,18 @@ def test_the_other_tables_of_the_page_are_what_their_results_give(
     assert len({run["data"] for run in runs}) >= 5
 
 
+def test_the_page_says_of_tuned_boosting_what_its_results_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    rivals = script_named("rivals")
+    text = rivals.tables.PAGE.read_text(encoding="utf-8")
+    assert text == rivals.written(text), "run python benchmarks/rivals.py --page"
+    runs = json.loads(rivals.ON_UNSEEN.read_text(encoding="utf-8"))["runs"]
+    assert {run["data"] for run in runs} == {*rivals.UNSEEN}
+    assert f"First or level on **{len(rivals.verdict(runs))} of {len(rivals.UNSEEN)}**" in text
+
+
 def test_the_error_expected_of_calibrated_predictions_falls_with_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
