@@ -27,6 +27,7 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Comparison | None:
     best = tables.standings.best
     if best is None:
         return None
+    torch.set_num_threads(tables.spec.resources.cpus)
     chosen = best.trial_id
 
     def stored_trial(trial_id: int) -> Winner | None:
