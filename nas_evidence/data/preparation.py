@@ -41,6 +41,7 @@ class Column:
     categories  with a feature of their own; `OTHER` comes after them
     part        of a date, see `written_dates`; several columns then have one name
     order       what its dates begin with
+    low, high   least and largest number in training, None for dates and categories
     """
 
     name: str
@@ -50,6 +51,8 @@ class Column:
     categories: tuple[str, ...] = ()
     part: str = ""
     order: Order = "year"
+    low: float | None = None
+    high: float | None = None
 
     @property
     def label(self) -> str:
@@ -60,6 +63,13 @@ class Column:
     def may_miss(self) -> bool:
         """Return whether training had missing cells, so that they have a feature."""
         return self.indicator or MISSING in self.categories
+
+    def far_outside(self, numbers: pd.Series) -> pd.Series:
+        """Return those that are further outside the range of training than it is wide."""
+        if self.low is None or self.high is None:
+            return numbers.iloc[:0]
+        width = self.high - self.low
+        return numbers[(numbers < self.low - width) | (numbers > self.high + width)]
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,10 @@ class Preparation:
             elif not column.part and _is_text(values):
                 unread = pd.to_numeric(present, errors="coerce").isna()
                 yield from _told(column, present[unread], "with text", "as missing")
+            if column.low is not None:
+                far = column.far_outside(pd.to_numeric(present, errors="coerce").astype("float64"))
+                seen = f"far outside {column.low:.4g} to {column.high:.4g}, the range of training"
+                yield from _told(column, far, seen, "as it is" if len(far) == 1 else "as they are")
             n_missing = len(values) - len(present)
             if n_missing and len(present) and not column.part and not column.may_miss:
                 taken = "the median" if column.kind == "number" else "any other category"
@@ -273,7 +287,15 @@ def _number(
         keep = f"--numeric {option(name)} to keep"
         return [], f"column {name!r} is left out: it numbers the rows; {keep}"
     indicator = bool(np.isnan(numbers).any())
-    return [Column(name, "number", fill=float(np.median(present)), indicator=indicator)], ""
+    column = Column(
+        name,
+        "number",
+        fill=float(np.median(present)),
+        indicator=indicator,
+        low=float(present.min()),
+        high=float(present.max()),
+    )
+    return [column], ""
 
 
 def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], str]:
