@@ -14,8 +14,7 @@ from nas_evidence.api.request import (
     asked_for,
     check_not_fewer,
     data_parameters,
-    dataset_keys,
-    of_source,
+    of_memory,
     with_families,
 )
 from nas_evidence.api.runs import (
@@ -435,9 +434,7 @@ def search(
             raise ValueError("y is for data in memory; name the column of a file with target")
         asked = asked_for(str(data), overrides, options, allow_code=allow_code, data_root=root)
     else:
-        from nas_evidence.data.in_memory import source_in_memory
-
-        asked = of_source(source_in_memory(data, y, dataset_keys(options)), overrides)
+        asked = of_memory(data, y, options, overrides)
     folder = (
         Path(out) if out is not None else _folder_of(asked, named=isinstance(data, str | Path))
     )

@@ -199,3 +199,10 @@ def test_more_of_the_rare_class_is_found(tmp_path: Path) -> None:
     rare = (table["y"] == "rare").to_numpy()
     plain, weighed = ((one[rare] == "rare").mean() for one in found)
     assert weighed > plain
+
+
+@pytest.mark.parametrize("given", [{"rare": 0.5}, "rare"])
+def test_data_in_memory_are_refused_in_one_sentence_too(given: object) -> None:
+    with pytest.raises(ValueError, match="whole numbers") as raised:
+        nas_evidence.search(cells(), target="y", class_weight=given)  # type: ignore[call-arg]
+    assert "\n" not in str(raised.value)
