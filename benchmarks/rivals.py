@@ -2,6 +2,7 @@
 
     python benchmarks/rivals.py DATA [--sets NAME ...] [--splits 2] [--rows 300] [--to F]
     python benchmarks/rivals.py --unseen --splits 1    # on `UNSEEN`, into rivals_unseen.json
+    python benchmarks/rivals.py DATA --rows 1000 --splits 1 --to benchmarks/results/rivals_1000.json
     python benchmarks/rivals.py --page    # writes the tables of docs/explanation/tables.md
 
 DATA as for tables.py, which reads and splits the sets. A rival is tuned by Optuna's TPE on the
@@ -52,6 +53,7 @@ from nas_evidence.maths.normals import Normals
 
 RESULTS = Path(__file__).resolve().parent / "results" / "rivals.json"
 ON_UNSEEN = RESULTS.with_name("rivals_unseen.json")
+ON_1000 = RESULTS.with_name("rivals_1000.json")
 N_TRIALS, N_FOLDS, SEED = 24, 5, 0
 OURS = ("nas-evidence", "nas-evidence, ensemble of 3")
 METHODS = (*OURS, "HistGradientBoosting", "LightGBM", "CatBoost", "stacked", "linear")
@@ -318,10 +320,11 @@ def verdict(runs: list[Mapping[str, Any]]) -> list[str]:
 
 
 def written(text: str) -> str:
-    """Return the page with both tables as the committed results give them."""
+    """Return the page with its tables as the committed results give them."""
     for mark, path, kinds in (
         ("rivals", RESULTS, (tables.CLASSES, tables.REAL)),
         ("rivals on unseen tables", ON_UNSEEN, (UNSEEN_CLASSES, UNSEEN_REAL)),
+        ("rivals on 1,000 rows", ON_1000, (tables.CLASSES, tables.REAL)),
     ):
         runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
         begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
