@@ -2,7 +2,7 @@
 
     python benchmarks/rivals.py DATA [--sets NAME ...] [--splits 2] [--rows 300] [--to F]
     python benchmarks/rivals.py --unseen --splits 1    # on `UNSEEN`, into rivals_unseen.json
-    python benchmarks/rivals.py DATA --rows 1000 --splits 1 --to benchmarks/results/rivals_1000.json
+    python benchmarks/rivals.py DATA --rows 1000 --splits 1 --to results/rivals_1000.json
     python benchmarks/rivals.py --page    # writes the tables of docs/explanation/tables.md
 
 DATA as for tables.py, which reads and splits the sets. A rival is tuned by Optuna's TPE on the
