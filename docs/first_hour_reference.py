@@ -294,6 +294,20 @@ def _targets() -> Iterator[Case]:
         "two columns with the name of the target",
         b"x,y,y\n" + b"".join(b"%d,%d,%d\n" % (i, i % 7, i) for i in range(N)),
     )
+    for name, what, weight in (
+        ("weighed.csv", "`--class-weight b=3`", "b=3"),
+        ("balanced.csv", "`--class-weight balanced`, a tenth is b", "balanced"),
+        ("weighed_wrong.csv", "`--class-weight c=3`, a class that is not there", "c=3"),
+        ("weighed_half.csv", "`--class-weight b=0.5`", "b=0.5"),
+    ):
+        rare = _of("a/a/a/a/a/a/a/a/a/b") if weight == "balanced" else _of("a/b")
+        yield Case(name, what, _table(_x, rare), {"class_weight": weight})
+    yield Case(
+        "weighed_real.csv",
+        "`--class-weight balanced`, targets that are numbers",
+        _table(_x),
+        {"class_weight": "balanced"},
+    )
     yield Case("huge.csv", "targets of 1e300", _table(_x, lambda i: f"{i + 1}e300"))
 
 
@@ -336,6 +350,7 @@ def _new() -> Iterator[tuple[str, str]]:
     yield "another spelling of one that it has", text(town="oslo ")
     yield "a word for a number", text(x="big")
     yield "missing cells", text(x="", town="")
+    yield "a number far from those of the training", text(x="40")
     yield "a number of 1e300", text(x="1e300")
     yield "a row without a label", text(y="")
     yield "no labels", "x,town\n" + "2.5,Bern\n" * 5
