@@ -59,6 +59,15 @@ def test_the_page_says_of_tuned_boosting_what_its_results_give(
     assert f"First or level on **{len(rivals.verdict(runs))} of {len(rivals.UNSEEN)}**" in text
 
 
+def test_the_page_says_of_pruning_on_images_what_its_results_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    images = script_named("sotl_on_images")
+    text = images.PAGE.read_text(encoding="utf-8")
+    assert text == images.written(text), "run python benchmarks/sotl_on_images.py"
+
+
 def test_the_error_expected_of_calibrated_predictions_falls_with_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
