@@ -87,9 +87,10 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
     x_train, y_train, units = _subset(raw.x_train, raw.y_train, raw.units, spec, "train", seed)
     x_test, y_test, _ = _subset(raw.x_test, raw.y_test, None, spec, "test", seed)
     if spec.class_weight is not None:
-        raw = RawArrays(x_train, y_train, x_test, y_test, raw.meaning, units)
-        raw = with_classes_weighed(raw, class_multiples(raw, spec.class_weight))
-        x_train, y_train, x_test, y_test, _, units = raw
+        taken = RawArrays(x_train, y_train, x_test, y_test, raw.meaning, units)
+        taken = with_classes_weighed(taken, class_multiples(taken, spec.class_weight))
+        x_train, y_train, x_test, y_test, meaning, units = taken
+        raw = raw._replace(meaning=meaning)
     mean, std = moments(x_train)
     if raw.meaning.preparation is not None:
         scaled = raw.meaning.preparation.scaled

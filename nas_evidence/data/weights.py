@@ -120,7 +120,8 @@ def class_multiples(raw: RawArrays, asked: Mapping[str, int] | str) -> dict[str,
     """
     if np.issubdtype(raw.y_train.dtype, np.floating):
         raise ValueError(NEEDS_CLASSES)
-    counts = np.bincount(raw.y_train, minlength=len(raw.meaning.classes))
+    highest = max(int(y.max()) for y in (raw.y_train, raw.y_test) if len(y))
+    counts = np.bincount(raw.y_train, minlength=max(len(raw.meaning.classes), highest + 1))
     names = [str(name) for name in raw.meaning.classes or range(len(counts))]
     if isinstance(asked, str):
         times = balanced(counts)

@@ -93,6 +93,21 @@ def test_test_rows_are_weighed_with_the_weights_of_the_training_rows(tmp_path: P
     np.testing.assert_array_equal(np.bincount(found.y_test), test * times)
 
 
+def test_a_subset_without_a_class_keeps_its_number(tmp_path: Path) -> None:
+    """A class of numbers alone that only test rows have weighs 1, and has its output."""
+    y = np.array([0, 1] * 20 + [2])
+    y_test = np.array([0, 1, 2, 2])
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "d.npz", x_train=rng.normal(size=(41, 2)), y_train=y,
+        x_test=rng.normal(size=(4, 2)), y_test=y_test,
+    )  # fmt: skip
+    keys = {"name": "npz", "path": str(tmp_path / "d.npz"), "max_train": 10}
+    data = load(DatasetSpec(class_weight={"1": 2}, **keys), seed=0)
+    assert data.n_outputs == load(DatasetSpec(**keys), seed=0).n_outputs == 3
+    assert np.bincount(data.y_test).tolist() == [1, 2, 2]
+
+
 def test_the_design_effect_is_that_of_kish(tmp_path: Path) -> None:
     """By the weights w of the distinct rows: sum w^2 / sum w."""
     weights = np.where(cells()["y"] == "rare", 5, 1)
