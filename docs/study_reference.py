@@ -194,7 +194,7 @@ prior_groups = "module"
     "sampler": (
         """\
 [sampler]
-name = "tpe"
+name = "posterior"
 """,
     ),
     "pruning": (

@@ -8,9 +8,13 @@ Candidates are random architectures and variations of the best, without those kn
 trial counts as if it had found what is expected of it (Ginsbourger et al. 2010), so that a batch
 spreads; a pruned or infeasible one counts as behind all others. Several values become one by
 random weights, new ones for each proposal (Knowles 2006).
+
+It computes in one thread: sums in several may end in other digits, and a proposal is to be the
+same however many threads a process has.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +22,7 @@ from optuna import Study
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
+from threadpoolctl import ThreadpoolController
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior
 from nas_evidence.proposing.coordinates import Axes, Parameters
@@ -64,6 +69,12 @@ class PosteriorSampler(BaseSampler):  # type: ignore[misc]  # optuna has no type
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> Parameters:
         """Return the parameters of one family."""
+        with _threads().limit(limits=1, user_api="blas"):
+            return self._proposed(study, trial, search_space)
+
+    def _proposed(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> Parameters:
         states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
         past = [
             one
@@ -123,6 +134,12 @@ class PosteriorSampler(BaseSampler):  # type: ignore[misc]  # optuna has no type
         seen = {_key(one) for one in old}
         new = {_key(one): one for one in found if _key(one) not in seen}
         return list(new.values()) or found[:1]
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    """Return a handle of the threads of the linear algebra, which takes milliseconds to find."""
+    return ThreadpoolController()
 
 
 def _key(one: Parameters) -> tuple[tuple[str, Any], ...]:

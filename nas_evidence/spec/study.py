@@ -337,8 +337,8 @@ class TrainingPlan(Frozen):
 class SamplerSpec(Frozen):
     """How architectures are proposed."""
 
-    name: Literal["tpe", "posterior", "random", "qmc", "grid"] = "tpe"
-    """Tree-structured Parzen estimator, posterior over architectures, uniform draws, quasi-random
+    name: Literal["posterior", "tpe", "random", "qmc", "grid"] = "posterior"
+    """Posterior over architectures, tree-structured Parzen estimator, uniform draws, quasi-random
     sequence, or every point."""
 
 

@@ -5,7 +5,9 @@ from itertools import islice
 import optuna
 import pytest
 from proposing.test_proposer import SPACE, WIDE, score, shown, study, whole
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
 from nas_evidence.proposing.coordinates import axes_of, domains_of, parameters_of
 from nas_evidence.proposing.posterior_sampler import PosteriorSampler
 from nas_evidence.proposing.proposer import Learner, Proposer, Told
@@ -94,3 +96,22 @@ def test_families_share_the_coordinates_of_keys_that_both_have() -> None:
     assert axes.ordered == [False, True, True, False]
     assert at_mlp.tolist() == pytest.approx([0, 0.5, at_mlp[2], 1])
     assert at_cnn.tolist() == [1, 0.5, quantile(WIDE["cnn"]["width"], 16), -1]
+
+
+def test_proposals_are_computed_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums in several threads end in other digits, and threads of a busy machine wait."""
+    seen: list[int] = []
+    gain = ArchitecturePosterior.predict
+
+    def watched(self: ArchitecturePosterior, points: Floats) -> tuple[Floats, Floats]:
+        seen.extend(
+            pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"
+        )
+        return gain(self, points)
+
+    monkeypatch.setattr(ArchitecturePosterior, "predict", watched)
+    with threadpool_limits(2, user_api="blas"):
+        spec = spec_of()
+        shown(spec, [(random_point(spec, k), Told((float(k),))) for k in range(4)]).draw(0)
+    assert seen
+    assert set(seen) == {1}

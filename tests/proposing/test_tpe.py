@@ -76,6 +76,7 @@ def study(**keys: object) -> StudySpec:
         {
             "name": "s",
             "dataset": {"name": "digits"},
+            "sampler": {"name": "tpe"},
             "objective": "kfac_ggn",
             "family": few,
             **keys,
