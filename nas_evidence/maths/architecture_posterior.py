@@ -27,13 +27,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
 from scipy.special import ndtr
 
 Floats = NDArray[np.float64]
 
 #: Most architectures that hyperparameters are fitted to, and most that are conditioned on.
-MOST_FITTED, MOST_KNOWN = 200, 1000
+MOST_FITTED, MOST_KNOWN = 128, 1000
 #: Standard deviations below the prediction of all others at which a network counts as collapsed.
 FAR = 3.0
 #: Draws, and their mirror images, behind an expected gain.
@@ -276,6 +277,12 @@ def _matern(squared: Floats) -> tuple[Floats, Floats]:
     return (1 + r + r**2 / 3) * decay, (5 / 3) * (1 + r) * decay
 
 
+def _inverse(factor: Floats) -> Floats:
+    """Return the inverse of L Lᵀ; what is above the diagonal of L [n, n] is not read."""
+    lower = np.tril(dpotri(factor, lower=1)[0])
+    return lower + np.tril(lower, -1).T
+
+
 def _fitted(data: _Data, distances: Floats) -> Hyper:
     """Return the hyperparameters of the largest marginal likelihood times prior."""
     medians, _ = _prior_of(len(distances))
@@ -321,7 +328,7 @@ def _loss(log: Floats, data: _Data, distances: Floats) -> tuple[float, Floats]:
     further, within = (data.n - 1).sum(), data.within.sum() / s2
     likelihood = -0.5 * data.z @ weights - np.log(np.diag(factor[0])).sum()
     likelihood -= further * log[2] + 0.5 * within
-    a = np.outer(weights, weights) - cho_solve(factor, np.eye(n), check_finite=False)
+    a = np.outer(weights, weights) - _inverse(factor[0])
     of_scales = [b2 * (a * matern).sum(), t2 * np.trace(a), np.diag(a) @ noise - further + within]
     of_lengths = 0.5 * b2 * inverse_l2 * (flat @ (a * slope).ravel())
     away = (log - medians) / widths
