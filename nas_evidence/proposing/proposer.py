@@ -7,8 +7,9 @@ driver writes proposals and results to the journal, and restores a proposer from
 (docs/decisions/0015-the-journal-is-the-record.md).
 
 The posterior over architectures (`posterior_sampler.py`), or the tree-structured Parzen estimator
-(TPE, Bergstra et al. 2011), sees ordered parameters as quantiles of their domains. A name such as `width` is one parameter shared by all families, so that
-they learn from each other; docs/decisions/0007-shared-names-in-tpe.md compares the alternatives.
+(TPE, Bergstra et al. 2011), sees ordered parameters as quantiles of their domains. A name such as
+`width` is one parameter shared by all families, so that they learn from each other;
+docs/decisions/0007-shared-names-in-tpe.md compares the alternatives.
 
 Only finite values of complete trials are told. A pruned trial has no value and an infeasible one
 has its constraints: both rank behind every complete, feasible trial. Failures are never seen.
@@ -45,8 +46,8 @@ from nas_evidence.spec.domains import Choice, Domain, FloatRange, ParameterValue
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-#: Finished trials that a sampler learns from, which bounds the cost of a proposal; those among them
-#: that are kept whatever their number. TPE models the best 25 of 250 trials or more as good.
+#: Finished trials that a sampler learns from, which bounds the cost of a proposal; those among
+#: them that are kept whatever their number. TPE models the best 25 of 250 or more as good.
 MAX_LEARNT, MAX_BEST = 256, 25
 #: Draws from the density of good trials, the best of which is proposed.
 N_EI_CANDIDATES = 24
