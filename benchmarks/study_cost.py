@@ -1,4 +1,4 @@
-"""What a whole study of the digits costs beside the plain trainings of its networks.
+"""What a study of the digits, or of images, costs beside the plain trainings of its networks.
 
     plain    the scheduled epochs alone, one network after another in one process
     shipped  the study as it is: Laplace evidences, and two_fold, which trains once on each half
@@ -10,6 +10,8 @@ there are the start (command to first launch), the search, the report and the ex
 memory is that of the driver and of the largest worker.
 
     python benchmarks/study_cost.py [--repeats 3] [--trials 24] [--executor inline] [--out F]
+    python benchmarks/study_cost.py DATA --study fashion_mnist_quick --rows 10000
+                                    --trials 6 --variants plain shipped --executor inline
 """
 
 import argparse
@@ -40,17 +42,31 @@ VARIANTS: dict[str, dict[str, str]] = {
 }
 
 
-def run(name: str, trials: int, executor: str, epochs: int | None) -> dict[str, float]:
-    """Return the seconds and the memory of one study, by part."""
+def run(name: str, study: str, given: list[str], changed: dict[str, str]) -> dict[str, float]:
+    """Return the seconds and the memory of one study, by part.
+
+    Args:
+        name: of the variant.
+        study: to search.
+        given: further options.
+        changed: keys of the study.
+    """
     # The finalists of a race differ from variant to variant, so none is held.
-    changes = {"sampler.name": '"qmc"', "finalists": "0", **VARIANTS[name]}
-    if epochs is not None:
-        changes["plan.epochs"] = str(epochs)
+    changes = {"sampler.name": '"qmc"', "finalists": "0", **changed, **VARIANTS[name]}
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "study"
-        command = [sys.executable, "-m", "nas_evidence", "search", "digits", "--out", str(out)]
-        command += ["--trials", str(trials)]
-        command += ["--executor", "inline" if name == "plain" else executor]
+        command = [
+            sys.executable,
+            "-m",
+            "nas_evidence",
+            "search",
+            study,
+            "--out",
+            str(out),
+            *given,
+        ]
+        if name == "plain":
+            command += ["--executor", "inline"]
         for key, value in changes.items():
             command += ["--set", f"{key}={value}"]
         began = time.time()
@@ -126,7 +142,7 @@ class Memory:
 def ratios_of(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     """Return the seconds of all trials over those of the plain trainings of the same turn."""
     found: dict[str, Any] = {}
-    for name in ("shipped", "settled"):
+    for name in (name for name in ("shipped", "settled") if name in runs):
         for booked, settling in (("with settling", 0.0), ("without settling", 1.0)):
             whole = sorted(
                 (one["total_seconds"] - settling * one["settle_seconds"]) / plain["train_seconds"]
@@ -140,25 +156,34 @@ def ratios_of(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
 def main() -> None:
     """Measure and print; write the results where `--out` says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data_root", nargs="?", help="not read; `make bench` passes it to all")
+    parser.add_argument("data_root", nargs="?", help="of a study of images")
+    parser.add_argument("--study", default="digits")
+    parser.add_argument("--rows", type=int, help="training rows, if not as the study says")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--trials", type=int, default=24)
     parser.add_argument("--epochs", type=int, help="of the main training, if not as shipped")
     parser.add_argument("--executor", choices=("ray", "inline"), default="ray")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in VARIANTS}
+    given = ["--trials", str(options.trials), "--executor", options.executor]
+    if options.study != "digits":
+        given += ["--data-root", options.data_root]
+    keys = {"plan.epochs": options.epochs, "dataset.max_train": options.rows}
+    changed = {key: str(value) for key, value in keys.items() if value is not None}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in options.variants}
     load = [os.getloadavg()[0]]
     for _ in range(options.repeats):
-        for name in VARIANTS:
-            found = run(name, options.trials, options.executor, options.epochs)
+        for name in options.variants:
+            found = run(name, options.study, given, changed)
             runs[name].append({part: round(value, 2) for part, value in found.items()})
             load.append(os.getloadavg()[0])
             print(name, runs[name][-1], flush=True)
     over = ratios_of(runs)
     print({name: round(ratio["median"], 2) for name, ratio in over.items()})
     result = {
-        "what": "the digits study beside the plain trainings of its networks, seconds",
+        "what": f"{options.study} beside the plain trainings of its networks, seconds",
+        "rows": options.rows,
         "hardware": f"{platform.machine()}, {os.cpu_count()} cores, executor {options.executor}",
         "load": load,
         "versions": {name: metadata.version(name) for name in ("torch", "ray", "optuna")},
