@@ -279,7 +279,7 @@ def _matern(squared: Floats) -> tuple[Floats, Floats]:
 
 def _inverse(factor: Floats) -> Floats:
     """Return the inverse of L Lᵀ; what is above the diagonal of L [n, n] is not read."""
-    lower = np.tril(dpotri(factor, lower=1)[0])
+    lower: Floats = np.tril(dpotri(factor, lower=1)[0])
     return lower + np.tril(lower, -1).T
 
 
