@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from nas_evidence.curvature.capture import refuse_frozen, undisturbed
 from nas_evidence.curvature.dense import full, tensor_blocks
 from nas_evidence.curvature.gradient import log_likelihood_gradient
-from nas_evidence.curvature.layerwise import diagonal, eigen_corrected, kronecker
+from nas_evidence.curvature.layerwise import diagonals, eigen_corrected, kroneckers
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
 from nas_evidence.curvature.sweep import Sweep
@@ -31,13 +31,13 @@ from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.structured import BlockDiagonal, Structured, add_curvatures
 from nas_evidence.spec.registry import CURVATURES
 
-#: Builds the structure of a kind from the columns sent back through the network.
-STRUCTURES: dict[str, Callable[[Sweep], Structured]] = {
-    "diagonal": diagonal,
-    "kronecker": kronecker,
-    "eigen_corrected": eigen_corrected,
-    "block": tensor_blocks,
-    "full": full,
+#: Builds the structure of a kind from the columns sent back through the network, for each draw.
+STRUCTURES: dict[str, Callable[[Sweep], Sequence[Structured]]] = {
+    "diagonal": diagonals,
+    "kronecker": kroneckers,
+    "eigen_corrected": lambda sweep: [eigen_corrected(sweep)],
+    "block": lambda sweep: [tensor_blocks(sweep)],
+    "full": lambda sweep: [full(sweep)],
 }
 #: The names of the kinds.
 KINDS = tuple(CURVATURES)
@@ -143,8 +143,46 @@ def curvature_pass(
         ValueError: for an unknown kind, data of unequal length, or an unsupported layer; names
             the layer, and the kinds that support it.
     """
+    (found,) = curvature_passes(
+        kind,
+        model,
+        inputs,
+        targets,
+        likelihood,
+        batch_size=batch_size,
+        generator=generator,
+        diagnose=diagnose,
+        kfac_reduce=kfac_reduce,
+    )
+    return found
+
+
+def curvature_passes(
+    kind: str,
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    likelihood: Likelihood,
+    *,
+    batch_size: int,
+    n_draws: int = 1,
+    generator: torch.Generator | None = None,
+    diagnose: bool = False,
+    kfac_reduce: Collection[str] = (),
+) -> list[CurvaturePass]:
+    """Return `n_draws` independent draws of a Monte-Carlo kind, in one sweep over the data.
+
+    They equal those of `curvature_pass` called so often with one generator, and all arguments and
+    errors are as there. The forward pass, the factors of the inputs and the gradient are shared,
+    and the seconds divided equally. Other kinds have one draw.
+    """
     started = time.perf_counter()
     check_kind(kind)
+    if n_draws < 1 or (n_draws > 1 and CURVATURES[kind].columns != "sampled"):
+        raise ValueError(
+            f"`n_draws >= 1` must hold, and 1 for a kind that is not sampled, but got {n_draws} "
+            f"for {kind!r}"
+        )
     if len(inputs) != len(targets) or len(inputs) == 0 or batch_size < 1:
         raise ValueError(
             "`len(inputs) == len(targets) >= 1` and `batch_size >= 1` must hold, but got "
@@ -162,6 +200,7 @@ def curvature_pass(
         CURVATURES[kind].columns,
         batch_size,
         generator,
+        n_draws=n_draws,
         reduced=frozenset(kfac_reduce),
     )
     with full_precision(), undisturbed(model):
@@ -175,22 +214,26 @@ def curvature_pass(
             raise UnsupportedLayerError(
                 f"{kind} does not support the model: {error}. Kinds that take any layer: {general}"
             ) from None
-        curvature = STRUCTURES[CURVATURES[kind].structure](sweep)
+        curvatures = STRUCTURES[CURVATURES[kind].structure](sweep)
     gradient = None
     if diagnose:
         gradient = log_likelihood_gradient(
             model, inputs, targets, likelihood, batch_size=batch_size
         )
-    return CurvaturePass(
-        curvature=curvature,
-        log_likelihood=sweep.log_likelihood,
-        n_data=len(inputs),
-        n_correct=sweep.n_correct,
-        seconds=time.perf_counter() - started,
-        n_outputs=sweep.n_outputs,
-        squared_error=sweep.squared_error,
-        gradient=gradient,
-    )
+    seconds = (time.perf_counter() - started) / n_draws
+    return [
+        CurvaturePass(
+            curvature=curvature,
+            log_likelihood=sweep.log_likelihood,
+            n_data=len(inputs),
+            n_correct=sweep.n_correct,
+            seconds=seconds,
+            n_outputs=sweep.n_outputs,
+            squared_error=sweep.squared_error,
+            gradient=gradient,
+        )
+        for curvature in curvatures
+    ]
 
 
 def check_kind(kind: str) -> None:

@@ -14,7 +14,7 @@ The model is left exactly as it was, also after an exception: mode of each modul
 .grad, hooks, buffers, and the state of the global random generators.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +43,30 @@ class Collector:
 
     def end_column(self) -> None:
         """End a column, which every layer has received; by default `receive` has added it."""
+
+
+@dataclass
+class EachColumn(Collector):
+    """Gives the d-th column of every batch to the d-th collector, as its only one.
+
+    The first keeps the inputs for all.
+    """
+
+    collectors: Sequence[Collector]
+    current: int = 0
+
+    def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
+        """Let the first collector take the input."""
+        return self.collectors[0].keep(layer, a)
+
+    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+        """Pass the gradient of the current column on."""
+        self.collectors[self.current].receive(layer, a, s, True)
+
+    def end_column(self) -> None:
+        """Go on to the next collector, after the last one to the first."""
+        self.collectors[self.current].end_column()
+        self.current = (self.current + 1) % len(self.collectors)
 
 
 def refuse_frozen(model: nn.Module) -> None:

@@ -15,12 +15,13 @@
 Up to `FLUSH_EVERY` terms are summed in the dtype of the model, these partial sums in float64.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature.capture import Collector
+from nas_evidence.curvature.capture import Collector, EachColumn
 from nas_evidence.curvature.embedding import EmbeddingLayer
 from nas_evidence.curvature.layers import Layer, SmallLayer, WeightLayer, WholeModel
 from nas_evidence.curvature.memory import require_memory, squares
@@ -117,32 +118,40 @@ class DiagonalCollector(Collector):
 
 
 @dataclass
+class Inputs:
+    """What Kronecker blocks keep of the inputs of layers; the same for every draw of columns."""
+
+    sums: Sums = field(default_factory=Sums)
+    rows: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # of wide layers; how many
+
+
+@dataclass
 class KroneckerCollector(Collector):
     """Sums of outer products of inputs and of output gradients."""
 
     layers: tuple[Layer, ...]
     n_data: int
     reduced: frozenset[str] = frozenset()
+    inputs: Inputs = field(default_factory=Inputs)
     sums: Sums = field(default_factory=Sums)
     n_positions: dict[str, int] = field(default_factory=dict)
-    rows: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # of wide layers; how many
 
     def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
         """Add the input factor; a weight layer's input is then no longer needed."""
         if isinstance(layer, WeightLayer):
-            name, reduced = f"{layer.path}:A", layer.path in self.reduced
+            reduced = layer.path in self.reduced
             if not reduced and keeps_rows(layer.module, self._n_rows(a)):
                 self._add_rows(layer.path, a)
                 return None
             gram = None if reduced else layer.input_gram(a)
             if gram is not None:
-                self.sums.add(name, gram)
+                self.inputs.sums.add(layer.path, gram)
                 return None
             for rows in [layer.mean_rows(a)] if reduced else layer.input_rows(a):
-                self.sums.add_gram(name, rows)
+                self.inputs.sums.add_gram(layer.path, rows)
             return None
         if isinstance(layer, EmbeddingLayer):
-            self.sums.add(f"{layer.path}:A", layer.counts(a))
+            self.inputs.sums.add(layer.path, layer.counts(a))
             return None
         return a
 
@@ -191,24 +200,25 @@ class KroneckerCollector(Collector):
 
     def _add_rows(self, path: str, a: Tensor) -> None:
         """Copy the rows of a batch behind those of earlier ones."""
-        if path not in self.rows:
-            self.rows[path] = (a.new_empty(self._n_rows(a), a.shape[-1]), 0)
-        rows, n_before = self.rows[path]
+        if path not in self.inputs.rows:
+            self.inputs.rows[path] = (a.new_empty(self._n_rows(a), a.shape[-1]), 0)
+        rows, n_before = self.inputs.rows[path]
         batch = a.reshape(-1, a.shape[-1])
         rows[n_before : n_before + len(batch)] = batch
-        self.rows[path] = (rows, n_before + len(batch))
+        self.inputs.rows[path] = (rows, n_before + len(batch))
 
     def _weight_block(self, layer: Layer) -> Kronecker | FewInputs:
         gradients = self.sums.total(f"{layer.path}:B")
         n_positions = 1 if layer.path in self.reduced else self.n_positions[layer.path]
-        if layer.path in self.rows:
-            rows, _ = self.rows.pop(layer.path)
+        if layer.path in self.inputs.rows:
+            rows, _ = self.inputs.rows[layer.path]
             return FewInputs(rows, gradients, self.n_data, n_positions, _rounding(layer))
-        inputs = self.sums.total(f"{layer.path}:A")
+        inputs = self.inputs.sums.total(layer.path)
         return Kronecker(inputs, gradients, self.n_data, n_positions, _rounding(layer))
 
     def _embedding_block(self, layer: EmbeddingLayer) -> Kronecker:
-        counts, gradients = (self.sums.total(f"{layer.path}:{side}") for side in "AB")
+        counts = self.inputs.sums.total(layer.path)
+        gradients = self.sums.total(f"{layer.path}:B")
         return layer.block(counts, gradients, self.n_data, self.n_positions[layer.path])
 
     def _bias_is_gradient_factor(self, layer: WeightLayer) -> bool:
@@ -262,15 +272,16 @@ class EigenCollector(Collector):
         return BlockDiagonal(self.first.names, blocks)
 
 
-def diagonal(sweep: Sweep) -> BlockDiagonal:
-    """Return the diagonal of the curvature."""
-    collector = DiagonalCollector(sweep.layers)
-    sweep.run(collector)
-    return collector.finish()
+def diagonals(sweep: Sweep) -> list[BlockDiagonal]:
+    """Return the diagonal of the curvature, one for each draw of columns."""
+    return _drawn(sweep, lambda: DiagonalCollector(sweep.layers))
 
 
-def kronecker(sweep: Sweep) -> BlockDiagonal:
-    """Return Kronecker blocks for weights, exact dense blocks for all other parameters."""
+def kroneckers(sweep: Sweep) -> list[BlockDiagonal]:
+    """Return Kronecker blocks for weights, exact dense blocks for all other parameters.
+
+    One for each draw of columns; the factors of the inputs are summed once for all.
+    """
     sides = [
         side
         for layer in sweep.layers
@@ -279,9 +290,17 @@ def kronecker(sweep: Sweep) -> BlockDiagonal:
     ]
     what = f"Kronecker curvature with a factor of side {max(sides)}"
     require_memory(what, squares(sides), sweep.inputs.device, instead="a diagonal kind")
-    collector = KroneckerCollector(sweep.layers, len(sweep.inputs), sweep.reduced)
-    sweep.run(collector)
-    return collector.finish()
+    inputs, n_data = Inputs(), len(sweep.inputs)
+    return _drawn(sweep, lambda: KroneckerCollector(sweep.layers, n_data, sweep.reduced, inputs))
+
+
+def _drawn(
+    sweep: Sweep, collector: Callable[[], DiagonalCollector | KroneckerCollector]
+) -> list[BlockDiagonal]:
+    """Return what a collector finds for each draw of columns, all in one sweep."""
+    collectors = [collector() for _ in range(sweep.n_draws)]
+    sweep.run(EachColumn(collectors) if len(collectors) > 1 else collectors[0])
+    return [each.finish() for each in collectors]
 
 
 def _rounding(layer: Layer) -> float:
@@ -299,7 +318,7 @@ def _sides(layer: Layer, parameter: Tensor, n_data: int) -> tuple[int, ...]:
 
 def eigen_corrected(sweep: Sweep) -> BlockDiagonal:
     """Return the Kronecker curvature with exact diagonals in its eigenbases; two sweeps."""
-    first = kronecker(sweep)
+    (first,) = kroneckers(sweep)
     if not bool(first.trace().isfinite().all()):
         return first  # a diverged model has no eigenbasis; the caller sees its non-finite trace
     collector = EigenCollector(sweep.layers, first)

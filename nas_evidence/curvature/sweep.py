@@ -3,7 +3,7 @@
 The columns of a batch are one of
 
     exact     all roots r_k of the output Hessian, Σ_k r_k r_kᵀ = Λ_n
-    sampled   one random root, E r rᵀ = Λ_n
+    sampled   one random root for each draw, E r rᵀ = Λ_n
     residual  ∂ log p(y_n|f_n) / ∂f_n, for the empirical Fisher
 """
 
@@ -39,6 +39,7 @@ class Sweep:
     columns: Columns
     batch_size: int
     generator: torch.Generator | None
+    n_draws: int = 1  # of sampled columns; a batch has one column for each
     reduced: frozenset[str] = frozenset()  # layers with "reduce" Kronecker factors
     layers: tuple[Layer, ...] = ()
     n_columns: int = 0
@@ -124,7 +125,7 @@ class Sweep:
                     n_correct += (found.argmax(1) == targets).sum()
                 else:
                     squared_error += (targets.double() - found.double()).square().sum()
-                drawn = None if signs is None else signs[:, rows]
+                drawn = None if signs is None else signs[:, :, rows]
                 capture.backward(outputs, self._columns_of(found, targets, drawn))
         fit = n_correct.double() if labels else squared_error
         # The only wait for the device.
@@ -133,13 +134,19 @@ class Sweep:
         self.squared_error = None if labels else found_fit
 
     def _signs(self) -> Tensor:
-        """Return the random signs of all batches [K, N], on the device of the data."""
+        """Return the random signs of all batches [draws, K, N], on the device of the data.
+
+        Those of a draw do not depend on how many follow.
+        """
         assert self.generator is not None
         n_roots, n_data = self.likelihood.n_roots(self.n_outputs), len(self.inputs)
         starts = range(0, n_data, self.batch_size)
         sizes = [min(self.batch_size, n_data - start) for start in starts]
-        drawn = [random_signs((n_roots, size), self.generator) for size in sizes]
-        return torch.cat(drawn, 1).to(self.inputs.device)
+        draws = [
+            torch.cat([random_signs((n_roots, size), self.generator) for size in sizes], 1)
+            for _ in range(self.n_draws)
+        ]
+        return torch.stack(draws).to(self.inputs.device)
 
     def _columns_of(self, outputs: Tensor, targets: Tensor, signs: Tensor | None) -> Tensor:
         if self.columns == "exact":
@@ -147,4 +154,4 @@ class Sweep:
         if self.columns == "residual":
             return self.likelihood.residual(outputs, targets)[None]
         assert signs is not None
-        return self.likelihood.signed_root(outputs, signs)
+        return torch.cat([self.likelihood.signed_root(outputs, draw) for draw in signs])

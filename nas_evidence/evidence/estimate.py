@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from numbers import Integral
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature import CurvaturePass, check_kind, curvature_pass, trace_ratios
+from nas_evidence.curvature import check_kind, curvature_pass, curvature_passes, trace_ratios
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.evidence.laplace import (
     checked_precision,
@@ -86,20 +85,18 @@ def estimate_evidence(
     noise = _likelihood(likelihood, noise_std, temperature)
     precision = _per_tensor(model, prior_precision)
     kappa = _number("likelihood_power", likelihood_power)
-    passes: list[CurvaturePass] = []
-    for draw in range(draws_asked if CURVATURES[curvature].approximates else 1):
-        passed = curvature_pass(
-            curvature,
-            model,
-            inputs,
-            _targets(targets, likelihood),
-            noise,
-            batch_size=rows,
-            generator=random,
-            diagnose=(diagnose or at_mode_correction) and draw == 0,
-            kfac_reduce=kfac_reduce,
-        )
-        passes.append(passed if draw == 0 else replace(passed, gradient=passes[0].gradient))
+    passes = curvature_passes(
+        curvature,
+        model,
+        inputs,
+        _targets(targets, likelihood),
+        noise,
+        batch_size=rows,
+        n_draws=draws_asked if CURVATURES[curvature].approximates else 1,
+        generator=random,
+        diagnose=diagnose or at_mode_correction,
+        kfac_reduce=kfac_reduce,
+    )
     draws = [
         laplace_estimate(
             curvature,

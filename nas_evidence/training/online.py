@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 
-from nas_evidence.curvature import CurvaturePass, curvature_pass
+from nas_evidence.curvature import CurvaturePass, curvature_passes
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.data.augmentation import Planned as Planned
@@ -113,8 +113,8 @@ class Passes:
             # On the CPU: the same draws on every device.
             self._random[kind] = torch.Generator().manual_seed(seed)
         done = self._done.setdefault(kind, [])
-        while len(done) < n_draws:
-            done.append(self._pass(kind))
+        if len(done) < n_draws:
+            done += self._passes(kind, n_draws - len(done))
         return done[:n_draws]
 
     def estimate(self, kind: str, pass_: CurvaturePass) -> EvidenceEstimate:
@@ -130,23 +130,25 @@ class Passes:
             return self
         return Passes(self.state, self.data, self.assignment, likelihood)
 
-    def _pass(self, kind: str) -> CurvaturePass:
-        done = curvature_pass(
+    def _passes(self, kind: str, n_draws: int) -> list[CurvaturePass]:
+        found = curvature_passes(
             kind,
             self.state.model,
             self.data.x_train,
             self.data.y_train,
             self.likelihood,
             batch_size=rows_at_once(self.state.model, self.data.x_train),
+            n_draws=n_draws,
             generator=self._random[kind],
         )
-        trace = done.curvature.trace()
-        if not (math.isfinite(done.log_likelihood) and bool(trace.isfinite().all())):
-            raise DivergedError(
-                f"log likelihood {done.log_likelihood} or {kind} not finite after epoch "
-                f"{self.state.epoch}"
-            )
-        return done
+        for one in found:
+            trace = one.curvature.trace()
+            if not (math.isfinite(one.log_likelihood) and bool(trace.isfinite().all())):
+                raise DivergedError(
+                    f"log likelihood {one.log_likelihood} or {kind} not finite after epoch "
+                    f"{self.state.epoch}"
+                )
+        return found
 
 
 def _likelihood(state: Training, plan: TrainingPlan) -> Likelihood:

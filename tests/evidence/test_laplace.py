@@ -169,7 +169,7 @@ def test_kernel_and_parametric_form_agree_on_a_classifier() -> None:
     for form in (dense_rules.full_matrix, dense_rules.full_kernel):
         for kind in ("full_ggn", "full_ef"):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setitem(STRUCTURES, "full", form)
+                patch.setitem(STRUCTURES, "full", lambda sweep, form=form: [form(sweep)])
                 passed = curvature_pass(kind, c.model, c.x, c.y, c.likelihood, batch_size=3)
             assert isinstance(passed.curvature, FullMatrix | FullKernel)
             ratio = passed.curvature.log_det_ratio(c.prior_precision)
