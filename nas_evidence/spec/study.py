@@ -60,6 +60,8 @@ COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 EVIDENCE_BATCH = 512
 #: Architectures that race if a study does not say, and the smallest search that has a race then.
 FINALISTS, FEWEST_FOR_RACE = 5, 20
+#: Most training data of an update of the hyperparameters.
+UPDATE_ROWS = 2048
 #: Folds of `plan.folds = "auto"` with fewer training data than a number, of labels and of real
 #: targets, and from it on.
 FEW_LABELS, FEW_REAL_TARGETS, FOLDS_OF_FEW, FOLDS_OF_MANY = 1000, 5000, 5, 2
@@ -169,6 +171,9 @@ class OnlinePlan(Frozen):
     curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
     """Curvature of the Laplace evidence that the updates maximise; `full_ggn` and `full_ef` for
     small networks or few data: parameters or rows up to 2,000."""
+    rows: Annotated[Count, NoKey()] = UPDATE_ROWS
+    """Most training data that an update sees, drawn once per training; each counts for as many as
+    it stands for. Settling and every reported evidence see all."""
     hyper_step: Literal["newton", "adam", "mackay"] = "newton"
     """Maximiser: Newton to the maximum, 100 Adam steps on log precisions with learning rate 1, or
     MacKay's fixed point."""

@@ -8,14 +8,14 @@
 
 Differs from the published code (Immer et al. 2021): the pass sees a fixed training set, with
 `augment` the images after one draw for the whole trial, in evaluation mode and leaves the mode as
-it was; N counts the points visited; precisions are clamped.
+it was; N counts the points visited; precisions are clamped; of many data it sees a sample.
 
-The evidence of the online curvature is recorded at each evaluation.
+The evidence of the online curvature is recorded at each evaluation, estimated from that sample.
 """
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -25,7 +25,7 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.data.augmentation import Planned as Planned
 from nas_evidence.data.augmentation import data_of_evidence
-from nas_evidence.data.tensors import TensorData
+from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import TrainingPlan
@@ -53,20 +53,22 @@ def update_and_follow(
         follow: record the evidence even if no update is due.
 
     Returns:
-        The curvature passes at the new hyperparameters.
+        The curvature passes at the new hyperparameters, over all data.
 
     Raises:
         DivergedError: if the log likelihood or a curvature is not finite.
     """
     started = time.perf_counter()
     online = assignment.plan.online
-    passes, updated = _updated_if_due(state, data, assignment)
+    sample, updated = _updated_if_due(state, data, assignment)
     if updated or follow:
-        followed = passes.estimate(online.curvature, passes.of(online.curvature)[0])
+        followed = sample.estimate(online.curvature, sample.of(online.curvature)[0])
         if state.best_evidence is None or followed.value > state.best_evidence:
             state.best_epoch, state.best_evidence = state.epoch, followed.value
     state.evidence_seconds += time.perf_counter() - started
-    return passes
+    if len(data.x_train) <= online.rows:
+        return sample
+    return passes_of(state, data, assignment)
 
 
 def update_if_due(state: Training, data: TensorData, assignment: Planned) -> None:
@@ -83,10 +85,45 @@ def update_if_due(state: Training, data: TensorData, assignment: Planned) -> Non
 def _updated_if_due(
     state: Training, data: TensorData, assignment: Planned
 ) -> tuple["Passes", bool]:
-    passes = passes_of(state, data, assignment)
+    passes = passes_of(state, *sample_of(data, assignment))
     if due := assignment.plan.updates_after(state.epoch):
         passes = update_hyperparameters(state, passes)
     return passes, due
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    """An assignment whose likelihood counts each datum of a sample for several."""
+
+    whole: Planned
+    plan: TrainingPlan
+
+    def derived_seed(self, purpose: str, counter: int = 0) -> int:
+        """Return the seed of one random stream."""
+        return self.whole.derived_seed(purpose, counter)
+
+
+def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planned]:
+    """Return the data that updates see, at most `plan.online.rows`, with a plan for them.
+
+        κ N/n (l_n − ...) − ½ log|κ N/n H_n + Δ|      l_n, H_n of the n drawn of N data
+
+    estimates the evidence of all data; the draw is the same at every update of a training, so that
+    its evidences can be compared.
+    """
+    plan, n_all = assignment.plan, len(data.x_train)
+    if n_all <= plan.online.rows:
+        return data, assignment
+    generator = torch.Generator().manual_seed(assignment.derived_seed("rows of updates"))
+    rows = torch.randperm(n_all, generator=generator)[: plan.online.rows].sort().values
+    power = plan.likelihood_power * n_all / len(rows)
+    sample = replace(
+        data,
+        x_train=select(data.x_train, rows),
+        y_train=data.y_train[rows.to(data.y_train.device)],
+    )
+    counted = plan.model_copy(update={"likelihood_power": power})
+    return sample, _Sampled(assignment, counted)
 
 
 def passes_of(state: Training, data: TensorData, assignment: Planned) -> "Passes":
