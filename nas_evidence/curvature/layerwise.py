@@ -27,7 +27,7 @@ from nas_evidence.curvature.layers import Layer, SmallLayer, WeightLayer, WholeM
 from nas_evidence.curvature.memory import require_memory, squares
 from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.curvature.wide import keeps_rows
-from nas_evidence.maths.blocks import Block, Dense, Diagonal, FewInputs, Kronecker, Rotated
+from nas_evidence.maths.blocks import Block, Dense, Diagonal, FewInputs, Kronecker, Once, Rotated
 from nas_evidence.maths.structured import BlockDiagonal
 
 #: Terms summed in the model's dtype before they are added in float64. Adding a large matrix in
@@ -123,6 +123,7 @@ class Inputs:
 
     sums: Sums = field(default_factory=Sums)
     rows: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # of wide layers; how many
+    decompositions: dict[str, Once] = field(default_factory=dict)
 
 
 @dataclass
@@ -210,11 +211,12 @@ class KroneckerCollector(Collector):
     def _weight_block(self, layer: Layer) -> Kronecker | FewInputs:
         gradients = self.sums.total(f"{layer.path}:B")
         n_positions = 1 if layer.path in self.reduced else self.n_positions[layer.path]
+        once = self.inputs.decompositions.setdefault(layer.path, Once())
+        common = (gradients, self.n_data, n_positions, _rounding(layer), once)
         if layer.path in self.inputs.rows:
             rows, _ = self.inputs.rows[layer.path]
-            return FewInputs(rows, gradients, self.n_data, n_positions, _rounding(layer))
-        inputs = self.inputs.sums.total(layer.path)
-        return Kronecker(inputs, gradients, self.n_data, n_positions, _rounding(layer))
+            return FewInputs(rows, *common)
+        return Kronecker(self.inputs.sums.total(layer.path), *common)
 
     def _embedding_block(self, layer: EmbeddingLayer) -> Kronecker:
         counts = self.inputs.sums.total(layer.path)

@@ -17,7 +17,8 @@ half of that noise, which matters next to a precision of 1e-6. Eigenvalues up to
 largest, the size of a random symmetric error matrix, are therefore set to 0.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
@@ -193,6 +194,21 @@ class Rows:
         return Rows(torch.cat([self.rows, other.rows]))
 
 
+class Once:
+    """What is computed from a factor at most once, by all blocks that share the factor."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def get(
+        self, name: str, compute: Callable[[], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Return what `compute` returned at the first call with this name."""
+        if name not in self._found:
+            self._found[name] = compute()
+        return self._found[name]
+
+
 @dataclass(frozen=True)
 class Factors:
     """Two factors whose Kronecker product is a block, from sums over N data and |T| positions.
@@ -202,6 +218,7 @@ class Factors:
     n_data       N
     n_positions  |T|
     rounding     ε of the dtype that the sums were formed in
+    of_inputs    eigenvalues and eigenvectors of SA; one object for blocks with the same inputs
     """
 
     inputs: Tensor
@@ -209,6 +226,7 @@ class Factors:
     n_data: int
     n_positions: int
     rounding: float = _DOUBLE
+    of_inputs: Once = field(default_factory=Once, repr=False, compare=False)
 
     @property
     def scale(self) -> float:
@@ -240,6 +258,7 @@ class Factors:
             gradients=self.gradients + other.gradients,
             n_data=self.n_data + other.n_data,
             rounding=max(self.rounding, other.rounding),
+            of_inputs=Once(),
         )
 
 
@@ -262,7 +281,9 @@ class Kronecker(Factors):
         negative would multiply to a positive one.
         """
         left, n_left = without_noise(torch.linalg.eigvalsh(self.gradients), self.rounding)
-        right, n_right = without_noise(torch.linalg.eigvalsh(self.inputs), self.rounding)
+        right, n_right = self.of_inputs.get(
+            "values", lambda: without_noise(torch.linalg.eigvalsh(self.inputs), self.rounding)
+        )
         return (self.scale * left[:, :, None] * right[:, None, :]).flatten(), n_left + n_right
 
     def trace(self) -> Tensor:
@@ -274,7 +295,7 @@ class Kronecker(Factors):
     def decomposed(self) -> Rotated:
         """Return the block as a diagonal in its eigenbasis, without noise."""
         b, left = torch.linalg.eigh(self.gradients)
-        a, right = torch.linalg.eigh(self.inputs)
+        a, right = self.of_inputs.get("vectors", lambda: torch.linalg.eigh(self.inputs))
         b, a = without_noise(b, self.rounding)[0], without_noise(a, self.rounding)[0]
         return Rotated(self.scale * b[:, :, None] * a[:, None, :], left, right)
 
@@ -305,8 +326,7 @@ class FewInputs(Factors):
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], and how many eigenvalues of the factors were negative."""
         left, n_left = without_noise(torch.linalg.eigvalsh(self.gradients[0]), self.rounding)
-        rows = self.inputs.double()
-        right, n_right = without_noise(torch.linalg.eigvalsh(rows @ rows.mT), _DOUBLE)
+        right, n_right = self.of_inputs.get("values", self._values_of_inputs)
         values = (self.scale * left[:, None] * right).flatten()
         return padded(values, self.size), n_left + n_right
 
@@ -317,9 +337,13 @@ class FewInputs(Factors):
     def decomposed(self) -> Rotated:
         """Return the block as a diagonal in its eigenbasis, without noise."""
         b, left = torch.linalg.eigh(self.gradients)
-        a, right = Rows(self.inputs).decomposed()
+        a, right = self.of_inputs.get("vectors", Rows(self.inputs).decomposed)
         b = without_noise(b, self.rounding)[0]
         return Rotated(self.scale * b[:, :, None] * a, left, right[None])
+
+    def _values_of_inputs(self) -> tuple[Tensor, Tensor]:
+        rows = self.inputs.double()
+        return without_noise(torch.linalg.eigvalsh(rows @ rows.mT), _DOUBLE)
 
     def as_kronecker(self) -> Kronecker:
         """Return the block with SA [1, d_in, d_in]."""
