@@ -17,17 +17,19 @@ Up to `FLUSH_EVERY` terms are summed in the dtype of the model, these partial su
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nas_evidence.curvature.capture import Collector, EachColumn
 from nas_evidence.curvature.embedding import EmbeddingLayer
+from nas_evidence.curvature.input_factors import DataFactors, InputFactor
 from nas_evidence.curvature.layers import Layer, SmallLayer, WeightLayer, WholeModel
 from nas_evidence.curvature.memory import require_memory, squares
 from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.curvature.wide import keeps_rows
-from nas_evidence.maths.blocks import Block, Dense, Diagonal, FewInputs, Kronecker, Once, Rotated
+from nas_evidence.maths.blocks import Block, Dense, Diagonal, FewInputs, Kronecker, Rotated
 from nas_evidence.maths.structured import BlockDiagonal
 
 #: Terms summed in the model's dtype before they are added in float64. Adding a large matrix in
@@ -121,9 +123,56 @@ class DiagonalCollector(Collector):
 class Inputs:
     """What Kronecker blocks keep of the inputs of layers; the same for every draw of columns."""
 
+    of_data: DataFactors
+    reduced: frozenset[str] = frozenset()
     sums: Sums = field(default_factory=Sums)
     rows: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # of wide layers; how many
-    decompositions: dict[str, Once] = field(default_factory=dict)
+    keys: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # of layers that read the data
+    factors: dict[str, InputFactor] = field(default_factory=dict)
+
+    def add(self, layer: WeightLayer, a: Tensor) -> None:
+        """Add the input of a batch, unless an earlier pass has summed that of all."""
+        if layer.path in self.factors:
+            return
+        reduced = layer.path in self.reduced
+        if not reduced and keeps_rows(layer.module, self._n_rows(a)):
+            self._add_rows(layer.path, a)
+            return
+        key = None if reduced else self.of_data.key(layer, a)
+        if key is not None:
+            if (known := self.of_data.get(key)) is not None:
+                self.factors[layer.path] = known
+                return
+            self.keys[layer.path] = key
+        gram = None if reduced else layer.input_gram(a)
+        if gram is not None:
+            self.sums.add(layer.path, gram)
+            return
+        for rows in [layer.mean_rows(a)] if reduced else layer.input_rows(a):
+            self.sums.add_gram(layer.path, rows)
+
+    def factor(self, path: str) -> InputFactor:
+        """Return SA or, of a wide layer, its rows; all draws share the decompositions."""
+        if path not in self.factors:
+            kept = self.rows.get(path)
+            factor = InputFactor(self.sums.total(path) if kept is None else kept[0])
+            self.factors[path] = factor
+            if path in self.keys:
+                self.of_data.put(self.keys[path], factor)
+        return self.factors[path]
+
+    def _n_rows(self, a: Tensor) -> int:
+        """Return the number of rows of a linear layer's input, over all data."""
+        return len(self.of_data.data) * a[0].numel() // a.shape[-1]
+
+    def _add_rows(self, path: str, a: Tensor) -> None:
+        """Copy the rows of a batch behind those of earlier ones."""
+        if path not in self.rows:
+            self.rows[path] = (a.new_empty(self._n_rows(a), a.shape[-1]), 0)
+        rows, n_before = self.rows[path]
+        batch = a.reshape(-1, a.shape[-1])
+        rows[n_before : n_before + len(batch)] = batch
+        self.rows[path] = (rows, n_before + len(batch))
 
 
 @dataclass
@@ -132,24 +181,14 @@ class KroneckerCollector(Collector):
 
     layers: tuple[Layer, ...]
     n_data: int
-    reduced: frozenset[str] = frozenset()
-    inputs: Inputs = field(default_factory=Inputs)
+    inputs: Inputs
     sums: Sums = field(default_factory=Sums)
     n_positions: dict[str, int] = field(default_factory=dict)
 
     def keep(self, layer: Layer, a: Tensor) -> Tensor | None:
         """Add the input factor; a weight layer's input is then no longer needed."""
         if isinstance(layer, WeightLayer):
-            reduced = layer.path in self.reduced
-            if not reduced and keeps_rows(layer.module, self._n_rows(a)):
-                self._add_rows(layer.path, a)
-                return None
-            gram = None if reduced else layer.input_gram(a)
-            if gram is not None:
-                self.inputs.sums.add(layer.path, gram)
-                return None
-            for rows in [layer.mean_rows(a)] if reduced else layer.input_rows(a):
-                self.inputs.sums.add_gram(layer.path, rows)
+            self.inputs.add(layer, a)
             return None
         if isinstance(layer, EmbeddingLayer):
             self.inputs.sums.add(layer.path, layer.counts(a))
@@ -160,7 +199,7 @@ class KroneckerCollector(Collector):
         """Add the gradient factors of one column."""
         if isinstance(layer, WeightLayer):
             self._same_positions(layer, s)
-            reduced = layer.path in self.reduced
+            reduced = layer.path in self.inputs.reduced
             gram = None if reduced else layer.gradient_gram(s)
             if gram is not None:
                 self.sums.add(f"{layer.path}:B", gram)
@@ -195,28 +234,14 @@ class KroneckerCollector(Collector):
                     blocks.append(Dense(self.sums.total(name)[0], _rounding(layer)))
         return BlockDiagonal(tuple(names), tuple(blocks))
 
-    def _n_rows(self, a: Tensor) -> int:
-        """Return the number of rows of a linear layer's input, over all data."""
-        return self.n_data * a[0].numel() // a.shape[-1]
-
-    def _add_rows(self, path: str, a: Tensor) -> None:
-        """Copy the rows of a batch behind those of earlier ones."""
-        if path not in self.inputs.rows:
-            self.inputs.rows[path] = (a.new_empty(self._n_rows(a), a.shape[-1]), 0)
-        rows, n_before = self.inputs.rows[path]
-        batch = a.reshape(-1, a.shape[-1])
-        rows[n_before : n_before + len(batch)] = batch
-        self.inputs.rows[path] = (rows, n_before + len(batch))
-
     def _weight_block(self, layer: Layer) -> Kronecker | FewInputs:
         gradients = self.sums.total(f"{layer.path}:B")
-        n_positions = 1 if layer.path in self.reduced else self.n_positions[layer.path]
-        once = self.inputs.decompositions.setdefault(layer.path, Once())
-        common = (gradients, self.n_data, n_positions, _rounding(layer), once)
-        if layer.path in self.inputs.rows:
-            rows, _ = self.inputs.rows[layer.path]
-            return FewInputs(rows, *common)
-        return Kronecker(self.inputs.sums.total(layer.path), *common)
+        n_positions = 1 if layer.path in self.inputs.reduced else self.n_positions[layer.path]
+        inputs = self.inputs.factor(layer.path)
+        block = FewInputs if layer.path in self.inputs.rows else Kronecker
+        return block(
+            inputs.matrix, gradients, self.n_data, n_positions, _rounding(layer), inputs.once
+        )
 
     def _embedding_block(self, layer: EmbeddingLayer) -> Kronecker:
         counts = self.inputs.sums.total(layer.path)
@@ -225,7 +250,7 @@ class KroneckerCollector(Collector):
 
     def _bias_is_gradient_factor(self, layer: WeightLayer) -> bool:
         """Tell whether SB is built from Σ_t s, which makes it the exact block of the bias."""
-        single = self.n_positions[layer.path] == 1 or layer.path in self.reduced
+        single = self.n_positions[layer.path] == 1 or layer.path in self.inputs.reduced
         return layer.groups == 1 and single
 
     def _same_positions(self, layer: WeightLayer | EmbeddingLayer, s: Tensor) -> None:
@@ -292,8 +317,8 @@ def kroneckers(sweep: Sweep) -> list[BlockDiagonal]:
     ]
     what = f"Kronecker curvature with a factor of side {max(sides)}"
     require_memory(what, squares(sides), sweep.inputs.device, instead="a diagonal kind")
-    inputs, n_data = Inputs(), len(sweep.inputs)
-    return _drawn(sweep, lambda: KroneckerCollector(sweep.layers, n_data, sweep.reduced, inputs))
+    inputs = Inputs(DataFactors(sweep.inputs, sweep.batch_size), sweep.reduced)
+    return _drawn(sweep, lambda: KroneckerCollector(sweep.layers, len(sweep.inputs), inputs))
 
 
 def _drawn(

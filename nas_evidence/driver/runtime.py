@@ -50,11 +50,11 @@ _SHARED, _TRIAL_SECONDS = 1.4, 0.4
 
 @dataclass(frozen=True)
 class Pieces:
-    """Seconds of the pieces of a trial of one architecture, each on all of the data.
+    """Seconds of the pieces of a trial of one architecture, on all of the data but for `pass_`.
 
     epoch       of the main training
     beside      of trainings on parts, side by side, for as many data as an epoch has
-    pass_       of the online curvature
+    pass_       of the online curvature, on the data that an update sees
     search      for the hyperparameters that maximise the evidence
     evaluation  of the other curvature kinds that the study asks for, every draw
     """
@@ -177,10 +177,11 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
 
     state, online = new(), plan.online.curvature
 
-    def passed(kind: str, n_rows: int) -> float:
+    def passed(kind: str, n_rows: int, n_draws: int = 1) -> float:
         passes = passes_of(state, _first(data, n_rows), given)
         started = _now(data)
-        passes.estimate(kind, passes.of(kind)[0])
+        for draw in passes.of(kind, n_draws):
+            passes.estimate(kind, draw)
         return _now(data) - started
 
     def on_all(seconds: Callable[[int], float], per_network: int = 1) -> float:
@@ -188,14 +189,17 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
 
     alone, together = [new()], [new() for _ in range(n_parts)]
     kinds = {kind for kind in study.estimators if kind in CURVATURES} - {online}
-    draws = {kind: draws_of(kind) for kind in kinds}
     pieces = Pieces(
         epoch=on_all(lambda rows: epoch(alone, rows)),
         beside=on_all(lambda rows: epoch(together, rows), n_parts),
-        pass_=on_all(lambda rows: passed(online, rows)),
+        pass_=grown(
+            lambda rows: passed(online, rows),
+            first=min(plan.batch_size, n),
+            n=min(n, plan.online.rows),
+        ),
         search=0.0,
         evaluation=sum(
-            draws[kind] * on_all(lambda rows, kind=kind: passed(kind, rows))  # type: ignore[misc]
+            on_all(lambda rows, kind=kind: passed(kind, rows, draws_of(kind)))  # type: ignore[misc]
             for kind in sorted(kinds)
         ),
     )

@@ -16,9 +16,10 @@ The evidence of the online curvature is recorded at each evaluation, estimated f
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from nas_evidence.curvature import CurvaturePass, curvature_passes
 from nas_evidence.curvature.batch_rows import rows_at_once
@@ -91,6 +92,11 @@ def _updated_if_due(
     return passes, due
 
 
+#: The latest sample of updates by the targets that it is drawn from, so that the next update of
+#: the training finds the input factors of the sample computed.
+_LATEST: Any = WeakIdKeyDictionary()
+
+
 @dataclass(frozen=True)
 class _Sampled:
     """An assignment whose likelihood counts each datum of a sample for several."""
@@ -114,16 +120,19 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
     plan, n_all = assignment.plan, len(data.x_train)
     if n_all <= plan.online.rows:
         return data, assignment
-    generator = torch.Generator().manual_seed(assignment.derived_seed("rows of updates"))
-    rows = torch.randperm(n_all, generator=generator)[: plan.online.rows].sort().values
-    power = plan.likelihood_power * n_all / len(rows)
-    sample = replace(
-        data,
-        x_train=select(data.x_train, rows),
-        y_train=data.y_train[rows.to(data.y_train.device)],
-    )
-    counted = plan.model_copy(update={"likelihood_power": power})
-    return sample, _Sampled(assignment, counted)
+    seed, n = assignment.derived_seed("rows of updates"), plan.online.rows
+    drawn, sample = _LATEST.get(data.y_train, (None, data))
+    if drawn != (seed, n, id(data.x_train)):
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randperm(n_all, generator=generator)[:n].sort().values
+        sample = replace(
+            data,
+            x_train=select(data.x_train, rows),
+            y_train=data.y_train[rows.to(data.y_train.device)],
+        )
+        _LATEST[data.y_train] = ((seed, n, id(data.x_train)), sample)
+    power = plan.likelihood_power * n_all / n
+    return sample, _Sampled(assignment, plan.model_copy(update={"likelihood_power": power}))
 
 
 def passes_of(state: Training, data: TensorData, assignment: Planned) -> "Passes":
