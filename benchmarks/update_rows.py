@@ -136,12 +136,12 @@ def main() -> None:
     parser.add_argument("--data", default="fashion_mnist")
     parser.add_argument("--train", type=int, default=8000)
     parser.add_argument("--rows", type=int, nargs="+", default=[1024, 2048, 4096])
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     found: list[dict[str, Any]] = []
-    for seed in range(options.seeds):
+    for seed in options.seeds:
         data = data_of(options.data, options.data_root, options.train, seed)
         for family, values in IMAGES if data.task == "labels" else TABLES:
             architecture = ArchitectureSpec(family=family, values=values)
