@@ -91,8 +91,9 @@ def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
     def inputs(x: Inputs) -> Tensor:
         if isinstance(x, MappedRows):
             return cast(Tensor, NormalisedRows(x, mean, std))
-        # Bytes are copied to the device as bytes; the subtraction makes the float32 copy.
-        return (torch.tensor(x, device=device) - mean).div_(std)
+        # Bytes are copied to the device as bytes; the subtraction makes the float32 copy. Rows lie
+        # in one piece, so that a network which flattens them reads the data themselves.
+        return (torch.tensor(x, device=device) - mean).div_(std).contiguous()
 
     def targets(y: Array) -> Tensor:
         if arrays.task == "labels":
