@@ -172,8 +172,8 @@ class OnlinePlan(Frozen):
     """Curvature of the Laplace evidence that the updates maximise; `full_ggn` and `full_ef` for
     small networks or few data: parameters or rows up to 2,000."""
     rows: Annotated[Count, NoKey()] = UPDATE_ROWS
-    """Most training data that an update sees, drawn once per training; each counts for as many as
-    it stands for. Settling and every reported evidence see all."""
+    """Most training data that an update sees, the same for all networks; each counts for as many
+    as it stands for. Settling and every reported evidence see all."""
     hyper_step: Literal["newton", "adam", "mackay"] = "newton"
     """Maximiser: Newton to the maximum, 100 Adam steps on log precisions with learning rate 1, or
     MacKay's fixed point."""

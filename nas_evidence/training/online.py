@@ -16,10 +16,9 @@ The evidence of the online curvature is recorded at each evaluation, estimated f
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
 from nas_evidence.curvature import CurvaturePass, curvature_passes
 from nas_evidence.curvature.batch_rows import rows_at_once
@@ -29,7 +28,7 @@ from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.spec.record import EvidenceEstimate
-from nas_evidence.spec.study import TrainingPlan
+from nas_evidence.spec.study import TrainingPlan, derive_seed
 from nas_evidence.training.joint import noise_of
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.refit import (
@@ -92,11 +91,6 @@ def _updated_if_due(
     return passes, due
 
 
-#: The latest sample of updates by the targets that it is drawn from, so that the next update of
-#: the training finds the input factors of the sample computed.
-_LATEST: Any = WeakIdKeyDictionary()
-
-
 @dataclass(frozen=True)
 class _Sampled:
     """An assignment whose likelihood counts each datum of a sample for several."""
@@ -114,23 +108,20 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
 
         κ N/n (l_n − ...) − ½ log|κ N/n H_n + Δ|      l_n, H_n of the n drawn of N data
 
-    estimates the evidence of all data; the draw is the same at every update of a training, so that
-    its evidences can be compared.
+    estimates the evidence of all data. The draw depends on N and n alone, so that the evidences of
+    a training can be compared, and the networks of a study are treated alike.
     """
     plan, n_all = assignment.plan, len(data.x_train)
-    if n_all <= plan.online.rows:
+    n = plan.online.rows
+    if n_all <= n:
         return data, assignment
-    seed, n = assignment.derived_seed("rows of updates"), plan.online.rows
-    drawn, sample = _LATEST.get(data.y_train, (None, data))
-    if drawn != (seed, n, id(data.x_train)):
-        generator = torch.Generator().manual_seed(seed)
-        rows = torch.randperm(n_all, generator=generator)[:n].sort().values
-        sample = replace(
-            data,
-            x_train=select(data.x_train, rows),
-            y_train=data.y_train[rows.to(data.y_train.device)],
-        )
-        _LATEST[data.y_train] = ((seed, n, id(data.x_train)), sample)
+    generator = torch.Generator().manual_seed(derive_seed("rows of updates", n_all, n))
+    rows = torch.randperm(n_all, generator=generator)[:n].sort().values
+    sample = replace(
+        data,
+        x_train=select(data.x_train, rows),
+        y_train=data.y_train[rows.to(data.y_train.device)],
+    )
     power = plan.likelihood_power * n_all / n
     return sample, _Sampled(assignment, plan.model_copy(update={"likelihood_power": power}))
 

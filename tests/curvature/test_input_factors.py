@@ -1,5 +1,6 @@
 """The input factor of a layer that reads the data is computed once, and never a stale one."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,12 @@ from nas_evidence.curvature.layers import WeightLayer
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.maths.blocks import FewInputs, Kronecker
 from nas_evidence.maths.structured import BlockDiagonal
+
+
+@pytest.fixture(autouse=True)
+def none_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin without factors of other tests."""
+    monkeypatch.setattr(input_factors, "_FACTORS", OrderedDict())
 
 
 @pytest.fixture
@@ -63,37 +70,40 @@ def first(curvature: BlockDiagonal) -> Tensor:
 
 def test_later_passes_of_any_network_take_the_factor_over(summed: list[str]) -> None:
     x, y = data()
-    alone = first(run(mlp(), x.clone(), y))
-    summed.clear()
     one = run(mlp(), x, y)
     assert summed.count("1") == 3  # three batches
     other = run(mlp(7), x, y)
     assert summed.count("1") == 3
     assert summed.count("3") == 6
-    assert torch.equal(first(one), alone)
-    assert torch.equal(first(other), alone)
+    assert torch.equal(first(one), first(other))
+    input_factors._FACTORS.clear()
+    assert torch.equal(first(run(mlp(), x, y)), first(one))
 
 
 def test_convolutions_take_it_over_where_their_geometry_is_the_same(summed: list[str]) -> None:
     x, y = data()
-    for padding in (0, 1, 0, 1):
-        found = first(run(cnn(padding), x, y))
-        assert torch.equal(found, first(run(cnn(padding), x.clone(), y)))
-    assert summed.count("0") == 3 * (2 + 4)  # each padding once, and the four clones
+    found = [first(run(cnn(padding), x, y)) for padding in (0, 1, 0, 1)]
+    assert summed.count("0") == 3 * 2  # three batches, each padding once
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+    assert not torch.equal(found[0], found[1])
 
 
 def test_data_modified_in_place_have_another_factor() -> None:
     x, y = data()
     run(mlp(), x, y)
     x[3] *= 2
-    assert torch.equal(first(run(mlp(), x, y)), first(run(mlp(), x.clone(), y)))
+    found = first(run(mlp(), x, y))
+    input_factors._FACTORS.clear()
+    assert torch.equal(found, first(run(mlp(), x, y)))
 
 
 def test_another_batch_size_has_a_factor_of_its_own() -> None:
     x, y = data()
-    for batch_size in (4, 10, 3):
-        alone = first(run(mlp(), x.clone(), y, batch_size))
-        assert torch.equal(first(run(mlp(), x, y, batch_size)), alone)
+    found = {batch_size: first(run(mlp(), x, y, batch_size)) for batch_size in (4, 10, 3)}
+    for batch_size, factor in found.items():
+        input_factors._FACTORS.clear()
+        assert torch.equal(first(run(mlp(), x, y, batch_size)), factor)
 
 
 class _Part(nn.Module):
@@ -138,20 +148,37 @@ def test_reduced_layers_sum_their_own_factor() -> None:
     assert not torch.allclose(spectra[0], spectra[1])
 
 
-def test_a_large_factor_is_not_kept(summed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_factors, "_LARGEST", 8 * 18 * 18 - 1)
+def test_rows_selected_again_are_recognised(summed: list[str]) -> None:
+    x, y = data()
+    one = run(mlp(), x[[1, 4, 5, 8]], y[:4])
+    other = run(mlp(7), x[[1, 4, 5, 8]], y[:4])
+    assert summed.count("1") == 1
+    assert torch.equal(first(one), first(other))
+    run(mlp(), x[[1, 4, 5, 9]], y[:4])
+    assert summed.count("1") == 2
+
+
+def test_factors_longest_unused_are_forgotten(
+    summed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_factors, "_MOST", 2 * 8 * 18 * 18)
+    x, y = data()
+    for rows in (slice(0, 4), slice(4, 8), slice(0, 4), slice(2, 6), slice(0, 4)):
+        run(mlp(), x[rows], y[rows])
+    assert summed.count("1") == 3
+    run(mlp(), x[4:8], y[4:8])
+    assert summed.count("1") == 4
+    assert len(input_factors._FACTORS) == 2
+
+
+def test_a_factor_above_the_limit_is_not_kept(
+    summed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_factors, "_MOST", 8 * 18 * 18 - 1)
     x, y = data()
     run(mlp(), x, y)
     run(mlp(), x, y)
     assert summed.count("1") == 6
-
-
-def test_factors_go_with_their_data() -> None:
-    x, y = data()
-    run(mlp(), x, y)
-    before = len(input_factors._OF_DATA)
-    del x
-    assert len(input_factors._OF_DATA) < before
 
 
 def test_shards_do_not_share_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,9 @@ def test_the_evidence_of_samples_is_on_average_that_of_all_data() -> None:
     whole = passes_of(state, data, given(200)).of("diag_ggn")[0]
     likelihoods, traces = [], []
     for seed in range(40):
-        part, of_it = sample_of(data, given(50, seed))
+        order = torch.randperm(200, generator=torch.Generator().manual_seed(seed))
+        mixed = replace(data, x_train=data.x_train[order], y_train=data.y_train[order])
+        part, of_it = sample_of(mixed, given(50))
         pass_ = passes_of(state, part, of_it).of("diag_ggn")[0]
         likelihoods.append(of_it.plan.likelihood_power * pass_.log_likelihood)
         traces.append(of_it.plan.likelihood_power * float(pass_.curvature.trace().sum()))
@@ -94,24 +96,13 @@ def test_the_evidence_of_samples_is_on_average_that_of_all_data() -> None:
         assert abs(float(found.mean()) - expected) < 4 * float(found.std()) / 40**0.5
 
 
-def test_the_sample_is_the_same_at_every_update_and_after_another_training() -> None:
-    data, assignment = problem(60), given(15)
-    first, _ = sample_of(data, assignment)
-    assert sample_of(data, assignment)[0] is first
-    other, _ = sample_of(data, given(15, seed=4))
-    assert not torch.equal(other.x_train, first.x_train)
-    again, _ = sample_of(data, assignment)
+def test_the_sample_is_the_same_at_every_update_of_every_network() -> None:
+    data = problem(60)
+    first, _ = sample_of(data, given(15))
+    again, _ = sample_of(data, given(15, seed=4))
     assert torch.equal(again.x_train, first.x_train)
     assert torch.equal(again.y_train, first.y_train)
-
-
-def test_inputs_exchanged_under_the_same_targets_are_sampled_anew() -> None:
-    data, assignment = problem(60), given(15)
-    sample_of(data, assignment)
-    other = replace(data, x_train=data.x_train + 1)
-    found, _ = sample_of(other, assignment)
-    expected, _ = sample_of(problem(60), assignment)
-    torch.testing.assert_close(found.x_train, expected.x_train + 1)
+    assert len(first.x_train.unique(dim=0)) == 15  # no row twice
 
 
 def test_what_an_update_returns_sees_all_data() -> None:
