@@ -46,7 +46,10 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "gpu_share": ("", "Share of one GPU; 0 on a CPU."),
         "epochs": ("epochs", "Epochs of the main training that were done."),
         "best_epoch": ("epochs", "Epoch of the highest evidence of the online curvature."),
-        "best_evidence": ("nats", "That evidence, summed over the training data."),
+        "best_evidence": (
+            "nats",
+            "That evidence, summed over the training data; above 2,048 estimated from so many.",
+        ),
         "noise_std": ("", "Learned noise at the end; of standardised targets. Real targets only."),
         "temperature": ("", "Softmax temperature at the end. Labels only."),
         "spread_factor": (
