@@ -235,6 +235,31 @@ def _of_seed(given: np.ndarray, truth: np.ndarray) -> tuple[float, float] | None
     return spearman(given, -truth), float(truth[given.argmax()] - truth.min())
 
 
+def chosen(table: pd.DataFrame) -> dict[str, float]:
+    """Return what the first choice of each score comes to in other seeds, mean over seeds.
+
+    Per cent right on test rows, or the RMSE over that of the best network.
+    """
+    classes = table.test_accuracy.notna().any()
+    table = table.assign(n_parameters=-table.n_parameters)
+    index, found = ["family", "depth", "width"], {}
+    measure = "test_accuracy" if classes else "test_rmse"
+    truth = table.pivot(index=index, columns="seed", values=measure).to_numpy(float)
+    bad = np.nanmin(truth) if classes else np.nanmax(truth)
+    truth = np.where(np.isnan(truth), bad, truth)
+    for score in (*COLUMNS, "five_fold_accuracy", "two_fold_accuracy"):
+        given = table.pivot(index=index, columns="seed", values=score).to_numpy(float)
+        of = []
+        for k in range(truth.shape[1]):
+            others = np.delete(truth, k, 1).mean(1)
+            if np.isfinite(given[:, k]).any():
+                one = others[np.nanargmax(given[:, k])]
+                of.append(100 * one if classes else one / others.min())
+        if of:
+            found[score] = round(float(np.mean(of)), 3)
+    return found
+
+
 def differences(pools: list[Ranked], pairs: list[tuple[str, str]]) -> dict[str, Any]:
     """Return mean differences of rho and regret between scores, with 90 % intervals."""
     random, draws = np.random.default_rng(0), []
@@ -264,7 +289,7 @@ def _mean(of: list[Any], a: str, b: str, what: str) -> float:
 
 def judge(names: list[str]) -> dict[str, Any]:
     """Return the comparison of the pools that have been trained."""
-    pools = {}
+    pools, second = {}, {}
     for name in names:
         if (file := RESULTS / f"{name}.csv").exists():
             table = pd.read_csv(file)
@@ -272,10 +297,12 @@ def judge(names: list[str]) -> dict[str, Any]:
             table = table[table.seed.isin(whole[whole].index)]
             if table.seed.nunique() > 1:
                 pools[name] = ranked(table)
+                second[name] = chosen(table)
     pairs = [("e5", other) for other in COLUMNS if other != "e5"] + [("plain5", "five_fold")]
     return {
         "hardware": f"{os.cpu_count()} x86-64 cores, shared with other jobs",
         "pools": {name: judged(pool) for name, pool in pools.items()},
+        "per cent right, or RMSE over the best, of the first choice": second,
         "differences": {
             kind: differences(some, pairs)
             for kind, some in (
