@@ -158,7 +158,7 @@ def trust(folds: Mapping[str, Any], large: Sequence[Pool]) -> str:
     }
     _, classes, few_reals, reals = kinds.values()
     for part in folds.values():
-        for name, pool in part["pools"].items() if isinstance(part, Mapping) else ():
+        for name, pool in part.get("pools", {}).items() if isinstance(part, Mapping) else ():
             kind = classes if name in CLASSES else reals if pool["n_data"] > 300 else few_reals
             kind.append((pool["scores"]["e5"]["rho"], pool["attainable"]))
     lines = [
