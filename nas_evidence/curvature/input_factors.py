@@ -10,9 +10,11 @@ Rows are known by their content, so that folds and samples that are selected ane
 are recognised. Some factors are kept, the latest used.
 """
 
+import ctypes
 import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -51,11 +53,11 @@ class DataFactors:
             return None
         module = layer.module
         if isinstance(module, nn.Linear):
-            return (self._digest(), a.dtype, "linear", *a.shape[1:], self.batch_size)
+            return (self._digest, a.dtype, "linear", *a.shape[1:], self.batch_size)
         names = ("kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
         geometry = (getattr(module, name) for name in names)
         rest = (type(module).__name__, *geometry, *a.shape[1:], self.batch_size)
-        return (self._digest(), a.dtype, *rest)
+        return (self._digest, a.dtype, *rest)
 
     def get(self, key: tuple[Any, ...]) -> InputFactor | None:
         """Return a factor that an earlier pass has found, None if none has."""
@@ -69,12 +71,15 @@ class DataFactors:
         while sum(kept.matrix.nbytes for kept in _FACTORS.values()) > _MOST:
             _FACTORS.popitem(last=False)
 
+    @cached_property
     def _digest(self) -> bytes:
-        """Return a digest of the data's content."""
+        """Digest of the data's content, taken once where nobody can change it behind torch."""
         version, digest = _DIGESTS.get(self.data, (None, b""))
-        if version == self.data._version:  # not modified in place since
+        if version == self.data._version and self.data.untyped_storage().resizable():
             return bytes(digest)
-        content: Any = self.data.detach().numpy()
+        # Not by `numpy()`, which would make torch share the memory from then on.
+        size = self.data.numel() * self.data.element_size()
+        content = (ctypes.c_char * size).from_address(self.data.data_ptr())
         digest = hashlib.blake2b(content, digest_size=16).digest()
         _DIGESTS[self.data] = (self.data._version, digest)
         return digest

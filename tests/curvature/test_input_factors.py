@@ -98,6 +98,29 @@ def test_data_modified_in_place_have_another_factor() -> None:
     assert torch.equal(found, first(run(mlp(), x, y)))
 
 
+@pytest.mark.parametrize("way", ["of numpy", "seen by numpy"])
+def test_data_modified_by_numpy_have_another_factor(way: str) -> None:
+    x, y = data()
+    if way == "of numpy":
+        array = x.numpy().copy()
+        x = torch.from_numpy(array)
+        run(mlp(), x, y)
+    else:
+        run(mlp(), x, y)
+        array = x.numpy()
+    array[3] *= 2
+    found = first(run(mlp(), x, y))
+    input_factors._FACTORS.clear()
+    assert torch.equal(found, first(run(mlp(), x, y)))
+
+
+def test_content_is_read_once_while_torch_owns_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data()
+    run(mlp(), x, y)
+    monkeypatch.delattr(input_factors, "hashlib")
+    run(mlp(), x, y)
+
+
 def test_another_batch_size_has_a_factor_of_its_own() -> None:
     x, y = data()
     found = {batch_size: first(run(mlp(), x, y, batch_size)) for batch_size in (4, 10, 3)}
