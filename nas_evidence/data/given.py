@@ -142,11 +142,12 @@ def _of_table(
 def _read(path: Path, preparation: Preparation | None, weights: str | None) -> Any:
     if not path.exists():
         raise ValueError(f"there is no file {path} to predict; correct the path")
-    if path.is_dir():
+    arrays = npz.holds_arrays(path) if path.is_dir() else path.suffix == ".npz"
+    if path.is_dir() and not arrays:
         raw = images.read(DatasetSpec(name="images", path=str(path)), seed=0)
         names = np.array([str(name) for name in raw.meaning.classes])
         return Given(np.asarray(raw.x_train), names[raw.y_train])
-    if path.suffix == ".npz":
+    if arrays:
         x, y, counts = npz.read_rows(path, weights)
         if preparation is not None:
             return x

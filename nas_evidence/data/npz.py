@@ -55,8 +55,7 @@ def read(
     """
     assert spec.path is not None  # DatasetSpec checks it
     path = Path(data_root or ".").expanduser() / Path(spec.path).expanduser()
-    names = path / CLASSES
-    kept = names.is_file()
+    kept = (path / CLASSES).is_file()
     also = spec.columns_of_rows
     if path.is_dir():
         arrays = _read_folder(path, also, mapped=not kept)
@@ -64,8 +63,7 @@ def read(
         arrays = _read_keys(path, also=also)
     if spec.content is not None:
         check_content(fingerprint(path, files_of(spec)), spec.content, str(path))
-    classes = json.loads(names.read_text(encoding="utf-8")) if kept else ()
-    return arrays_of(arrays, spec, seed=seed, path=path, classes=tuple(classes))
+    return arrays_of(arrays, spec, seed=seed, path=path, classes=_classes_of(path))
 
 
 def files_of(spec: DatasetSpec) -> tuple[str, ...]:
@@ -172,14 +170,19 @@ def _of_rows(arrays: Mapping[str, Array], name: str | None, path: Path) -> Array
 
 
 def read_rows(path: Path, weights: str | None = None) -> tuple[Array, Array | None, Array | None]:
-    """Return x_test, y_test and weights of an .npz file, or those of x_train if it has no others.
+    """Return x_test, y_test and weights of an .npz file or a folder of .npy files.
 
-    The targets are None if they are absent, and the weights unless there is one for each row.
+    They are those of x_train if there are no others. The targets are None if they are absent, and
+    the weights unless there is one for each row.
 
     Raises:
-        ValueError: If the file is missing, damaged, or has no inputs, or if lengths differ.
+        ValueError: If a file is missing, damaged, or has no inputs, or if lengths differ.
     """
-    arrays = _read_keys(path, needed=(), also=() if weights is None else (weights,))
+    also = () if weights is None else (weights,)
+    if path.is_dir():
+        arrays = _read_folder(path, also, mapped=False, needed=())
+    else:
+        arrays = _read_keys(path, needed=(), also=also)
     for part in ("test", "train"):
         if (x := arrays.get(f"x_{part}")) is not None:
             y, counts = arrays.get(f"y_{part}"), arrays.get(weights or "")
@@ -188,6 +191,8 @@ def read_rows(path: Path, weights: str | None = None) -> tuple[Array, Array | No
                     f"x_{part} and y_{part} must have equal lengths, but have {len(x)} and "
                     f"{len(y)} in {path}"
                 )
+            if y is not None and (named := _classes_of(path)):
+                y = np.array(named)[y]
             of_rows = counts is not None and counts.shape == x.shape[:1]
             inputs = np.asarray(_inputs(x, f"x_{part}", path)[:])
             return inputs, y, counts if of_rows else None
@@ -197,6 +202,17 @@ def read_rows(path: Path, weights: str | None = None) -> tuple[Array, Array | No
 def _rows(x: Inputs, chosen: Array) -> Inputs:
     """Return the rows where `chosen` is true; rows of a file stay in the file."""
     return x.subset(np.flatnonzero(chosen)) if isinstance(x, MappedRows) else x[chosen]
+
+
+def _classes_of(path: Path) -> tuple[ClassName, ...]:
+    """Return the names of the labels of a folder that a study wrote, else nothing."""
+    names = path / CLASSES
+    return tuple(json.loads(names.read_text(encoding="utf-8"))) if names.is_file() else ()
+
+
+def holds_arrays(folder: Path) -> bool:
+    """Tell whether a folder has inputs as .npy files."""
+    return any((folder / f"x_{part}.npy").is_file() for part in ("train", "test"))
 
 
 def _named(found: Targets, classes: tuple[ClassName, ...], path: Path) -> Targets:
@@ -265,14 +281,16 @@ def _plain(get: Callable[[], Array], key: str, path: Path) -> Array:
         ) from None
 
 
-def _read_folder(folder: Path, also: tuple[str, ...], *, mapped: bool) -> dict[str, Array]:
+def _read_folder(
+    folder: Path, also: tuple[str, ...], *, mapped: bool, needed: Sequence[str] = KEYS[:2]
+) -> dict[str, Array]:
     """Return the arrays of a folder, mapped or in memory; nothing in the files is executed."""
     mode: Literal["r"] | None = "r" if mapped else None
     arrays = {}
     for key in KEYS + also:
         path = folder / f"{key}.npy"
         if not path.is_file():
-            if key not in KEYS[:2]:
+            if key not in needed:
                 continue
             raise ValueError(
                 f"data set 'npz' needs the file {path.name} in {folder}, but it does not exist; "

@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.spellings import common_spellings, folded, said_spellings
 from nas_evidence.data.written_dates import PARTS, Order, dates_of, order_of, parts_of
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 
@@ -329,22 +328,17 @@ def _numbers_the_rows(numbers: Array) -> bool:
 
 
 def _category(name: str, values: pd.Series) -> tuple[list[Column], str]:
-    texts = _texts(values)
-    spelled = common_spellings(texts.unique().tolist(), texts.value_counts().to_dict())
-    said = said_spellings(f"column {name!r}", spelled)
-    counts = texts.map(spelled).value_counts()
+    counts = _texts(values).value_counts()
     # By frequency, ties by name, so that the order does not depend on the order of the rows.
     ordered = sorted(counts.index, key=lambda value: (-counts[value], value))
     kept = tuple(ordered[:MOST_CATEGORIES])
-    return [Column(name, "category", categories=kept)], said
+    return [Column(name, "category", categories=kept)], ""
 
 
 def _read(values: pd.Series, column: Column, where: str) -> Any:
     if column.kind == "category":
         texts = _texts(values)
-        known = {folded(category): category for category in column.categories}
-        spelled = texts.map(lambda text: known.get(folded(text), OTHER))
-        return texts.where(texts.isin(column.categories), spelled)
+        return texts.where(texts.isin(column.categories), OTHER)
     if column.part:
         return parts_of(dates_of(values, column.order))[column.part]
     if _is_text(values):
@@ -374,10 +368,13 @@ def _as_numbers(values: pd.Series) -> Array:
 
 
 def _texts(values: pd.Series) -> pd.Series:
-    """Return values as text; whole floats, as a column with missing integers has, as integers."""
+    """Return values as text without blanks around it, and whole floats as integers.
+
+    A column of integers has floats where cells are missing.
+    """
     if pd.api.types.is_float_dtype(values) and (values.dropna() % 1 == 0).all():
         values = values.astype("Int64")
-    return values.astype("object").where(values.notna(), MISSING).astype(str)
+    return values.astype("object").where(values.notna(), MISSING).astype(str).str.strip()
 
 
 def _is_text(values: pd.Series) -> bool:

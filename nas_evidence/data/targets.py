@@ -6,7 +6,6 @@ labels. What was inferred is said in one sentence that names the option that cha
 """
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,24 +15,12 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.spellings import common_spellings, said_spellings
 from nas_evidence.plumbing.foreign_text import shortened
 
 #: Most different whole numbers that are taken for classes.
 MOST_CLASSES = 20
 #: Most different whole numbers from 0 or 1 on that are never taken for counts.
 MOST_RANKS = 10
-#: Words for grades, from low to high.
-_SCALES = (
-    ("none", "very low", "low", "medium", "high", "very high"),
-    ("very bad", "bad", "average", "good", "very good"),
-    ("poor", "fair", "average", "good", "very good", "excellent"),
-    ("tiny", "small", "medium", "large", "huge"),
-    ("never", "rarely", "sometimes", "often", "always"),
-    ("strongly disagree", "disagree", "neutral", "agree", "strongly agree"),
-    ("cold", "cool", "warm", "hot"),
-    ("mild", "moderate", "severe"),
-)
 #: Class names listed in a sentence.
 _LISTED = 8
 ClassName = str | int | bool
@@ -110,13 +97,12 @@ def targets_of(
             f"{where}: a classification needs one label per row, but the shape is "
             f"{list(y.shape)} and the rows are not one-hot; give one column, or task = regression"
         )
-    names, labels, test_labels, spelled = _classes(y, y_test, where)
+    names, labels, test_labels = _classes(y, y_test, where)
     numbers = all(isinstance(name, int) and not isinstance(name, bool) for name in names)
     if one_hot and len(columns) == len(names):
         names = tuple(columns)
     change = "; --task regression to change" if asked is None and numbers else ""
-    said = "; ".join(filter(None, (said_classes(names), spelled)))
-    return Targets(labels, test_labels, names, said, change)
+    return Targets(labels, test_labels, names, said_classes(names), change)
 
 
 def check_unordered(values: object, task: TaskName | None, where: str) -> None:
@@ -240,20 +226,9 @@ def _check_varies(y: Array, where: str) -> None:
         )
 
 
-def _classes(
-    y: Array, y_test: Array, where: str
-) -> tuple[tuple[ClassName, ...], Array, Array, str]:
+def _classes(y: Array, y_test: Array, where: str) -> tuple[tuple[ClassName, ...], Array, Array]:
     named, test_named = _names(y, where), _names(y_test, where)
-    texts = Counter(name for name in named if isinstance(name, str))
-    texts.update({name: 0 for name in test_named if isinstance(name, str)})
-    spelled = common_spellings(texts, texts)
-    said = said_spellings(where, spelled)
-    named, test_named = _spelled(named, spelled), _spelled(test_named, spelled)
-    if grades := _grades(set(named)):
-        found = sorted(set(named), key=lambda name: grades.index(str(name).casefold()))
-        said = "; ".join(filter(None, ("the order of the grades is not used", said)))
-    else:
-        found = sorted(set(named), key=_natural)
+    found = sorted(set(named), key=_natural)
     if len(found) < 2:
         raise ValueError(
             f"{where}: a classification needs at least 2 classes, but every training row has "
@@ -274,17 +249,7 @@ def _classes(
         )
     labels = (np.array([number[v] for v in part], dtype=np.int64) for part in (named, test_named))
     train, test = labels
-    return tuple(found), train, test, said
-
-
-def _spelled(names: list[ClassName], spelled: dict[str, str]) -> list[ClassName]:
-    return [spelled[name] if isinstance(name, str) else name for name in names]
-
-
-def _grades(names: set[ClassName]) -> Sequence[str]:
-    """Return the scale, from low to high, that all names belong to; empty if there is none."""
-    words = {str(name).casefold() for name in names}
-    return next((scale for scale in _SCALES if len(words) > 2 and words <= set(scale)), ())
+    return tuple(found), train, test
 
 
 def _natural(name: ClassName) -> tuple[bool, list[tuple[int, str]]]:
@@ -316,7 +281,8 @@ def _names(y: Array, where: str) -> list[ClassName]:
 
 def said_classes(names: Sequence[ClassName]) -> str:
     """Return in words which classes there are."""
-    listed = ", ".join(map(shortened, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
+    shown = (repr(n) if str(n) != str(n).strip() else n for n in names[:_LISTED])
+    listed = ", ".join(map(shortened, shown)) + ", ..." * (len(names) > _LISTED)
     return f"classification, {len(names)} classes: {listed}"
 
 

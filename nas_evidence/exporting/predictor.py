@@ -30,7 +30,6 @@ from torch import Tensor
 
 from nas_evidence.data.given import Given, features_of
 from nas_evidence.data.preparation import Preparation
-from nas_evidence.data.spellings import folded
 from nas_evidence.evidence.posterior import Posterior
 from nas_evidence.exporting.program import Exported, load_exported
 from nas_evidence.exporting.soundness import ENSEMBLE, MEANING, POSTERIOR, check_files
@@ -198,9 +197,7 @@ class Prediction:
         if truth.ndim == 2 and truth.shape[1] == len(self.classes) > 1:  # one-hot
             truth = np.array(self.classes, dtype=object)[truth.argmax(1)]
         number = {str(value): i for i, value in enumerate(self.classes)}
-        spelled = {folded(name): i for name, i in number.items()}
-        texts = map(_text, truth.ravel())
-        found = [number.get(text, spelled.get(folded(text))) for text in texts]
+        found = [number.get(_text(value)) for value in truth.ravel()]
         if None in found:
             unknown = truth.ravel()[found.index(None)]
             raise ValueError(

@@ -82,11 +82,11 @@ def test_cells_unlike_those_of_the_training_are_told_by_column(
     assert all(text in doubt for text, doubt in zip(says, doubts, strict=True))
 
 
-def test_labels_are_compared_whatever_their_spelling() -> None:
-    found = Prediction(("no", "yes"), (), 0.9, probabilities=np.array([[0.9, 0.1], [0.2, 0.8]]))
-    assert found.measures(["No ", "YES"])["accuracy"] == 1
+def test_labels_that_differ_in_case_are_two_when_predictions_are_judged() -> None:
+    found = Prediction(("CO", "Co"), (), 0.9, probabilities=np.array([[0.9, 0.1], [0.2, 0.8]]))
+    assert found.measures(["CO", "Co"])["accuracy"] == 1
     with pytest.raises(ValueError, match="true label 'maybe' is not among the classes"):
-        found.measures(["no", "maybe"])
+        found.measures(["CO", "maybe"])
 
 
 def test_rows_with_a_truth_count_as_often_as_their_weight_and_others_need_none() -> None:
@@ -115,6 +115,22 @@ def test_arrays_in_a_file_bring_their_targets_and_weights(tmp_path: Path) -> Non
     np.savez(path, x_test=x, y_test=[1.0, 2.0])
     with pytest.raises(ValueError, match=r"x_test and y_test must have equal lengths, .* 3 and 2"):
         features_of(path, None)
+
+
+def test_a_folder_of_arrays_is_predicted_as_it_is_searched(tmp_path: Path) -> None:
+    x = np.arange(6.0).reshape(3, 2)
+    for name, array in {"x_train": x, "y_train": np.array([1, 0, 1])}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    found = features_of(tmp_path, None)
+    assert found.inputs.tolist() == x.tolist()
+    assert found.truth is not None
+    assert found.truth.tolist() == [1, 0, 1]
+    (tmp_path / "classes.json").write_text('["no", "yes"]')
+    assert list(features_of(tmp_path, None).truth) == ["yes", "no", "yes"]  # type: ignore[arg-type]
+    np.save(tmp_path / "x_test.npy", x[:1])
+    (tmp_path / "x_train.npy").unlink()
+    found = features_of(tmp_path, None)
+    assert (found.inputs.tolist(), found.truth) == ([[0, 1]], None)
 
 
 def test_one_hot_labels_are_those_of_their_columns() -> None:

@@ -133,24 +133,22 @@ def test_a_date_that_is_missing_has_an_indicator() -> None:
     assert found["days of c is missing"] == [0, 1]
 
 
-def test_spellings_of_a_word_are_one_category_and_letters_are_not() -> None:
-    found = features(["yes", "yes ", "YES", "no"] * 5, ["Yes", " no", "maybe"])
-    assert found == {"c = YES": [1, 0, 0], "c = no": [0, 1, 0], f"c = {OTHER}": [0, 0, 1]}
-    assert set(features(["a", "A"] * 5, ["a"])) == {"c = A", "c = a", f"c = {OTHER}"}
+def test_categories_are_one_up_to_blanks_around_them_and_differ_in_case() -> None:
+    found = features(["CO", "CO ", "Co"] * 5, ["CO", " Co", "co"])
+    assert found == {"c = CO": [1, 0, 0], "c = Co": [0, 1, 0], f"c = {OTHER}": [0, 0, 1]}
 
 
-def test_spellings_of_a_label_are_one_class() -> None:
-    found = targets_of(["yes", "No", "yes ", "no", "no"] * 4, [" NO"], task=None, where="y")
-    assert found.classes == ("no", "yes")
-    assert found.train[:5].tolist() == [1, 0, 1, 0, 0]
-    assert found.test.tolist() == [0]
-    assert "'No', 'yes ' are read as 'no', 'yes'" in found.said
+def test_labels_are_never_merged() -> None:
+    found = targets_of(["AB", "Ab", "cd", "Ab "] * 4, ["Ab"], task=None, where="y")
+    assert found.classes == ("AB", "Ab", "Ab ", "cd")
+    assert found.train[:4].tolist() == [0, 1, 3, 2]
+    assert found.test.tolist() == [1]
+    assert found.said == "classification, 4 classes: AB, Ab, 'Ab ', cd"
 
 
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
-        (["high", "low", "medium"], ("low", "medium", "high")),
         (["10", "9", "-1"], ("-1", "9", "10")),
         (["type 10", "type 9"], ("type 9", "type 10")),
         (["b", "a", "B"], ("B", "a", "b")),
