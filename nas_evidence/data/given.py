@@ -69,15 +69,19 @@ def features_of(
     Raises:
         ValueError: if the data are of another kind, or cannot be read.
     """
+    written = {} if preparation is None else preparation.written
     if isinstance(data, str | Path):
         data = _read(Path(data).expanduser(), preparation, weights)
+        if isinstance(data, pd.DataFrame):
+            return _of_table(data, preparation, target, weights)
     if isinstance(data, Given):
         return data
     data = plain(data)
     if isinstance(data, pd.Series):
         data = data.to_frame().T
     if isinstance(data, pd.DataFrame):
-        return _of_table(data, preparation, target, weights)
+        frame = with_numbers_read(data.set_axis(data.columns.map(str), axis=1), written=written)
+        return _of_table(frame, preparation, target, weights)
     if hasattr(data, "detach"):
         data = data.detach().cpu().numpy()
     array = np.asarray(data)
@@ -90,7 +94,8 @@ def features_of(
                 f"the network was trained on a table with the columns {', '.join(names)}; give a "
                 f"DataFrame with them, or an array [n, {len(names)}]"
             )
-        return _of_table(pd.DataFrame(array, columns=names), preparation, None)
+        frame = with_numbers_read(pd.DataFrame(array, columns=names), written=written)
+        return _of_table(frame, preparation, None)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"inputs must be numbers, but are {array.dtype}; convert them")
     found = arranged(array) if array.ndim > 2 else np.ascontiguousarray(array, np.float32)
@@ -113,9 +118,6 @@ def _of_table(
     target: str | None,
     weights: str | None = None,
 ) -> Given:
-    frame = frame.copy(deep=False)
-    frame.columns = frame.columns.map(str)
-    frame = with_numbers_read(frame)
     truth = np.asarray(frame[target]) if target in frame.columns else None
     if frame.empty:
         raise ValueError(_EMPTY)
@@ -131,7 +133,7 @@ def _of_table(
         return Given(_finite(np.ascontiguousarray(values, np.float32)), truth)
     inputs = preparation.apply(frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
-    doubts = [*preparation.doubts(frame)]
+    doubts = [*dict.fromkeys(preparation.doubts(frame))]
     unknown = 0 if truth is None else int(pd.isna(truth).sum())
     if 0 < unknown < len(frame):
         rows = f"{unknown} of {len(frame)} rows"
@@ -154,4 +156,4 @@ def _read(path: Path, preparation: Preparation | None, weights: str | None) -> A
         return Given(x, y, weights=None if counts is None else pd.Series(counts, name=weights))
     if path.suffix == ".npy":
         return np.load(path, allow_pickle=False)
-    return tables.read_frame(path)
+    return tables.read_frame(path, None if preparation is None else preparation.written)

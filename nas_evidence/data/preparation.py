@@ -13,8 +13,8 @@ compares).
 
 import json
 import shlex
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ import pandas as pd
 
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.written_dates import PARTS, Order, dates_of, order_of, parts_of
+from nas_evidence.data.written_numbers import Written
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 
 #: Most categories of a column with a feature of their own.
@@ -41,6 +42,7 @@ class Column:
     part        of a date, see `written_dates`; several columns then have one name
     order       what its dates begin with
     low, high   least and largest number in training, None for dates and categories
+    words       among the numbers of training, read as missing
     """
 
     name: str
@@ -52,6 +54,7 @@ class Column:
     order: Order = "year"
     low: float | None = None
     high: float | None = None
+    words: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -73,9 +76,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a table becomes features, in the order of `feature_names`."""
+    """How a table becomes features, in the order of `feature_names`.
+
+    `written` says how cells of the training table are written, those of the target among them;
+    new tables are read by it.
+    """
 
     columns: tuple[Column, ...]
+    written: Mapping[str, Written] = field(default_factory=dict)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -104,9 +112,13 @@ class Preparation:
         """
         absent = [n for n in dict.fromkeys(c.name for c in self.columns) if n not in frame.columns]
         if absent:
+            known = {str(name).casefold().strip(): name for name in frame.columns}
+            near = {name: known.get(name.casefold().strip()) for name in absent}
+            hints = [f"did you mean {other!r}?" for other in near.values() if other]
             raise ValueError(
                 f"{where} must have the columns of the training data, but lacks "
-                f"{', '.join(repr(name) for name in absent)}; add them, empty where unknown"
+                f"{', '.join(repr(name) for name in absent)}; "
+                + (" ".join(hints) or "add them, empty where unknown")
             )
         read = {c.label: _read(frame[c.name], c, where) for c in self.columns}
         numbers = self._of("number")
@@ -127,13 +139,18 @@ class Preparation:
         for column in self.columns:
             values = frame[column.name]
             present = values.dropna()
+            if column.kind == "number" and not column.part:
+                present = _without(present, column.words).dropna()
             if present.empty:
                 yield f"column {column.name!r} is empty: the usual value is taken"
             elif column.kind == "category":
                 unseen = _read(present, column, "") == OTHER
                 seen = "with what training has not seen"
                 yield from _told(column, present[unseen], seen, "as any other category")
-            elif not column.part and _is_text(values):
+            elif column.part:
+                unread = dates_of(present, column.order).isna()
+                yield from _told(column, present[unread], "with what is no date", "as missing")
+            elif _is_text(values):
                 unread = pd.to_numeric(present, errors="coerce").isna()
                 yield from _told(column, present[unread], "with text", "as missing")
             if column.low is not None:
@@ -148,13 +165,16 @@ class Preparation:
 
     def to_json(self) -> str:
         """Return it as JSON."""
-        return json.dumps([asdict(column) for column in self.columns], indent=1)
+        return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Preparation":
         """Return what `to_json` wrote."""
+        stored = json.loads(text)
+        lists = ("categories", "words")
         return cls(
-            tuple(Column(**{**c, "categories": tuple(c["categories"])}) for c in json.loads(text))
+            tuple(Column(**c | {key: tuple(c[key]) for key in lists}) for c in stored["columns"]),
+            {name: Written(*how) for name, how in stored["written"].items()},
         )
 
     def _features(self) -> Iterator[tuple[str, str]]:
@@ -186,6 +206,7 @@ def prepare(
     categorical: Collection[str],
     numeric: Collection[str],
     where: str,
+    written: Mapping[str, Written] | None = None,
 ) -> tuple[Preparation, list[str]]:
     """Decide how the columns of the training rows become features.
 
@@ -195,6 +216,7 @@ def prepare(
         categorical: columns to read as categories.
         numeric: columns to read as numbers.
         where: the place of the table, for messages.
+        written: how its cells were written.
 
     Returns:
         The preparation, and one sentence per decision that is not plain.
@@ -223,7 +245,7 @@ def prepare(
         columns += found
     if not columns:
         raise ValueError(f"{where} must have at least one column besides the target that varies")
-    return Preparation(tuple(columns)), [_summary(columns), *said]
+    return Preparation(tuple(columns), written or {}), [_summary(columns), *said]
 
 
 def option(name: str) -> str:
@@ -262,7 +284,7 @@ def _decided(
     if numbers.notna().mean() >= _MOSTLY and present[numbers.isna()].nunique() <= 3:
         words = ", ".join(repr(v) for v in present[numbers.isna()].unique())
         column, _ = _number(name, values, "number", where)
-        return column, (
+        return column, words and (
             f"column {name!r} is read as numbers and {words} as missing; "
             f"--categorical {option(name)} to change"
         )
@@ -286,6 +308,7 @@ def _number(
         keep = f"--numeric {option(name)} to keep"
         return [], f"column {name!r} is left out: it numbers the rows; {keep}"
     indicator = bool(np.isnan(numbers).any())
+    words = values[np.isnan(numbers)].dropna().astype(str).str.strip().unique()
     column = Column(
         name,
         "number",
@@ -293,6 +316,7 @@ def _number(
         indicator=indicator,
         low=float(present.min()),
         high=float(present.max()),
+        words=tuple(words[:MOST_CATEGORIES].tolist()),
     )
     return [column], ""
 
@@ -342,6 +366,7 @@ def _read(values: pd.Series, column: Column, where: str) -> Any:
     if column.part:
         return parts_of(dates_of(values, column.order))[column.part]
     if _is_text(values):
+        values = _without(values, column.words)
         numbers = pd.to_numeric(values, errors="coerce")
         if len(values) and numbers.isna().all() and values.notna().any():
             raise ValueError(
@@ -351,6 +376,13 @@ def _read(values: pd.Series, column: Column, where: str) -> Any:
     numbers = _as_numbers(values)
     _check_finite(numbers, column.name, where)
     return numbers
+
+
+def _without(values: pd.Series, words: Collection[str]) -> pd.Series:
+    """Return values with nothing in place of words that stand for it."""
+    if not words or not _is_text(values):
+        return values
+    return values.mask(values.astype(str).str.strip().isin(words))
 
 
 def _check_finite(numbers: Array, name: str, where: str) -> None:

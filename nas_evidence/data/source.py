@@ -23,7 +23,7 @@ from nas_evidence.data.arrays import RawArrays
 from nas_evidence.data.content import content_of, fingerprint, fingerprint_of
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.targets import check_unordered
-from nas_evidence.data.written_numbers import READ
+from nas_evidence.data.written_numbers import how_read
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 
@@ -131,8 +131,10 @@ def source_of(
     assert spec.path is not None
     root = Path(data_root or ".").expanduser()
     if spec.name == "table":
-        test = None if spec.test_path is None else tables.read_frame(root / spec.test_path)
         frame = tables.read_frame(root / spec.path)
+        test = None
+        if spec.test_path is not None:
+            test = tables.read_frame(root / spec.test_path, how_read(frame)[1])
         return table_source(frame, test, spec, given=Path(spec.path).name)
     path = (root / Path(spec.path).expanduser()).resolve()
     if spec.name == "images":
@@ -243,7 +245,6 @@ def _without_objects(array: Array, name: str, given: str) -> Array:
 def _parquet(frame: pd.DataFrame) -> bytes:
     """Return a table as Parquet; columns of mixed types become text."""
     plain = frame.reset_index(drop=True)
-    plain.attrs = {READ: frame.attrs[READ]} if READ in frame.attrs else {}
     plain.columns = plain.columns.map(str)
     for name in plain.columns:
         values = plain[name]

@@ -10,6 +10,7 @@ import difflib
 import gzip
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -28,7 +29,14 @@ from nas_evidence.data.targets import targets_of
 from nas_evidence.data.units import Units, said_units, units_of
 from nas_evidence.data.weights import repeated, said_weights, weights_of
 from nas_evidence.data.written_dates import order_of
-from nas_evidence.data.written_numbers import READ, decimal_comma, has_groups, with_numbers_read
+from nas_evidence.data.written_numbers import (
+    Written,
+    decimal_comma,
+    has_groups,
+    how_read,
+    note_written,
+    with_numbers_read,
+)
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
@@ -58,8 +66,11 @@ def read(
     assert spec.path is not None  # DatasetSpec checks it
     root = Path(data_root or ".").expanduser()
     path = root / spec.path
-    frame = read_frame(path)
-    test = None if spec.test_path is None else read_frame(root / spec.test_path)
+    stored = spec.content is not None
+    frame = read_frame(path, stored=stored)
+    test = None
+    if spec.test_path is not None:
+        test = read_frame(root / spec.test_path, how_read(frame)[1], stored=stored)
     if spec.content is not None:
         found = content_of([frame] if test is None else [frame, test])
         check_content(found, spec.content, str(path))
@@ -74,7 +85,7 @@ def arrays_of(
     Raises:
         ValueError: as `read`.
     """
-    read = frame.attrs.get(READ, ())
+    read, written = how_read(frame)
     y = _target(frame, spec.target, where)
     if len(frame) < FEWEST_ROWS:
         raise ValueError(
@@ -105,6 +116,7 @@ def arrays_of(
         categorical=spec.categorical or (),
         numeric=spec.numeric or (),
         where=where,
+        written=written,
     )
     said += [
         f"column {name!r} determines the target: is it known when a prediction is made? If not, "
@@ -175,8 +187,15 @@ def _random(y: Array, n_rows: int, generator: np.random.Generator) -> Array:
     return random_rows(len(y), n_rows, generator)
 
 
-def read_frame(path: Path) -> pd.DataFrame:
+def read_frame(
+    path: Path, written: Mapping[str, Written] | None = None, *, stored: bool = False
+) -> pd.DataFrame:
     """Return a CSV, Parquet or Excel file, of which the first sheet, as a table.
+
+    Args:
+        path: of the file.
+        written: how the columns of the training rows are written, if these are others.
+        stored: whether a study wrote the file: its numbers are numbers.
 
     Raises:
         ValueError: if it is missing, of another kind, or cannot be read.
@@ -191,7 +210,7 @@ def read_frame(path: Path) -> pd.DataFrame:
         if path.name.lower().endswith(PARQUET):
             frame = pd.read_parquet(path)
         elif path.name.lower().endswith(CSV):
-            return _read_text(path)
+            return _read_text(path, written or {})
         elif path.name.lower().endswith(EXCEL):
             frame = pd.read_excel(path, engine="openpyxl")
         else:
@@ -205,7 +224,9 @@ def read_frame(path: Path) -> pd.DataFrame:
         ) from None
     except pd.errors.EmptyDataError:
         raise ValueError(f"{path} is empty; a table has a line of names, then rows") from None
-    except (OSError, UnicodeError, ValueError, BadZipFile, pd.errors.ParserError) as error:
+    except (
+        OSError, UnicodeError, ValueError, TypeError, BadZipFile, pd.errors.ParserError
+    ) as error:  # fmt: skip
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         if found := _TOO_LONG.search(why):
             named, line, n_cells = found.groups()
@@ -215,10 +236,10 @@ def read_frame(path: Path) -> pd.DataFrame:
             )
         raise ValueError(f"{path} cannot be read as a table: {why}") from None
     frame.columns = frame.columns.map(str)
-    return with_numbers_read(frame)
+    return frame if stored else with_numbers_read(frame, written=written)
 
 
-def _read_text(path: Path) -> pd.DataFrame:
+def _read_text(path: Path, written: Mapping[str, Written]) -> pd.DataFrame:
     """Read a file of separated values; its encoding and its decimal commas are found out."""
     said = []
     encoding = _encoding(path)
@@ -232,16 +253,24 @@ def _read_text(path: Path) -> pd.DataFrame:
         frame = read(encoding=encoding)
         said.append(f"{path.name} is read as Latin-1, since byte {error.start} is not UTF-8")
     frame.columns = frame.columns.map(lambda name: str(name).strip())
-    if comma := decimal_comma(frame, separator):
+    comma = decimal_comma(frame, separator)
+    numbers = [n for n in frame.columns if pd.api.types.is_numeric_dtype(frame[n])]
+    other = [n for n in numbers if n in written and written[n].sign != "point"]
+    dotted: list[str] = []
+    if comma or other:
         texts = read(encoding=encoding, dtype=str).set_axis(frame.columns, axis=1)
-        grouped = [
-            n
-            for n in frame.columns
-            if pd.api.types.is_float_dtype(frame[n]) and has_groups(texts[n])
-        ]
-        frame = frame.assign(**{name: texts[name] for name in grouped})
-    frame.attrs[READ] = said
-    return with_numbers_read(frame, comma=comma)
+        points = [n for n in numbers if n not in written and texts[n].map(_has_point).any()]
+        grouped = [n for n in points if comma and has_groups(texts[n])]
+        other, dotted = [*other, *grouped], [n for n in points if n not in grouped]
+        frame = frame.assign(**{name: texts[name] for name in other})
+    found = with_numbers_read(frame, comma=comma, written=written, said=said)
+    signs = {n: Written("comma" if comma and n not in dotted else "point") for n in numbers}
+    note_written(found, signs)
+    return found
+
+
+def _has_point(cell: object) -> bool:
+    return isinstance(cell, str) and "." in cell
 
 
 def _encoding(path: Path) -> str:

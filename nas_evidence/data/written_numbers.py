@@ -1,17 +1,21 @@
 """Numbers as people write them in tables: `1.234,5`, `1,500`, `$ 12`, `12 %`, `(3)`, as numbers.
 
-A column of text is taken for numbers if nearly all of its cells are. Whether a comma is decimal or
-groups digits is decided once for a table: by cells that can only be the one or the other (`1,5`
-and `0,123`; `1,234,567` and `1,234.5`), else by what separates its columns.
+A column of text is taken for numbers if nearly all of its cells are; they may have one unit, as in
+`1.1 ct`. Whether a comma is decimal or groups digits is decided once for a table: by cells that
+can only be the one or the other (`1,5` and `0,123`; `1,234,567` and `1,234.5`), else by what
+separates its columns. Test rows and new data are read as the training rows were.
 """
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
-#: Key of `DataFrame.attrs`: sentences about how a table was read.
+#: Keys of `DataFrame.attrs`: sentences about how a table was read; `Written` by column, as JSON.
 READ = "nas_evidence: how it was read"
+_WRITTEN = "nas_evidence: how its numbers are written"
 #: Share of the cells of a column of text that must be numbers, and most other words in it.
 MOSTLY, MOST_WORDS = 0.9, 3
 _SIGNS = "$€£¥%"
@@ -19,41 +23,101 @@ _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+|[+-]?\d{1,3}(\.\d{3})+")
 _GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
 _ONLY_COMMA = re.compile(r"[+-]?(0?,\d+|\d+,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+)")
+_UNIT = re.compile(r"\d[.,]?\s*((?:[^\W\d_]|°)[^\d\s,;:]{0,9})$")
+#: Most units of a column that is said to have several.
+_MOST_UNITS = 5
 _ONLY_GROUPS = re.compile(r"[+-]?\d{1,3}(,\d{3}){2,}|[+-]?\d{1,3}(,\d{3})+\.\d*")
 
 
-def with_numbers_read(frame: pd.DataFrame, *, comma: bool | None = None) -> pd.DataFrame:
-    """Return a table in which numbers written as text are numbers; `attrs[READ]` says which.
+class Written(NamedTuple):
+    """How the cells of a column are written.
+
+    sign  the decimal one, or "text" if they are no numbers
+    unit  that follows the numbers, or ""
+    """
+
+    sign: Literal["text", "point", "comma"]
+    unit: str = ""
+
+
+TEXT = Written("text")
+
+
+def with_numbers_read(
+    frame: pd.DataFrame,
+    *,
+    comma: bool | None = None,
+    written: Mapping[str, Written] | None = None,
+    said: Iterable[str] = (),
+) -> pd.DataFrame:
+    """Return a table in which numbers written as text are numbers; `how_read` says which.
 
     Args:
         frame: a table; names of columns as text.
         comma: whether the comma is decimal; None to find out.
+        written: of columns of the training rows, if these are others: what is no number by it
+            stays text.
+        said: sentences about how the table was read until here.
     """
+    known, decided = written or {}, {}
     text = {name: _trimmed(frame[name]) for name in frame.columns if _is_text(frame[name])}
-    text = {name: cells for name, cells in text.items() if _may_be_numbers(cells)}
     if comma is None:
-        comma = _is_comma_decimal(text.values(), unclear=False)
-    changed, said = {}, list(frame.attrs.get(READ, ()))
+        undecided = (cells for name, cells in text.items() if name not in known)
+        comma = _is_comma_decimal(filter(_may_be_numbers, undecided), unclear=False)
+    changed, sentences = {}, list(said)
     for name, cells in text.items():
         present = cells.dropna()
-        points = _has_decimal_points(present)
-        plain = present.map(lambda cell: _plain(cell, comma and not points))  # noqa: B023
-        known = plain.notna()
-        if (plain[known] == present[known]).all():
-            continue  # as pandas reads them
-        if known.mean() < MOSTLY or present[~known].nunique() > MOST_WORDS:
+        how = known.get(name) or _written(present, comma=comma)
+        decided[name] = how
+        if how == TEXT:
             continue
-        joined = plain.where(known, present).reindex(cells.index)
-        changed[name] = pd.to_numeric(joined) if known.all() else joined
-        one = int((plain[known] != present[known]).to_numpy().argmax())
-        shown, read = present[known].iloc[one], float(plain[known].iloc[one])
-        sentence = f"column {name!r} is read as numbers: {shown!r} is {read:.10g}"
-        if shown.replace(",", ".") == plain[known].iloc[one]:
-            sentence = "numbers are read with decimal commas: '1,5' is 1.5"
-        said += [sentence] if sentence not in said else []
+        plain = present.map(lambda cell: _plain(cell, how))  # noqa: B023
+        number = plain.notna()
+        if name not in known:
+            if number.mean() < MOSTLY or present[~number].nunique() > MOST_WORDS:
+                decided[name] = TEXT
+                sentences += _said_units(name, present)
+                continue
+            if (plain[number] == present[number]).all():
+                continue  # as pandas reads them
+            sentences += [one for one in _said(name, present, plain) if one not in sentences]
+        joined = plain.where(number, present).reindex(cells.index)
+        changed[name] = pd.to_numeric(joined) if number.all() else joined
     found = frame.assign(**changed) if changed else frame.copy(deep=False)
-    found.attrs = {READ: said} if said else {}
+    found.attrs = {_WRITTEN: json.dumps(decided)}
+    if sentences:
+        found.attrs[READ] = sentences
     return found
+
+
+def _said(name: str, present: pd.Series, plain: pd.Series) -> list[str]:
+    """Return in words how the first cell that was read as another text became a number."""
+    shown, read = next(
+        (a, b) for a, b in zip(present, plain, strict=True) if isinstance(b, str) and a != b
+    )
+    if shown.replace(",", ".") == read:
+        return ["numbers are read with decimal commas: '1,5' is 1.5"]
+    return [f"column {name!r} is read as numbers: {shown!r} is {float(read):.10g}"]
+
+
+def _said_units(name: str, present: pd.Series) -> list[str]:
+    units = present.str.extract(_UNIT, expand=False)
+    if units.notna().mean() < MOSTLY or not 1 < units.nunique() <= _MOST_UNITS:
+        return []
+    listed = ", ".join(map(repr, units.dropna().unique()))
+    return [f"column {name!r} is not read as numbers, as they have several units: {listed}"]
+
+
+def how_read(frame: pd.DataFrame) -> tuple[tuple[str, ...], dict[str, Written]]:
+    """Return sentences about how a table was read, and how cells of its columns are written."""
+    said, written = frame.attrs.get(READ), frame.attrs.get(_WRITTEN)
+    decided = json.loads(written) if isinstance(written, str) else {}
+    return tuple(said or ()), {name: Written(*how) for name, how in decided.items()}
+
+
+def note_written(frame: pd.DataFrame, written: Mapping[str, Written]) -> None:
+    """Note how further columns of a table are written."""
+    frame.attrs[_WRITTEN] = json.dumps({**written, **how_read(frame)[1]})
 
 
 def decimal_comma(frame: pd.DataFrame, separator: str) -> bool:
@@ -68,7 +132,9 @@ def decimal_comma(frame: pd.DataFrame, separator: str) -> bool:
 def _is_comma_decimal(columns: Iterable[pd.Series], *, unclear: bool) -> bool:
     commas = groups = either = 0
     for cells in columns:
-        bare = cells.dropna().map(_bare)
+        present = cells.dropna()
+        unit = _unit(present)
+        bare = present.map(lambda cell: _bare(cell, unit))  # noqa: B023
         bare = bare[bare.str.contains(",", regex=False)]
         numbers = bare.str.fullmatch(_COMMA) | bare.str.fullmatch(_GROUPS)
         if len(bare) and numbers.mean() >= MOSTLY:
@@ -96,15 +162,39 @@ def _has_decimal_points(present: pd.Series) -> bool:
     return bool((dotted.str.fullmatch(_PLAIN) & ~dotted.str.fullmatch(_COMMA)).any())
 
 
-def _plain(cell: str, comma: bool) -> str | None:
+def _written(present: pd.Series, *, comma: bool) -> Written:
+    """Return how the numbers of a column are written, if they are numbers."""
+    if not len(present) or not _may_be_numbers(present):
+        return TEXT
+    unit = _unit(present)
+    points = _has_decimal_points(present.map(lambda cell: _bare(cell, unit)) if unit else present)
+    return Written("comma" if comma and not points else "point", unit)
+
+
+def _unit(present: pd.Series) -> str:
+    """Return the unit that nearly all cells have, "" if there is none."""
+    if not len(present) or not _may_be_numbers(present):
+        return ""
+    units = present.str.extract(_UNIT, expand=False)
+    one = units.notna().mean() >= MOSTLY and units.nunique() == 1
+    return str(units.dropna().iloc[0]) if one else ""
+
+
+def _plain(cell: str, how: Written) -> str | None:
     """Return a cell as a plain number, None if it is none.
 
-    >>> _plain("1.234,5", True), _plain("$1,500", False), _plain("(3)", False), _plain("b", False)
-    ('1234.5', '1500', '-3', None)
+    >>> comma, point = Written("comma"), Written("point", "ct")
+    >>> _plain("1.234,5", comma), _plain("$1,500", point), _plain("1.1 ct", point)
+    ('1234.5', '1500', '1.1')
+    >>> _plain("(3)", comma), _plain("b", comma), _plain("3", Written("text"))
+    ('-3', None, None)
     """
+    if how == TEXT:
+        return None
+    comma = how.sign == "comma"
     if _PLAIN.fullmatch(cell) and not (comma and _COMMA.fullmatch(cell)):
         return cell
-    bare = _bare(cell)
+    bare = _bare(cell, how.unit)
     if comma and _COMMA.fullmatch(bare):
         return bare.replace(".", "").replace(",", ".")
     if not comma and _GROUPS.fullmatch(bare):
@@ -112,9 +202,9 @@ def _plain(cell: str, comma: bool) -> str | None:
     return bare if _PLAIN.fullmatch(bare) else None
 
 
-def _bare(cell: str) -> str:
-    """Return a cell without signs of currency and per cent, and without spaces between digits."""
-    bare = cell.replace("\u2212", "-")
+def _bare(cell: str, unit: str = "") -> str:
+    """Return a cell without unit, signs of currency and per cent, and spaces between digits."""
+    bare = cell.removesuffix(unit).rstrip().replace("\u2212", "-")
     if bare.startswith("(") and bare.endswith(")"):
         bare = f"-{bare[1:-1]}"
     bare = re.sub(rf"^([+-]?)\s*[{_SIGNS}]\s*|\s*[{_SIGNS}]$", r"\1", bare)

@@ -18,6 +18,7 @@ predicted by "map".
 """
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -341,8 +342,15 @@ class Predictor:
 
         Raises:
             ValueError: for data of another shape, or an unknown method, level or metric.
+
+        Warns:
+            UserWarning: of each column whose cells are unlike those of the training.
         """
-        inputs = data.inputs if isinstance(data, Given) else self.given(data).inputs
+        if not isinstance(data, Given):
+            data = self.given(data)
+            for doubt in data.doubts:
+                warnings.warn(doubt, UserWarning, stacklevel=2)
+        inputs = data.inputs
         method = method or ("map" if self.classes else "probit")
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, but got {method!r}")

@@ -117,6 +117,14 @@ def test_a_study_is_loaded_and_resumed(classified: nas_evidence.Study) -> None:
 
 
 @pytest.mark.slow
+def test_cells_unlike_those_of_the_training_are_a_warning(
+    classified: nas_evidence.Study,
+) -> None:
+    with pytest.warns(UserWarning, match="'town': 1 cell with what training has not seen"):
+        classified.predict(pd.DataFrame({"weight": [9.0, 11.0], "town": ["lima", "oslo"]}))
+
+
+@pytest.mark.slow
 def test_real_targets_have_intervals_in_their_unit(tmp_path: Path) -> None:
     frame = table().drop(columns="pet")
     study = search(frame, None, tmp_path, target="price", test_fraction=0.2)

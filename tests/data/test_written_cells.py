@@ -8,12 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from nas_evidence.data import load
 from nas_evidence.data.given import features_of
 from nas_evidence.data.in_memory import source_in_memory
 from nas_evidence.data.preparation import OTHER, Preparation, prepare
+from nas_evidence.data.source import source_of
 from nas_evidence.data.table_file import read_frame
 from nas_evidence.data.targets import targets_of
 from nas_evidence.data.written_numbers import READ, with_numbers_read
+from nas_evidence.spec.study import DatasetSpec
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "first-hour.md"
 
@@ -173,3 +176,108 @@ def test_counts_are_real_targets_and_ranks_are_classes() -> None:
     assert task(generator.integers(0, 12, 400))
     assert task(generator.integers(3, 9, 60))
     assert task(generator.choice([10, 20, 50, 100], 60))
+
+
+def learned(text: str, folder: Path, target: str = "y") -> Preparation:
+    (folder / "t.csv").write_text(text, encoding="utf-8")
+    spec = DatasetSpec(name="table", path="t.csv", target=target)
+    source = source_of(spec, base=folder)
+    assert source is not None
+    source.write(folder)
+    found = source.arrays(seed=0).meaning.preparation
+    stored = load(source.spec, seed=0, base=folder).meaning.preparation
+    assert found == stored
+    assert found is not None
+    return Preparation.from_json(found.to_json())
+
+
+def rows(cells: list[str], separator: str = ",") -> str:
+    lines = [f"{cell}{separator}{i * 37 % 41}.5" for i, cell in enumerate(cells * 10)]
+    return "\n".join([f"c{separator}y", *lines])
+
+
+@pytest.mark.parametrize(
+    ("cells", "new", "expected"),
+    [
+        (['"1,5"', '"1,234"'], '"1,234"', 1.234),
+        (['"1,500"', '"1,234.5"'], '"1,234"', 1234),
+        (['"1,5"', '"2.345,6"'], "1.234", 1234),
+        (["1.5", "2.25"], '"1,234"', 1234),
+        (['"1,5 ct"', '"1,234 ct"'], '"1,234 ct"', 1.234),
+        (["1.1 ct", "12.5ct"], "1.5", 1.5),
+    ],
+)
+def test_a_number_is_read_in_new_data_as_in_training(
+    cells: list[str], new: str, expected: float, tmp_path: Path
+) -> None:
+    preparation = learned(rows(cells), tmp_path)
+    (tmp_path / "new.csv").write_text(f"c\n{new}\n")
+    found = features_of(tmp_path / "new.csv", preparation)
+    assert found.inputs.tolist() == [[np.float32(expected)]]
+    text = pd.DataFrame({"c": [new.strip('"')]})
+    assert features_of(text, preparation).inputs.tolist() == [[np.float32(expected)]]
+
+
+def test_test_rows_and_true_targets_are_read_as_in_training(tmp_path: Path) -> None:
+    amounts = [f'"{i % 7},{i % 10}"' for i in range(30)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,y", *(f"{a},{a}" for a in amounts)]))
+    (tmp_path / "test.csv").write_text('x,y\n"1,234","5,678"\n')
+    spec = DatasetSpec(name="table", path="t.csv", test_path="test.csv", target="y")
+    source = source_of(spec, base=tmp_path)
+    assert source is not None
+    arrays = source.arrays(seed=0)
+    assert arrays.x_test.tolist() == [[np.float32(1.234)]]
+    assert arrays.y_test.tolist() == [[5.678]]
+    found = features_of(tmp_path / "test.csv", arrays.meaning.preparation, target="y")
+    assert found.truth is not None
+    assert found.truth.tolist() == [5.678]
+
+
+def test_a_text_of_the_training_stays_one_where_the_new_cells_are_all_digits(
+    tmp_path: Path,
+) -> None:
+    preparation = learned(rows(["007", "A1"]), tmp_path)
+    (tmp_path / "new.csv").write_text("c\n007\n")
+    found = features_of(tmp_path / "new.csv", preparation)
+    named = dict(zip(preparation.feature_names, found.inputs[0], strict=True))
+    assert named["c = 007"] == 1
+
+
+def test_words_for_missing_are_those_of_the_training(tmp_path: Path) -> None:
+    preparation = learned(rows(["?", *(f"{i}.5" for i in range(19))]), tmp_path)
+    found = features_of(pd.DataFrame({"c": ["?", "? "]}), preparation)
+    assert found.inputs.tolist() == [[9.5, 1], [9.5, 1]]
+    assert found.doubts == ("column 'c' is empty: the usual value is taken",)
+    mixed = pd.DataFrame({"c": ["?", "1.5", "unknown"]})
+    assert features_of(mixed, preparation).doubts == (
+        "column 'c': 1 cell with text ('unknown'), taken as missing",
+    )
+
+
+def test_a_cell_by_another_rule_than_that_of_the_training_is_named(tmp_path: Path) -> None:
+    preparation = learned(rows(["1.5", "2.25"]), tmp_path)
+    doubts = features_of(pd.DataFrame({"c": ["1,5", "2.0"]}), preparation).doubts
+    assert doubts == ("column 'c': 1 cell with text ('1,5'), taken as missing",)
+
+
+def test_dates_that_cannot_be_read_are_named_once(tmp_path: Path) -> None:
+    preparation = learned(rows(["2024-01-31", "2025-03-02T05:00"]), tmp_path)
+    doubts = features_of(pd.DataFrame({"c": ["5.2.2024", "2024-02-05"]}), preparation).doubts
+    assert doubts == ("column 'c': 1 cell with what is no date ('5.2.2024'), taken as missing",)
+
+
+def test_several_units_of_a_column_are_said_and_one_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1.1 ct,1.1 ct\n2 ct,300 g\n0.5 ct,2 g\n")
+    found = read_frame(tmp_path / "t.csv")
+    assert found["a"].tolist() == [1.1, 2, 0.5]
+    assert found["b"].tolist() == ["1.1 ct", "300 g", "2 g"]
+    assert found.attrs[READ] == [
+        "column 'a' is read as numbers: '1.1 ct' is 1.1",
+        "column 'b' is not read as numbers, as they have several units: 'ct', 'g'",
+    ]
+
+
+def test_a_column_under_a_name_of_other_case_is_suggested(tmp_path: Path) -> None:
+    preparation = learned(rows(["1.5", "2.5"]), tmp_path)
+    with pytest.raises(ValueError, match="but lacks 'c'; did you mean 'C '"):
+        features_of(pd.DataFrame({"C ": [1.0]}), preparation)
