@@ -239,9 +239,8 @@ class KroneckerCollector(Collector):
         n_positions = 1 if layer.path in self.inputs.reduced else self.n_positions[layer.path]
         inputs = self.inputs.factor(layer.path)
         block = FewInputs if layer.path in self.inputs.rows else Kronecker
-        return block(
-            inputs.matrix, gradients, self.n_data, n_positions, _rounding(layer), inputs.once
-        )
+        sums = (inputs.matrix, gradients, self.n_data, n_positions, _rounding(layer), inputs.once)
+        return block(*sums, n_rows=self.n_data * n_positions)
 
     def _embedding_block(self, layer: EmbeddingLayer) -> Kronecker:
         counts = self.inputs.sums.total(layer.path)

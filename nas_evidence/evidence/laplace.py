@@ -27,8 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature import CurvaturePass
+from nas_evidence.maths.blocks import Kronecker
 from nas_evidence.maths.precisions import Precisions
-from nas_evidence.maths.structured import Structured
+from nas_evidence.maths.structured import BlockDiagonal, Structured
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
 
@@ -104,6 +105,7 @@ def laplace_estimate(
     log_det_groups = names if len(log_det_ratio) == len(names) else ("all",)
     effective = pass_.curvature.effective_parameters(scaled).cpu()
     notes = [f"likelihood power {likelihood_power:g}"] if likelihood_power != 1 else []
+    notes += _rounded(pass_.curvature, scaled)
     terms = [
         Term(term="log_likelihood", group="all", value=log_likelihood),
         *_by_group("scatter", names, scatter),
@@ -130,6 +132,20 @@ def laplace_estimate(
         seconds=pass_.seconds,
         note="; ".join(notes),
     )
+
+
+def _rounded(curvature: Structured, precision: Tensor) -> list[str]:
+    """Name the tensors whose prior precision is small beside the rounding of float32 factors."""
+    if not isinstance(curvature, BlockDiagonal):
+        return []
+    blocks = zip(curvature.names, curvature.blocks, precision.tolist(), strict=False)
+    named = [n for n, b, p in blocks if isinstance(b, Kronecker) and b.is_uncertain(p)]
+    if not named:
+        return []
+    return [
+        f"log|H| of {', '.join(named)} may be off by a nat: in float32 the prior precision is "
+        "within the rounding of the curvature; `model.double()` and double inputs avoid it"
+    ]
 
 
 def with_trace_ratios(estimate: EvidenceEstimate, ratios: Mapping[str, float]) -> EvidenceEstimate:

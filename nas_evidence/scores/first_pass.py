@@ -8,9 +8,11 @@
     h    diagonal of the Gauss-Newton matrix of the minibatches before b, each at its own θ
     δ    prior precisions        κ  likelihood power
 
-A sum of log predictive densities of unseen data is a log evidence (Dawid 1984; Lyle et al. 2020,
-section 3, with a point in place of the posterior: `prequential_epoch1`). Here the predictions
-include the uncertainty of an untrained network, so arbitrary early outputs are not penalised.
+A sum of log predictive densities of unseen data is the log evidence of the system that forecasts
+(Dawid 1984), here of the training, which mixes δ and h over many θ; it is not that of one model
+and prior. Lyle et al. (2020, section 3) have a point in place of the posterior:
+`prequential_epoch1`. Here the predictions include the uncertainty of an untrained network, so
+arbitrary early outputs are not penalised.
 
 Gaussian noise: the integral is N(y; f, v + s²). Classes: the mean of softmax(f / T) over `N_DRAWS`
 draws of independent outputs, as in diag(v). Each datum of a minibatch is predicted separately,

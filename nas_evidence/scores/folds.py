@@ -17,8 +17,8 @@ of the same data that is classified correctly.
 
 With `groups` in [dataset] a fold holds whole groups. With `time_column` the folds are blocks in
 time: each is predicted by a network trained on the earlier ones alone, the first one is only
-learned from, and `value` is the sum, so that without the scales it would be a prequential log
-evidence of the data after the first block given that block.
+learned from, and `value` is the sum: a prequential log evidence of the data after the first block
+given that block, each block's density a mixture over the scales.
 
 The networks of a division are trained once for all scores made from them: `conditional_evidence`
 (given_folds.py) with five folds also yields `five_fold`.

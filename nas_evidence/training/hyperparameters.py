@@ -15,8 +15,8 @@ log δ is clamped to [−12, 18]: a dead tensor (θ = 0, λ > 0) ends at the upp
 curvature (λ = 0, θ ≠ 0) at the lower, and one with θ = 0 and λ = 0 keeps its precision.
 
 Large spectra are binned: 64 bins per octave, each with its count and mean. The relative error of
-γ is then below 3e-6: its second derivative in log λ is at most γ/4, the variance within a bin
-2e-5. Newton ends with a step on the full spectra, which squares that error.
+γ is then at most 1.5e-5, and 5e-6 in bins that are evenly filled. Newton ends with a step on the
+full spectra, which squares that error.
 """
 
 import math
