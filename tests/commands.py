@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+import nas_evidence
 from nas_evidence.storage.tables import TABLES, read_tables
 
 SCRIPT = Path(sys.executable).with_name("nas-evidence")
@@ -27,6 +28,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONPATH": str(Path(nas_evidence.__file__).parents[1]),  # the package that is tested
     "PATH": f"{SCRIPT.parent}{os.pathsep}{os.environ.get('PATH', '')}",
 }
 

@@ -20,7 +20,6 @@ from nas_evidence.spec.registry import declared, is_outside
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.outside_code import Code, keep_code, outside_names
 from nas_evidence.workers.executor import Watcher, Where
-from nas_evidence.workers.own_cluster import clear_leftovers
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data import ArrayData
@@ -328,8 +327,6 @@ def _executor(
 ) -> "Executor":
     make_worker = store.make_worker
     logs = (store.folder / "logs").resolve()
-    if left := clear_leftovers(logs):  # of a cluster, whatever runs the trials now
-        audience.say(f"note: {left}")
     if outside := outside_names(spec):
         from nas_evidence.workers.process import worker_with_code
 

@@ -32,9 +32,11 @@ def go_on_without_cluster(place: str, options: Sequence[str], address: str | Non
         _flush()
         command = [sys.executable, "-m", "nas_evidence", *again]
         os.execve(sys.executable, command, {**os.environ, _COUNT: str(n)})
-    which = f"that belongs to the cluster {address}" if address else f"{MOST} times"
+    what = f"Ray has died on this machine, {MOST} times"
+    if address:
+        what = f"the cluster {address} is lost: its head or Ray on this machine has died"
     err.print(
-        f"\nRay has died on this machine ({which}); {stored}. Details: logs/ray.log and "
+        f"\nerror: {what}; {stored}. Details: logs/ray.log and "
         f"logs/driver.log of the study. Continue: {program()} {' '.join(again)}"
     )
     _flush()

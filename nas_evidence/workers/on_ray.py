@@ -39,10 +39,11 @@ from nas_evidence.workers.own_cluster import (
     ClusterLostError,
     all_run,
     answers,
+    clear_leftovers,
     end_processes,
-    forget_session,
     named,
     note_session,
+    remove_session,
     starting,
     watch,
 )
@@ -56,6 +57,10 @@ from nas_evidence.workers.reachable import check_reachable
 _LOG = logging.getLogger(__name__)
 #: Longest wait for the process to be replaced after Ray has died, seconds.
 LOST_PATIENCE = 60.0
+#: Seconds after which Ray ends a process whose GCS is silent: one elsewhere may come back.
+_RAY_GIVES_UP = os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60")  # noqa: SIM112
+#: Seconds of silence after which it counts as dead.
+GCS_PATIENCE = 0.75 * float(_RAY_GIVES_UP)
 #: Seconds between two looks at the nodes of the cluster.
 LOOK_EVERY = 2.0
 
@@ -134,6 +139,8 @@ class RayExecutor(PooledExecutor):
                 raise
 
     def _start(self, arrays: ArrayData, address: str | None, namespace: str | None) -> None:
+        if address is None and (left := clear_leftovers(self._store)):
+            self.notices.append(left)
         self._connect(address, namespace)
         self._check_capacity(patience=PATIENCE - 5.0 if address else 0.0)
         if address or len(self._pool.nodes) > 1:
@@ -258,16 +265,23 @@ class RayExecutor(PooledExecutor):
         raise ClusterLostError("Ray has died on this machine.")
 
     def _watch(self, address: Mapping[str, str], *, ours: bool) -> None:
-        """Notice the death of the raylet; note what our own cluster is, to clear it away."""
+        """Notice the death of raylet or GCS; note what our own cluster is, to clear it away."""
         processes: dict[str, str] = {}
         if ours:
             session = Path(address["session_dir"])
-            processes = note_session(self._logs, session)
-            self._until_close.callback(forget_session, self._logs, session)
-        socket, raylets = Path(address["raylet_socket_name"]), named(processes, "raylet")
+            processes = note_session(session, self._store)
+            self._until_close.callback(remove_session, session)
+        vital = named(processes, "raylet", "gcs_server")
+        socket, heard = Path(address["raylet_socket_name"]), time.monotonic()
 
         def is_alive() -> bool:
-            return all_run(raylets) if raylets else answers(socket)
+            nonlocal heard
+            if vital:
+                return all_run(vital)
+            with suppress(ValueError):
+                check_reachable(address["gcs_address"])
+                heard = time.monotonic()
+            return answers(socket) and time.monotonic() - heard < GCS_PATIENCE
 
         def lost() -> None:
             _LOG.error("cluster_lost")
@@ -276,10 +290,10 @@ class RayExecutor(PooledExecutor):
             if self._on_lost is not None:
                 self._on_lost()
 
-        # A socket is asked once a second, not at every poll.
+        # Sockets are asked once a second, not at every poll.
         gone = threading.Event()
-        self._is_alive = is_alive if raylets else lambda: not gone.is_set()
-        self._stop_watching = watch(is_alive, lost, every=WATCH_EVERY if raylets else 1.0)
+        self._is_alive = is_alive if vital else lambda: not gone.is_set()
+        self._stop_watching = watch(is_alive, lost, every=WATCH_EVERY if vital else 1.0)
 
     def _refill(self) -> None:
         if time.monotonic() - self._looked > LOOK_EVERY:

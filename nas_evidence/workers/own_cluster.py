@@ -1,9 +1,10 @@
 """The local cluster that a driver starts: watched while it runs, and cleared away afterwards.
 
-Ray ends the driver's process without a word when its raylet dies. A thread here notices first and
-says so. If the driver itself is killed, Ray's processes may live on for a minute and their session
-folder for ever: `logs/ray-session.json` says what was started, and the next driver of the study
-ends what is left of it. A process is only ended if it started when the record says it did.
+Ray ends the driver's process without a word when its raylet dies, and a minute after its GCS. A
+thread here notices first and says so. If the driver itself is killed, Ray's processes may live on
+for a minute and their session folder for ever. A record in that folder says what was started, by
+which driver and for which study; the next driver of the study ends what is left. A study folder,
+which may be a copy or somebody else's, has no say in it.
 """
 
 import contextlib
@@ -17,11 +18,13 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from nas_evidence.plumbing.files import write_whole
 
 _LOG = logging.getLogger(__name__)
-_NAME = "ray-session.json"
+#: In a session folder: what was started there, and for whom.
+_NAME = "nas-evidence.json"
 #: Seconds between two looks; Ray leaves 0.3 s at the least.
 WATCH_EVERY = 0.1
 
@@ -62,9 +65,8 @@ def end_what_starts() -> None:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, os.WNOHANG)
-    place = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
-    for session in (Path(place) / "ray").glob(f"session_*_{os.getpid()}"):
-        _remove(session)
+    for session in _sessions(f"*_{os.getpid()}"):
+        remove_session(session)
 
 
 def watch(
@@ -97,16 +99,18 @@ def answers(path: Path) -> bool:
     return True
 
 
-def note_session(logs: Path, session: Path) -> dict[str, str]:
-    """Record the session folder and the processes below this one; return these."""
-    processes = _descendants(os.getpid())
-    write_whole(logs / _NAME, json.dumps({"session": str(session), "processes": processes}))
+def note_session(session: Path, study: str) -> dict[str, str]:
+    """Record in a session folder the study and the processes below this one; return these."""
+    me, processes = os.getpid(), _descendants(os.getpid())
+    record = {"session": str(session), "study": study, "driver": {me: _started(me)}}
+    text = json.dumps(record | {"processes": processes})
+    write_whole(session / _NAME, text, private=True)
     return processes
 
 
-def named(processes: Mapping[str, str], name: str) -> dict[str, str]:
-    """Return those of some processes that have a name."""
-    return {pid: started for pid, started in processes.items() if _name(pid) == name}
+def named(processes: Mapping[str, str], *names: str) -> dict[str, str]:
+    """Return those of some processes that have one of the names."""
+    return {pid: started for pid, started in processes.items() if _name(pid) in names}
 
 
 def all_run(processes: Mapping[str, str]) -> bool:
@@ -125,40 +129,52 @@ def end_processes(processes: Mapping[str, str]) -> int:
     return ended
 
 
-def forget_session(logs: Path, session: Path) -> None:
-    """Remove the folder of a session that has ended, and its record."""
-    _remove(session)
-    with contextlib.suppress(OSError):
-        (logs / _NAME).unlink(missing_ok=True)
-
-
-def clear_leftovers(logs: Path) -> str:
-    """End what an earlier driver of this study has left running; return a line about it, or ""."""
-    try:
-        facts = json.loads((logs / _NAME).read_text(encoding="utf-8"))
-        session, processes = Path(facts["session"]), dict(facts["processes"])
-    except FileNotFoundError:
-        return ""
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        _LOG.warning("session_unreadable error=%r", error)
-        return ""
-    ended = end_processes(processes)
-    forget_session(logs, session)
-    if session.exists():
-        return f"Ray's files of an earlier run could not be removed; they are in {session}."
+def clear_leftovers(study: str) -> str:
+    """End what a killed driver of this study has left here; return a line about it, or ""."""
+    ended = 0
+    for session in _sessions("*"):
+        record = _record(session)
+        if record.get("study") != study:
+            continue
+        others = {p: began for p, began in record["driver"].items() if p != str(os.getpid())}
+        if others and all_run(others):  # it still lives
+            continue
+        ended += end_processes(record["processes"])
+        remove_session(session)
+        if session.exists():
+            return f"Ray's files of an earlier run could not be removed; they are in {session}."
     if ended == 1:
         return "An earlier run had left a process running; it was ended."
     return f"An earlier run had left {ended} processes running; they were ended." if ended else ""
 
 
-def _remove(session: Path) -> None:
-    # Only what looks like a session of Ray, whatever a record says.
-    if session.name.startswith("session_") and session.parent.name == "ray":
-        shutil.rmtree(session, ignore_errors=True)
-        latest = session.parent / "session_latest"
-        with contextlib.suppress(OSError):
-            if latest.is_symlink() and latest.readlink().name == session.name:
-                latest.unlink()
+def remove_session(session: Path) -> None:
+    """Remove the folder of a session that has ended."""
+    shutil.rmtree(session, ignore_errors=True)
+    latest = session.parent / "session_latest"
+    with contextlib.suppress(OSError):
+        if latest.is_symlink() and latest.readlink().name == session.name:
+            latest.unlink()
+
+
+def _sessions(name: str) -> list[Path]:
+    """Return the session folders of this user's Ray."""
+    place = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    return [s for s in (Path(place) / "ray").glob(f"session_{name}") if not s.is_symlink()]
+
+
+def _record(session: Path) -> dict[str, Any]:
+    """Return what this user's driver has noted in its session folder; nothing if it has not.
+
+    Ray lets everybody write there: the record counts if it is this user's and of this folder.
+    """
+    try:
+        with open(session / _NAME, opener=lambda p, how: os.open(p, how | os.O_NOFOLLOW)) as file:
+            ours = os.fstat(file.fileno()).st_uid == os.getuid()
+            record = json.load(file) if ours else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if record.get("session") == str(session) else {}
 
 
 def _descendants(root: int) -> dict[str, str]:

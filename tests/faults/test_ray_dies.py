@@ -1,15 +1,19 @@
 """Ray dies under a driver: the study goes on, and nothing of Ray stays behind."""
 
 import contextlib
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import TINY, environment, write_study
+from commands import TINY, environment, run, write_study
 
 from nas_evidence.cli import restart as restarting
 from nas_evidence.storage.journal import read_journal
@@ -35,9 +39,11 @@ def children(pid: int, word: str) -> list[int]:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_killed_raylet_is_replaced_and_the_study_ends_as_if_nothing_had_happened(
-    tmp_path: Path,
+@pytest.mark.parametrize("vital", ["raylet/raylet", "gcs/gcs_server"])
+def test_a_killed_raylet_or_gcs_is_replaced_and_the_study_ends_as_if_nothing_had_happened(
+    tmp_path: Path, vital: str
 ) -> None:
+    ray = Path(tempfile.mkdtemp(prefix="r"))  # a socket's path may have 107 characters
     path = write_study(tmp_path, TINY.replace("epochs = 4", "epochs = 40"))
     process = subprocess.Popen(
         [
@@ -45,7 +51,7 @@ def test_a_killed_raylet_is_replaced_and_the_study_ends_as_if_nothing_had_happen
             *("--executor", "ray"),
         ],
         cwd=tmp_path,
-        env=environment(PYTHONPATH=str(ROOT)),
+        env=environment(PYTHONPATH=str(ROOT), RAY_TMPDIR=str(ray)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -55,17 +61,19 @@ def test_a_killed_raylet_is_replaced_and_the_study_ends_as_if_nothing_had_happen
         while not any(event["event"] == "report" for event in read_journal(tmp_path / "s")):
             assert process.poll() is None
             time.sleep(0.1)
-        (raylet,) = children(process.pid, "/raylet/raylet")
-        os.kill(raylet, signal.SIGKILL)
+        (doomed,) = children(process.pid, f"/{vital}")
+        os.kill(doomed, signal.SIGKILL)
         out, err = process.communicate(timeout=300)
+        sessions = list((ray / "ray").glob("session_*_*"))
     finally:
         process.kill()
         process.wait()
+        shutil.rmtree(ray, ignore_errors=True)
     assert process.returncode == 0, out + err
     assert err.strip().startswith("Ray has died on this machine; finished trials are stored")
     assert "Starting it again (1 of 3)" in err
     assert len(finished(tmp_path / "s")) == 4
-    assert not (tmp_path / "s" / "logs" / "ray-session.json").exists()
+    assert not sessions
 
 
 def test_after_a_few_restarts_it_ends_with_the_command_to_go_on(
@@ -82,7 +90,7 @@ def test_after_a_few_restarts_it_ends_with_the_command_to_go_on(
     assert not starts
     assert "resume runs/x --data-root d" in said
     restarting.go_on_without_cluster("runs/x", [], "head:6379")
-    assert "belongs to the cluster head:6379" in capsys.readouterr().err
+    assert "the cluster head:6379 is lost: its head or Ray" in capsys.readouterr().err
 
 
 def test_the_watch_calls_once_when_the_cluster_is_gone() -> None:
@@ -101,35 +109,82 @@ from pathlib import Path
 from nas_evidence.workers.own_cluster import note_session
 sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
 left = subprocess.Popen(sleeper, stdout=subprocess.DEVNULL)
-note_session(Path(sys.argv[1]), Path(sys.argv[2]))
+note_session(Path(sys.argv[1]), "runs/a/logs")
 print(left.pid, flush=True)
 time.sleep(600)
 """
 
 
-def test_what_a_killed_driver_left_is_ended_and_its_session_removed(tmp_path: Path) -> None:
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty session folder of Ray's."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     session = tmp_path / "ray" / "session_1"
     session.mkdir(parents=True)
+    return session
+
+
+@pytest.fixture
+def driver(session: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A driver of the study runs/a/logs, and what it started in the session."""
     # A process of its own: whatever else this one has started is not the driver's.
-    command = [sys.executable, "-c", _DRIVER, str(tmp_path), str(session)]
+    command = [sys.executable, "-c", _DRIVER, str(session)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
         left = int(driver.stdout.readline())
-        text = (tmp_path / "ray-session.json").read_text()
-        driver.kill()
-    try:
-        assert f'"{left}"' in text
-        assert clear_leftovers(tmp_path) == (
-            "An earlier run had left a process running; it was ended."
-        )
-        assert _is_gone(left)
-        assert not session.exists()
-        # A process of another start time is never touched.
-        (tmp_path / "ray-session.json").write_text(text.replace(str(left), str(os.getpid())))
-        assert clear_leftovers(tmp_path) == ""
-    finally:
-        with contextlib.suppress(OSError):
-            os.kill(left, signal.SIGKILL)
+        try:
+            yield driver, left
+        finally:
+            driver.kill()
+            with contextlib.suppress(OSError):
+                os.kill(left, signal.SIGKILL)
+
+
+def test_what_a_killed_driver_left_is_ended_and_its_session_removed(
+    session: Path, driver: tuple[subprocess.Popen[str], int]
+) -> None:
+    process, left = driver
+    process.kill()
+    process.wait()
+    assert clear_leftovers("runs/a/logs") == (
+        "An earlier run had left a process running; it was ended."
+    )
+    assert _is_gone(left)
+    assert not session.exists()
+
+
+def test_a_copy_of_a_study_leaves_the_processes_of_the_original_alone(
+    session: Path, driver: tuple[subprocess.Popen[str], int]
+) -> None:
+    process, left = driver
+    assert clear_leftovers("runs/b/logs") == ""
+    process.kill()
+    process.wait()
+    assert clear_leftovers("runs/b/logs") == ""
+    assert session.exists()
+    os.kill(left, 0)
+
+
+def test_what_a_driver_that_lives_has_started_is_left_alone(
+    session: Path, driver: tuple[subprocess.Popen[str], int]
+) -> None:
+    assert clear_leftovers("runs/a/logs") == ""
+    assert session.exists()
+    os.kill(driver[1], 0)
+
+
+def test_a_process_that_started_later_under_the_same_number_is_left_alone(
+    session: Path, driver: tuple[subprocess.Popen[str], int]
+) -> None:
+    process, left = driver
+    process.kill()
+    process.wait()
+    path = session / "nas-evidence.json"
+    record = json.loads(path.read_text())
+    record["processes"][str(left)] += "0"
+    path.write_text(json.dumps(record))
+    assert clear_leftovers("runs/a/logs") == ""
+    os.kill(left, 0)
 
 
 def _is_gone(pid: int) -> bool:
@@ -145,10 +200,39 @@ def _is_gone(pid: int) -> bool:
     return False
 
 
-def test_a_record_never_removes_what_is_no_session_of_ray(tmp_path: Path) -> None:
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "ray-session.json").write_text(
-        f'{{"session": "{tmp_path / "precious"}", "processes": {{}}}}'
-    )
-    assert "could not be removed" in clear_leftovers(tmp_path)
-    assert (tmp_path / "precious").is_dir()
+@pytest.mark.parametrize("how", ["of another folder", "a link", "of another user", "[" * 100_000])
+def test_a_record_that_no_driver_of_this_user_wrote_there_removes_nothing(
+    session: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    path = session / "nas-evidence.json"
+    facts = {"session": str(session), "study": "runs/a/logs", "driver": {}, "processes": {}}
+    if how == "of another folder":
+        facts["session"] += "2"
+    path.write_text(how if how.startswith("[") else json.dumps(facts))
+    if how == "a link":
+        path.symlink_to(path.rename(session.parent / "elsewhere"))
+    if how == "of another user":
+        monkeypatch.setattr(os, "getuid", lambda: -1)
+    assert clear_leftovers("runs/a/logs") == ""
+    assert session.exists()
+
+
+@pytest.mark.parametrize("executor", ["inline", "local"])
+def test_a_study_folder_cannot_end_processes_or_remove_folders(
+    session: Path,
+    driver: tuple[subprocess.Popen[str], int],
+    tmp_path: Path,
+    executor: str,
+) -> None:
+    process, left = driver
+    path = write_study(tmp_path, TINY)
+    arguments = ("search", str(path), "--out", "s", "--executor", executor)
+    run(*arguments, "--trials", "1", folder=tmp_path)
+    process.kill()
+    process.wait()
+    text = (session / "nas-evidence.json").read_text()
+    for name in ("ray-session.json", "nas-evidence.json"):  # the first: of earlier versions
+        (tmp_path / "s" / "logs" / name).write_text(text)
+    run(*arguments, "--trials", "2", folder=tmp_path)
+    assert session.exists()
+    os.kill(left, 0)

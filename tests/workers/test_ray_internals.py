@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import ray
 
 from nas_evidence.data import load
 from nas_evidence.spec.study import DatasetSpec, ResourceSpec
@@ -64,7 +65,8 @@ def test_a_cluster_starts_and_is_watched_without_any_of_them(
     executor = RayExecutor(arrays, ResourceSpec(workers=1, gpus=0), logs)
     try:
         assert executor._is_alive()
-        processes = json.loads((logs / "ray-session.json").read_text())["processes"]
+        session = Path(ray.nodes()[0]["RayletSocketName"]).parents[1]
+        processes = json.loads((session / "nas-evidence.json").read_text())["processes"]
         raylets = named(processes, "raylet")
         assert len(raylets) == 1
         assert all_run(raylets)
