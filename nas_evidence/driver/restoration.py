@@ -89,6 +89,8 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
     for place in sorted(broken):
         if place == COMPARISON:
             _aside(folder, place, done, "the report computes it again")
+        elif place.startswith("report/") and (folder / place).exists():
+            _aside(folder, place, done, "`nas-evidence report` writes it again")
         elif re.fullmatch(r"checkpoints/.+", place) and (folder / place).exists():
             _aside(folder, place, done, "an earlier checkpoint, or the start, is used")
         elif match := re.fullmatch(r"models/(\d+)\.safetensors", place):

@@ -12,6 +12,8 @@ from nas_evidence.data.source import KEPT, is_kept
 from nas_evidence.driver.reconcile import contradictions, proposals_in_journal
 from nas_evidence.exporting.soundness import wrong_files
 from nas_evidence.plumbing.seals import DamagedError, is_sealed_json
+from nas_evidence.plumbing.sums import NAME as SUMS
+from nas_evidence.plumbing.sums import wrong_sums
 from nas_evidence.plumbing.tensor_seals import read_tensors
 from nas_evidence.proposing.warm_start import WARM_START, read_warm_start
 from nas_evidence.spec.record import is_race
@@ -111,6 +113,8 @@ def not_checked(folder: Path, *, with_checkpoints: bool = True, data: str = "") 
         data: Why the data set was not compared, as returned by `check_data`.
     """
     left = [f"the data set ({data})"] if data else []
+    if (folder / "report").is_dir() and not (folder / "report" / SUMS).is_file():
+        left.append("the report (it has no SHA256SUMS; `report` writes it again)")
     if not with_checkpoints:
         left.append("the checkpoints in the store (a trial checks its own when it resumes)")
     return left
@@ -164,6 +168,9 @@ def _small_files(folder: Path) -> Iterator[Finding]:
     if lease_is_damaged(folder):
         yield Finding("lock", f"the lease is {_OTHER}; --steal takes the study over")
     yield from (Finding(f"code/{name}", _OTHER) for name in wrong_code(folder))
+    if (folder / "report" / SUMS).is_file():  # else it was not written to its end
+        for name in wrong_sums(folder / "report"):
+            yield Finding(f"report/{name}", f"{_OTHER}; `report` writes it again")
 
 
 def _exports(folder: Path) -> Iterator[Finding]:

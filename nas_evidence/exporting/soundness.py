@@ -5,7 +5,10 @@ at all. Every file is in SHA256SUMS; each reader checks what it reads.
 """
 
 import contextlib
+import fcntl
 import json
+import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -82,18 +85,52 @@ def written_whole(to: Path) -> Iterator[Path]:
         held = f"holds {min(foreign)}, which is no part of an export" if foreign else "is a file"
         raise ValueError(f"{to} {held}; name another folder.")
     to.parent.mkdir(parents=True, exist_ok=True)
-    made = to.resolve().with_name(f".{to.resolve().name}.{uuid.uuid4().hex}")
+    place = to.resolve()
+    _clear_leftovers(place)
+    made = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
+    before = made.with_name(f"{made.name}.before")
     made.mkdir()
+    with _held(made):
+        try:
+            yield made
+            write_sums(made, sorted(_files(made)))
+            if place.exists():
+                place.replace(before)
+            made.replace(place)
+            shutil.rmtree(before, ignore_errors=True)
+        except OSError as error:
+            if error.filename is None or str(error.filename).startswith(str(made)):
+                raise OSError(error.errno, error.strerror or str(error), str(to)) from error
+            raise
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """Lock a folder, where its file system has locks; tell whether nobody else has it."""
+    handle, free = os.open(folder, os.O_RDONLY), False
     try:
-        yield made
-        write_sums(made, sorted(_files(made)))
-        before = made.with_name(f"{made.name}.before")
-        if to.exists():
-            to.resolve().replace(before)
-        made.replace(to.resolve())
-        shutil.rmtree(before, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        yield free
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        os.close(handle)
+
+
+def _clear_leftovers(place: Path) -> None:
+    """Remove what a killed export has left beside its place; put the export before it back."""
+    ours = re.compile(re.escape(f".{place.name}.") + r"[0-9a-f]{32}(\.before)?")
+    for left in sorted(path for path in place.parent.iterdir() if ours.fullmatch(path.name)):
+        old = left.suffix == ".before"
+        with contextlib.suppress(OSError), _held(left) as free:  # another may be clearing, too
+            if not free or (old and left.with_suffix("").exists()):  # an export goes on
+                continue
+            if old and not place.exists():
+                left.replace(place)
+            else:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _wanted(folder: Path, required: tuple[str, ...]) -> list[str]:

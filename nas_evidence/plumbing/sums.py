@@ -7,13 +7,15 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from nas_evidence.plumbing.files import write_whole
+
 NAME = "SHA256SUMS"
 
 
 def write_sums(folder: Path, names: Iterable[str]) -> None:
     """Write the checksums of files of a folder, named relative to it."""
     lines = [f"{_sum(folder / name)}  {name}\n" for name in names]
-    (folder / NAME).write_text("".join(lines), encoding="utf-8")
+    write_whole(folder / NAME, "".join(lines))
 
 
 def wrong_sums(folder: Path, names: Iterable[str] = ()) -> list[str]:

@@ -6,6 +6,7 @@ text says so.
 """
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from nas_evidence.maths.ranking import (
     resampling_plan,
     share_at_least_as_good,
 )
+from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import csv_cell
 
 ALL = "all"
@@ -205,12 +207,11 @@ def trust(
 
 def write_csv(path: Path, rows: Sequence[Correlation]) -> None:
     """Write correlations.csv."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(
-            {name: csv_cell(cell) for name, cell in row.cells().items()} for row in rows
-        )
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: csv_cell(cell) for name, cell in row.cells().items()} for row in rows)
+    write_whole(path, text.getvalue())
 
 
 def _sentence(row: Correlation, scale: Scale, noun: str) -> str:

@@ -12,7 +12,9 @@ import pandas as pd
 from markupsafe import Markup
 
 from nas_evidence.baselines.comparison import Comparison, Importance, read_comparison
+from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import csv_cell
+from nas_evidence.plumbing.sums import NAME, write_sums
 from nas_evidence.reporting import figures as draw
 from nas_evidence.reporting.contents import Report, report_on
 from nas_evidence.reporting.correlations import SCALES, WORDS, words_of, write_csv
@@ -153,10 +155,13 @@ def write_report(report: Report, to: Path, *, reload_seconds: int | None = None)
     values["reload_seconds"] = reload_seconds
     values["figures"] = _figures(report)
     paths = ReportPaths(to / "index.html", to / "report.md", to / "correlations.csv")
+    (to / NAME).unlink(missing_ok=True)  # until all is written anew
     write_page(paths.html, "study.html.j2", values)
     write_markdown(paths.markdown, "study.md.j2", values)
     write_csv(paths.correlations, report.trust.rows)
-    _write_tables(report, to)
+    tables = _write_tables(report, to)
+    ours = (paths.html, paths.markdown, paths.correlations, *tables)
+    write_sums(to, [path.name for path in ours])
     return paths
 
 
@@ -341,8 +346,8 @@ def _metrics_in_order(report: Report) -> list[str]:
     return [name for name in dict.fromkeys([*first, *_METRICS]) if name in known]
 
 
-def _write_tables(report: Report, to: Path) -> None:
-    """Write every table of the page as CSV, beside correlations.csv."""
+def _write_tables(report: Report, to: Path) -> list[Path]:
+    """Write every table of the page as CSV, beside correlations.csv; return the files."""
     compared, judged = report.compared, _of_winner(report)
     columns = judged.importance if judged else None
     tables = {
@@ -366,9 +371,12 @@ def _write_tables(report: Report, to: Path) -> None:
         "statuses": pd.DataFrame([asdict(one) for one in report.statuses]),
         "problems": pd.DataFrame([asdict(one) for one in (*report.problems, *report.flags)]),
     }
+    files = []
     for name, table in tables.items():
         table = table.rename(columns=csv_cell).map(csv_cell)
-        table.to_csv(to / f"{name}.csv", index=False, lineterminator="\n")
+        files.append(to / f"{name}.csv")
+        write_whole(files[-1], table.to_csv(index=False, lineterminator="\n"))
+    return files
 
 
 def _ranking_rows(report: Report) -> list[dict[str, object]]:

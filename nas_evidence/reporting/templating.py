@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from nas_evidence.plumbing.durations import duration
+from nas_evidence.plumbing.files import write_whole
 from nas_evidence.reporting import svg
 from nas_evidence.reporting.glossary import explained
 
@@ -22,13 +23,13 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 def write_page(path: Path, template: str, values: Mapping[str, object]) -> None:
     """Write a self-contained HTML page."""
-    path.write_text(_environment().get_template(template).render(values), encoding="utf-8")
+    write_whole(path, _environment().get_template(template).render(values))
 
 
 def write_markdown(path: Path, template: str, values: Mapping[str, object]) -> None:
     """Write a Markdown document."""
     text = _environment().get_template(template).render(values)
-    path.write_text(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", encoding="utf-8")
+    write_whole(path, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from faulty import call, flipped, quiet_call, run, stopped, study
 from nas_evidence.api.runs import begun
 from nas_evidence.data.digest import data_digest
 from nas_evidence.data.source import source_of
-from nas_evidence.driver.verification import verify
+from nas_evidence.driver.verification import not_checked, verify
 from nas_evidence.exporting.predictor import Predictor
+from nas_evidence.exporting.soundness import written_whole
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.journal import journal_path, journal_problems, read_journal
@@ -328,6 +330,33 @@ def test_an_export_that_is_killed_leaves_nothing_in_its_place(
             nas_evidence.load(folder).export(to)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s"]
     assert hashes_of(folder / "export") == before
+
+
+def test_a_torn_page_of_the_report_is_found_and_one_that_was_cut_short_is_unchecked(
+    folder: Path,
+) -> None:
+    page = folder / "report" / "index.html"
+    assert verify(folder) == not_checked(folder) == []
+    page.write_bytes(page.read_bytes()[:40_960])
+    assert [finding.place for finding in verify(folder)] == ["report/index.html"]
+    (folder / "report" / "SHA256SUMS").unlink()
+    assert "the report" in not_checked(folder)[0]
+
+
+def test_what_a_killed_export_leaves_is_cleared_and_the_export_before_it_is_put_back(
+    tmp_path: Path,
+) -> None:
+    to, name = tmp_path / "winner", f".winner.{uuid.uuid4().hex}"
+    for left in (name, f"{name}.before", ".winner.mine"):
+        (tmp_path / left).mkdir()
+        (tmp_path / left / "model.pt2").write_text(left)
+    with written_whole(to) as made:
+        assert (to / "model.pt2").read_text() == f"{name}.before"
+        (made / "model.pt2").write_text("new")
+        with written_whole(to) as other:  # spares one under way
+            (other / "model.pt2").write_text("newer")
+    assert (to / "model.pt2").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".winner.mine", "winner"]
 
 
 def test_an_export_replaces_an_export_and_nothing_else(folder: Path, tmp_path: Path) -> None:
