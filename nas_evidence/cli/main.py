@@ -33,6 +33,7 @@ from nas_evidence.plumbing.version import __version__
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import (
+    StudyStoppedError,
     about_disk,
     is_disk_full,
     is_memory_full,
@@ -59,6 +60,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under `nohup`
         signal.signal(signal.SIGHUP, _interrupt)
+    logging.raiseExceptions = False  # a log on a full disk; the study stops with a sentence
     for stream in (sys.stdout, sys.stderr):  # of a terminal or a pipe that knows no Unicode
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -79,7 +81,7 @@ def main() -> None:
         sys.exit(2)
     except ValueError as error:
         err.print(f"error: {error}")
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, StudyStoppedError) else 2)
     except Exception as error:
         if os.environ.get(_DEBUG):
             raise

@@ -1,6 +1,7 @@
 """A trained model with its preprocessing inside, as a module and as a torch.export program."""
 
 import copy
+import io
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -177,7 +178,9 @@ def write_program(exported: Exported | Mixed, path: Path, arrays: ArrayData) -> 
         parameter.data = parameter.data.contiguous()
     program = torch.export.export(plain, (example,), dynamic_shapes=({0: batch},))
     _accept_any_dtype(program)
-    torch.export.save(program, path)
+    content = io.BytesIO()  # torch's own writer ends the process where a disk is full
+    torch.export.save(program, content)
+    path.write_bytes(content.getbuffer())
     inputs = torch.from_numpy(arrays.x_train[:7].copy())
     with torch.no_grad():
         again = torch.export.load(path).module()(inputs)

@@ -1,6 +1,7 @@
 """Atomic file writes that survive a power failure."""
 
 import contextlib
+import errno
 import os
 import uuid
 from pathlib import Path
@@ -24,13 +25,21 @@ def write_whole(path: Path, content: bytes | memoryview | str, *, private: bool 
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        _sync(path.parent)
     except OSError as error:  # name the target file
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+
+
+def _sync(folder: Path) -> None:
+    """Force the names in a folder to disk, where its file system can."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network and FUSE file systems
+            raise
     finally:
-        os.close(folder)
+        os.close(handle)

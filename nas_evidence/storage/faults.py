@@ -26,9 +26,14 @@ ARROWS = (
     "removed",  # the attempt folders are removed
 )
 _PASSED: Counter[str] = Counter()
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+_FULL = {
+    errno.ENOSPC: "free space there",
+    errno.EDQUOT: "free space there",
+    errno.EIO: "check the disk",
+    errno.EFBIG: "raise the limit on the size of files (`ulimit -f`)",
+}
 _FULL_TEXT = re.compile(
-    rf"\[Errno ({errno.ENOSPC}|{errno.EDQUOT}|{errno.EIO})\]"
+    rf"\[Errno ({'|'.join(map(str, _FULL))})\]"
     "|No space left|quota exceeded|disk is full|disk I/O error",
     re.IGNORECASE,
 )
@@ -56,12 +61,12 @@ def arrow(name: str) -> None:
 
 def is_disk_full(error: BaseException | str) -> bool:
     """Return whether an error, or the cause of a loss, means that a disk is full or failing."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _FULL
     return bool(_FULL_TEXT.search(str(error)))
 
 
-def is_read_only(error: BaseException) -> bool:
+def is_read_only(error: BaseException | str) -> bool:
     """Return whether an error means that a place may not be written."""
     read_only = {errno.EROFS, errno.EACCES, errno.EPERM}
     if isinstance(error, OSError):
@@ -80,25 +85,30 @@ def is_memory_limited() -> bool:
     return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
-def about_disk(error: BaseException) -> str:
-    """Return one sentence about a disk that cannot be written: what, where, and the remedy."""
-    why = (getattr(error, "strerror", None) or str(error).splitlines()[0]).rstrip(".")
-    where = f" at {name}" if (name := getattr(error, "filename", None)) else ""
+def about_disk(error: BaseException | str, folder: Path | None = None) -> str:
+    """Return one sentence about a disk that cannot be written: what, where, and the remedy.
+
+    Args:
+        error: or the cause of a loss.
+        folder: the place, if the error does not name it.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        number, why, name = error.errno, error.strerror, error.filename
+    elif cause := re.search(r"\[Errno (\d+)\] (.+?)(?:: '(.+)')?$", str(error)):
+        number, why, name = int(cause[1]), cause[2], cause[3]
+    else:
+        number, why, name = errno.ENOSPC, str(error).splitlines()[0], None
     remedy = (
         "give this user the right to do so, or another folder"
         if is_read_only(error)
-        else "free space there"
+        else _FULL.get(number, "free space there")
     )
-    denied = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM)
-    does = "read or write" if denied else "write"
+    does = "read or write" if number in (errno.EACCES, errno.EPERM) else "write"
+    where = f" at {name or folder}" if name or folder else ""
+    why = (why or "an error").rstrip(".")
     return f"cannot {does}{where}: {why}; {remedy}, then run the command again. Nothing is lost."
 
 
 def disk_stop(folder: Path, error: BaseException | str) -> StudyStoppedError:
-    """Return the error that stops a study because its disk is full or failing."""
-    where = getattr(error, "filename", None) or folder
-    return StudyStoppedError(
-        f"the disk cannot be written: {error} (at {where}). The study stopped and nothing is "
-        f"lost: finished trials are stored, the others resume from checkpoints. Free space below "
-        f"{folder}, then resume it."
-    )
+    """Return the error that stops a study because its disk is full, failing or read-only."""
+    return StudyStoppedError(about_disk(error, folder))

@@ -11,6 +11,7 @@ missing. A line cut short by a crash is terminated by the next driver and follow
 names the line before it: that is a crash, not damage.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,10 +59,21 @@ class Journal:
     def write(self, event: str, *, durable: bool = False, **facts: object) -> None:
         """Append one event; a `durable` one survives a power failure."""
         line = _line({"t": round(time.time(), 3), "event": event, **facts}, self._last)
-        self._file.write(line)
+        self._append(line)
         self._last = _name_of(line)
         if durable:
             os.fsync(self._file.fileno())
+
+    def _append(self, line: bytes) -> None:
+        """Write all of a line, or nothing of it where the disk is full."""
+        before, rest = self._file.seek(0, os.SEEK_END), memoryview(line)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(before)
+            raise OSError(error.errno, error.strerror, self._file.name) from error
 
     def close(self) -> None:
         """Close the file."""

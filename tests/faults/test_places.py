@@ -1,16 +1,25 @@
 """Disks that cannot be written, odd files in a folder, foreign locks: one sentence, no block."""
 
 import errno
+import logging
 import os
+import resource
 import time
 from pathlib import Path
 
 import pytest
+import torch
+from commands import write_study
 from fakes import FakeExecutor
 from faulty import call, run, stopped, study
+from torch import nn
 
+from nas_evidence.data import load
+from nas_evidence.exporting.program import Exported, write_program
 from nas_evidence.plumbing.seals import sealed_json
-from nas_evidence.storage.faults import about_disk
+from nas_evidence.spec.study import DatasetSpec
+from nas_evidence.storage.faults import about_disk, disk_stop, is_disk_full
+from nas_evidence.storage.journal import Journal, journal_path, journal_problems
 from nas_evidence.storage.study_folder import (
     Lease,
     is_locked,
@@ -104,9 +113,8 @@ def test_a_disk_that_cannot_be_written_gets_one_sentence_and_no_file_elsewhere(
     def full(self: Path, *_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code), str(self))
 
-    what = "open" if verb == "search" else "write_text"
     if verb == "report":
-        monkeypatch.setattr(Path, what, full)
+        monkeypatch.setattr("nas_evidence.reporting.templating.write_whole", full)
         given: tuple[object, ...] = ("report", folder)
     else:
         monkeypatch.setattr("nas_evidence.storage.study_folder.write_whole", full)
@@ -121,6 +129,55 @@ def test_a_disk_that_cannot_be_written_gets_one_sentence_and_no_file_elsewhere(
 def test_the_sentence_about_a_disk_names_place_and_remedy() -> None:
     error = OSError(errno.EROFS, "Read-only file system", "/a/b")
     assert about_disk(error).startswith("cannot write at /a/b: Read-only file system; give this")
+    cut = OSError(errno.EFBIG, "File too large")
+    assert is_disk_full(cut)
+    assert about_disk(cut, Path("/a")).startswith("cannot write at /a: File too large; raise the")
+    cause = "OSError: [Errno 28] No space left on device: '/a/b'"
+    said = "cannot write at /a/b: No space left on device; free space there, then"
+    assert str(disk_stop(Path("/a"), cause)).startswith(said)
+
+
+def test_a_search_on_a_full_disk_ends_with_one_sentence_and_the_code_of_a_failed_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write_study(tmp_path)
+
+    def full(self: Path, *_: object) -> None:
+        with open("/dev/full", "w", buffering=1) as log:  # the log is on the same disk
+            logging.StreamHandler(log).handle(logging.makeLogRecord({"msg": "x"}))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+
+    monkeypatch.setattr("nas_evidence.driver.driver.write_record", full)
+    code, _, said = call(capsys, "search", place, "--out", tmp_path / "s", "--executor", "inline")
+    assert code == 1
+    assert said.startswith(
+        f"error: cannot write at {tmp_path}/s: No space left on device; free space"
+    )
+    assert said.count("\n") == 1
+
+
+def test_a_program_on_a_full_disk_is_an_error_and_no_abort() -> None:
+    arrays = load(DatasetSpec(name="digits", max_train=60, max_test=10), seed=0)
+    network = Exported(nn.Flatten(), torch.zeros(()), torch.ones(()))
+    with pytest.raises(OSError, match="No space left"):
+        write_program(network, Path("/dev/full"), arrays)
+
+
+def test_a_line_of_the_journal_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    journal, limits = Journal(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    journal.write("ask", number=0)
+    size = journal_path(tmp_path).stat().st_size
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
+        with pytest.raises(OSError, match="File too large") as error:
+            journal.write("ask", number=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert error.value.filename == str(journal_path(tmp_path))
+    assert journal_path(tmp_path).stat().st_size == size
+    journal.write("ask", number=2)
+    journal.close()
+    assert journal_problems(tmp_path) == []
 
 
 def test_an_unexpected_error_leaves_no_file_in_the_working_folder(
