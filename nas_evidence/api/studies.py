@@ -60,7 +60,7 @@ class Study:
         from nas_evidence.storage.outside_code import admitted
         from nas_evidence.storage.study_folder import read_study
 
-        self.folder = Path(folder)
+        self.folder = Path(folder).expanduser()
         self.data_root = None if data_root is None else Path(data_root)
         self.spec: StudySpec = spec or read_study(self.folder)
         if allow_code:
@@ -435,9 +435,10 @@ def search(
         asked = asked_for(str(data), overrides, options, allow_code=allow_code, data_root=root)
     else:
         asked = of_memory(data, y, options, overrides)
-    folder = (
-        Path(out) if out is not None else _folder_of(asked, named=isinstance(data, str | Path))
-    )
+    if out is not None:
+        folder = Path(out).expanduser()
+    else:
+        folder = _folder_of(asked, named=isinstance(data, str | Path))
     run = _run_with(workers, root, allow_code=allow_code, track=track, limit=limit)
     resources = asked.spec.resources.model_copy(update={"workers": workers})
     spec = with_families(asked.spec, families).model_copy(update={"resources": resources})
@@ -466,7 +467,7 @@ def resume(
     from nas_evidence.storage.outside_code import admitted
     from nas_evidence.storage.study_folder import open_study, read_study
 
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     overrides = [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
     spec = read_study(folder, overrides)
     check_not_fewer(spec, n_trials)

@@ -114,7 +114,7 @@ def open_store(place: str, scratch: Path | None = None) -> Store:
     Raises:
         ValueError: if no installed package handles such URIs.
     """
-    return Mirror(place, scratch) if is_uri(place) else Store(Path(place))
+    return Mirror(place, scratch) if is_uri(place) else Store(Path(place).expanduser())
 
 
 class Mirror(Store):

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class Export:
     def __init__(self, study: StudySpec, folder: Path, url: str = "") -> None:
         self._study, self._folder = study, folder
         self._file = None if url else folder / STUDY_DB
-        scheme, rest = (url or f"sqlite:///{folder.resolve() / STUDY_DB}").split("://", 1)
+        scheme, rest = (url or f"sqlite:///{STUDY_DB}").split("://", 1)
         self._url = f"{_DRIVERS.get(scheme, scheme)}://{rest}"
         self._read = 0  # bytes of the journal
         self._proposals: dict[int, _Proposal] = {}
@@ -142,14 +143,15 @@ class Export:
             self._begin_anew()
 
     def _connect(self) -> None:
-        options: dict[str, Any] = {}
-        if self._url.startswith("sqlite"):
-            options = {"timeout": _LOCKED}
+        how: dict[str, Any] = {}
+        if self._file is not None:  # any path, also one that has another meaning in a URL
+            options = {"timeout": _LOCKED, "check_same_thread": False}
+            how = {"creator": partial(sqlite3.connect, self._file.resolve(), **options)}
+        elif self._url.startswith("sqlite"):
+            how = {"connect_args": {"timeout": _LOCKED}}
         elif self._url.startswith("postgresql"):
-            options = {"connect_timeout": _CONNECT}
-        self._storage = optuna.storages.RDBStorage(
-            self._url, engine_kwargs={"connect_args": options}
-        )
+            how = {"connect_args": {"connect_timeout": _CONNECT}}
+        self._storage = optuna.storages.RDBStorage(self._url, engine_kwargs=how)
         self._there = optuna.create_study(
             study_name=self._name(),
             storage=self._storage,
