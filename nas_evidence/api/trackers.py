@@ -28,7 +28,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Protocol, Self
 
-from nas_evidence.spec.domains import masked
+from nas_evidence.spec.domains import masked, refuse_password
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.workers.executor import Lost, Watcher
@@ -37,6 +37,8 @@ _LOG = logging.getLogger(__name__)
 _Row = Mapping[Any, Any]
 #: What each tracker imports, and what installs it.
 _NEEDS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "optuna": "optuna"}
+#: Where its client finds a password.
+_PASSWORDS = {"optuna": "PGPASSWORD or ~/.pgpass", "mlflow": "MLFLOW_TRACKING_PASSWORD"}
 #: The database of a server that an earlier version read.
 _DATABASE = "NAS_EVIDENCE_DATABASE"
 #: Seconds between two looks at the journal.
@@ -188,6 +190,7 @@ def check_track(wanted: Sequence[str], *, installed: bool = True) -> None:
                 "--track must be mlflow, mlflow:URI, tensorboard, tensorboard:DIR, optuna or "
                 f"optuna:URL, but got {masked(text)!r}."
             )
+        refuse_password(text, "--track ", _PASSWORDS.get(name, "the environment"))
         if name == "optuna" and place:
             _check_url(place, installed=installed)
         if installed and find_spec(_NEEDS[name]) is None:
@@ -198,11 +201,6 @@ def check_track(wanted: Sequence[str], *, installed: bool = True) -> None:
 
 
 def _check_url(url: str, *, installed: bool) -> None:
-    if masked(url) != url:
-        raise ValueError(
-            f"--track optuna:{masked(url)} holds a password, which others would see; leave it "
-            "out, and give it in PGPASSWORD or ~/.pgpass."
-        )
     if not re.fullmatch(r"[\w+]+://[^\s'\"]+", url):
         raise ValueError(
             "--track optuna:URL needs the URL of a database such as "
@@ -220,7 +218,10 @@ def tracker_of(text: str, spec: StudySpec, folder: Path) -> Tracker:
     name, _, place = text.partition(":")
     if name == "tensorboard":
         return TensorBoard(Path(place) if place else folder / "tensorboard")
-    default = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder.resolve() / 'mlflow.db'}")
+    place = place or os.environ.get("MLFLOW_TRACKING_URI", "")
+    default = f"sqlite:///{folder.resolve() / 'mlflow.db'}"
+    if not place and set("?#%") & set(default):  # mlflow would write it beside the study
+        raise ValueError(f"mlflow opens no database below {folder}; give --track mlflow:URI.")
     return MLflow(place or default, spec.name)
 
 

@@ -80,7 +80,7 @@ def main() -> None:
             err.print(message)
         sys.exit(2)
     except ValueError as error:
-        err.print(f"error: {error}")
+        err.print(f"error: {masked(str(error))}")
         sys.exit(1 if isinstance(error, StudyStoppedError) else 2)
     except Exception as error:
         if os.environ.get(_DEBUG):
@@ -147,6 +147,6 @@ def _details(error: BaseException) -> str:
         if log.name == "driver.log":
             path = log.with_name(f"error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt")
             with contextlib.suppress(OSError):
-                path.write_text("".join(traceback.format_exception(error)))
+                path.write_text(masked("".join(traceback.format_exception(error))))
                 return f"; details in {path}"
     return f"; show the details: {_DEBUG}=1 in the environment"

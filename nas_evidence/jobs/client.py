@@ -128,6 +128,8 @@ class RayClient:
 
 
 def _check_address(address: str) -> None:
+    if "@" in address:
+        raise ValueError("--address must hold no password; the token comes from RAY_AUTH_TOKEN.")
     try:
         parts = urlsplit(address)
         right = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
@@ -138,8 +140,6 @@ def _check_address(address: str) -> None:
             f"--address must be the URL of the cluster's dashboard, such as "
             f"http://127.0.0.1:8265, but got {address!r}."
         )
-    if parts.username or parts.password:
-        raise ValueError("--address must hold no password; the token comes from RAY_AUTH_TOKEN.")
 
 
 def _about_token(address: str, has_token: bool) -> str:

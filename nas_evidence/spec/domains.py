@@ -164,6 +164,21 @@ def described(domain: Domain) -> str:
     return f"{domain.low}..{domain.high}"
 
 
+def refuse_password(
+    text: str, what: str, remedy: str = "the settings of the service's own client"
+) -> None:
+    """Refuse a URI with a password: it would be printed, logged, and seen in lists of processes.
+
+    Raises:
+        ValueError: if it holds one; masks it.
+    """
+    if masked(text) != text:
+        raise ValueError(
+            f"{what}{masked(text)} holds a password, which others would see; leave it out, and "
+            f"give it in {remedy}."
+        )
+
+
 def masked(text: str) -> str:
     """Return a text with all that looks like a password in it replaced by asterisks.
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from fsspec.core import url_to_fs
 
 from nas_evidence.plumbing.backoff import try_again
+from nas_evidence.spec.domains import refuse_password
 from nas_evidence.storage.faults import StudyStoppedError
 
 _LOG = logging.getLogger(__name__)
@@ -49,10 +50,11 @@ class Remote:
     """The files below a URI.
 
     Raises:
-        ValueError: if no installed package handles such URIs.
+        ValueError: if no installed package handles such URIs, or for one with a password.
     """
 
     def __init__(self, uri: str) -> None:
+        refuse_password(uri, "the store ")
         self.uri = uri.rstrip("/")
         protocol = self.uri.partition("://")[0]
         # Other processes write there too: do not cache listings.
@@ -81,6 +83,8 @@ class Remote:
         Raises:
             StoreError: if not.
         """
+        if self._renames:  # a folder of our own, as a study folder is
+            self._try(lambda: Path(self._root).mkdir(0o700, parents=True, exist_ok=True))
         self._try(lambda: self._write(_PROBE, b""), patience=0.0)
         self._try(lambda: self._remove(self._path(_PROBE)), patience=0.0)
 
