@@ -239,15 +239,19 @@ def exported(
     *,
     onnx: bool = False,
     raw: bool = False,
+    place: str = "",
 ) -> str:
-    """Export a trial of a study, by default the best, and say where it is; imports torch."""
+    """Export a trial of a study, by default the best, and say where it is; imports torch.
+
+    `place` is what `to` is called where the user will look for it.
+    """
     from nas_evidence.exporting.folder import export_winner
     from nas_evidence.reporting.study_tables import architecture_text
 
     done = export_winner(tables, to, arrays, trial_id=trial_id, onnx=onnx, raw=raw)
     again = "" if done.rescored_value is None else ", evidence computed again and equal"
     name = architecture_text(done.architecture.family, done.architecture.values)
-    return f"export: {done.folder} (trial {done.trial_id}: {name}{again})"
+    return f"export: {place or done.folder} (trial {done.trial_id}: {name}{again})"
 
 
 def _write_ensemble(

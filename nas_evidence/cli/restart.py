@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from nas_evidence.cli.terminal import err, program
+from nas_evidence.cli.terminal import err, typed
 
 #: Restarts in one run, and the variable that counts them.
 MOST = 3
@@ -37,7 +37,7 @@ def go_on_without_cluster(place: str, options: Sequence[str], address: str | Non
         what = f"the cluster {address} is lost: its head or Ray on this machine has died"
     err.print(
         f"\nerror: {what}; {stored}. Details: logs/ray.log and "
-        f"logs/driver.log of the study. Continue: {program()} {' '.join(again)}"
+        f"logs/driver.log of the study. Continue: {typed(*again)}"
     )
     _flush()
     os._exit(1)

@@ -61,12 +61,13 @@ from nas_evidence.cli.terminal import (
     err,
     out,
     print_rows,
-    program,
     ranking_rows,
     trust_line,
+    typed,
 )
 from nas_evidence.jobs.jobs import study_of_this_job
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of, seconds_running
+from nas_evidence.spec.domains import masked
 from nas_evidence.spec.presets import preset_overrides
 from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec
@@ -246,6 +247,8 @@ def _check_address(run: Run) -> None:
         return
     if run.executor not in ("auto", "ray"):
         raise ValueError("--address joins a Ray cluster: it works only with --executor ray.")
+    if "@" in run.address:
+        raise ValueError("--address must hold no password; the token comes from RAY_AUTH_TOKEN.")
     if "://" in run.address:
         raise ValueError(
             f"--address must be auto or HOST:PORT to join a cluster from here, but got "
@@ -259,7 +262,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.storage.tables import finished, read_study_tables
 
-    folder, again = store.folder, f"{program()} resume {store.place}{_options(run)}"
+    folder, again = store.folder, typed("resume", store.place) + _options(run)
     _log_to(folder / "logs" / "driver.log")
     forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
     # With a limit the end of a search is in this process, which can be stopped, and has imported
@@ -431,7 +434,8 @@ def _conclude(
         set_aside(folder, "export")
     if best is not None and not is_export_of(to, best.trial_id, spec.metric):
         arrays = data.arrays(seed=spec.seed)
-        line = later(exported, tables, to, arrays, best.trial_id)
+        export = partial(exported, place=shown(to, store))
+        line = later(export, tables, to, arrays, best.trial_id)
     report = _rank_and_report(store, run, data, tables, later)
     if wrong:
         out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")
@@ -442,9 +446,8 @@ def _conclude(
     by_status = Counter(tables.trials["status"])
     counts = ", ".join(f"{n} {word}" for word, n in sorted(by_status.items()))
     out.print(f"trials: {counts}")
-    out.print(
-        f"more:   {program()} resume {store.place} --trials {2 * spec.n_trials}{_options(run)}"
-    )
+    more = typed("resume", store.place, "--trials", 2 * spec.n_trials)
+    out.print(f"more:   {more}{_options(run)}")
     if not by_status[TrialStatus.COMPLETE.value]:
         why = report.problems[0].detail if report.problems else f"see {folder}/logs"
         err.print(f"error: no trial is complete, most often because: {why}")
@@ -459,8 +462,8 @@ def _options(run: Run) -> str:
     words = _words(run)
     if run.address == "auto" and (name := study_of_this_job()):
         at = words.index("--address")
-        words[at : at + 2] = ["--address", "URL", "--name", shlex.quote(name)]
-    return "".join(f" {word}" for word in words)
+        words[at : at + 2] = ["--address", "URL", "--name", name]
+    return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 def _words(run: Run) -> list[str]:
@@ -473,9 +476,16 @@ def _words(run: Run) -> list[str]:
     return words + ["--allow-code"] * run.allow_code
 
 
+class _Masking(logging.Formatter):
+    """Writes no password that an error of somebody else's library quotes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
+
 def _log_to(path: Path) -> None:
     handler = logging.FileHandler(path, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(_Masking("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logger = logging.getLogger("nas_evidence")
     logger.addHandler(handler)
     logger.propagate = False

@@ -6,16 +6,17 @@ Each takes a study folder or the URI of a store, or `--address` of a cluster's d
 
 import contextlib
 import json
-import shlex
+import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
-from nas_evidence.api.request import DataOptions, to_submit
+from nas_evidence.api.request import Asked, DataOptions, to_submit
 from nas_evidence.cli.options import (
     AllowCode,
     AsJson,
@@ -36,16 +37,18 @@ from nas_evidence.cli.options import (
     with_data_options,
     with_options,
 )
-from nas_evidence.cli.terminal import err, out, program, score_text
+from nas_evidence.cli.terminal import err, out, print_foreign, score_text, typed
 from nas_evidence.jobs.code_package import STUDY_FILE, package_to_send, write_package
 from nas_evidence.jobs.jobs import (
     Job,
     ask_there,
     follow,
+    jobs_of,
     latest_job,
     submit_study,
     wait_until_over,
 )
+from nas_evidence.spec.domains import refuse_password
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # ray and the stores are imported where needed
@@ -99,9 +102,44 @@ def submit(
         allow_code=allow_code,
         track=track,
     )
-    arguments = ["search", STUDY_FILE, "--out", store, "--address", "auto", *options]
-    files = asked.source.files if asked.source else None
-    _submit(address, name or spec.name, store, arguments=arguments, spec=spec, data=files)
+    if asked.source is None or not asked.source.files:
+        arguments = ["search", STUDY_FILE, "--out", store, "--address", "auto", *options]
+        _submit(address, name or spec.name, store, arguments=arguments, spec=spec)
+        return
+    # Ray would lay data where every user of the nodes can read them.
+    arguments = ["resume", store, "--address", "auto", *options]
+    begin = partial(_begin_there, store, spec, asked)
+    _submit(address, name or spec.name, store, arguments=arguments, spec=None, begin=begin)
+
+
+def _begin_there(store: str, spec: StudySpec, asked: Asked) -> None:
+    """Begin a study in its store, with its data, which no other user can read.
+
+    Raises:
+        ValueError: if the store is not seen from here, or holds another study.
+    """
+    from nas_evidence.api.runs import begun
+    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.storage.outside_code import keep_code
+    from nas_evidence.storage.remote import StoreError
+
+    why = "there is no such folder"
+    if "://" in store or Path(store).parent.is_dir():
+        there = open_store(store)
+        try:
+            with there.held(steal=True):
+                begun(there.folder, spec, asked.source, steal=True)
+                keep_code(there.folder, spec)
+        except StoreError as error:
+            why = str(error).rstrip(".")
+        else:
+            out.print(f"data:   {store}/data, for no other user to read")
+            return
+    raise ValueError(
+        f"the data must be put into {store} from here, which fails: {why}. Give a --store that "
+        "this machine and the nodes see, or put the data where every node sees them "
+        "and name that path in [dataset] of a study file."
+    )
 
 
 def resubmit(
@@ -155,11 +193,13 @@ def status(
             facts = _facts(seen)
         else:
             try:
-                facts = facts_in(_asked(client, ["status", job.store, "--json"]))
+                facts = facts_in(_asked(client, ["status", "--json", "--", job.store]))
             except ValueError:
-                if not job.alive or as_json:
+                if as_json:
                     raise
                 _print_job(job)
+                if not job.alive:
+                    raise
                 out.print("nothing is stored yet; ask again in a minute")
                 return
         facts |= {"job": job.id, "job_state": job.state.lower(), "store": job.store}
@@ -177,7 +217,7 @@ def attach(folder: Place = None, address: Dashboard = None, name: JobName = None
     place, trial_id = _place(folder, address, name)
     if trial_id is not None:
         raise ValueError(f"attach follows a whole study, but got the trial {trial_id}; use logs.")
-    again = f"{program()} attach {_where(place, address)}"
+    again = typed("attach", *_where(place, address))
     try:
         if address is None:
             _follow_folder(place)
@@ -188,13 +228,13 @@ def attach(folder: Place = None, address: Dashboard = None, name: JobName = None
             if isinstance(said, Job):
                 job = said
             else:
-                typer.echo(said, nl=False)
+                print_foreign(said)
     except KeyboardInterrupt:
         err.print(f"\nThe study keeps running. To follow it again: {again}")
         raise SystemExit(130) from None
     _print_job(job)
     if job.state != "SUCCEEDED":
-        out.print(f"resume: {program()} resume {job.store} {_where(place, address)}")
+        out.print(f"resume: {typed('resume', job.store, *_where(place, address))}")
         raise SystemExit(130 if job.state == "STOPPED" else 1)
 
 
@@ -212,16 +252,16 @@ def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) 
             raise ValueError(
                 f"the logs of {place} have no line about trial {trial_id}; see its status."
             )
-        typer.echo("\n".join(lines))
+        print_foreign("\n".join([*lines, ""]))
         return
     client = connect(address)
     job = latest_job(client, place)
     if trial_id is None:
-        typer.echo(client.logs(job.id), nl=False)
+        print_foreign(client.logs(job.id))
     elif (seen := seen_from_here(job.store)) is not None:
-        typer.echo("\n".join(log_lines(seen.folder, trial_id)))
+        print_foreign("\n".join([*log_lines(seen.folder, trial_id), ""]))
     else:
-        typer.echo(_asked(client, ["logs", job.store, str(trial_id)]), nl=False)
+        print_foreign(_asked(client, ["logs", "--", job.store, str(trial_id)]))
 
 
 def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None) -> None:
@@ -241,11 +281,11 @@ def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None
         client.stop(job.id)
         now = wait_until_over(client, job)
         _print_job(now)
-        out.print(f"resume: {program()} resume {job.store} {_where(place, address)}")
+        out.print(f"resume: {typed('resume', job.store, *_where(place, address))}")
     elif (seen := seen_from_here(job.store)) is not None:
         _cancel_in(seen, trial_id)
     else:
-        typer.echo(_asked(client, ["cancel", job.store, str(trial_id)]), nl=False)
+        print_foreign(_asked(client, ["cancel", "--", job.store, str(trial_id)]))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -270,11 +310,14 @@ def _submit(
     *,
     arguments: Sequence[str],
     spec: StudySpec | None,
-    data: Mapping[str, bytes] | None = None,
+    begin: Callable[[], None] | None = None,
 ) -> None:
+    """Submit a job; `begin` is called before one that will be new."""
     client = connect(address)
+    if begin is not None and not any(job.alive for job in jobs_of(client, name)):
+        begin()
     with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
-        size = write_package(Path(folder), spec, package=package_to_send(), data=data)
+        size = write_package(Path(folder), spec, package=package_to_send())
         job, is_new, before = submit_study(
             client, name, store, arguments=arguments, folder=folder if size else None
         )
@@ -283,8 +326,8 @@ def _submit(
     state = "submitted" if is_new else f"{job.state.lower()} already; nothing was submitted"
     out.print(f"job:    {job.id} {state}, store {store}")
     for verb in ("attach", "logs", "status", "cancel"):
-        out.print(f"{verb}:".ljust(8) + f"{program()} {verb} {_where(name, address)}")
-    out.print(f"resume: {program()} resume {store} {_where(name, address)}")
+        out.print(f"{verb}:".ljust(8) + typed(verb, *_where(name, address)))
+    out.print(f"resume: {typed('resume', store, *_where(name, address))}")
 
 
 def _asked(client: "RayClient", arguments: Sequence[str]) -> str:
@@ -336,13 +379,14 @@ def _place(
     return place, int(left[0])
 
 
-def _where(place: str, address: str | None) -> str:
+def _where(place: str, address: str | None) -> list[str]:
     """Return the arguments that name a study on the command line."""
-    return place if address is None else f"--address {address} --name {shlex.quote(place)}"
+    return [place] if address is None else ["--address", address, "--name", place]
 
 
 def _check_store(store: str) -> None:
-    if "://" not in store and not Path(store).is_absolute():
+    refuse_password(store, "--store ")
+    if not re.match(r"\w[\w+.-]*://", store) and not Path(store).is_absolute():
         raise ValueError(
             f"--store must be an absolute path that all nodes see, or a URI, but got {store!r}."
         )
@@ -366,7 +410,7 @@ def _cancel_in(store: "Store", trial_id: int | None) -> None:
         told = cancel_and_wait(store, trial_id)
     out.print(told)
     if trial_id is None:
-        out.print(f"resume: {program()} resume {store.place}")
+        out.print(f"resume: {typed('resume', store.place)}")
 
 
 def _follow_folder(place: str) -> None:
@@ -379,13 +423,13 @@ def _follow_folder(place: str) -> None:
     while True:
         alive = is_locked(store.folder)
         lines = journal_lines(store.folder)
-        typer.echo("".join(f"{line}\n" for line in lines[n_seen:]), nl=False)
+        print_foreign("".join(f"{line}\n" for line in lines[n_seen:]))
         n_seen = len(lines)
         if not alive:
             break
         time.sleep(pause_between_looks(store))
         store.pull()
-    _print_status(_facts(store), place, None)
+    _print_status(_facts(store), [place], None)
 
 
 def _facts(store: "Store") -> dict[str, Any]:
@@ -414,25 +458,28 @@ def _print_job(job: Job) -> None:
     out.print(f"job:    {job.id} {job.state.lower()}{why}, store {job.store}")
 
 
-def _print_status(now: dict[str, Any], where: str, job: Job | None) -> None:
+def _print_status(now: dict[str, Any], where: Sequence[str], job: Job | None) -> None:
     if job is not None:
         _print_job(job)
+    name = now["name"] if job is None else job.study
     counts = ", ".join(f"{n} {word}" for word, n in sorted(now["by_status"].items()))
     out.print(
-        f"{now['name']}: {now['state']}, {now['n_finished']} of {now['n_trials']} trials "
+        f"{name}: {now['state']}, {now['n_finished']} of {now['n_trials']} trials "
         f"({counts or 'none yet'})"
     )
-    if now.get("held_by"):
-        stop = where if job is None else f"{job.store} {where}"
-        out.print(f"held by {now['held_by']}; stop it: {program()} cancel {stop}")
+    lost = job is not None and not job.alive and now["state"] == "running"
+    if lost:  # its lease has not expired
+        out.print(f"held by {now.get('held_by')}, for a minute at most: its job has ended")
+    elif now.get("held_by"):
+        out.print(f"held by {now['held_by']}; stop it: {typed('cancel', *where)}")
     for trial_id, architecture in now["architectures"].items():
         out.print(f"running: trial {trial_id} {architecture}")
     if now["best"] is not None:
         (_, trial_id), (objective, value), *more = now["best"].items()
         unit = "".join(f" {name}" for _, name in more if name == "nats per datum")
         out.print(f"best: trial {trial_id} with {objective} = {score_text(value)}{unit}")
-    again = where if job is None else f"{job.store} {where}"
-    if now["state"] == "stopped":
-        out.print(f"continue: {program()} resume {again}")
+    again = typed("resume", *([] if job is None else [job.store]), *where)
+    if now["state"] == "stopped" or lost:
+        out.print(f"continue: {again}")
     if now["state"] == "budget spent":
-        out.print(f"continue: {program()} resume {again} --set budget.KEY=SECONDS")
+        out.print(f"continue: {again} --set budget.KEY=SECONDS")

@@ -5,6 +5,8 @@ Builds text and tables, and prints them on the two consoles defined here.
 
 import json
 import math
+import re
+import shlex
 import shutil
 import sys
 import time
@@ -13,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -67,7 +70,19 @@ def program() -> str:
     if Path(sys.argv[0]).name == "__main__.py":
         return "python -m nas_evidence"
     path = Path(sys.argv[0]).absolute()
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    return shlex.quote(
+        str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    )
+
+
+def typed(*words: object) -> str:
+    """Return a command of this program as it can be typed, its words quoted for a shell."""
+    return f"{program()} {shlex.join(map(str, words))}"
+
+
+def print_foreign(text: str) -> None:
+    """Print what a log or a job says: without its colours, and nothing that moves the cursor."""
+    typer.echo(on_lines(re.sub(r"\x1b\[[0-9;]*m", "", text)), nl=False)
 
 
 def score_text(value: float | None) -> str:

@@ -13,7 +13,7 @@ from nas_evidence.cli.options import (
     StudyFile,
     with_data_options,
 )
-from nas_evidence.cli.terminal import err, out, program
+from nas_evidence.cli.terminal import err, out, typed
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # imports the data readers
@@ -51,7 +51,7 @@ def init(
     file.write_text(text, encoding="utf-8")
     for sentence in arrays.meaning.said:
         out.print(sentence)
-    out.print(f"study file: {file}; run it with {program()} search {file}")
+    out.print(f"study file: {file}; run it with {typed('search', file)}")
 
 
 @with_data_options

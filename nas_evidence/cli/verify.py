@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nas_evidence.cli.options import AsJson, DataRoot, Steal
-from nas_evidence.cli.terminal import counted, err, out, print_json, program, say_edits
+from nas_evidence.cli.terminal import counted, err, out, print_json, say_edits, typed
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # it imports data readers
@@ -47,7 +47,7 @@ def verify(place: Place, as_json: AsJson = False, data_root: DataRoot = None) ->
     if left:
         err.print(f"not checked: {left}")
     if found:
-        mend = f"repair: {program()} repair {place}"
+        mend = f"repair: {typed('repair', place)}"
         if found == other_data and found[0].place != KEPT:
             mend = "restore the data, or start another study with these"
         err.print(f"{counted(len(found), 'problem')} found; {mend}")
@@ -76,7 +76,7 @@ def repair(place: Place, data_root: DataRoot = None, steal: Steal = False) -> No
             out.print(line)
         study = load_study(folder / "study.toml")
         if len(finished(folder)) < study.n_trials:
-            out.print(f"more:   {program()} resume {place}")
+            out.print(f"more:   {typed('resume', place)}")
 
 
 def _loader(folder: Path, data_root: Path | None) -> "Load":

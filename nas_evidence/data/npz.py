@@ -12,6 +12,7 @@ names of the labels 0..C-1 or an empty list, was written by a study and is read 
 """
 
 import json
+import shlex
 import struct
 import tokenize
 import zipfile
@@ -238,7 +239,7 @@ def _read_keys(
     if path.name.lower().endswith((*CSV, *PARQUET)):
         raise ValueError(
             f'{path} is a table, not arrays; set name = "table" and target = COLUMN in '
-            f"[dataset], or run `nas-evidence search {path.name} --target COLUMN`"
+            f"[dataset], or run `nas-evidence search {shlex.quote(path.name)} --target COLUMN`"
         )
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:

@@ -13,6 +13,7 @@ no source knows has no result either: it is asked again, after all earlier batch
 """
 
 import contextlib
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -58,7 +59,8 @@ def restored(
         place, problem = against[0]
         raise ValueError(
             f"{folder}/{place} contradicts the study's other files: {problem}; restore what was "
-            f"copied there, or let the results decide: `nas-evidence repair {folder}`."
+            f"copied there, or let the results decide: `nas-evidence repair "
+            f"{shlex.quote(str(folder))}`."
         )
     known = known_proposals(study, folder, done)
     proposer = make(study, kept_warm_start(study, folder))

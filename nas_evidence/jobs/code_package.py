@@ -1,14 +1,13 @@
-"""The files sent to a cluster with a job: study file, data, the code it names, this package.
+"""The files sent to a cluster with a job: the study file, the code that it names, this package.
 
-The package itself is sent only if it is not a released version. Of data only a table or images of
-the user's own are sent, and runs never: only the files named here are copied. Ray refuses to send
-more than 512 MiB; this is checked first.
+The package itself is sent only if it is not a released version. Ray unpacks what is sent where
+every user of a node can read it, so data and runs are never sent. Ray refuses to send more than
+512 MiB; this is checked first.
 """
 
 import importlib.metadata
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 from nas_evidence.spec.study import StudySpec
@@ -21,20 +20,13 @@ PACKAGE = Path(__file__).resolve().parents[1]
 STUDY_FILE = "study.toml"
 
 
-def write_package(
-    folder: Path,
-    study: StudySpec | None,
-    *,
-    package: Path | None,
-    data: Mapping[str, bytes] | None = None,
-) -> int:
+def write_package(folder: Path, study: StudySpec | None, *, package: Path | None) -> int:
     """Fill an empty folder with what a job needs, and return its size in bytes.
 
     Args:
         folder: Working directory of the job.
         study: Written as `study.toml`, with its overrides applied.
         package: Folder of the Python package; None if the cluster has it already.
-        data: The data of the study by path relative to the study file, if they are sent.
 
     Raises:
         ValueError: if the cluster cannot see the data, or the total exceeds 512 MiB.
@@ -50,13 +42,9 @@ def write_package(
             package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__", ".*")
         )
     if study is not None:
-        _check_paths(study, sent=data or {})
+        _check_paths(study)
         (folder / STUDY_FILE).write_text(dump_study(study), encoding="utf-8")
         for name, content in code_of(study).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
-        _check_size(sum(map(len, (data or {}).values())))
-        for name, content in (data or {}).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -74,17 +62,8 @@ def package_to_send() -> Path | None:
     return None
 
 
-def _check_size(n_bytes: int) -> None:
-    if n_bytes > MAX_BYTES:
-        raise ValueError(
-            f"at most {MAX_BYTES} bytes can be sent to a cluster, but the data have {n_bytes}; "
-            "put them where every node sees them, and name that path in [dataset]."
-        )
-
-
-def _check_paths(study: StudySpec, sent: Mapping[str, bytes]) -> None:
-    path = None if sent else study.dataset.path
-    for key, given in (("[dataset] path", path), ("warm_start", study.warm_start)):
+def _check_paths(study: StudySpec) -> None:
+    for key, given in (("[dataset] path", study.dataset.path), ("warm_start", study.warm_start)):
         if given is not None and "://" not in given and not Path(given).is_absolute():
             raise ValueError(
                 f"{key} must be an absolute path on the cluster, since data are not sent with a "

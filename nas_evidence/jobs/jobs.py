@@ -55,6 +55,9 @@ class Job:
     def cause(self) -> str:
         """Return why it failed as one line; "" while it runs, or if nobody knows."""
         lines = self.message.strip().splitlines() if self.state == "FAILED" else []
+        if lines and (ended := re.search(r"failed with exit code -(\d+)", lines[0])):
+            # What it had printed last says nothing of its end.
+            return f"its driver was killed by signal {ended[1]}, without a last word"
         return lines[-1] if lines else ""
 
 

@@ -8,6 +8,7 @@ on: the older study may then go on or be deleted.
 """
 
 import math
+import shlex
 from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
@@ -58,8 +59,9 @@ def read_warm_start(folder: Path) -> list[Found]:
         ]
     except (ValueError, LookupError, TypeError):
         raise ValueError(
-            f"{path} is damaged: not as it was written; `nas-evidence repair {folder}` moves "
-            "it to damaged/, and `resume` reads the older study again."
+            f"{path} is damaged: not as it was written; `nas-evidence repair "
+            f"{shlex.quote(str(folder))}` moves it to damaged/, and `resume` reads the "
+            "older study again."
         ) from None
 
 

@@ -10,6 +10,7 @@ the study file if that and the data have the hash that is in the rows.
 
 import hashlib
 import logging
+import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,8 +58,9 @@ def check_conditions(folder: Path, study: StudySpec) -> None:
         words = (line.replace("in the folder", "then").replace("asked", "now") for line in changed)
         raise ValueError(
             f"{folder}/study.toml was changed after trials had run: {'; '.join(words)}. One table "
-            f"never holds the results of two studies: `nas-evidence repair {folder}` restores the "
-            "file, or give the changed study another folder."
+            "never holds the results of two studies: `nas-evidence repair "
+            f"{shlex.quote(str(folder))}` restores the file, or give the changed study "
+            "another folder."
         )
 
 

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shlex
 import socket
 import threading
 import time
@@ -180,7 +181,7 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
         except BlockingIOError:
             raise ValueError(
                 f"another process works on {folder} ({read_lease(folder) or 'unknown'}); wait for "
-                f"it, or stop it first: `nas-evidence cancel {folder}`."
+                f"it, or stop it first: `nas-evidence cancel {shlex.quote(str(folder))}`."
             ) from None
         lease = read_lease(folder)
         if lease is not None and lease.boot_id != boot_id():  # on this host the lock decides

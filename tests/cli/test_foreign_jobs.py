@@ -1,0 +1,105 @@
+"""Jobs and logs of other people: they move no cursor, and their stores are no options."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty import call, run, stopped, study
+
+from nas_evidence.cli import submit as verb
+from nas_evidence.storage.study_folder import open_study
+
+NASTY = "/x $(touch owned) ;y"
+TITLE = "\033]0;owned\007"
+KILLED = """\
+Job entrypoint command failed with exit code -9, last available logs (truncated to 20,000 chars):
+[1/5] trial 0 linear - complete diag_ef=-0.532 (1 s)
+"""
+
+
+class Cluster:
+    """A job server with one job, `nas-mine-1`, and what is asked of it."""
+
+    def __init__(self, store: object, state: str = "RUNNING", message: str = "") -> None:
+        self.facts = {"nas_evidence_study": "mine", "nas_evidence_store": str(store)}
+        self.state, self.message, self.asked = state, message, list[tuple[str, str]]()
+
+    def jobs(self) -> list[tuple[str, Mapping[str, str], str, str]]:
+        asked = [(job, {}, "SUCCEEDED", "") for job, _ in self.asked]
+        return [("nas-mine-1", self.facts, self.state, self.message), *asked]
+
+    def submit(self, command: str, *, job_id: str, **_: Any) -> None:
+        self.asked.append((job_id, command))
+
+    def stop(self, job_id: str) -> None:
+        self.state = "STOPPED"
+
+    def logs(self, job_id: str) -> str:
+        return f"\033[36m(pid=1)\033[0m a line{TITLE}\n"
+
+
+def seen(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Cluster:
+    monkeypatch.setattr(verb, "connect", lambda address: cluster)
+    return cluster
+
+
+OF = ("--address", "http://h:1", "--name", "mine")
+
+
+@pytest.mark.parametrize("words", [("logs",), ("attach",), ("logs", "3")], ids=" ".join)
+def test_what_a_job_prints_moves_no_cursor(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen(monkeypatch, Cluster("/nowhere", "SUCCEEDED"))
+    code, out, _ = call(capsys, *words, *OF)
+    assert code == 0
+    assert "(pid=1) a line\\x1b]0;owned\\x07\n" in out
+    assert "\033" not in out
+
+
+def test_what_the_log_of_a_study_says_moves_no_cursor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(open_study(tmp_path, study(n_trials=1)), tmp_path)
+    (tmp_path / "logs" / "driver.log").write_text(f"2026-11-24 10:00:00 trial_id=0 {TITLE}\n")
+    for words in (("logs", tmp_path), ("logs", tmp_path, "0")):
+        _, out, _ = call(capsys, *words)
+        assert "\\x1b]0;owned\\x07\n" in out
+        assert "\033" not in out
+
+
+@pytest.mark.parametrize("store", [NASTY, "--help"])
+def test_a_store_in_a_printed_command_is_one_word_and_no_option(
+    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = seen(monkeypatch, Cluster(store))
+    _, out, _ = call(capsys, "cancel", *OF)
+    assert f"resume: nas-evidence resume {shlex.quote(store)} --address http://h:1" in out
+    cluster.state = "RUNNING"
+    for words in (("status",), ("cancel", "3"), ("logs", "3")):
+        call(capsys, *words, *OF)
+        asked = shlex.split(cluster.asked[-1][1])
+        assert asked[asked.index("--") + 1] == store
+
+
+def test_a_study_in_a_folder_with_blanks_prints_commands_that_can_be_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my study; $(x)"
+    stopped(open_study(folder, study(n_trials=3)), folder, 1)
+    _, out, _ = call(capsys, "status", folder)
+    assert f"continue: nas-evidence resume {shlex.quote(str(folder))}\n" in out
+
+
+def test_a_killed_driver_is_said_to_be_with_the_command_that_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(open_study(tmp_path, study(n_trials=3)), tmp_path, 1)
+    seen(monkeypatch, Cluster(tmp_path, "FAILED", KILLED))
+    _, out, _ = call(capsys, "status", *OF)
+    assert "job:    nas-mine-1 failed (its driver was killed by signal 9, without a last" in out
+    assert "complete diag_ef" not in out
+    assert "mine: stopped, 1 of 3 trials" in out  # by its name there, not by that in its file
+    assert f"continue: nas-evidence resume {tmp_path} --address http://h:1 --name mine" in out
