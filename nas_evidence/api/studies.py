@@ -1,6 +1,7 @@
 """Studies in Python: search, resume and load, and what a study offers afterwards."""
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from inspect import signature
@@ -306,13 +307,15 @@ class Study:
         """Return a matplotlib figure of stated probabilities against what is true.
 
         Args:
-            data: with the target, see `predict`; by default the training data, each datum
-                predicted by a network of the same architecture that had not seen its fold.
+            data: with the target, see `predict`, and not trained on; by default the training
+                data, each datum predicted by a network of the same architecture that had not
+                seen its fold.
             trial_id: of another network than the best.
 
         Raises:
             ValueError: if `data` does not hold the target, or no fold predicted the training data.
         """
+        from nas_evidence.data.given import rows_seen
         from nas_evidence.data.tensors import to_tensors
         from nas_evidence.exporting.unseen import unseen_reliability
         from nas_evidence.exporting.winner import load_winner
@@ -326,6 +329,13 @@ class Study:
                     "calibration compares with the truth, but data has no target column"
                 )
             found = predictor.predict(given).reliability(given.truth)
+            if n_seen := rows_seen(given.inputs, self.arrays()):
+                n_rows = len(given.inputs)
+                warnings.warn(
+                    f"{n_seen} of {n_rows} rows were in the training data: this is not the "
+                    "calibration on new data",
+                    stacklevel=2,
+                )
         else:
             chosen = self.best.trial_id if trial_id is None else trial_id
             if chosen not in set(self._tables().trials["trial_id"]):

@@ -1,9 +1,10 @@
 """The verb that predicts new data with an exported network."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,11 +27,17 @@ from nas_evidence.cli.terminal import (
     say_edits,
     say_missing,
 )
-from nas_evidence.plumbing.foreign_text import csv_cell
+from nas_evidence.plumbing.foreign_text import csv_cell, shortened
 from nas_evidence.spec.metric_names import METRICS
 
-#: Rows of predictions on the screen; the file has all.
-_SHOWN = 5
+if TYPE_CHECKING:  # these import pandas and torch
+    import pandas as pd
+
+    from nas_evidence.api.studies import Study
+    from nas_evidence.data.given import Given
+
+#: Rows of predictions on the screen, the file has all; and columns in a list.
+_SHOWN, _LISTED = 5, 8
 
 
 def predict(
@@ -47,6 +54,13 @@ def predict(
             "--to", metavar="FILE.csv", help="Write here; else predictions.csv beside DATA."
         ),
     ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option("--id", metavar="COL", help="Copy this column of DATA to the output."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace predictions.csv beside DATA.")
+    ] = False,
     method: Annotated[
         Literal["map", "probit", "mc"] | None,
         typer.Option("--method", help="Class probabilities: map, or with the posterior."),
@@ -81,32 +95,36 @@ def predict(
     Example: nas-evidence predict runs/mine new.csv
     Example: nas-evidence predict runs/mine labelled.csv --reliability r.png
     """
-    check_one(trial_id, top)
-    from nas_evidence.exporting.predictor import Predictor, out_of_distribution
-    from nas_evidence.exporting.program import import_family_of
     from nas_evidence.exporting.soundness import is_export
 
+    check_one(trial_id, top)
     for path in filter(None, (data, ood)):
         if not path.expanduser().exists():
             raise ValueError(f"there is no file {path} to predict; correct the path.")
+    _check_place("--to", to, (".csv", ".parquet"), data)
+    _check_place("--reliability", reliability, (".png", ".svg", ".pdf"), data)
+    study = None
+    if not is_export(Path(place)):
+        from nas_evidence.api.studies import Study
+
+        study = Study(opened(place).folder, data_root, allow_code=allow_code)
+    elif trial_id is not None or top is not None:
+        raise ValueError(
+            f"--trial and --top choose among the trials of a study, but {place} is an export."
+        )
     if to is None and not as_json:
-        to = _beside(data)
-    if to is not None and to.suffix not in (".csv", ".parquet"):
-        raise ValueError(f"--to must be a file .csv or .parquet, but got {to}.")
-    if reliability is not None and reliability.suffix not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"--reliability must be .png, .svg or .pdf, but got {reliability}.")
-    if is_export(Path(place)):
-        if trial_id is not None or top is not None:
-            raise ValueError(
-                f"--trial and --top choose among the trials of a study, but {place} is an export."
-            )
+        to = _beside(data, force=force)
+    copied = _copied(data.expanduser(), ids or [])
+
+    # Only now, since it imports torch, which takes seconds.
+    from nas_evidence.exporting.predictor import Predictor, out_of_distribution
+    from nas_evidence.exporting.program import import_family_of
+
+    if study is None:
         if allow_code:
             import_family_of(Path(place))
         predictor = Predictor.load(place)
     else:
-        from nas_evidence.api.studies import Study
-
-        study = Study(opened(place).folder, data_root, allow_code=allow_code)
         say_missing(study.missing)
         say_edits(study.folder)
         predictor = study.predictor(trial_id, top=top)
@@ -115,15 +133,27 @@ def predict(
     found = ask(given)
     for doubt in given.doubts:
         err.print(f"warning: {doubt}")
-    labelled = given.labelled()
-    judged = found
+    if given.unused:
+        more = f" and {len(given.unused) - _LISTED} more" * (len(given.unused) > _LISTED)
+        listed = ", ".join(map(shortened, given.unused[:_LISTED]))
+        err.print(f"note: columns that the network does not use: {listed}{more}")
+    judged, truth, measures = found, None, dict[str, float]()
     weights = predictor.meaning.get("weights")
-    if labelled is not None and (
-        given.weights is not None or len(labelled.inputs) < len(given.inputs)
-    ):
-        judged = ask(labelled)
-    truth = None if labelled is None else labelled.truth
-    measures = {} if truth is None else judged.measures(truth)
+    try:
+        labelled = given.labelled()
+        if labelled is not None:
+            truth = labelled.truth
+            if given.weights is not None or len(labelled.inputs) < len(given.inputs):
+                judged = ask(labelled)
+            measures = judged.measures(truth)
+    except ValueError as error:  # a class that training has not seen, ...
+        err.print(f"warning: metrics are left out: {error}")
+    are_judged = bool(measures)
+    if are_judged and (n_seen := _seen(place, study, given)):
+        err.print(
+            f"warning: {n_seen} of {len(given.inputs)} rows were in the training data: these "
+            "metrics are not of new data"
+        )
     if ood is not None:
         # What tells other data apart is the posterior, unless a method is asked for.
         known, other = (
@@ -140,19 +170,21 @@ def predict(
 
         labels = found.probabilities is not None
         plot_reliability(judged.reliability(truth), labels=labels).savefig(reliability)
-    frame = found.to_frame()
+    table = found.to_frame()
+    for at, (name, values) in enumerate(copied.items()):
+        table.insert(at, f"{name} (given)" if name in table else name, values)
     if to is not None:
         if to.suffix == ".csv":
-            frame.rename(columns=csv_cell).map(csv_cell).to_csv(to, index=False)
+            table.rename(columns=csv_cell).map(csv_cell).to_csv(to, index=False)
         else:
-            frame.to_parquet(to)
+            table.to_parquet(to)
     if as_json:
-        print_json({"measures": measures, "predictions": frame.to_dict("records")})
+        print_json({"measures": measures, "predictions": table.to_dict("records")})
         return
-    header = [str(name) for name in frame.columns]
-    cells = ([_cell(v) for v in row] for row in frame.head(_SHOWN).itertuples(index=False))
+    header = [str(name) for name in table.columns]
+    cells = ([_cell(v) for v in row] for row in table.head(_SHOWN).itertuples(index=False))
     print_rows(f"First predictions for {data.name}", header, cells)
-    out.print(f"predictions: {to} ({len(frame)} rows)")
+    out.print(f"predictions: {to} ({len(table)} rows)")
     if reliability is not None:
         out.print(f"reliability: {reliability}")
     if found.threshold is not None:
@@ -161,12 +193,12 @@ def predict(
             f"by {found.metric} on rows not trained on"
         )
     names = METRICS["categorical" if predictor.classes else "gaussian"]
-    if weights is not None and truth is not None:
+    if weights is not None and are_judged:
         times = (
             "once: there is no column" if given.weights is None else "as often as in the column"
         )
         out.print(f"metrics: each row counts {times} {weights!r} of weights")
-    if found.class_weight and truth is not None:
+    if found.class_weight and are_judged:
         listed = ", ".join(f"{name} {times}" for name, times in found.class_weight.items())
         out.print(f"metrics: each row counts as its class weighed in the training: {listed}")
     for words, value in metric_lines(measures, names):
@@ -193,17 +225,61 @@ def _level(name: str) -> float | None:
     return int(percent) / 100 if percent.isdigit() else None
 
 
-def _beside(data: Path) -> Path:
+def _beside(data: Path, *, force: bool) -> Path:
     """Return where the predictions go that are given no place: beside the data.
 
     Raises:
-        ValueError: if there is such a file; it may hold other predictions.
+        ValueError: if there is such a file, without `force`; it may hold other predictions.
     """
     place = data.expanduser().absolute().with_name("predictions.csv")
     place = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
-    if place.exists():
-        raise ValueError(f"{place} exists; name another file with --to, or remove it.")
+    if place.exists() and not force:
+        raise ValueError(f"{place} exists; name another file with --to, or replace it by --force.")
     return place
+
+
+def _check_place(option: str, path: Path | None, endings: tuple[str, ...], data: Path) -> None:
+    """Check that a file to write has one of these endings, a folder, and is not the data.
+
+    Raises:
+        ValueError: if not.
+    """
+    if path is None:
+        return
+    if path.suffix not in endings:
+        *others, last = endings
+        raise ValueError(f"{option} must be {', '.join(others)} or {last}, but got {path}.")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{option} {path} is in a folder that does not exist; make it first.")
+    if path.absolute() == data.expanduser().absolute():
+        raise ValueError(f"{option} {path} would replace the data; name another file.")
+
+
+def _copied(data: Path, ids: list[str]) -> "Mapping[str, pd.Series]":
+    """Return the columns of the data that are copied to the output, as they are written.
+
+    Raises:
+        ValueError: if the data do not have them.
+    """
+    from nas_evidence.data.table_file import as_written, known_column
+
+    if not ids:
+        return {}
+    if data.is_dir() or data.suffix in (".npz", ".npy"):
+        raise ValueError(f"--id names a column of a table, but {data} is none.")
+    frame = as_written(data)
+    return {name: frame[known_column(frame, name, data.name)] for name in ids}
+
+
+def _seen(place: str, study: "Study | None", given: "Given") -> int:
+    """Return how many rows a study was trained on; 0 if its data are not here to compare."""
+    from nas_evidence.api.studies import Study
+    from nas_evidence.data.given import rows_seen
+
+    with contextlib.suppress(ValueError, OSError):
+        study = study or Study(Path(place).resolve().parent)  # an export in its study
+        return rows_seen(given.inputs, study.arrays())
+    return 0
 
 
 def _cell(value: object) -> str:

@@ -365,7 +365,7 @@ def print_line(name: str, value: object) -> None:
 
 def print_json(value: object) -> None:
     """Print a value as JSON."""
-    print(json.dumps(value, indent=1))  # noqa: T201
+    print(json.dumps(value, indent=1, default=str))  # noqa: T201
 
 
 def counted(n: int, noun: str, of: str = "") -> str:

@@ -1,5 +1,8 @@
 """New data for a trained network: tables, arrays, tensors, images, or files of them."""
 
+import math
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,8 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data import images, npz
+from nas_evidence.data import ArrayData, images, npz
 from nas_evidence.data import table_file as tables
+from nas_evidence.data.arrays import Inputs, slices
 from nas_evidence.data.foreign_tables import plain
 from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
@@ -24,13 +28,15 @@ class Given:
     """Raw inputs of a network [n, ...], and the true labels or targets [n] if they came along.
 
     A missing truth is NaN or None; `doubts` say which columns are unlike the training data;
-    `weights` is the column of how often each row occurs, if the data have that of the training.
+    `weights` is the column of how often each row occurs, if the data have that of the training;
+    `unused` names the columns of a table that are no input.
     """
 
     inputs: Array
     truth: Array | None = None
     doubts: tuple[str, ...] = ()
     weights: pd.Series | None = None
+    unused: tuple[str, ...] = ()
 
     def labelled(self) -> "Given | None":
         """Return the rows whose truth is known, each as often as it occurs; None without any.
@@ -102,6 +108,27 @@ def features_of(
     return Given(_finite(found))
 
 
+def rows_seen(inputs: Array, trained: ArrayData) -> int:
+    """Return how many rows of inputs [n, ...] equal a training row in all features.
+
+    0 if they are no more than new rows would be by chance: as many as the share of training rows
+    that equal another one, within three standard deviations. Copies in one unit, which weights
+    make, are one row.
+    """
+    units = range(trained.n_train) if trained.units is None else trained.units.of
+    distinct = set(zip(units, _hashes(trained.x_train), strict=True))
+    counts = Counter(row for _, row in distinct)
+    alike = 1 - sum(count == 1 for count in counts.values()) / len(distinct)
+    n, seen = len(inputs), sum(row in counts for row in _hashes(inputs))
+    spread = math.sqrt(n * alike * (1 - alike) * (1 + n / len(distinct)))
+    return seen if seen > n * alike + 3 * spread else 0
+
+
+def _hashes(inputs: Inputs) -> Iterator[int]:
+    """Yield a hash of the bytes of each row, as float32 without negative zeros."""
+    return (hash(row.tobytes()) for part in slices(inputs) for row in part.astype(np.float32) + 0)
+
+
 def _finite(inputs: Array) -> Array:
     bad = np.flatnonzero(~np.isfinite(inputs).reshape(len(inputs), -1).all(1))
     if len(bad):
@@ -138,7 +165,9 @@ def _of_table(
     if 0 < unknown < len(frame):
         rows = f"{unknown} of {len(frame)} rows"
         doubts.append(f"column {target!r} is empty in {rows}: metrics are of the others")
-    return Given(inputs, truth, tuple(doubts), column)
+    used = {*preparation.places, target, weights}
+    unused = tuple(str(name) for name in frame.columns if name not in used)
+    return Given(inputs, truth, tuple(doubts), column, unused)
 
 
 def _read(path: Path, preparation: Preparation | None, weights: str | None) -> Any:

@@ -96,12 +96,12 @@ def arrays_of(
     found = targets_of(y, y_test, task=spec.task, where=place)
     units, weights, test_weights = None, None, None
     if (column := spec.units_column) is not None:
-        units = units_of(spec, frame[_known(frame, column, where)], where)
+        units = units_of(spec, frame[known_column(frame, column, where)], where)
     if (column := spec.weights) is not None:
-        weights = weights_of(frame[_known(frame, column, where)], column, where)
+        weights = weights_of(frame[known_column(frame, column, where)], column, where)
         if test is not None:
             there = f"the test rows of {where}"
-            test_weights = weights_of(test[_known(test, column, there)], column, there)
+            test_weights = weights_of(test[known_column(test, column, there)], column, there)
     if spec.test_fraction is not None:
         in_test = test_rows(found.train, spec.test_fraction, seed, units)
         found = replace(found, train=found.train[~in_test], test=found.train[in_test])
@@ -239,6 +239,23 @@ def read_frame(
     return frame if stored else with_numbers_read(frame, written=written)
 
 
+def as_written(path: Path) -> pd.DataFrame:
+    """Return a table to copy columns from: the cells of a text file as text.
+
+    Raises:
+        ValueError: as `read_frame`.
+    """
+    if not path.name.lower().endswith(CSV):
+        return read_frame(path, stored=True)
+    encoding = _encoding(path)
+    read = partial(pd.read_csv, path, sep=_separator(path, encoding), dtype=str, na_filter=False)
+    try:
+        frame = read(encoding=encoding)
+    except UnicodeDecodeError:
+        frame = read(encoding="latin-1")
+    return frame.set_axis(frame.columns.str.strip(), axis=1)
+
+
 def _read_text(path: Path, written: Mapping[str, Written]) -> pd.DataFrame:
     """Read a file of separated values; its encoding and its decimal commas are found out."""
     said = []
@@ -323,7 +340,7 @@ def _check_head(path: Path, separator: str, encoding: str) -> None:
         )
 
 
-def _known(frame: pd.DataFrame, name: str | None, where: str) -> str:
+def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
     """Return the name of a column, which the table must have."""
     if name is None or name not in frame.columns:
         near = difflib.get_close_matches(str(name), list(frame.columns), n=1)
@@ -336,7 +353,7 @@ def _known(frame: pd.DataFrame, name: str | None, where: str) -> str:
 
 
 def _target(frame: pd.DataFrame, target: str | None, where: str) -> Array:
-    values = frame[_known(frame, target, where)]
+    values = frame[known_column(frame, target, where)]
     if isinstance(values.dtype, pd.CategoricalDtype):
         values = values.astype(values.cat.categories.dtype)
     if order_of(values.dropna()):

@@ -4,6 +4,7 @@ Needs neither torch nor ray, so that the folder exists before anything slow or f
 """
 
 import contextlib
+import difflib
 import fcntl
 import os
 import re
@@ -139,11 +140,22 @@ def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
     if not (folder / "study.toml").is_file():
         export = (folder / "MODEL_CARD.md").is_file()
         remedy = " It is an export: nas_evidence.Predictor.load reads it." if export else ""
-        raise ValueError(f"{folder} is not a study folder: it has no study.toml.{remedy}")
+        hint = remedy or _near(folder)
+        raise ValueError(f"{folder} is not a study folder: it has no study.toml.{hint}")
     refuse_links(folder)
     study = load_study(folder / "study.toml")
     check_conditions(folder, study)
     return load_study(folder / "study.toml", overrides) if (overrides := [*overrides]) else study
+
+
+def _near(folder: Path) -> str:
+    """Return a question for a study of a similar name, beside the folder or in runs/."""
+    homes = (Path("runs"), folder.parent)
+    studies = {
+        file.parent.name: file.parent for home in homes for file in home.glob("*/study.toml")
+    }
+    near = difflib.get_close_matches(folder.name, studies, n=1)
+    return f" Did you mean {studies[near[0]]}?" if near else ""
 
 
 def refuse_links(folder: Path) -> None:

@@ -120,6 +120,10 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
     lines = run("predict", "runs/pets/export", "new.csv", folder=home).stdout.splitlines()
     assert lines[6] == "predictions: predictions.csv (20 rows)"  # after five of them
     assert len(pd.read_csv(home / "predictions.csv")) == 20
+    assert (
+        "predictions.csv exists; name another file with --to, or replace it by --force"
+        in run("predict", "runs/pets/export", "new.csv", folder=home, code=2).stderr
+    )
     assert lines[7:] == predicted.splitlines()[7:]  # the metrics
     assert list(pd.read_csv(home / "p.csv")) == ["prediction", "p(cat)", "p(dog)"]
 
@@ -258,12 +262,3 @@ def test_class_weights_rank_by_a_cross_validation_and_weigh_the_metrics(home: Pa
     assert found.measures(truth)["accuracy"] == pytest.approx((right * times).sum() / times.sum())
     again = run("search", "pets.csv", "--target", "pet", *fast, folder=home, code=2)
     assert "class_weight" in again.stderr
-
-
-def test_predictions_without_a_place_never_replace_a_file(tmp_path: Path) -> None:
-    data, kept = tmp_path / "new.csv", tmp_path / "predictions.csv"
-    data.write_text("a\n1\n")
-    kept.write_text("mine")
-    with pytest.raises(ValueError, match=r"predictions\.csv exists; name another file with --to"):
-        predict("nowhere", data)
-    assert kept.read_text() == "mine"

@@ -1,0 +1,145 @@
+"""`predict` for somebody who predicts a second time, the wrong file, or what was trained on."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from commands import run
+
+import nas_evidence
+from nas_evidence.cli.predict import predict
+from nas_evidence.data.given import rows_seen
+
+QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objective": "diag_ef"}
+
+
+def visits(seed: int, n: int = 60) -> pd.DataFrame:
+    generator = np.random.default_rng(seed)
+    age = generator.normal(50, 9, n)
+    return pd.DataFrame(
+        {
+            "key": [f"{i:03d}" for i in range(n)],
+            "age": age,
+            "town": generator.choice(["rome", "oslo"], n),
+            "ill": np.where(age > 50, "yes", "no"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    nas_evidence.search(
+        visits(0), target="ill", drop=["key"], n_trials=1, settings=QUICK, progress=False,
+        out=folder / "runs" / "ills",
+    )  # fmt: skip
+    visits(0).to_csv(folder / "old.csv", index=False)
+    visits(1).to_csv(folder / "new.csv", index=False)
+    visits(1).assign(ill=["perhaps", *visits(1)["ill"][1:]]).to_csv(
+        folder / "odd.csv", index=False
+    )
+    return folder
+
+
+@pytest.mark.slow
+def test_predict_says_which_rows_were_trained_on(home: Path) -> None:
+    for place in ("runs/ills", "runs/ills/export"):
+        said = run("predict", place, "old.csv", "--to", "p.csv", folder=home)
+        assert (
+            "60 of 60 rows were in the training data: these metrics are not of new data"
+            in said.stderr
+        )
+        assert "accuracy\t" in said.stdout
+    said = run("predict", "runs/ills", "new.csv", "--to", "p.csv", folder=home)
+    assert "training data" not in said.stderr
+    assert "columns that the network does not use: key" in said.stderr
+
+
+@pytest.mark.slow
+def test_a_class_that_training_has_not_seen_leaves_out_the_metrics_alone(home: Path) -> None:
+    said = run("predict", "runs/ills", "odd.csv", "--to", "odd-p.csv", folder=home)
+    assert "metrics are left out: true label 'perhaps' is not among the classes" in said.stderr
+    assert "accuracy" not in said.stdout
+    assert len(pd.read_csv(home / "odd-p.csv")) == 60
+
+
+@pytest.mark.slow
+def test_columns_are_copied_as_they_are_written_and_predictions_replaced_when_asked(
+    home: Path,
+) -> None:
+    run("predict", "runs/ills", "new.csv", folder=home)
+    assert "key" not in pd.read_csv(home / "predictions.csv")
+    run("predict", "runs/ills", "new.csv", "--force", "--id", "key", folder=home)
+    written = pd.read_csv(home / "predictions.csv", dtype=str)
+    assert list(written)[:2] == ["key", "prediction"]
+    assert written["key"].tolist() == visits(1)["key"].tolist()
+    found = run("predict", "runs/ills", "new.csv", "--json", "--id", "key", folder=home).stdout
+    assert json.loads(found)["predictions"][7]["key"] == "007"
+
+
+@pytest.mark.slow
+def test_wrong_arguments_of_predict_are_refused_before_torch_is_imported(home: Path) -> None:
+    (home / "predictions.csv").touch()
+    wrong = {
+        "runs/ilss new.csv": "Did you mean runs/ills?",
+        "ills new.csv": "Did you mean runs/ills?",
+        "runs/ills gone.csv": "there is no file gone.csv",
+        "runs/ills new.csv": "predictions.csv exists",
+        "runs/ills new.csv --to new.csv": "would replace the data",
+        "runs/ills new.csv --to none/p.csv": "a folder that does not exist",
+        "runs/ills new.csv --to p.csv --id kye": "did you mean 'key'",
+        "runs/ills/export new.csv --trial 0": "is an export",
+    }
+    code = f"""
+        import sys
+        from nas_evidence.cli.main import app
+        for arguments, says in {wrong!r}.items():
+            try:
+                app(["predict", *arguments.split()], standalone_mode=False)
+            except ValueError as error:
+                assert says in str(error), (arguments, error)
+            else:
+                raise AssertionError(arguments)
+        assert "torch" not in sys.modules
+    """
+    subprocess.run(
+        [sys.executable, "-c", code.replace("\n        ", "\n")], cwd=home, check=True, timeout=600
+    )
+
+
+def test_a_wrong_study_is_named_before_predictions_that_exist(tmp_path: Path) -> None:
+    data, kept = tmp_path / "new.csv", tmp_path / "predictions.csv"
+    data.write_text("a\n1\n")
+    kept.write_text("mine")
+    with pytest.raises(ValueError, match="nowhere is not a study folder"):
+        predict("nowhere", data)
+    assert kept.read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_rows_of_few_values_that_meet_by_chance_are_not_taken_for_training_rows(
+    tmp_path: Path,
+) -> None:
+    def coarse(seed: int, n: int = 80) -> tuple[np.ndarray, np.ndarray]:
+        generator = np.random.default_rng(seed)
+        return generator.integers(0, 2, (n, 4)).astype(float), generator.integers(0, 2, n)
+
+    x, y = coarse(0)
+    fine = np.random.default_rng(2).normal(size=(20, 4))
+    mixed = np.concatenate([fine, x[:5]])
+    for name, rows, weights, expected in (
+        ("coarse", x, None, 0),
+        ("fine", np.concatenate([fine] * 4) + np.arange(80)[:, None], None, 20),
+        ("weighed", np.concatenate([fine] * 4) + np.arange(80)[:, None], np.full(80, 2), 20),
+    ):
+        study = nas_evidence.search(
+            rows, y, n_trials=1, settings=QUICK, out=tmp_path / name, weights=weights,
+            progress=False,
+        )  # fmt: skip
+        new = coarse(1)[0] if name == "coarse" else rows[:20]
+        assert rows_seen(study.predictor().given(new).inputs, study.arrays()) == expected
+    assert rows_seen(mixed.astype(np.float32), study.arrays()) == 1
