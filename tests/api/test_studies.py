@@ -205,7 +205,8 @@ def test_estimators_work_in_a_pipeline() -> None:
 
 
 def test_calibration_is_drawn_of_labelled_data(classified: nas_evidence.Study) -> None:
-    axes = classified.plot_calibration(table(30)).axes[0]
+    with pytest.warns(UserWarning, match="17 of 30 rows were in the training data"):
+        axes = classified.plot_calibration(table(30)).axes[0]
     found = classified.predict(table(30)).reliability(table(30)["pet"])
     drawn = axes.lines[1].get_xydata()
     np.testing.assert_allclose(drawn, np.stack([found.confidence, found.accuracy], 1))
