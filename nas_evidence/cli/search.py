@@ -483,8 +483,14 @@ class _Masking(logging.Formatter):
         return masked(super().format(record))
 
 
+class _Log(logging.FileHandler):
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # it cannot be opened: the study says what is wrong with its disk
+            super().emit(record)
+
+
 def _log_to(path: Path) -> None:
-    handler = logging.FileHandler(path, delay=True)
+    handler = _Log(path, delay=True)
     handler.setFormatter(_Masking("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logger = logging.getLogger("nas_evidence")
     logger.addHandler(handler)

@@ -26,11 +26,13 @@ def verify(place: Place, as_json: AsJson = False, data_root: DataRoot = None) ->
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.driver.verification import check_data, not_checked
     from nas_evidence.driver.verification import verify as findings_of
+    from nas_evidence.storage.study_folder import refuse_links
 
     store = open_store(place)
     store.pull()
     if not (store.folder / "study.toml").is_file() and not (store.folder / "trials").is_dir():
         raise ValueError(f"{place} is not a study: it has neither study.toml nor trials.")
+    refuse_links(store.folder)
     here = store.uri is None
     found = findings_of(store.folder, with_checkpoints=here)
     other_data, why = check_data(store.folder, _loader(store.folder, data_root))

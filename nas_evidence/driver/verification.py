@@ -165,8 +165,11 @@ def _small_files(folder: Path) -> Iterator[Finding]:
     for place in (BUDGET, RETRY, COMPARISON):
         if (folder / place).exists() and not is_sealed_json(folder / place):
             yield Finding(place, _OTHER)
-    if lease_is_damaged(folder):
-        yield Finding("lock", f"the lease is {_OTHER}; --steal takes the study over")
+    try:
+        if lease_is_damaged(folder):
+            yield Finding("lock", f"the lease is {_OTHER}; --steal takes the study over")
+    except OSError as error:
+        yield Finding("lock", f"it cannot be read: {error.strerror}")
     yield from (Finding(f"code/{name}", _OTHER) for name in wrong_code(folder))
     if (folder / "report" / SUMS).is_file():  # else it was not written to its end
         for name in wrong_sums(folder / "report"):

@@ -26,11 +26,18 @@ ARROWS = (
     "removed",  # the attempt folders are removed
 )
 _PASSED: Counter[str] = Counter()
+_ELSE = "give its place as --store file:///..., which needs less of a file system"
+#: What makes a disk useless to a study, each with the remedy.
 _FULL = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "free space there",
     errno.EIO: "check the disk",
     errno.EFBIG: "raise the limit on the size of files (`ulimit -f`)",
+    errno.EMFILE: "raise the limit on open files (`ulimit -n`)",
+    errno.ENFILE: "raise the limit on open files (`ulimit -n`)",
+    errno.ENOLCK: _ELSE,
+    errno.ENOTSUP: _ELSE,
+    errno.EXDEV: _ELSE,
 }
 _FULL_TEXT = re.compile(
     rf"\[Errno ({'|'.join(map(str, _FULL))})\]"
@@ -60,7 +67,7 @@ def arrow(name: str) -> None:
 
 
 def is_disk_full(error: BaseException | str) -> bool:
-    """Return whether an error, or the cause of a loss, means that a disk is full or failing."""
+    """Return whether an error, or the cause of a loss, means that a disk is of no use now."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _FULL
     return bool(_FULL_TEXT.search(str(error)))
@@ -103,7 +110,7 @@ def about_disk(error: BaseException | str, folder: Path | None = None) -> str:
         if is_read_only(error)
         else _FULL.get(number, "free space there")
     )
-    does = "read or write" if number in (errno.EACCES, errno.EPERM) else "write"
+    does = "write" if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) else "read or write"
     where = f" at {name or folder}" if name or folder else ""
     why = (why or "an error").rstrip(".")
     return f"cannot {does}{where}: {why}; {remedy}, then run the command again. Nothing is lost."

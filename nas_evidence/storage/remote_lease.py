@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 
-from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.remote import Remote, StoreError
 from nas_evidence.storage.study_folder import (
     LEASE_SECONDS,
@@ -24,6 +23,7 @@ from nas_evidence.storage.study_folder import (
     lease_of,
     refuse_damaged,
     refuse_if_held,
+    taken_over,
     text_of,
 )
 
@@ -66,12 +66,7 @@ class RemoteLease:
         if late or time.time() > self._mine.expires_at:  # not renewed: this process was suspended
             self._renew_once()
         if self._lost:
-            lease = self._read()
-            who = f"process {lease.pid} of host {lease.host}" if lease else "another process"
-            raise StudyStoppedError(
-                f"{who} has taken over {self._remote.uri}; this one has stopped and written "
-                "nothing since. Nothing is lost: leave the study to that process."
-            )
+            raise taken_over(self._read(), self._remote.uri)
 
     def release(self) -> None:
         """Release the study."""
@@ -105,7 +100,9 @@ class RemoteLease:
                 self._renew_once()
 
     def _renew_once(self) -> None:
-        self._lost = self._lost or not self._is_mine()
+        if not self._lost and not self._is_mine():
+            time.sleep(SETTLE)  # a store may answer once with what it held before
+            self._lost = not self._is_mine()
         if not self._lost:
             lease, now = _new(), time.monotonic()
             self._remote.write(_NAME, _text(lease))

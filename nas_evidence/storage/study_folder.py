@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import socket
+import stat
 import threading
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
 
+from nas_evidence.plumbing.backoff import try_again
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
 from nas_evidence.spec.record import n_searched
@@ -27,7 +29,7 @@ from nas_evidence.storage.assignments import stored_assignments
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.conditions import check_conditions, keep_copy
-from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.faults import StudyStoppedError, about_disk
 from nas_evidence.storage.requests import withdraw
 from nas_evidence.storage.tables import TrialRow, finished
 
@@ -159,15 +161,26 @@ def _near(folder: Path) -> str:
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a folder in which a link leads out of it: what is written there would go elsewhere.
+    """Refuse a folder with a link that leads out of it, or with what is neither file nor folder.
+
+    What is written there would go elsewhere; who reads a pipe waits for ever.
 
     Raises:
-        ValueError: names the link, and where it leads.
+        ValueError: names the link, and where it leads, or the other thing.
     """
     home = folder.resolve()
     for place, folders, files in os.walk(home):
         for path in (Path(place) / name for name in (*folders, *files)):
-            if path.is_symlink() and not path.resolve().is_relative_to(home):
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:  # a driver has removed it
+                continue
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+                raise ValueError(
+                    f"{folder}/{path.relative_to(home)} is neither a file nor a folder, but a "
+                    "pipe, a socket or a device; remove it."
+                )
+            if stat.S_ISLNK(mode) and not path.resolve().is_relative_to(home):
                 raise ValueError(
                     f"{folder}/{path.relative_to(home)} is a link to {path.resolve()}, outside of "
                     "the study; put what it leads to in its place, or remove it."
@@ -195,6 +208,8 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
                 f"another process works on {folder} ({read_lease(folder) or 'unknown'}); wait for "
                 f"it, or stop it first: `nas-evidence cancel {shlex.quote(str(folder))}`."
             ) from None
+        except OSError as error:  # a file system without locks
+            raise OSError(error.errno, error.strerror, str(folder / "lock")) from error
         lease = read_lease(folder)
         if lease is not None and lease.boot_id != boot_id():  # on this host the lock decides
             refuse_if_held(lease, folder, steal=steal)
@@ -210,8 +225,9 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
         finally:
             over.set()
             renewal.join()
-            if holds_lease(folder):
-                file.truncate(0)
+            with contextlib.suppress(OSError):  # it expires
+                if holds_lease(folder):
+                    file.truncate(0)
 
 
 def is_locked(folder: Path) -> bool:
@@ -223,6 +239,8 @@ def is_locked(folder: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        except OSError:  # a file system without locks: the lease tells
+            pass
     lease = read_lease(folder)
     # A lease of this host was left by a dead process, or fetched from a store.
     elsewhere = lease is not None and (lease.boot_id != boot_id() or is_alive(lease.pid))
@@ -238,15 +256,34 @@ def check_lease(folder: Path) -> None:
     """Check that this process still holds the study.
 
     Raises:
-        StudyStoppedError: if another process has taken it over.
+        StudyStoppedError: if another process has taken it over, or that cannot be told.
     """
-    if not holds_lease(folder):
-        lease = read_lease(folder)
-        who = f"process {lease.pid} of host {lease.host}" if lease else "another process"
-        raise StudyStoppedError(
-            f"{who} has taken over {folder}; this one has stopped and written nothing since. "
-            "Nothing is lost: leave the study to that process."
+    try:
+        lease = try_again(
+            lambda: read_lease(folder),
+            when=lambda error: isinstance(error, OSError),
+            patience=RENEW_EVERY,
+            pause=0.1,
+            longest_pause=1.0,
         )
+    except OSError as error:
+        raise StudyStoppedError(about_disk(error, folder / "lock")) from error
+    if not _is_mine(lease):
+        raise taken_over(lease, folder)
+
+
+def taken_over(lease: Lease | None, place: Path | str) -> StudyStoppedError:
+    """Return the error that stops a driver that is no longer the holder of a study."""
+    if lease is None:
+        return StudyStoppedError(
+            f"the lease in {place}/lock is gone or damaged, so this process has stopped and "
+            "written nothing since. Nothing is lost: make sure that no other process works on "
+            "the study, then run the command again."
+        )
+    return StudyStoppedError(
+        f"process {lease.pid} of host {lease.host} has taken over {place}; this one has stopped "
+        "and written nothing since. Nothing is lost: leave the study to that process."
+    )
 
 
 def read_lease(folder: Path) -> Lease | None:
@@ -323,9 +360,9 @@ def _when(seconds: float) -> str:
 
 def _renew(folder: Path, file: FileIO, over: threading.Event, since: float) -> None:
     while not over.wait(RENEW_EVERY):
-        if not holds_lease(folder):
-            return  # taken over: `check_lease` tells the driver
         with contextlib.suppress(OSError):  # the next write of results reports a full disk
+            if not holds_lease(folder):
+                return  # taken over: `check_lease` tells the driver
             _write_lease(file, since)
 
 
@@ -343,7 +380,7 @@ def _is_mine(lease: Lease | None) -> bool:
 def _lock_text(folder: Path) -> str:
     try:
         return (folder / "lock").read_text(encoding="utf-8", errors="replace").strip("\0 \n")
-    except OSError:
+    except FileNotFoundError:
         return ""
 
 

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import resource
+import shutil
 import time
 from pathlib import Path
 
@@ -131,7 +132,7 @@ def test_the_sentence_about_a_disk_names_place_and_remedy() -> None:
     assert about_disk(error).startswith("cannot write at /a/b: Read-only file system; give this")
     cut = OSError(errno.EFBIG, "File too large")
     assert is_disk_full(cut)
-    assert about_disk(cut, Path("/a")).startswith("cannot write at /a: File too large; raise the")
+    assert about_disk(cut, Path("/a")).startswith("cannot read or write at /a: File too large;")
     cause = "OSError: [Errno 28] No space left on device: '/a/b'"
     said = "cannot write at /a/b: No space left on device; free space there, then"
     assert str(disk_stop(Path("/a"), cause)).startswith(said)
@@ -145,6 +146,8 @@ def test_a_search_on_a_full_disk_ends_with_one_sentence_and_the_code_of_a_failed
     def full(self: Path, *_: object) -> None:
         with open("/dev/full", "w", buffering=1) as log:  # the log is on the same disk
             logging.StreamHandler(log).handle(logging.makeLogRecord({"msg": "x"}))
+        shutil.rmtree(self / "logs")  # nor can it be opened
+        logging.getLogger("nas_evidence").warning("x")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
 
     monkeypatch.setattr("nas_evidence.driver.driver.write_record", full)
@@ -154,6 +157,37 @@ def test_a_search_on_a_full_disk_ends_with_one_sentence_and_the_code_of_a_failed
         f"error: cannot write at {tmp_path}/s: No space left on device; free space"
     )
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
+def test_without_locks_a_search_is_refused_with_the_remedy_and_a_status_reads_the_lease(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    open_study(tmp_path / "s", SPEC)
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert call(capsys, "status", tmp_path / "s")[0] == 0
+    code, _, said = call(capsys, "search", "digits", "--out", tmp_path / "new")
+    assert code == 1
+    assert said.startswith(f"error: cannot read or write at {tmp_path}/new/lock: ")
+    assert "--store file:///" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("place", ["lock", "trials/000009-a1.parquet", "logs/events.jsonl"])
+def test_a_pipe_in_the_folder_is_named_and_nobody_waits_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    open_study(tmp_path, SPEC)
+    (tmp_path / place).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / place)
+    for verb in ("verify", "report", "status", "resume", "repair"):
+        code, _, said = call(capsys, verb, tmp_path)
+        assert code == 2
+        assert f"{tmp_path}/{place} is neither a file nor a folder" in said
 
 
 def test_a_program_on_a_full_disk_is_an_error_and_no_abort() -> None:

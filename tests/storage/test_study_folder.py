@@ -1,5 +1,7 @@
 """One driver at a time: a lock on this host, a lease for the others; and how a study stands."""
 
+import errno
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from nas_evidence.spec.study import BudgetSpec, StudySpec
 from nas_evidence.storage.budget import Ledger, Spent, read_spent
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.study_folder import (
+    check_lease,
     is_locked,
     locked,
     open_study,
@@ -155,6 +158,31 @@ def test_a_driver_whose_lease_was_stolen_stops_and_writes_nothing_more(
     assert lease is not None
     assert lease.pid == 4321, "the thief's lease stands"
     assert '"stop"' not in (tmp_path / "logs" / "events.jsonl").read_text()
+
+
+def test_a_lease_that_cannot_be_read_for_a_moment_stops_nobody_and_then_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, fails = Path.read_text, [errno.EMFILE, errno.ESTALE]
+
+    def failing(self: Path, *given: Any, **named: Any) -> str:
+        if self.name == "lock" and fails:
+            number = fails.pop()
+            raise OSError(number, os.strerror(number), str(self))
+        return read(self, *given, **named)
+
+    with locked(tmp_path):
+        monkeypatch.setattr(Path, "read_text", failing)
+        check_lease(tmp_path)
+        assert not fails
+        fails.extend([errno.EMFILE] * 99)
+        monkeypatch.setattr(study_folder, "RENEW_EVERY", 0.0)
+        with pytest.raises(StudyStoppedError, match="lock: Too many open files; raise the limit"):
+            check_lease(tmp_path)
+        fails.clear()
+        (tmp_path / "lock").write_text("")
+        with pytest.raises(StudyStoppedError, match="is gone or damaged"):
+            check_lease(tmp_path)
 
 
 def test_a_study_says_that_its_budget_is_spent_until_it_has_more(
