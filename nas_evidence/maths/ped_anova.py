@@ -64,6 +64,7 @@ def ped_anova(
     axes: Mapping[str, Axis],
     seed: int,
     n_best: int | None = None,
+    n_shuffles: int = N_SHUFFLES,
 ) -> dict[str, Importance]:
     """Return how much each parameter decides which trials are among the best by `score` [n].
 
@@ -75,6 +76,7 @@ def ped_anova(
         axes: the grid of each parameter.
         seed: for the random choices behind `chance`.
         n_best: how many count as the best; by default a quarter.
+        n_shuffles: random choices behind `chance`, which is at least 1 / (n_shuffles + 1).
     """
     values = np.asarray(score, np.float64)
     known = np.isfinite(values)
@@ -84,7 +86,7 @@ def ped_anova(
     n_best = n_best or max(MIN_BEST, math.ceil(BEST_SHARE * n))
     best = np.argsort(-values[known], kind="stable")[:n_best]
     rng = np.random.default_rng(seed)
-    shuffles = [rng.permutation(n)[:n_best] for _ in range(N_SHUFFLES)]
+    shuffles = [rng.permutation(n)[:n_best] for _ in range(n_shuffles)]
     found = {}
     for name, axis in axes.items():
         cells = np.asarray(positions[name], np.int64)[known]

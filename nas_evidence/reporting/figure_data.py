@@ -315,8 +315,9 @@ def importance_bars(found: Sequence[ParameterImportance]) -> list[Bar]:
         Bar(
             label=one.parameter if one.group == ALL else f"{one.parameter} of {one.group}",
             length=one.divergence,
-            sure=one.chance <= BY_CHANCE,
-            note=f"{percent(one.chance)} by chance; {one.of_best} among the best {one.n_best}",
+            sure=one.chance is not None and one.chance <= BY_CHANCE,
+            note=("" if one.chance is None else f"{percent(one.chance)} by chance; ")
+            + f"{one.of_best} among the best {one.n_best}",
         )
         for one in found
     ]

@@ -9,6 +9,7 @@ from nas_evidence.maths.ped_anova import (
     BEST_SHARE,
     MIN_BEST,
     MIN_TRIALS,
+    N_SHUFFLES,
     Axis,
     holm,
     ordered_cells,
@@ -23,6 +24,8 @@ MAX_CELLS = 50
 #: A parameter counts as important if, after the correction for testing many, at most this share
 #: of random choices looks as important.
 BY_CHANCE = 0.05
+#: These choose trials by the scores so far, near lucky ones: chance alone makes the best alike.
+_ADAPTIVE = ("posterior", "tpe")
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class ParameterImportance:
 
     share    share of the group's summed divergence, None for its only parameter
     chance   how often the best of as many parameters without influence would look as different
-             (see `maths/ped_anova.py`; corrected by Holm 1979 over all rows)
+             (see `maths/ped_anova.py`; corrected by Holm 1979 over all rows); None where the
+             sampler chose the trials by their scores
     of_best  values of the best n_best; of_all those of all n
     """
 
@@ -41,7 +45,7 @@ class ParameterImportance:
     n_best: int
     divergence: float
     share: float | None
-    chance: float
+    chance: float | None
     of_best: str
     of_all: str
 
@@ -51,11 +55,17 @@ def importances(study: Study) -> list[ParameterImportance]:
     ranked = [one for one in study.ranking if one.objective is not None]
     families = sorted({one.family for one in ranked})
     found = []
+    # Enough that each of so many tests can still fall below BY_CHANCE.
+    n_tests = 1 + sum(map(len, study.spec.family.values()))
+    n_shuffles = max(N_SHUFFLES, math.ceil(2 * n_tests / BY_CHANCE))
+    if study.spec.sampler.name in _ADAPTIVE:
+        n_shuffles = 0
+    how = {"seed": study.spec.seed, "n_shuffles": n_shuffles}
     if len(families) > 1:
         axis = Axis(len(families), ordered=False)
         cells = {"family": [families.index(one.family) for one in ranked]}
         names: dict[str, list[ParameterValue]] = {"family": [one.family for one in ranked]}
-        found += _group(ALL, ranked, {"family": axis}, cells, names, seed=study.spec.seed)
+        found += _group(ALL, ranked, {"family": axis}, cells, names, **how)
     for family in families:
         own = [one for one in ranked if one.family == family]
         domains = study.spec.family.get(family, {})
@@ -65,19 +75,24 @@ def importances(study: Study) -> list[ParameterImportance]:
                 values[name] = [one.values[name] for one in own]
                 axes[name], cells[name] = _cells(values[name], domain)
         axes = {name: axis for name, axis in axes.items() if axis.cells > 1}
-        found += _group(family, own, axes, cells, values, seed=study.spec.seed)
-    adjusted = holm([one.chance for one in found])
+        found += _group(family, own, axes, cells, values, **how)
+    if not n_shuffles:
+        return [replace(one, chance=None) for one in found]
+    adjusted = holm([one.chance for one in found if one.chance is not None])
     return [replace(one, chance=p) for one, p in zip(found, adjusted, strict=True)]
 
 
 def importance_sentence(found: Sequence[ParameterImportance]) -> str:
-    """Say which parameters matter beyond chance."""
+    """Say which parameters matter, beyond chance where the sampler allows to tell."""
     if not found:
         return (
             "Which parameters matter is unknown: this takes at least "
             f"{MIN_TRIALS} ranked architectures, or as many of one family."
         )
-    sure = [one for one in found if one.chance <= BY_CHANCE]
+    by_scores = found[0].chance is None
+    sure = [one for one in found if one.chance is not None and one.chance <= BY_CHANCE]
+    if by_scores:
+        sure = [max(found, key=lambda one: one.divergence)]
     if not sure:
         return (
             "No parameter stands out: the best architectures are no more alike than as many "
@@ -88,6 +103,11 @@ def importance_sentence(found: Sequence[ParameterImportance]) -> str:
         f"({one.of_best} among the best {one.n_best}, {one.of_all} among all {one.n})"
         for one in sorted(sure, key=lambda one: -one.divergence)
     ]
+    if by_scores:
+        return (
+            f"Of these trials the best differ most from all in {named[0]}. That may be chance: "
+            "the sampler chose the trials by the scores so far."
+        )
     return f"What sets the best apart beyond chance: {'; '.join(named)}."
 
 
@@ -99,10 +119,11 @@ def _group(
     values: Mapping[str, Sequence[ParameterValue]],
     *,
     seed: int,
+    n_shuffles: int,
 ) -> list[ParameterImportance]:
     scores = [one.objective or 0.0 for one in ranked]  # best first
     n_best = max(MIN_BEST, math.ceil(BEST_SHARE * len(scores)))
-    found = ped_anova(cells, scores, axes=axes, seed=seed, n_best=n_best)
+    found = ped_anova(cells, scores, axes=axes, seed=seed, n_best=n_best, n_shuffles=n_shuffles)
     rows = [
         ParameterImportance(
             group,

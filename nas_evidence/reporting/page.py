@@ -84,7 +84,8 @@ CAPTIONS: Mapping[str, str] = {
     "importance": (
         "Which parameters of the architecture matter: how much the best quarter of the "
         "architectures differs from all in each (PED-ANOVA; Watanabe et al., 2023). Blue bars are "
-        "more than chance, corrected for testing several (Holm, 1979)."
+        "more than chance, corrected for testing several (Holm, 1979). Where the sampler chose "
+        "the trials by their scores (posterior, tpe) none can be told from chance."
     ),
     "trust": (
         "How to read it: the dot is Spearman's rho between score and target over all "

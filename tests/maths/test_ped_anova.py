@@ -13,6 +13,7 @@ from nas_evidence.maths.ped_anova import (
     MIN_TRIALS,
     Axis,
     density,
+    holm,
     ordered_cells,
     pearson_divergence,
     ped_anova,
@@ -110,3 +111,8 @@ def test_too_few_trials_say_nothing_and_missing_scores_do_not_count() -> None:
     assert ped_anova(cells, score, axes=axes, seed=0)
     score[0] = np.nan
     assert ped_anova(cells, score, axes=axes, seed=0) == {}
+
+
+def test_corrected_chances_keep_the_order_of_the_chances() -> None:
+    """Holm (1979): 3 x 0.01, 2 x 0.03, and 0.04 is at least the corrected one before it."""
+    assert_allclose(holm([0.01, 0.04, 0.03]), [0.03, 0.06, 0.06])
