@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,11 @@ from nas_evidence.api.studies import search
 
 if TYPE_CHECKING:
     from nas_evidence.api.studies import Study
-    from nas_evidence.exporting.predictor import Predictor
+    from nas_evidence.exporting.predictor import Prediction, Predictor
+
+
+#: joblib fits in threads inside its processes, and torch exports in one thread at a time.
+_FITTING = threading.Lock()
 
 
 def _is_text(X: Any) -> bool:
@@ -48,7 +53,9 @@ _Estimator, _Classifier, _Regressor = _base()
 class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
     """What both estimators share.
 
-    Attributes after `fit`: `study_`, `n_features_in_`, `feature_names_in_` of DataFrames.
+    Attributes after `fit`: `predictor_`, the best network; `study_`, the study in its folder;
+    `n_features_in_`; `feature_names_in_` of DataFrames. A pickle holds the network, but not the
+    folder of the study: a temporary one goes with the estimator that was fitted.
     """
 
     _task: str
@@ -61,6 +68,8 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
         workers: int = 1,
         method: str | None = None,
         random_state: Any = 0,
+        time_limit: float | str | None = None,
+        metric: str | None = None,
     ) -> None:
         """Keep the arguments.
 
@@ -71,6 +80,8 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
             workers: 1 for this process, more for as many worker processes.
             method: of class probabilities: "map" (the default), "probit" or "mc".
             random_state: seed of the study: a number, a RandomState, or None for any.
+            time_limit: seconds for the search, or "10m", "2h".
+            metric: what you are paid by: "f1", "rmse", ...
         """
         self.n_trials = n_trials
         self.settings = settings
@@ -78,11 +89,14 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
         self.workers = workers
         self.method = method
         self.random_state = random_state
+        self.time_limit = time_limit
+        self.metric = metric
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "_Evidence":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> "_Evidence":
         """Search on all rows of X [n, d] with targets y [n]; return self.
 
-        `sample_weight` [n] says how often each row occurs, in whole numbers.
+        `sample_weight` [n] says how often each row occurs, in whole numbers; rows of one value of
+        `groups` [n] are kept together in folds.
         """
         if self.out is None:
             folder = tempfile.mkdtemp(prefix="nas-evidence-")
@@ -99,19 +113,25 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
             check_consistent_length(X, sample_weight)
             if not sample_weight.any():
                 raise ValueError("Sample weights must contain at least one non-zero number.")
-        self.study_: Study = search(
-            X,
-            y,
-            task=self._task,  # type: ignore[arg-type]
-            weights=sample_weight,
-            class_weight=getattr(self, "class_weight", None),
-            n_trials=self.n_trials,
-            settings={**(self.settings or {}), "seed": _seed(self.random_state)},
-            out=out,
-            workers=self.workers,
-            progress=False,
-        )
-        self._set_outputs(self._predictor())
+        with _FITTING:
+            self.study_: Study = search(
+                X,
+                y,
+                task=self._task,  # type: ignore[arg-type]
+                weights=sample_weight,
+                groups=groups,
+                class_weight=getattr(self, "class_weight", None),
+                n_trials=self.n_trials,
+                settings={**(self.settings or {}), "seed": _seed(self.random_state)},
+                time_limit=self.time_limit,
+                metric=self.metric,
+                out=out,
+                workers=self.workers,
+                progress=False,
+            )
+            self.predictor_: Predictor = self.study_.predictor()
+        if self._task == "classification":
+            self.classes_ = np.array(self.predictor_.classes)
         return self
 
     def _checked_to_fit(self, X: Any, y: Any) -> tuple[Any, Any]:
@@ -135,24 +155,18 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
             check_classification_targets(y)
         return X, y
 
-    def _checked(self, X: Any) -> Any:
-        """Return new data by the same rules."""
+    def _predicted(self, X: Any, method: Any = None) -> "Prediction":
+        """Return predictions of new data, which keep the same rules."""
         from sklearn.utils.validation import check_is_fitted, validate_data
 
-        check_is_fitted(self, "study_")
+        check_is_fitted(self, "predictor_")
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, skip_check_array=True, reset=False)
-            return X
-        return np.asarray(X) if _is_text(X) else validate_data(self, X, allow_nd=True, reset=False)
-
-    def _predictor(self) -> "Predictor":
-        from sklearn.utils.validation import check_is_fitted
-
-        check_is_fitted(self, "study_")
-        return self.study_.predictor()
-
-    def _set_outputs(self, predictor: "Predictor") -> None:
-        """Keep what the fitted outputs stand for."""
+        elif _is_text(X):
+            X = np.asarray(X)
+        else:
+            X = validate_data(self, X, allow_nd=True, reset=False)
+        return self.predictor_.predict(X, method=method)
 
 
 class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-type]
@@ -168,6 +182,8 @@ class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-ty
         workers: int = 1,
         method: str | None = None,
         random_state: Any = 0,
+        time_limit: float | str | None = None,
+        metric: str | None = None,
         class_weight: Mapping[Any, int] | str | None = None,
     ) -> None:
         """Keep the arguments: those of both estimators, and weights of classes.
@@ -179,24 +195,25 @@ class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-ty
             workers: 1 for this process, more for as many worker processes.
             method: of class probabilities: "map" (the default), "probit" or "mc".
             random_state: seed of the study: a number, a RandomState, or None for any.
+            time_limit: seconds for the search, or "10m", "2h".
+            metric: what you are paid by: "f1", "rmse", ...
             class_weight: how often each row of a class occurs, in whole numbers, {"rare": 5}, or
                 "balanced"; a cross-validation then ranks.
         """
-        super().__init__(n_trials, settings, out, workers, method, random_state)
+        super().__init__(
+            n_trials, settings, out, workers, method, random_state, time_limit, metric
+        )
         self.class_weight = class_weight
-
-    def _set_outputs(self, predictor: "Predictor") -> None:
-        self.classes_ = np.array(predictor.classes)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities [n, C] in the order of `classes_`."""
-        found = self._predictor().predict(self._checked(X), method=self.method)  # type: ignore[arg-type]
+        found = self._predicted(X, self.method)
         assert found.probabilities is not None
         return found.probabilities
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class of each row [n]; of two by a threshold with the setting "metric"."""
-        return self._predictor().predict(self._checked(X), method=self.method).labels  # type: ignore[arg-type]
+        return self._predicted(X, self.method).labels
 
 
 class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type]
@@ -216,7 +233,7 @@ class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type
         return_std: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Return the predicted mean [n] or [n, C], and with `return_std` its total spread."""
-        found = self._predictor().predict(self._checked(X))
+        found = self._predicted(X)
         assert found.mean is not None
         assert found.std is not None
         mean, std = found.mean, found.std

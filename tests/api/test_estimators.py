@@ -1,0 +1,82 @@
+"""Estimators where scikit-learn takes them: into other processes, threads and searches."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
+
+import nas_evidence
+
+QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objective": "diag_ef"}
+FITTED_ELSEWHERE = f"""
+import joblib, numpy as np, nas_evidence
+x = np.random.default_rng(0).normal(size=(40, 3))
+y = np.where(x[:, 0] > 0, "up", "down")
+fitted = nas_evidence.EvidenceClassifier(n_trials=1, settings={QUICK!r}).fit(x, y)
+joblib.dump((fitted, str(fitted.study_.folder), fitted.predict_proba(x)), "fitted.joblib")
+"""
+
+
+def rows(n: int = 40) -> tuple[Any, Any]:
+    x = np.random.default_rng(0).normal(size=(n, 3))
+    return x, np.where(x[:, 0] > 0, "up", "down")
+
+
+@pytest.mark.slow
+def test_an_estimator_predicts_in_another_process_when_the_first_is_gone(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", FITTED_ELSEWHERE], cwd=tmp_path, check=True, timeout=600)
+    fitted, folder, expected = joblib.load(tmp_path / "fitted.joblib")
+    assert not Path(folder).exists()
+    x, y = rows()
+    np.testing.assert_array_equal(fitted.predict_proba(x), expected)
+    assert fitted.classes_.tolist() == ["down", "up"]
+    assert fitted.score(x, y) > 0.4
+    with pytest.raises(ValueError, match="a study folder holds"):
+        _ = fitted.study_.ranking
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_estimators_are_fitted_in_threads_and_predict_afterwards() -> None:
+    x, y = rows()
+    with joblib.parallel_config("threading"):
+        found = cross_validate(
+            nas_evidence.EvidenceClassifier(n_trials=1, settings=QUICK),
+            x, y, cv=3, n_jobs=3, return_estimator=True, error_score="raise",
+        )  # fmt: skip
+    assert [one.predict(x).shape for one in found["estimator"]] == [(40,)] * 3
+
+
+@pytest.mark.slow
+def test_an_estimator_takes_time_metric_and_groups(tmp_path: Path) -> None:
+    x, y = rows()
+    fitted = nas_evidence.EvidenceClassifier(
+        n_trials=1, settings=QUICK, out=str(tmp_path / "s"), time_limit="10m", metric="f1"
+    ).fit(x, y, groups=np.arange(40) // 4)
+    spec = nas_evidence.load(tmp_path / "s").spec
+    assert (spec.metric, spec.dataset.groups) == ("f1", "groups")
+    assert fitted.predictor_.meaning["metric"] == "f1"
+    with pytest.raises(RuntimeError, match="in its time"):
+        nas_evidence.EvidenceRegressor(settings=QUICK, time_limit=0.001).fit(x, x[:, 0])
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_grid_search_of_a_table_passes_groups_to_its_splits() -> None:
+    x, y = rows()
+    frame = pd.DataFrame(x, columns=["a", "b", "c"])
+    grid = GridSearchCV(
+        nas_evidence.EvidenceClassifier(n_trials=1, settings=QUICK),
+        {"settings": [QUICK, {**QUICK, "plan.epochs": 3}]},
+        cv=GroupKFold(2),
+        error_score="raise",
+    )
+    grid.fit(frame, y, groups=np.arange(40) // 4)
+    assert grid.predict(frame).shape == (40,)
+    assert grid.best_params_["settings"]["plan.epochs"] in (2, 3)
