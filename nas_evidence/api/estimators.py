@@ -92,6 +92,12 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
         self.time_limit = time_limit
         self.metric = metric
 
+    def __sklearn_tags__(self) -> Any:
+        """Say that numbers may be missing."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> "_Evidence":
         """Search on all rows of X [n, d] with targets y [n]; return self.
 
@@ -147,7 +153,9 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
             X = np.asarray(X)
             self.n_features_in_ = X.shape[1]
         else:
-            X = validate_data(self, X, allow_nd=True, ensure_min_samples=2)
+            X = validate_data(
+                self, X, allow_nd=True, ensure_min_samples=2, ensure_all_finite="allow-nan"
+            )
         if not isinstance(y, pd.Series | pd.DataFrame):
             y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
             y = column_or_1d(y, warn=True) if self._task == "classification" else y
@@ -165,7 +173,7 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
         elif _is_text(X):
             X = np.asarray(X)
         else:
-            X = validate_data(self, X, allow_nd=True, reset=False)
+            X = validate_data(self, X, allow_nd=True, reset=False, ensure_all_finite="allow-nan")
         return self.predictor_.predict(X, method=method)
 
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ _EMPTY = "the new data have no rows, so there is nothing to predict"
 class Given:
     """Raw inputs of a network [n, ...], and the true labels or targets [n] if they came along.
 
-    A missing truth is NaN or None; `doubts` say which columns are unlike the training data;
-    `weights` is the column of how often each row occurs, if the data have that of the training;
-    `unused` names the columns of a table that are no input.
+    A missing truth is NaN or None, a missing number of a vector NaN if none was missing in
+    training; `doubts` say which columns are unlike the training data; `weights` is the column of
+    how often each row occurs, if the data have that of the training; `unused` names the columns of
+    a table that are no input.
     """
 
     inputs: Array
@@ -105,7 +106,7 @@ def features_of(
     if array.dtype.kind not in "biuf":
         raise ValueError(f"inputs must be numbers, but are {array.dtype}; convert them")
     found = arranged(array) if array.ndim > 2 else np.ascontiguousarray(array, np.float32)
-    return Given(_finite(found))
+    return _checked(found)
 
 
 def rows_seen(inputs: Array, trained: ArrayData) -> int:
@@ -129,14 +130,18 @@ def _hashes(inputs: Inputs) -> Iterator[int]:
     return (hash(row.tobytes()) for part in slices(inputs) for row in part.astype(np.float32) + 0)
 
 
-def _finite(inputs: Array) -> Array:
-    bad = np.flatnonzero(~np.isfinite(inputs).reshape(len(inputs), -1).all(1))
+def _checked(inputs: Array, truth: Array | None = None) -> Given:
+    """Return inputs that are finite, but for missing numbers of vectors, which stay NaN."""
+    missing = np.isnan(inputs) & (inputs.ndim == 2)
+    bad = np.flatnonzero(~(np.isfinite(inputs) | missing).reshape(len(inputs), -1).all(1))
     if len(bad):
         raise ValueError(
             f"inputs must be finite in float32, as those of the training were, but {len(bad)} of "
             f"{len(inputs)} rows are not, the first at row {bad[0]}; remove or fill them"
         )
-    return inputs
+    n = int(missing.sum())
+    told = f"{n} missing cell{'s' * (n != 1)}, none in training, taken as the mean"
+    return Given(inputs, truth, (told,) if n else ())
 
 
 def _of_table(
@@ -157,7 +162,7 @@ def _of_table(
                     f"the network was trained on, but is {inputs[name].dtype}; leave it out"
                 )
         values = inputs.to_numpy(dtype=np.float64, na_value=np.nan)
-        return Given(_finite(np.ascontiguousarray(values, np.float32)), truth)
+        return _checked(np.ascontiguousarray(values, np.float32), truth)
     inputs = preparation.apply(frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
     doubts = [*dict.fromkeys(preparation.doubts(frame))]
@@ -180,9 +185,9 @@ def _read(path: Path, preparation: Preparation | None, weights: str | None) -> A
         return Given(np.asarray(raw.x_train), names[raw.y_train])
     if arrays:
         x, y, counts = npz.read_rows(path, weights)
-        if preparation is not None:
-            return x
-        return Given(x, y, weights=None if counts is None else pd.Series(counts, name=weights))
+        found = features_of(x, preparation)
+        column = None if counts is None else pd.Series(counts, name=weights)
+        return replace(found, truth=y, weights=column)
     if path.suffix == ".npy":
         return np.load(path, allow_pickle=False)
     return tables.read_frame(path, None if preparation is None else preparation.written)

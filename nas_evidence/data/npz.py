@@ -6,9 +6,11 @@
     x  [n, d], [n, H, W], [n, C, H, W] or [n, H, W, C]; numbers of any type
     y  labels of any kind [n] or one-hot [n, C]; real targets [n] or [n, C]; see `targets.py`
 
-With four axes, the last holds the channels if its length is 1 or 3, otherwise the second. `x` and
-`y`, or `X` and `y`, are other names of x_train and y_train. A folder with `classes.json`, the
-names of the labels 0..C-1 or an empty list, was written by a study and is read into memory.
+A missing number of a vector is NaN; it is filled as in a table with columns x0, x1, ... (see
+`preparation.py`). With four axes, the last holds the channels if its length is 1 or 3, otherwise
+the second. `x` and `y`, or `X` and `y`, are other names of x_train and y_train. A folder with
+`classes.json`, the names of the labels 0..C-1 or an empty list, was written by a study and is read
+into memory.
 """
 
 import json
@@ -23,10 +25,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 
 from nas_evidence.data.arrays import Inputs, Meaning, RawArrays, slices
 from nas_evidence.data.content import check_content, fingerprint
 from nas_evidence.data.mapped import Array, MappedRows, arranged
+from nas_evidence.data.preparation import Column, Preparation
 from nas_evidence.data.table_file import CSV, PARQUET, test_rows, test_sentence
 from nas_evidence.data.targets import ClassName, Targets, said_classes, targets_of
 from nas_evidence.data.units import said_units, units_of
@@ -146,15 +150,37 @@ def arrays_of(
             weights, test_weights = weights[~in_test], weights[in_test]
         x, x_rest = _rows(x, ~in_test), _rows(x, in_test)
         train, test = found.train[~in_test], found.train[in_test]
+    preparation = _imputed(x) if _has_nan(x) or _has_nan(x_rest) else None
+    if preparation is not None:
+        x, x_rest = (
+            preparation.apply(pd.DataFrame(part[:]).add_prefix("x"), str(path))
+            for part in (x, x_rest)
+        )
     said = (
         found.sentence,
+        *(() if preparation is None else (preparation.sentence,)),
         *said_units(spec, units),
         *said_weights(spec.weights, weights),
         test_sentence(len(train), len(test)),
     )
-    meaning = Meaning(found.classes, said=said, change=found.change)
+    meaning = Meaning(found.classes, preparation=preparation, said=said, change=found.change)
     raw = RawArrays(x, train, x_rest, test, meaning, units)
     return raw if weights is None else repeated(raw, weights, test_weights)
+
+
+def _has_nan(x: Inputs) -> bool:
+    return len(x.shape) == 2 and x.dtype != np.uint8 and any(np.isnan(p).any() for p in slices(x))
+
+
+def _imputed(x: Inputs) -> Preparation:
+    """Return how missing numbers are filled, by the training rows [n, d]."""
+    columns = []
+    for i, values in enumerate(x[:].T):
+        present = values[~np.isnan(values)]
+        missing, known = len(present) < len(values), present if len(present) else np.zeros(1)
+        low, high, fill = float(known.min()), float(known.max()), float(np.median(known))
+        columns.append(Column(f"x{i}", "number", fill, missing, low=low, high=high))
+    return Preparation(tuple(columns))
 
 
 def _of_rows(arrays: Mapping[str, Array], name: str | None, path: Path) -> Array | None:
@@ -311,7 +337,7 @@ def _read_folder(
 
 
 def _inputs(x: Array, key: str, path: Path) -> Inputs:
-    """Return `x` as [n, d] or [n, C, H, W], uint8 or float32, checked to be finite."""
+    """Return `x` as [n, d], which may hold NaN, or [n, C, H, W]; uint8 or float32."""
     if x.ndim not in (2, 3, 4) or x.size == 0:
         raise ValueError(
             f"{key} must be vectors [n, d] or images [n, H, W], [n, C, H, W] or [n, H, W, C], "
@@ -329,8 +355,9 @@ def _inputs(x: Array, key: str, path: Path) -> Inputs:
 
 
 def _check_finite(values: Inputs, key: str, path: Path) -> None:
-    """Refuse NaN and infinity, including float64 values too large for float32."""
-    finite = np.concatenate([np.isfinite(p).reshape(len(p), -1).all(1) for p in slices(values)])
+    """Refuse infinity, also of float64 values too large for float32, and NaN in images."""
+    fine = np.isfinite if len(values.shape) > 2 else lambda part: ~np.isinf(part)
+    finite = np.concatenate([fine(p).reshape(len(p), -1).all(1) for p in slices(values)])
     bad = np.flatnonzero(~finite)
     if len(bad):
         raise ValueError(

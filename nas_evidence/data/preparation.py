@@ -13,7 +13,7 @@ compares).
 
 import json
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -103,6 +103,19 @@ class Preparation:
         """Which features are scaled: numbers, and not those of 0 and 1; bool [d]."""
         n_numbers = len(self._of("number"))
         return np.arange(len(self.feature_names)) < n_numbers
+
+    @property
+    def sentence(self) -> str:
+        """How many columns there are of each kind."""
+        numbers = [c for c in self.columns if c.kind == "number" and not c.part]
+        n_dates = len({c.name for c in self.columns if c.part})
+        n_categories = sum(c.kind == "category" for c in self.columns)
+        n_missing = sum(c.indicator for c in numbers)
+        parts = [f"{len(numbers)} numeric column{'s' * (len(numbers) > 1)}"] if numbers else []
+        parts += [f"{n_categories} of categories"] if n_categories else []
+        parts += [f"{n_dates} of dates"] if n_dates else []
+        missing = f", missing values in {n_missing} filled with the median" if n_missing else ""
+        return f"features: {' and '.join(parts)}{missing}"
 
     def apply(self, frame: pd.DataFrame, where: str) -> Array:
         """Return the features of a table, float32 [n, d].
@@ -245,24 +258,13 @@ def prepare(
         columns += found
     if not columns:
         raise ValueError(f"{where} must have at least one column besides the target that varies")
-    return Preparation(tuple(columns), written or {}), [_summary(columns), *said]
+    preparation = Preparation(tuple(columns), written or {})
+    return preparation, [preparation.sentence, *said]
 
 
 def option(name: str) -> str:
     """Return the name of a column as an option on the command line takes it, on one line."""
     return on_one_line(shlex.quote(name))
-
-
-def _summary(columns: Sequence[Column]) -> str:
-    numbers = [c for c in columns if c.kind == "number" and not c.part]
-    n_dates = len({c.name for c in columns if c.part})
-    n_categories = sum(c.kind == "category" for c in columns)
-    n_missing = sum(c.indicator for c in numbers)
-    parts = [f"{len(numbers)} numeric column{'s' * (len(numbers) > 1)}"] if numbers else []
-    parts += [f"{n_categories} of categories"] if n_categories else []
-    parts += [f"{n_dates} of dates"] if n_dates else []
-    missing = f", missing values in {n_missing} filled with the median" if n_missing else ""
-    return f"features: {' and '.join(parts)}{missing}"
 
 
 def _decided(

@@ -316,6 +316,10 @@ class Predictor:
                 f"an example must have the shape {list(expected)} of the training data, but has "
                 f"{list(found.inputs.shape[1:])}"
             )
+        if np.isnan(found.inputs).any():
+            mean = self.exported.mean.numpy()
+            inputs = np.where(np.isnan(found.inputs), mean, found.inputs)
+            return replace(found, inputs=inputs.astype(np.float32))
         return found
 
     def predict(

@@ -204,6 +204,23 @@ def test_estimators_work_in_a_pipeline() -> None:
     assert (std > 0).all()
 
 
+@pytest.mark.slow
+def test_an_estimator_takes_missing_numbers_in_arrays_as_in_frames() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    y = x[:, 0].copy()
+    regressor = nas_evidence.EvidenceRegressor(n_trials=1, settings=QUICK).fit(x, y)
+    new = np.array([[np.nan, 0.5, 0.5]])
+    with pytest.warns(UserWarning, match="1 missing cell, none in training, taken as the mean"):
+        found = regressor.predict(new)
+    np.testing.assert_allclose(found, regressor.predict([[x[:, 0].mean(), 0.5, 0.5]]), rtol=1e-4)
+    x[::7, 0] = np.nan
+    array = regressor.fit(x, y).predict(x)
+    frame = regressor.fit(pd.DataFrame(x).add_prefix("x"), y).predict(
+        pd.DataFrame(x).add_prefix("x")
+    )
+    np.testing.assert_allclose(array, frame, rtol=1e-4)
+
+
 def test_calibration_is_drawn_of_labelled_data(classified: nas_evidence.Study) -> None:
     with pytest.warns(UserWarning, match="17 of 30 rows were in the training data"):
         axes = classified.plot_calibration(table(30)).axes[0]

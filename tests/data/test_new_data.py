@@ -8,8 +8,11 @@ import pandas as pd
 import pytest
 
 from nas_evidence.data.given import features_of
+from nas_evidence.data.in_memory import source_in_memory
 from nas_evidence.data.preparation import Preparation, prepare
+from nas_evidence.data.source import source_of
 from nas_evidence.exporting.predictor import Prediction
+from nas_evidence.spec.study import DatasetSpec
 
 
 def trained() -> tuple[pd.DataFrame, Preparation]:
@@ -18,8 +21,10 @@ def trained() -> tuple[pd.DataFrame, Preparation]:
     return table, prepare(table, drop=(), categorical=(), numeric=(), where="t")[0]
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e300])
-@pytest.mark.parametrize("shape", [(5, 3), (5, 1, 4, 4)])
+@pytest.mark.parametrize(
+    ("wrong", "shape"),
+    [(np.inf, (5, 3)), (1e300, (5, 3)), (np.nan, (5, 1, 4, 4)), (np.inf, (5, 1, 4, 4))],
+)
 def test_arrays_that_are_not_finite_are_refused_with_their_row(
     wrong: float, shape: tuple[int, ...]
 ) -> None:
@@ -131,6 +136,56 @@ def test_a_folder_of_arrays_is_predicted_as_it_is_searched(tmp_path: Path) -> No
     (tmp_path / "x_train.npy").unlink()
     found = features_of(tmp_path, None)
     assert (found.inputs.tolist(), found.truth) == ([[0, 1]], None)
+
+
+@pytest.mark.parametrize("kind", ["memory", "npz", "folder"])
+def test_nan_in_arrays_is_filled_as_in_a_frame(kind: str, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(40, 3)), generator.normal(size=(40, 2))
+    x[3, 0] = x[5, 0] = np.nan
+    if kind == "memory":
+        source: Any = source_in_memory(x, y, {})
+    elif kind == "npz":
+        np.savez(tmp_path / "d.npz", x=x, y=y)
+        source = source_of(DatasetSpec(name="npz", path="d.npz"), base=tmp_path)
+    else:
+        np.save(tmp_path / "x_train.npy", x)
+        np.save(tmp_path / "y_train.npy", y)
+        source = source_of(DatasetSpec(name="npz", path="."), base=tmp_path)
+    arrays = source.arrays(seed=0)
+    frame = pd.DataFrame(x).add_prefix("x").assign(y=y[:, 0])
+    expected = source_in_memory(frame, None, {"target": "y"}).arrays(seed=0)
+    for name in ("x_train", "mean", "std"):
+        np.testing.assert_allclose(getattr(arrays, name), getattr(expected, name), rtol=1e-6)
+    assert arrays.meaning.said[1] == expected.meaning.said[1]
+    preparation = Preparation.from_json(arrays.meaning.preparation.to_json())
+    np.testing.assert_array_equal(features_of(x, preparation).inputs, arrays.x_train)
+    np.savez(tmp_path / "new.npz", x_test=x, y_test=y)
+    found = features_of(tmp_path / "new.npz", preparation)
+    np.testing.assert_array_equal(found.inputs, arrays.x_train)
+    assert found.truth is not None
+    np.testing.assert_array_equal(found.truth, y)
+
+
+def test_a_column_of_an_array_that_is_all_nan_keeps_its_place() -> None:
+    x = np.ones((20, 3)) * np.arange(20)[:, None]
+    x[:, 1] = np.nan
+    arrays = source_in_memory(x, np.arange(20.0), {}).arrays(seed=0)
+    assert arrays.x_train.tolist() == [[i, 0, i, 1] for i in range(20)]
+    assert features_of(x[:1], arrays.meaning.preparation).inputs.tolist() == [[0, 0, 0, 1]]
+
+
+def test_arrays_without_nan_are_no_table() -> None:
+    arrays = source_in_memory(np.ones((20, 3)), np.arange(20.0), {}).arrays(seed=0)
+    assert arrays.meaning.preparation is None
+
+
+def test_nan_in_new_arrays_alone_is_told_and_in_images_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "new.npz", x=np.full((2, 3), np.nan))
+    told = "6 missing cells, none in training, taken as the mean"
+    assert features_of(tmp_path / "new.npz", None).doubts == (told,)
+    with pytest.raises(ValueError, match="x_train in memory must be finite"):
+        source_in_memory(np.full((20, 4, 4), np.nan), np.arange(20.0), {}).arrays(seed=0)
 
 
 def test_one_hot_labels_are_those_of_their_columns() -> None:
