@@ -21,7 +21,7 @@ CAPTIONS: Mapping[str, str] = {
     ),
     "table_trust": (
         "How to read it: the dot is Spearman's rho between score and target over all rows, the "
-        "bar its 95 % bootstrap interval. 1 is the same order, 0 no relation, -1 the reverse "
+        "bar its 95 % interval. 1 is the same order, 0 no relation, -1 the reverse "
         "order. The score should lie clearly to the right of its baselines."
     ),
 }

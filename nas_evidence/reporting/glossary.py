@@ -41,7 +41,10 @@ TERMS: Mapping[str, str] = {
     "RMSE": "Root of the mean squared error, in the unit of the target. Smaller is better.",
     "MAE": "Mean absolute error, in the unit of the target. Smaller is better.",
     "R²": "The share of the target's variance that is predicted. 1 is perfect, 0 is the mean.",
-    "95 % interval": "The true value lies in a range computed like this one 95 times in 100.",
+    "95 % interval": (
+        "About 95 of 100 ranges computed like this one hold the true value, if the rows (or, of "
+        "rho, the architectures) were drawn at random."
+    ),
     "seeds": "Trainings of the same architecture that differ only in their random numbers.",
     "seed": "The random numbers of one training; another seed gives a slightly other network.",
     "rho": (

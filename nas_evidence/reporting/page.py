@@ -89,7 +89,7 @@ CAPTIONS: Mapping[str, str] = {
     ),
     "trust": (
         "How to read it: the dot is Spearman's rho between score and target over all "
-        "architectures, the bar its 95 % bootstrap interval. 1 is the same order, 0 no relation, "
+        "architectures, the bar its 95 % interval. 1 is the same order, 0 no relation, "
         "-1 the reverse order; 95 % of random orders fall within the bar of random. The score "
         "that ranks should lie clearly to the right of its baselines."
     ),
