@@ -377,6 +377,7 @@ def _rank_and_report(
 ) -> "Report":
     """Print the ranking of what is stored, write the report, and return it."""
     from nas_evidence.reporting.contents import report_on
+    from nas_evidence.reporting.glossary import brief
     from nas_evidence.reporting.page import write_report
     from nas_evidence.reporting.study_tables import ranked_study
 
@@ -400,6 +401,8 @@ def _rank_and_report(
     for sentence in pruned if spec.pruning.rule != "none" else ():
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
+    if words := brief(f"{study.objective_unit} {header} {said.worth} {report.verdict}"):
+        out.print(f"words:  {words}.")
     out.print(f"report: {shown(paths.html, store)}")
     return report
 
@@ -445,7 +448,9 @@ def _conclude(
         out.print(f"export: {shown(to, store)}")
     by_status = Counter(tables.trials["status"])
     counts = ", ".join(f"{n} {word}" for word, n in sorted(by_status.items()))
-    out.print(f"trials: {counts}")
+    raced = len(tables.trials) - n_searched(tables.trials["trial_id"])
+    race = f" ({raced} of them in the race of the best)" * (raced > 0)
+    out.print(f"trials: {counts}{race}")
     more = typed("resume", store.place, "--trials", 2 * spec.n_trials)
     out.print(f"more:   {more}{_options(run)}")
     if not by_status[TrialStatus.COMPLETE.value]:

@@ -463,8 +463,10 @@ def _print_status(now: dict[str, Any], where: Sequence[str], job: Job | None) ->
         _print_job(job)
     name = now["name"] if job is None else job.study
     counts = ", ".join(f"{n} {word}" for word, n in sorted(now["by_status"].items()))
+    raced = sum(now["by_status"].values()) - now["n_finished"]
+    race = f" and {raced} of the race" * (raced > 0)
     out.print(
-        f"{name}: {now['state']}, {now['n_finished']} of {now['n_trials']} trials "
+        f"{name}: {now['state']}, {now['n_finished']} of {now['n_trials']} trials{race} "
         f"({counts or 'none yet'})"
     )
     lost = job is not None and not job.alive and now["state"] == "running"

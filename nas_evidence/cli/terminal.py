@@ -95,8 +95,8 @@ def size_text(architecture: ArchitectureSpec) -> str:
     values = architecture.values
     if values.get("shape", "constant") != "constant":
         return str(values["shape"])
-    width, depth = values.get("width"), values.get("depth")
-    return f"{width}/{depth}" if width is not None else "-"
+    size = (values.get("width"), values.get("depth"))
+    return "/".join(str(value) for value in size if value is not None) or "-"
 
 
 def ranking_rows(

@@ -19,8 +19,9 @@ they hold it in 73 % of samples), so those of correlations also hold Fisher's in
     |r| at most 1 - 2 / (n (n - 1)), half a step of tau below 1; the partial rho with n - 1
 
 (Bonett and Wright 2000; Fieller, Hartley and Pearson 1957). Both are of pairs drawn at random.
-All scores of a group use ONE resampling plan, so two scores can be compared resample by resample. With s_ij = sign(x_i - x_j) the centred ranks in a resample
-are sum_j c_j s_ij / 2, so no resample needs sorting:
+All scores of a group use ONE resampling plan, so two scores can be compared resample by resample.
+With s_ij = sign(x_i - x_j) the centred ranks in a resample are sum_j c_j s_ij / 2, so no resample
+needs sorting:
 
     rho = sum_i c_i X_i Y_i / sqrt(sum_i c_i X_i^2 sum_i c_i Y_i^2)    X = s^x c,  Y = s^y c
     tau = c' (s^x * s^y) c  / sqrt(c' |s^x| c   c' |s^y| c)            * elementwise

@@ -18,7 +18,7 @@ from nas_evidence.reporting.along_training import (
 )
 from nas_evidence.reporting.certainty import Certainty, certainty_of
 from nas_evidence.reporting.correlations import ALL, Trust, trust, words_of
-from nas_evidence.reporting.headline import Headline, headline
+from nas_evidence.reporting.headline import Headline, headline, usual_metric
 from nas_evidence.reporting.importance import (
     ParameterImportance,
     importance_sentence,
@@ -85,8 +85,7 @@ class Report:
     @property
     def shown_metric(self) -> str:
         """Return the metric of the first picture: the one that was asked for, or the usual one."""
-        labels = self.study.spec.plan.likelihood == "categorical"
-        return self.metric or ("accuracy" if labels else "rmse")
+        return self.metric or usual_metric(self.study)
 
     def free_scores_ahead(self, target: str) -> dict[str, float]:
         """Return the free scores that rank `target` at least as well as the main one.

@@ -244,12 +244,16 @@ def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
             verdict = f"orders the {noun} only loosely like {words}"
     else:
         verdict = "has too few distinct values for an interval"
-    loss = f"loses {scale.text(s.regret[1])}" if s.regret[1] > 0 else "loses nothing"
+    choice = f"also has the best {words}"
+    if s.regret[1] > 0:
+        choice = f"has a {words} {scale.text(s.regret[1])} worse than the best"
+    choice += " on these test rows" if row.target in WORDS else " of these rows"
     risk = (s.regret_intervals or {}).get(1)
     if risk is not None and risk.high > 0:
-        loss += f" ({scale.text(risk.low).split()[0]} to {scale.text(risk.high)} in resamples)"
+        low = scale.text(risk.low).split()[0]
+        choice += f" ({low} to {scale.text(risk.high)} worse in resamples of the {noun})"
     count = "" if verdict.startswith(str(s.n)) else f", {s.n} {noun}"
-    return f"{verdict} (rho {s.rho:.2f}, {interval}{count}); its first choice {loss} of {words}."
+    return f"{verdict} (rho {s.rho:.2f}, {interval}{count}); its first choice {choice}."
 
 
 def _rivals_ahead(

@@ -61,6 +61,25 @@ TERMS: Mapping[str, str] = {
 }
 
 
+#: The same for one line of a terminal.
+BRIEF: Mapping[str, str] = {
+    "conditional_evidence": "how probable each fold is, predicted from the other rows",
+    "nats per datum": "log probability, averaged over rows; larger is better",
+    "log loss": "minus the log probability of rows not trained on; smaller is better",
+    "SOTL": "training losses of all epochs, summed",
+    "rho": "1 for the same order, 0 for no relation",
+}
+
+
+def brief(text: str) -> str:
+    """Return the terms that a screen uses in a few words each, "" if it uses none.
+
+    >>> brief("SOTL")
+    'SOTL: training losses of all epochs, summed'
+    """
+    return "; ".join(f"{word}: {words}" for word, words in BRIEF.items() if word in text)
+
+
 def explained(text: object) -> Markup:
     """Return escaped text; the first use of each term can be asked for its meaning.
 
@@ -76,7 +95,8 @@ def explained(text: object) -> Markup:
         seen.add(word)
         return str(term(word))
 
-    words = _TERMS.sub(asked, str(escape(text)))
+    code = _CODE.sub(r"<code>\1</code>", str(escape(text)))
+    words = _TERMS.sub(asked, code)
     return Markup(_OPTION.sub(r'<code class="nowrap">\g<0></code>', words))
 
 
@@ -90,6 +110,8 @@ def term(word: str) -> Markup:
     ).format(word, meaning)
 
 
+#: What is typed, as a sentence for the terminal marks it.
+_CODE = re.compile("`([^`]+)`")
 #: What is typed: an option and its value.
 _OPTION = re.compile(r"--[a-z-]+ [\w.=]*\w")
 #: Longer terms first: "balanced accuracy" is not "accuracy".

@@ -8,6 +8,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from scipy.special import stdtrit
+
 from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.data.proposed import proposed_domains
 from nas_evidence.maths.finalists import MIN_REPEATS
@@ -39,7 +42,8 @@ class Headline:
     cost      what it costs if another one is the best
     together  what all scores together recommend, and what further trials would gain
     worth     whether a network is worth its weights
-    measured  the metric that was asked for, of the winner and of the best simple model
+    measured  the metric that was asked for, else the usual one: of the winner, of the best simple
+              model, and of the majority class or the mean
     advice    warnings that change what to do, and what
     settled   how many networks are at a mode
     load      three lines of Python that load and use the model
@@ -78,7 +82,9 @@ def headline(
         cost=cost_sentence(study, sure),
         together=together_sentence(study, recommended),
         worth=worth_sentence(study, judged),
-        measured="" if metric is None else metric_sentence(judged, metric, study),
+        measured=metric_sentence(
+            judged, metric or usual_metric(study), study, asked=metric is not None
+        ),
         advice=tuple(advice(study, sure)),
         settled=settled_sentence(study),
         load=_load(study, place),
@@ -162,7 +168,7 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
     one = found.architecture
     gain = ""
     if found.gain is not None:
-        gain = f"{FURTHER} further trials are expected to gain {_in_unit(study, found.gain)}."
+        gain = f"{FURTHER} further trials may gain up to {_in_unit(study, found.gain)}."
     if one is None:
         return gain
     if one is study.winner:
@@ -188,26 +194,27 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
         )
     best = min(comparison.baselines, key=lambda one: one.behind)
     low, high = limits_of(best, comparison.n)
+    rows, losses = _rows(comparison), _losses(comparison, best)
     if low > 0:
-        said = f"{_losses(comparison, best)}{_within(low, high)}"
-        return f"Yes: clearly better than {best.name} ({said})."
+        return f"Yes: clearly better than {best.name} on {rows} ({losses}{_within(low, high)})."
+    rivals = len(comparison.baselines)
+    low, high = limits_of(best, comparison.n, rivals=rivals)
     if high < 0:
         rest = "Do not use it." if best.name in _PLAIN else "Take the simple model."
-        said = f"{_losses(comparison, best)}{_within(-high, -low)}"
-        return f"No: clearly worse than {best.name} ({said}). {rest}"
-    said = f"{_losses(comparison, best)}; within chance on {_rows(comparison)}"
+        within = _within(-high, -low)
+        within += f", corrected for {rivals} simple models" * (rivals > 1)
+        return f"No: clearly worse than {best.name} on {rows} ({losses}{within}). {rest}"
     cheaper = "" if linear is winner else " The simple model is cheaper."
-    return f"Not clearly better than {best.name} ({said}).{cheaper}"
+    lead = f"{_short(abs(best.behind))} ({losses}), which may be chance on {rows}"
+    ahead = ": it is ahead by" if best.behind > 0 else ", which is ahead by"
+    return f"Not clearly better than {best.name}{ahead} {lead}.{cheaper}"
 
 
 def _losses(comparison: Comparison, best: Baseline) -> str:
-    """Return the log losses of the winner and of a simple model, or their difference."""
+    """Return the log losses of the winner and of a simple model, as far as they are known."""
     own, other = comparison.metrics.get("log_loss"), best.metrics.get("log_loss")
     words = METRICS["categorical" if comparison.task == "labels" else "gaussian"]["log_loss"]
-    if own is None or other is None:
-        side = "below" if best.behind >= 0 else "above"
-        return f"{words} {_short(abs(best.behind))} {side}"
-    return f"{words} {_short(own)} and {_short(other)}"
+    return words if own is None or other is None else f"{words} {_short(own)} and {_short(other)}"
 
 
 def _within(low: float, high: float) -> str:
@@ -215,8 +222,7 @@ def _within(low: float, high: float) -> str:
 
 
 def _rows(comparison: Comparison) -> str:
-    what = "test rows" if comparison.on == "test" else "rows"
-    return f"{comparison.n:,} {what}"
+    return f"these {comparison.n:,} {'test ' * (comparison.on == 'test')}rows"
 
 
 def _short(nats: float) -> str:
@@ -228,12 +234,17 @@ def _short(nats: float) -> str:
     return f"{nats:.3f}" if nats == 0 or abs(nats) >= 5e-4 else f"{nats:.1g}"
 
 
-def metric_sentence(comparison: Comparison | None, metric: str, study: Study) -> str:
-    """Say a metric of the winner and of the simple model that is best by it.
+def metric_sentence(
+    comparison: Comparison | None, metric: str, study: Study, *, asked: bool = True
+) -> str:
+    """Say a metric of the winner, of the simple model that is best by it, and of no model at all.
 
-    The winner is chosen by the score alone, so this sentence never changes the choice.
+    The winner is chosen by the score alone, so this sentence never changes the choice. One that
+    nobody `asked` for is left out where it is unknown.
     """
     words = METRICS[study.spec.plan.likelihood][metric]
+    if not asked and (comparison is None or metric not in comparison.metrics):
+        return ""
     if comparison is None:
         return f"{words[0].upper()}{words[1:]} unknown: the winner's predictions are missing."
     if metric not in comparison.metrics:
@@ -253,13 +264,21 @@ def metric_sentence(comparison: Comparison | None, metric: str, study: Study) ->
     if rivals := [one for one in comparison.baselines if metric in one.metrics]:
         best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
         said += f"; {best.name}, the best simple model by it, {best.metrics[metric]:.3f}"
-    if metric in comparison.thresholds:
-        at = comparison.thresholds[metric]
+        plain = [one for one in rivals if one.name in _PLAIN and one is not best]
+        said += "".join(f"; the {one.name} alone {one.metrics[metric]:.3f}" for one in plain)
+    if asked and metric in comparison.thresholds:
+        second = repr(comparison.classes[1]) if comparison.classes else "the second class"
         said += (
-            ". That is for the more probable class; predict chooses the second from a probability "
-            f"of {at:.3f} on, the best by it on rows not trained on"
+            f". Here the more probable class is predicted; `predict` says {second} from a "
+            f"probability of {comparison.thresholds[metric]:.3f} on, which is best by {words} on "
+            "rows not trained on"
         )
     return f"{said}."
+
+
+def usual_metric(study: Study) -> str:
+    """Return the metric that is shown where none was asked for."""
+    return "accuracy" if study.spec.plan.likelihood == "categorical" else "rmse"
 
 
 def _merit(metric: str, value: float) -> float:
@@ -269,15 +288,18 @@ def _merit(metric: str, value: float) -> float:
     return -value if metric in LESS_IS_BETTER else value
 
 
-def limits_of(one: Baseline, n: int) -> tuple[float, float]:
+def limits_of(one: Baseline, n: int, *, rivals: int = 1) -> tuple[float, float]:
     """Return the 95 % interval of how far a simple model is behind over n data, nats.
 
-    Where none is stored it is that of a usual spread.
+    Where none is stored it is that of a usual spread. The best of several `rivals` owes a part of
+    its lead to that choice: then its interval is widened to one at 1 - 0.05 / rivals (Bonferroni).
     """
-    if one.interval is not None:
-        return one.interval
     usual = 1.96 * SPREAD / math.sqrt(n)
-    return one.behind - usual, one.behind + usual
+    low, high = one.interval or (one.behind - usual, one.behind + usual)
+    if rivals > 1:
+        single, several = stdtrit(max(n - 1, 1), 1 - 0.025 / np.array([1, rivals]))
+        low, high = (one.behind + several / single * (end - one.behind) for end in (low, high))
+    return float(low), float(high)
 
 
 def advice(study: Study, sure: Certainty | None) -> list[str]:

@@ -124,7 +124,7 @@ class Study:
             first = f"first {raced} were" if raced > 1 else "first one was"
             return (
                 f"The {first} trained several times and ranked by the mean {score}; the others "
-                f"follow by {score} of one training, which luck can lift above a mean."
+                "follow by a single training, where a lucky score can exceed a mean above it."
             )
         means = any(len(one.trial_ids) > 1 for one in ranked)
         return f"Ranked by {f'the mean {score} over seeds' if means else score}, best first."

@@ -1,5 +1,7 @@
 """What metrics of predictions are called; `maths/metrics.py` computes them."""
 
+import difflib
+import re
 from collections.abc import Mapping
 
 #: Metrics that `--metric` can name, by likelihood, as shown.
@@ -23,6 +25,14 @@ METRICS: Mapping[str, Mapping[str, str]] = {
 }
 #: Metrics of which less is better; `coverage` is best at its level, of the others more is better.
 LESS_IS_BETTER = frozenset({"log_loss", "ece", "rmse", "mae"})
+#: Metrics by other names of theirs; or the nearest one that there is.
+ALIASES: Mapping[str, str] = {
+    "acc": "accuracy", "ap": "average_precision", "auc": "roc_auc", "auc_pr": "average_precision",
+    "auprc": "average_precision", "auroc": "roc_auc", "bacc": "balanced_accuracy",
+    "cross_entropy": "log_loss", "logloss": "log_loss", "mape": "mae",
+    "mean_absolute_error": "mae", "mean_squared_error": "rmse", "mse": "rmse",
+    "nll": "log_loss", "pr_auc": "average_precision", "r_squared": "r2",
+}  # fmt: skip
 #: What targets of a likelihood are called.
 _TARGETS = {"categorical": "classes", "gaussian": "real targets"}
 
@@ -37,7 +47,11 @@ def check_metric(name: str | None, likelihood: str) -> None:
     if name is not None and name not in known:
         other = next((of for of, names in METRICS.items() if name in names), None)
         why = f", which is for {_TARGETS[other]}" if other else ""
+        plain = re.sub(r"\W", "_", name.lower()).removeprefix("neg_").removesuffix("_score")
+        meant = ALIASES.get(plain, plain)
+        near = difflib.get_close_matches(meant, known, n=1)
+        remedy = f"did you mean --metric {near[0]}?" if near else "correct --metric."
         raise ValueError(
             f"the metric of {_TARGETS[likelihood]} must be one of {', '.join(known)}, but got "
-            f"{name!r}{why}; correct --metric."
+            f"{name!r}{why}; {remedy}"
         )

@@ -504,9 +504,10 @@ def _known(key: str, known: Iterable[str]) -> str:
     if near := difflib.get_close_matches(key, names, n=1, cutoff=_SIMILAR):
         return f"; did you mean '{near[0]}'?"
     elsewhere = [name for name, table in TABLES.items() if key in keys_of(table)]
-    if elsewhere:
+    if elsewhere and not 0 < len(names) <= _MOST_OPTIONS:
         return f"; did you mean '{key}' in {_table_name(elsewhere[0])}?"
-    return f"; known: {', '.join(names)}" if names else "; it takes no keys"
+    other = f"; '{key}' is a key of {_table_name(elsewhere[0])}" if elsewhere else ""
+    return f"; known: {', '.join(names)}{other}" if names else "; it takes no keys"
 
 
 def _table_name(table: str) -> str:

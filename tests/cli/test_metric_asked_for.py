@@ -38,7 +38,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = ("--target", "bought", "--metric", "f1")
     text = run("search", "rare.csv", *asked, *QUICK, folder=folder).stdout
     assert "note:   On rows not trained on, F1 0." in text
-    assert "predict chooses the second from a probability of 0." in text
+    assert "`predict` says 'yes' from a probability of 0." in text
+    assert "which is best by F1 on rows not trained on." in text
     return folder
 
 

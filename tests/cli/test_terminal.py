@@ -105,8 +105,9 @@ def test_scores_and_sizes_are_short_and_missing_ones_a_dash() -> None:
         ArchitectureSpec(family="mlp", values={"depth": 2, "width": 37, "shape": "constant"}),
         ArchitectureSpec(family="mlp", values={"depth": 2, "width": 37, "shape": "taper"}),
         ArchitectureSpec(family="linear"),
+        ArchitectureSpec(family="own:net", values={"width": 13}),
     ]
-    assert [size_text(a) for a in architectures] == ["37/2", "taper", "-"]
+    assert [size_text(a) for a in architectures] == ["37/2", "taper", "-", "13"]
 
 
 def test_a_hundred_trials_and_as_many_losses_take_at_most_two_hundred_lines() -> None:

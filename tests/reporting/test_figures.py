@@ -93,3 +93,4 @@ def test_a_term_is_explained_once_a_longer_one_wins_and_names_stay_whole() -> No
     assert TERMS["balanced accuracy"] in said
     assert "test_accuracy &lt;b&gt;" in said
     assert '<code class="nowrap">--set finalists=5</code>.' in explained("add --set finalists=5.")
+    assert explained("`predict` <b>`").startswith("<code>predict</code> &lt;b&gt;`")

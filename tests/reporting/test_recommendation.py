@@ -68,7 +68,7 @@ def test_a_clear_winner_is_recommended_too(tmp_path: Path) -> None:
     assert found.architecture is study.winner
     assert found.behind == 0.0
     assert together_sentence(study, found).startswith(
-        "All scores together recommend it, too. 10 further trials are expected to gain 0.500 nats"
+        "All scores together recommend it, too. 10 further trials may gain up to 0.500 nats"
     )
 
 
@@ -97,7 +97,7 @@ def test_with_fewer_than_fifty_only_the_gain_is_said(tmp_path: Path) -> None:
     found = of(recommendation(study))
     assert found.architecture is None
     assert together_sentence(study, found).startswith(
-        "10 further trials are expected to gain 0.250 nats"
+        "10 further trials may gain up to 0.250 nats"
     )
     assert load(tmp_path, hill()[49:50]).gain is None  # of fewer trials than there are now
 
