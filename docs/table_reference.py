@@ -112,7 +112,7 @@ CORRELATION_MEANINGS: Mapping[str, tuple[str, str]] = {
     "group": ("", "`all`, or the family within which it is compared."),
     "n": ("architectures", "How many are compared."),
     "rho": ("", "Spearman's rank correlation: 1 is the same order, -1 the reverse."),
-    "rho_low": ("", "Lower end of its 95 % interval: bootstrap, below 12 architectures also Fisher's z."),
+    "rho_low": ("", "Lower end of its 95 % interval (bootstrap; of few also Fisher's)."),
     "rho_high": ("", "Upper end."),
     "tau": ("", "Kendall's rank correlation."),
     "tau_low": ("", "Lower end of its interval."),
