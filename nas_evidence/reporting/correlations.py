@@ -250,8 +250,8 @@ def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
     choice += " on these test rows" if row.target in WORDS else " of these rows"
     risk = (s.regret_intervals or {}).get(1)
     if risk is not None and risk.high > 0:
-        low = scale.text(risk.low).split()[0]
-        choice += f" ({low} to {scale.text(risk.high)} worse in resamples of the {noun})"
+        least = scale.text(risk.low).split()[0]
+        choice += f" ({least} to {scale.text(risk.high)} worse in resamples of the {noun})"
     count = "" if verdict.startswith(str(s.n)) else f", {s.n} {noun}"
     return f"{verdict} (rho {s.rho:.2f}, {interval}{count}); its first choice {choice}."
 
