@@ -5,7 +5,11 @@ each has the classes below it. Images are read as 8-bit grey or RGB values [C, H
 one size, or are resized to `image_size`.
 """
 
-from collections.abc import Sequence
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +18,16 @@ from nas_evidence.data.arrays import Meaning, RawArrays
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.table_file import test_rows, test_sentence
 from nas_evidence.data.targets import targets_of
+from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.spec.study import DatasetSpec
 
+#: The formats that PIL may take a file for, whatever its name: others run programs (EPS).
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
+#: What PIL raises for damaged files.
+_DAMAGED = (
+    OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, ArithmeticError,
+    AttributeError, MemoryError, RuntimeError, struct.error, zlib.error,
+)  # fmt: skip
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
@@ -89,7 +101,7 @@ def _images_below(folder: Path):  # type: ignore[no-untyped-def]
 def _is_grey(path: Path) -> bool:
     from PIL import Image  # late: not every study has images
 
-    with _opened(path, Image) as image:
+    with _reading(path), Image.open(path, formats=_FORMATS) as image:
         return image.mode in ("1", "L", "LA", "I", "I;16", "F")
 
 
@@ -100,25 +112,40 @@ def _read_all(paths: Sequence[Path], *, grey: bool, size: int | None) -> Array:
     first: tuple[int, int] | None = None
     arrays = []
     for path in paths:
-        with _opened(path, Image) as image:
-            image = image.convert("L" if grey else "RGB")
-            if size is not None:
-                image = image.resize((size, size), Image.Resampling.BILINEAR)
-            if first is None:
-                first = image.size
-            elif image.size != first:
-                raise ValueError(
-                    f"images must have one size, but {paths[0].name} is {first[0]} x {first[1]} "
-                    f"and {path.name} is {image.size[0]} x {image.size[1]}; give --image-size N "
-                    "to resize all to N x N"
-                )
-            pixels = np.asarray(image, dtype=np.uint8)
+        with _reading(path), Image.open(path, formats=_FORMATS) as stored:
+            image = stored.convert("L" if grey else "RGB")
+        if size is not None:
+            image = image.resize((size, size), Image.Resampling.BILINEAR)
+        if first is None:
+            first = image.size
+        elif image.size != first:
+            raise ValueError(
+                f"images must have one size, but {paths[0].name} is {first[0]} x {first[1]} "
+                f"and {path.name} is {image.size[0]} x {image.size[1]}; give --image-size N "
+                "to resize all to N x N"
+            )
+        pixels = np.asarray(image, dtype=np.uint8)
         arrays.append(pixels[None] if grey else pixels.transpose(2, 0, 1))
     return np.stack(arrays)
 
 
-def _opened(path: Path, module):  # type: ignore[no-untyped-def]
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file of whatever goes wrong when PIL opens or decodes it."""
+    from PIL import Image, UnidentifiedImageError
+
+    remedy = "remove it, or repair it"
     try:
-        return module.open(path)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read as an image; remove it, or repair it") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        most = f"it has more than {Image.MAX_IMAGE_PIXELS:,} pixels; make it smaller, or remove it"
+        raise ValueError(f"{path} is not read as an image: {most}") from None
+    except UnidentifiedImageError:
+        why = f"it is none of {', '.join(_FORMATS)}; {remedy}"
+        raise ValueError(f"{path} cannot be read as an image: {why}") from None
+    except _DAMAGED as error:
+        why = on_one_line(error) or type(error).__name__
+        raise ValueError(f"{path} cannot be read as an image: {why}; {remedy}") from error

@@ -1,5 +1,8 @@
 """Your data as a study keeps them: stored once, found again, and refused if changed."""
 
+import io
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +100,49 @@ def test_image_classes_are_the_names_of_the_folders(tmp_path: Path) -> None:
 def test_images_of_several_sizes_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"one size, but .* --image-size N"):
         load(DatasetSpec(name="images", path=str(images(tmp_path))), seed=0)
+
+
+def picture(size: tuple[int, int] = (40, 40), kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def flipped(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 255]) + content[at + 1 :]
+
+
+def with_size(width: int, height: int) -> bytes:
+    """A PNG file whose head, with a right checksum, says that it has this size."""
+    content = picture()
+    head = b"IHDR" + struct.pack(">II", width, height) + content[24:29]
+    return content[:12] + head + struct.pack(">I", zlib.crc32(head)) + content[33:]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (picture()[:-60], "cannot be read as an image: .*truncated.*; remove it, or repair it"),
+        (flipped(picture(), 2000), "cannot be read as an image: .*; remove it, or repair it"),
+        (picture(kind="GIF")[:-400], "cannot be read as an image"),
+        (picture(kind="TIFF")[:-400], "cannot be read as an image"),
+        (picture(kind="JPEG")[:-400], "cannot be read as an image"),
+        (picture(kind="WEBP")[:-400], "cannot be read as an image"),
+        (with_size(60_000, 60_000), "it has more than 89,478,485 pixels; make it smaller"),
+        (with_size(13_000, 13_000), "it has more than 89,478,485 pixels; make it smaller"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EOF", "it is none of PNG, JPEG"),
+        (b"", "it is none of PNG, JPEG"),
+        (b"no picture", "it is none of PNG, JPEG"),
+    ],
+)
+def test_a_damaged_huge_or_disguised_picture_is_named(
+    content: bytes, why: str, tmp_path: Path
+) -> None:
+    (images(tmp_path) / "cat" / "bad.png").write_bytes(content)
+    spec = DatasetSpec(name="images", path="pets", image_size=5)
+    with pytest.raises(ValueError, match=rf"pets/cat/bad\.png .*{why}"):
+        source_of(spec, base=tmp_path)
 
 
 def test_a_path_is_relative_to_the_study_file_and_else_as_before_to_the_folder_at_hand(
