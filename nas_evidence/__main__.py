@@ -11,6 +11,8 @@ import signal
 import sys
 from typing import NoReturn
 
+from nas_evidence.plumbing.unpacked import leave_unpacked
+
 _INTERRUPTED = 130
 
 
@@ -19,6 +21,10 @@ def main() -> None:
     handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if handled:  # not if the caller has it ignored, as `nohup` does
         signal.signal(signal.SIGINT, _end)
+    if folder := leave_unpacked(with_files=True):  # a job: import the package that was sent there
+        sys.path.insert(0, str(folder))
+        for package in ("nas_evidence", "nas_evidence.plumbing"):  # what is loaded by now
+            sys.modules[package].__path__.insert(0, str(folder / package.replace(".", "/")))
     try:
         from nas_evidence.cli.main import main as command_line
     except ModuleNotFoundError as error:

@@ -55,6 +55,7 @@ class Head:
         self._short = tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True)
         gcs, dashboard, client, agent = free_ports(4)
         self.url, self.gcs = f"http://127.0.0.1:{dashboard}", f"127.0.0.1:{gcs}"
+        self._nodes: list[subprocess.Popen[bytes]] = []
         (folder / "home" / ".ray").mkdir(parents=True)
         (folder / "home" / ".ray" / "auth_token").write_text(TOKEN)
         self.environment = environment(
@@ -85,6 +86,17 @@ class Head:
             assert time.monotonic() < end, "the dashboard does not answer"
             time.sleep(0.5)
 
+    def add_node(self) -> None:
+        """Start another node on this machine; it shares the head's folder."""
+        given = {k: v for k, v in self.environment.items() if k != "RAY_ADDRESS"}
+        command = [self._command[0], "start", f"--address={self.gcs}", "--block", "--num-cpus=1"]
+        with (self.folder / "node.log").open("ab") as log:
+            self._nodes.append(
+                subprocess.Popen(
+                    command, env=given, stdout=log, stderr=log, start_new_session=True
+                )
+            )
+
     def _answers(self) -> bool:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         try:
@@ -111,17 +123,20 @@ class Head:
     def kill(self) -> None:
         """End the head and all that it started, as a loss of its machine would."""
         everyone = processes()
-        doomed = {self.process.pid}
+        started = {self.process.pid, *(node.pid for node in self._nodes)}
+        doomed = set(started)
         for _ in range(5):  # children of children, in whatever session
             doomed |= {
                 pid
                 for pid, (parent, session, _) in everyone.items()
-                if parent in doomed or session == self.process.pid
+                if parent in doomed or session in started
             }
         for pid in doomed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait()
+        for process in (self.process, *self._nodes):
+            process.wait()
+        self._nodes.clear()
 
     def run(self, *arguments: object, code: int = 0, **more: str) -> str:
         """Run `nas-evidence ...` to its end, which must be `code`; return what it printed."""

@@ -31,6 +31,7 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nas_evidence.data import ArrayData
+from nas_evidence.plumbing.unpacked import leave_unpacked
 from nas_evidence.spec.study import Assignment, ResourceSpec
 from nas_evidence.workers.executor import Event, Launch
 from nas_evidence.workers.node_check import NODE_LOST, Answered, Look, NodeCheck
@@ -71,6 +72,7 @@ class _Actor:
     def __init__(self, box: list[Any], resources: ResourceSpec, **how: Any) -> None:
         # A runtime_env would cost each worker seconds; torch is not imported yet.
         os.environ["OMP_NUM_THREADS"] = str(resources.cpus)
+        leave_unpacked(with_files=False)
         gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
         gpu = next(iter(gpus), None)
         self.process = WorkerProcess(ray.get(box[0]), resources, gpu=gpu, **how)

@@ -200,3 +200,12 @@ def test_a_wrong_or_missing_token_is_one_line(head: Head, tmp_path: Path) -> Non
 def test_a_driver_that_runs_here_joins_the_cluster(head: Head) -> None:
     options = ("--out", "joined", "--address", head.gcs, "--trials", "2")
     assert "2 complete" in head.run("search", "far.toml", *options)
+
+
+@pytest.mark.long
+def test_nodes_on_one_host_do_not_take_the_working_directory_from_each_other(head: Head) -> None:
+    head.add_node()
+    wait_for(lambda: "Ray runtime started" in (head.folder / "node.log").read_text(), "the node")
+    short = ("--set", "plan.epochs=4", "--set", "plan.online.every=2")
+    submit(head, "hosted", "--trials", "4", "--workers", "3", *short)
+    assert "nas-hosted-1 succeeded" in head.run("attach", *of(head, "hosted"))
