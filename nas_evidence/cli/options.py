@@ -226,12 +226,14 @@ def check_track_there(track: Sequence[str] | None, store: str) -> None:
             )
 
 
-def opened(place: str) -> "Store":
-    """Return a store after fetching it; it must hold a study."""
+def opened(place: str, *, looking: bool = False) -> "Store":
+    """Return a store after fetching it, or only its results and logs; it must hold a study."""
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.storage.study_folder import read_study
 
     store = open_store(place)
+    store.looking = looking
+    store.check_answers()
     store.pull()
     if store.uri is not None and not (store.folder / "study.toml").is_file():
         raise ValueError(f"there is no study at {store.uri}: it has no study.toml.")

@@ -45,7 +45,7 @@ def show(
     """
     from nas_evidence.storage.tables import TABLES, read_study_tables
 
-    stored = read_study_tables(opened(place).folder)
+    stored = read_study_tables(opened(place, looking=True).folder)
     tables: dict[str, list[dict[str, Any]]] = {}
     for name in TABLES:
         frame = getattr(stored, name)

@@ -184,7 +184,7 @@ def status(
     place, _ = _place([folder] if folder else None, address, name)
     job: Job | None = None
     if address is None:
-        facts = _facts(opened(place))
+        facts = _facts(opened(place, looking=True))
     else:
         client = connect(address)
         job = latest_job(client, place)
@@ -247,7 +247,7 @@ def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) 
 
     place, trial_id = _place(folder, address, name)
     if address is None:
-        lines = log_lines(opened(place).folder, trial_id)
+        lines = log_lines(opened(place, looking=True).folder, trial_id)
         if not lines and trial_id is not None:
             raise ValueError(
                 f"the logs of {place} have no line about trial {trial_id}; see its status."
@@ -271,7 +271,7 @@ def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None
     """
     place, trial_id = _place(folder, address, name)
     if address is None:
-        _cancel_in(opened(place), trial_id)
+        _cancel_in(opened(place, looking=True), trial_id)
         return
     client = connect(address)
     job = latest_job(client, place)
@@ -395,7 +395,7 @@ def _check_store(store: str) -> None:
 def seen_from_here(place: str) -> "Store | None":
     """Return the store of a study on a cluster, or None if it cannot be seen from here."""
     try:
-        return opened(place)
+        return opened(place, looking=True)
     except ValueError:
         return None
 
@@ -419,7 +419,7 @@ def _follow_folder(place: str) -> None:
     from nas_evidence.storage.log_lines import journal_lines
     from nas_evidence.storage.study_folder import is_locked
 
-    store, n_seen = opened(place), 0
+    store, n_seen = opened(place, looking=True), 0
     while True:
         alive = is_locked(store.folder)
         lines = journal_lines(store.folder)

@@ -47,7 +47,7 @@ def watch(
     from nas_evidence.storage.study_folder import is_locked, read_study
     from nas_evidence.storage.tables import finished
 
-    store = opened(place)
+    store = opened(place, looking=True)
     was_running = False
 
     def racing() -> int:
@@ -64,8 +64,9 @@ def watch(
     with served(lambda: progress_page(store.folder), store.folder / "report", port) as address:
         out.print(f"live: {address}")
         for paths in reports(store.folder, is_over=over, every_seconds=every):
-            store.push()
-            out.print(f"report: {shown(paths.html, store)}")
+            # The driver, which holds the store, writes the last one there.
+            here = store.uri is None
+            out.print(f"report: {shown(paths.html, store) if here else f'{address}report.html'}")
 
 
 @contextmanager

@@ -66,6 +66,8 @@ _PART = re.compile(r"logs/events/\d+\.jsonl")
 _NOT_OURS = re.compile(r"lock$|study\.db-|logs/worker-|logs/events|(.*/)?\.")
 _NEVER_CHANGES = re.compile(r"(evidence|terms|curves|trials)/")
 _SLOW_LOGS = re.compile(r"logs/.*\.log$|study\.db$")
+#: Not fetched, and left as they are here, for whoever only looks at the results.
+_NOT_LOOKED_AT = re.compile(r"(models|data|export|report|damaged)/|study\.db")
 
 Stamp = tuple[int, int]  # size, modification time in ns
 
@@ -77,9 +79,11 @@ class Store:
     place        the store as the user named it
     uri          the same if it is a URI, else None
     make_worker  makes workers that store their checkpoints there; None for the plain worker
+    looking      whether `pull` fetches results and logs only
     """
 
     uri: str | None = None
+    looking = False
     make_worker: MakeWorker | None = None
 
     def __init__(self, folder: Path, place: str | None = None) -> None:
@@ -93,6 +97,9 @@ class Store:
     def around(self, executor: Executor) -> Executor:
         """Return an executor that keeps the store up to date; for a folder the given one."""
         return executor
+
+    def check_answers(self) -> None:
+        """Check that the store answers soon."""
 
     def pull(self) -> None:
         """Fetch what is stored, to read it."""
@@ -171,6 +178,14 @@ class Mirror(Store):
         """Return an executor that pushes before each launch and slice."""
         return cast("Executor", MirroredExecutor(executor, self))
 
+    def check_answers(self) -> None:
+        """Check that the store answers soon.
+
+        Raises:
+            StoreError: if it does not.
+        """
+        self.remote.check_answers()
+
     def pull(self) -> None:
         """Make `folder` equal to the store; checkpoints become empty files.
 
@@ -181,7 +196,8 @@ class Mirror(Store):
             time.sleep(0.1)
 
     def _pull(self) -> bool:
-        there = self.remote.names()
+        names = self.remote.names()
+        there = {name: size for name, size in names.items() if not self._skips(name)}
         kept = {
             name
             for name in there.keys() & self._sent.keys()
@@ -312,11 +328,15 @@ class Mirror(Store):
         if self._lease is not None:
             self._lease.check()
 
+    def _skips(self, name: str) -> bool:
+        return self.looking and _NOT_LOOKED_AT.match(name) is not None
+
     def _clear(self, kept: Container[str]) -> None:
         """Remove files not known to equal the stored ones: another driver may have run since."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in self.folder.rglob("*"):
-            if not path.is_dir() and path.relative_to(self.folder).as_posix() not in kept:
+            name = path.relative_to(self.folder).as_posix()
+            if not path.is_dir() and name not in kept and not self._skips(name):
                 path.unlink()
         for home in self.folder.glob("checkpoints/*"):
             shutil.rmtree(home)

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypeVar
 
 from fsspec.core import url_to_fs
@@ -22,8 +23,11 @@ from nas_evidence.spec.domains import refuse_password
 from nas_evidence.storage.faults import StudyStoppedError
 
 _LOG = logging.getLogger(__name__)
+_LOG.addHandler(logging.NullHandler())  # a driver has its log; on a terminal the error says it all
 #: Seconds that a store may be silent during a study, and the longest pause between two tries.
 PATIENCE, LONGEST_PAUSE = 120.0, 15.0
+#: Seconds in which it must answer whoever only looks.
+LOOKING = 20.0
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 _PROBE = ".probe"
 #: Errors that retries cannot fix.
@@ -76,6 +80,7 @@ class Remote:
         #: Called before each try of a change; what it raises ends the try.
         self.guard: Callable[[], None] = lambda: None
         self._renames = protocol in ("file", "local")
+        self._silent: BaseException | None = None  # the last error that was followed by a retry
 
     def check(self) -> None:
         """Check that files can be written now.
@@ -87,6 +92,23 @@ class Remote:
             self._try(lambda: Path(self._root).mkdir(0o700, parents=True, exist_ok=True))
         self._try(lambda: self._write(_PROBE, b""), patience=0.0)
         self._try(lambda: self._remove(self._path(_PROBE)), patience=0.0)
+
+    def check_answers(self) -> None:
+        """Check that the store answers soon; its client may try again by itself for minutes.
+
+        Raises:
+            StoreError: if it does not.
+        """
+        asking = Thread(target=self._ask, daemon=True)
+        asking.start()
+        asking.join(LOOKING)
+        if asking.is_alive():
+            silent = f"it has not answered for {LOOKING:.0f} seconds"
+            raise StoreError(self._error_line(self._silent or TimeoutError(silent)))
+
+    def _ask(self) -> None:
+        with contextlib.suppress(StoreError):  # whoever looks next is told
+            self.read("study.toml")
 
     def names(self, below: str = "") -> dict[str, int]:
         """Return the files below a folder and their sizes in bytes."""
@@ -202,14 +224,18 @@ class Remote:
                 patience=PATIENCE if patience is None else patience,
                 pause=0.5,
                 longest_pause=LONGEST_PAUSE,
-                before_pause=lambda e: _LOG.warning("store_silent uri=%s error=%r", self.uri, e),
+                before_pause=self._note,
             )
         except StudyStoppedError:  # by the guard
             raise
         except Exception as error:  # each service has its own errors
             raise StoreError(self._error_line(error)) from None
 
-    def _error_line(self, error: Exception) -> str:
+    def _note(self, error: BaseException) -> None:
+        self._silent = error
+        _LOG.warning("store_silent uri=%s error=%r", self.uri, error)
+
+    def _error_line(self, error: BaseException) -> str:
         why = (str(error).strip().splitlines() or [type(error).__name__])[-1].rstrip(".")
         return (
             f"the store {self.uri} cannot be used: {why}. Check its address, that its bucket "

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,9 +19,12 @@ from fakes import Silent, asked_in, record_of, score_at, told_in
 import nas_evidence.driver.mirror as mirror_module
 import nas_evidence.storage.remote as remote_module
 import nas_evidence.storage.remote_lease as lease_module
+from nas_evidence.cli.options import opened
+from nas_evidence.cli.watch import watch
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror, Store, open_store
 from nas_evidence.plumbing.seals import sealed_json
+from nas_evidence.reporting.page import ReportPaths
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec, StudySpec
 from nas_evidence.storage.faults import StudyStoppedError
@@ -569,3 +573,64 @@ def test_a_write_that_waited_for_the_store_is_not_made_after_a_takeover(
         monkeypatch.setattr(Mirror, "push", lambda self, logs: None)
     assert tries == [tries[0]]
     assert Remote(uri).names().keys() == {"lock"}
+
+
+def test_who_only_looks_fetches_no_models_no_data_and_no_report(
+    uri: str, calm: list[tuple[object, ...]]
+) -> None:
+    search(Mirror(uri))
+    for name in ("data/train.parquet", "report/index.html", "export/model.pt2", "study.db"):
+        Remote(uri).write(name, b"large")
+    looking, whole = Mirror(uri), Mirror(uri)
+    looking.looking = True
+    for store in (looking, whole):
+        store.pull()
+    files = [path for path in looking.folder.rglob("*") if path.is_file()]
+    names = {path.relative_to(looking.folder).parts[0] for path in files}
+    assert names.isdisjoint({"data", "models", "report", "export", "study.db"})
+    assert told_in(looking.folder) == told_in(whole.folder)
+    assert finished(looking.folder) == finished(whole.folder)
+    assert table(whole.folder) == calm
+    (looking.folder / "report").mkdir()
+    (looking.folder / "report" / "index.html").write_text("made here")
+    looking.pull()
+    assert (looking.folder / "report" / "index.html").read_text() == "made here"
+
+
+def test_watching_changes_nothing_at_the_store(
+    uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search(Mirror(uri))
+
+    def once(folder: Path, **_: object) -> Iterator[ReportPaths]:
+        (folder / "report").mkdir()
+        (folder / "report" / "index.html").write_text("a report")
+        yield ReportPaths(folder / "report" / "index.html", folder, folder)
+
+    monkeypatch.setattr("nas_evidence.reporting.live.watch", once)
+    monkeypatch.setattr(Remote, "_change", lambda *_: pytest.fail("the store was changed"))
+    watch(uri)
+    live, report = (line.split(": ")[1] for line in capsys.readouterr().out.splitlines())
+    assert report == f"{live}report.html"
+
+
+def test_a_store_that_does_not_answer_is_said_soon_to_who_looks_and_no_log_is_printed(
+    uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(remote_module, "LOOKING", 0.2)
+    never = threading.Event()
+    monkeypatch.setattr(Remote, "read", lambda self, name: never.wait())
+    with pytest.raises(StoreError, match="it has not answered for 0 seconds"):
+        opened(uri)
+    never.set()
+    monkeypatch.undo()
+    monkeypatch.setattr(remote_module, "LOOKING", 0.2)
+
+    def refused(self: object, path: str) -> bytes:
+        raise ConnectionRefusedError("nobody listens")
+
+    monkeypatch.setattr(type(Remote(uri)._fs), "cat_file", refused)
+    with pytest.raises(StoreError, match="cannot be used: nobody listens"):
+        opened(uri)
+    said = capsys.readouterr()
+    assert said.out + said.err == ""
