@@ -14,6 +14,8 @@ from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_j
 from nas_evidence.spec.domains import Frozen
 from nas_evidence.storage import COMPARISON
 
+#: What of a comparison is no simple model, and is left out first where time is short.
+IMPORTANCE = "importance of the columns"
 #: Scores of the winner and of each baseline, by name; losses in nats per datum.
 Metrics = Mapping[str, float]
 
@@ -85,6 +87,7 @@ class Comparison(Frozen):
     thresholds probability of the second of two classes from which `predict` chooses it, by the
                metric that it maximises on predictions of the folds
     importance of the columns of a table to the winner; None for arrays and images
+    lacks      simple models, and `IMPORTANCE`, for which there was no time
     """
 
     trial_id: int
@@ -102,6 +105,7 @@ class Comparison(Frozen):
     pairs: tuple[tuple[float, float], ...] = ()
     thresholds: Metrics = Field(default_factory=dict)
     importance: Importance | None = None
+    lacks: tuple[str, ...] = ()
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> None:

@@ -4,13 +4,13 @@ Losses of real targets are those of standardised targets, like the scores; RMSE,
 are in the unit of the targets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nas_evidence.baselines.comparison import Baseline, CalibrationPoint
+from nas_evidence.baselines.comparison import Baseline, CalibrationPoint, Comparison
 from nas_evidence.baselines.models import Predicted
 from nas_evidence.maths.metrics import (
     Floats,
@@ -122,6 +122,25 @@ def beside(
         behind=found.mean,
         interval=(found.low, found.high) if len(y) > 1 else None,
     )
+
+
+def growing(
+    alone: Comparison, rivals: Iterable[Baseline], names: Sequence[str]
+) -> Iterator[Comparison]:
+    """Yield a comparison without simple models, then with one more each time.
+
+    Args:
+        alone: the winner alone.
+        rivals: the simple models, each computed when it is asked for.
+        names: of all of them, in this order.
+    """
+    found = alone.model_copy(update={"lacks": tuple(names)})
+    yield found
+    for one in rivals:
+        found = found.model_copy(
+            update={"baselines": (*found.baselines, one), "lacks": found.lacks[1:]}
+        )
+        yield found
 
 
 def drawn(predicted: Predicted, y: NDArray[Any]) -> dict[str, Any]:

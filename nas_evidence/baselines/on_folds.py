@@ -26,8 +26,20 @@ import torch
 from torch import Tensor
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
-from nas_evidence.baselines.measures import beside, drawn, mean_metrics, standard_errors
-from nas_evidence.baselines.models import OnFolds, Predicted, predict_folds, rows_in_folds
+from nas_evidence.baselines.measures import (
+    beside,
+    drawn,
+    growing,
+    mean_metrics,
+    standard_errors,
+)
+from nas_evidence.baselines.models import (
+    OnFolds,
+    Predicted,
+    baseline_models,
+    predict_folds,
+    rows_in_folds,
+)
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.unseen import delivered_unseen
@@ -64,8 +76,8 @@ def judged_on_folds(
     trials: pd.DataFrame,
     evidence: pd.DataFrame,
     stored: Callable[[int], Winner | None],
-) -> Comparison | None:
-    """Return the comparison on the folds, None if the winner has no such score.
+) -> Iterator[Comparison]:
+    """Yield the comparison on the folds, see `growing`; nothing if the winner has no such score.
 
     Args:
         trial_id: of the winner.
@@ -76,8 +88,8 @@ def judged_on_folds(
     """
     seeds = list(_seeds(trial_id, arrays, trials, evidence, stored))
     if not seeds:
-        return None
-    by_seed = [list(predict_folds(arrays, seed.assignment)) for seed in seeds]
+        return
+    by_seed = [predict_folds(arrays, seed.assignment) for seed in seeds]
     rows = rows_in_folds(arrays, seeds[0].assignment)
     y = arrays.y_train[rows]
     found = [predicted_of(seed.table, arrays) for seed in seeds if seed.table is not None]
@@ -87,7 +99,7 @@ def judged_on_folds(
         if kept
         else _mean_values([(seed.value, seed.accuracy) for seed in seeds])
     )
-    return Comparison(
+    alone = Comparison(
         trial_id=trial_id,
         task=arrays.task,
         on="folds",
@@ -97,9 +109,10 @@ def judged_on_folds(
         errors=standard_errors(found[0], y, arrays.y_std, copies=arrays.meaning.copies(y))
         if kept
         else {},
-        baselines=tuple(_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True)),
         **drawn(found[0], y) if kept else {},
     )
+    rivals = (_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True))
+    yield from growing(alone, rivals, list(baseline_models(arrays)))
 
 
 def _seeds(

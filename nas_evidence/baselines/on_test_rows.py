@@ -4,12 +4,14 @@ The winner's predictions of the test rows are computed from its stored weights. 
 split see `on_folds`.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
-from nas_evidence.baselines.comparison import Comparison
-from nas_evidence.baselines.measures import beside, drawn, measured, standard_errors
-from nas_evidence.baselines.models import Predicted, predict_test
+from nas_evidence.baselines.comparison import IMPORTANCE, Comparison
+from nas_evidence.baselines.measures import beside, drawn, growing, measured, standard_errors
+from nas_evidence.baselines.models import Predicted, baseline_models, predict_test
 from nas_evidence.baselines.on_folds import judged_on_folds
 from nas_evidence.baselines.permutation import column_importance, predictor_of
 from nas_evidence.data import ArrayData
@@ -22,11 +24,15 @@ from nas_evidence.storage.tables import StudyTables
 _BATCH = 1024
 
 
-def judge(tables: StudyTables, arrays: ArrayData) -> Comparison | None:
-    """Return the winner of a study beside its baselines; None without a winner."""
+def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
+    """Yield the winner of a study, then beside more and more baselines, at last with all.
+
+    The first costs little: the metrics of the winner, without simple models. Nothing without a
+    winner.
+    """
     best = tables.standings.best
     if best is None:
-        return None
+        return
     torch.set_num_threads(tables.spec.resources.cpus)
     chosen = best.trial_id
 
@@ -36,18 +42,23 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Comparison | None:
 
     winner = load_winner(tables, arrays, chosen)
     if len(arrays.x_test):
-        found = _on_test(chosen, _predicted(winner, arrays), arrays)
-    elif on_folds := judged_on_folds(chosen, arrays, tables.trials, tables.evidence, stored_trial):
-        found = on_folds
+        steps = _on_test(chosen, _predicted(winner, arrays), arrays)
     else:
-        return None
-    predictor = predictor_of(winner, arrays, tables.spec.metric)
+        steps = judged_on_folds(chosen, arrays, tables.trials, tables.evidence, stored_trial)
     more = {
         "classes": tuple(map(str, arrays.meaning.classes)),
         "thresholds": unseen_thresholds(winner, arrays),
-        "importance": column_importance(predictor, arrays),
     }
-    return found.model_copy(update=more)
+    if arrays.meaning.preparation is None:
+        yield from (one.model_copy(update=more) for one in steps)
+        return
+    found = None
+    for one in steps:
+        found = one.model_copy(update=more)
+        yield found.model_copy(update={"lacks": (*found.lacks, IMPORTANCE)})
+    if found is not None:
+        predictor = predictor_of(winner, arrays, tables.spec.metric)
+        yield found.model_copy(update={"importance": column_importance(predictor, arrays)})
 
 
 def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
@@ -73,18 +84,19 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
     return Predicted(outputs, winner.spread_factor * np.sqrt(total) * arrays.y_std)
 
 
-def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Comparison:
+def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Iterator[Comparison]:
     y, copies = arrays.y_test, arrays.meaning.copies(arrays.y_test)
-    return Comparison(
+    alone = Comparison(
         trial_id=trial_id,
         task=arrays.task,
         on="test",
         n=len(y),
         metrics=measured(predicted, y, arrays.y_std)[1],
         errors=standard_errors(predicted, y, arrays.y_std, copies=copies),
-        baselines=tuple(
-            beside([predicted], name, [other], y, arrays.y_std, copies=copies)
-            for name, other in predict_test(arrays)
-        ),
         **drawn(predicted, y),
     )
+    rivals = (
+        beside([predicted], name, [other], y, arrays.y_std, copies=copies)
+        for name, other in predict_test(arrays)
+    )
+    return growing(alone, rivals, list(baseline_models(arrays)))

@@ -1,6 +1,7 @@
 """The winner of a study beside simple models, from the study folder or computed and kept there."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,15 @@ if TYPE_CHECKING:  # imports the data readers
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
 
+Within = Callable[[], AbstractContextManager[None]]
+
 
 def kept_comparison(
     tables: StudyTables,
     data: "Source",
     later: Callable[..., Callable[[], Comparison | None]] = partial,
+    *,
+    within: Within = nullcontext,
 ) -> Comparison | None:
     """Return the winner of a study beside its baselines; data and torch only if it is new.
 
@@ -23,6 +28,9 @@ def kept_comparison(
         tables: of the study.
         data: of the study.
         later: returns what waits for the result of a function; by default it is called here.
+        within: what it returns raises TimeoutError when the time for simple models is over. The
+            comparison then has the winner's own metrics, and names what it lacks, which the next
+            call computes.
 
     Raises:
         ValueError: if the data are missing or do not fit.
@@ -30,19 +38,26 @@ def kept_comparison(
     stored, best = read_comparison(tables.folder), tables.standings.best
     if best is None or (stored is not None and _is_present(stored, best.trial_id, tables)):
         return stored
-    found = later(_judge, tables, data.arrays(seed=tables.spec.seed))()
+    found = later(_judge, tables, data.arrays(seed=tables.spec.seed), within)()
     if found is not None:
         write_comparison(tables.folder, found)
     return found
 
 
-def _judge(tables: StudyTables, arrays: "ArrayData") -> Comparison | None:
+def _judge(tables: StudyTables, arrays: "ArrayData", within: Within) -> Comparison | None:
     from nas_evidence.baselines.on_test_rows import judge  # imports torch
 
-    return judge(tables, arrays)
+    steps = judge(tables, arrays)
+    found = next(steps, None)
+    with suppress(TimeoutError), within():
+        for one in steps:
+            found = one
+    return found
 
 
 def _is_present(stored: Comparison, winner: int, tables: StudyTables) -> bool:
-    """Return whether a comparison is of the present winner and metric."""
+    """Return whether a comparison is whole, and of the present winner and metric."""
     importance, metric = stored.importance, tables.spec.metric
+    if stored.lacks:
+        return False
     return stored.trial_id == winner and (importance is None or importance.asked == metric)

@@ -4,6 +4,7 @@ Each takes a study folder or the URI of a store; a report is written where the s
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,15 +28,20 @@ from nas_evidence.cli.terminal import (
     out,
     print_json,
     print_rows,
+    ranking_rows,
     say_edits,
     say_missing,
     statistic_text,
+    trust_line,
 )
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
     from nas_evidence.baselines.comparison import Comparison
+    from nas_evidence.baselines.stored_comparison import Within
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
+    from nas_evidence.driver.mirror import Store
+    from nas_evidence.reporting.contents import Report
     from nas_evidence.storage.tables import StudyTables
 
 
@@ -75,18 +81,16 @@ def report(
             raise ValueError(f"--metric is for studies, but got {metric!r} with --table.")
         _report_table(table, score, target, group, baseline or (), to)
         return
-    from nas_evidence.reporting.page import build_report
     from nas_evidence.storage.tables import read_study_tables
 
     store = opened(place or _latest_study())
     tables = read_study_tables(store.folder)
     say_missing(tables.missing)
     say_edits(tables.folder)
-    judged(tables, _data_of(tables, data_root))
-    paths = build_report(tables, to, metric=metric)
+    compared = judged(tables, _data_of(tables, data_root))
+    say_results(tables, compared, store, to=to, metric=metric)
     if to is None:
         store.push()
-    out.print(f"report: {paths.html if to else shown(paths.html, store)}")
 
 
 def compare(
@@ -193,28 +197,65 @@ def _data_of(tables: "StudyTables", data_root: Path | None) -> "Source":
     return stored_source(tables.spec.dataset, base=tables.folder.resolve(), data_root=data_root)
 
 
+def say_results(
+    tables: "StudyTables",
+    compared: "Comparison | None",
+    store: "Store",
+    *,
+    to: Path | None = None,
+    metric: str | None = None,
+) -> "Report":
+    """Write the report of a study, print its ranking and its first screen, and return it."""
+    from nas_evidence.reporting.contents import report_on
+    from nas_evidence.reporting.glossary import brief
+    from nas_evidence.reporting.page import write_report
+    from nas_evidence.reporting.study_tables import ranked_study
+
+    spec, study = tables.spec, ranked_study(tables)
+    report = report_on(study, compared, place=Path(store.place), metric=metric)
+    header, rows = ranking_rows(study.ranking, spec)
+    print_rows(
+        f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
+    )
+    out.print(study.order)
+    paths = write_report(report, to or store.folder / "report")
+    said, pruned = report.headline, report.pruning.sentences
+    if said.answer:
+        out.print(f"answer: {said.answer}")
+    facts = {"worth it?": said.worth, "how sure?": said.sure, "if wrong:": said.cost}
+    for word, sentence in facts.items():
+        if sentence:
+            out.print(f"{word:7} {sentence}")
+    for sentence in filter(None, (said.together, said.measured, *said.advice)):
+        out.print(f"note:   {sentence}")
+    for sentence in pruned if spec.pruning.rule != "none" else ():
+        out.print(f"note:   {sentence}")
+    out.print(trust_line(report))
+    if words := brief(f"{study.objective_unit} {header} {said.worth} {report.verdict}"):
+        out.print(f"words:  {words}.")
+    out.print(f"report: {paths.html if to else shown(paths.html, store)}")
+    return report
+
+
 def judged(
     tables: "StudyTables",
     data: "Source",
     later: "Callable[..., Callable[[], Comparison | None]]" = partial,
+    within: "Within" = nullcontext,
 ) -> "Comparison | None":
     """Return the winner of a study beside simple models, computed and stored if it is new.
 
-    Where the data or the weights cannot be read the report does without, and the reason is said.
-    `later` see `kept_comparison`.
-
-    Raises:
-        TimeoutError: the time of the search is over.
+    Where the data or the weights cannot be read it is the stored one, and the reason is said.
+    `later` and `within` see `kept_comparison`.
     """
+    from nas_evidence.baselines.comparison import read_comparison
     from nas_evidence.baselines.stored_comparison import kept_comparison
 
     try:
-        return kept_comparison(tables, data, later)
-    except TimeoutError:
-        raise
+        return kept_comparison(tables, data, later, within=within)
     except (ValueError, OSError, RuntimeError) as error:
         err.print(f"warning: the winner is not compared with simple models: {error}")
-        return None
+        return read_comparison(tables.folder)
 
 
 def write_export(

@@ -52,7 +52,7 @@ from nas_evidence.cli.options import (
     with_data_options,
     with_options,
 )
-from nas_evidence.cli.report import exported, judged
+from nas_evidence.cli.report import exported, judged, say_results
 from nas_evidence.cli.restart import go_on_without_cluster
 from nas_evidence.cli.submit import resubmit
 from nas_evidence.cli.terminal import (
@@ -60,9 +60,6 @@ from nas_evidence.cli.terminal import (
     counted,
     err,
     out,
-    print_rows,
-    ranking_rows,
-    trust_line,
     typed,
 )
 from nas_evidence.jobs.jobs import study_of_this_job
@@ -80,12 +77,11 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.baselines.comparison import Comparison
     from nas_evidence.data.source import Source
     from nas_evidence.driver.mirror import Store
-    from nas_evidence.reporting.contents import Report
     from nas_evidence.storage.tables import StudyTables
 
 #: Report and export of a few trials take the work of starting (2.5 and 2.8 s on x86-64, 300 rows),
 #: and so do simple models; these are planned up to a share of what is left.
-_AFTER, _MOST_BESIDE = 1.25, 0.1
+_AFTER, _MOST_BESIDE = 1.25, 0.25
 
 #: Returns what waits for the result of a function called with some arguments.
 _Later = Callable[..., Callable[[], Any]]
@@ -273,13 +269,14 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
         left = unfinished(spec, folder, finds.done)
         if left:
 
-            def stopped(say: Callable[[str], None]) -> int:
+            def stopped(say: Callable[[str], None]) -> None:
                 n_stored = n_searched(finished(folder))
+                ranking = f"\nRanking:  {_report_command(store, run)}" if n_stored else ""
                 say(
                     f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
                     f"stored, the others resume from their last checkpoint.\nContinue: {again}"
+                    f"{ranking}"
                 )
-                return n_stored
 
             def late(say: Callable[[str], None]) -> bool:
                 if store.uri is None and (run.executor == "inline" or is_starting()):
@@ -304,8 +301,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
                         forks=forks,
                     )
             except KeyboardInterrupt:
-                if stopped(err.print):
-                    _rank_and_report(store, run, data, read_study_tables(folder, spec), later)
+                stopped(err.print)
                 raise SystemExit(130) from None
         else:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
@@ -372,55 +368,28 @@ def _watching(spec: StudySpec, n_done: int, *, left: Callable[[], float]) -> Ite
         yield Progress(spec, n_done, say=lambda line: out.print(line), limit=left)
 
 
-def _rank_and_report(
-    store: "Store", run: Run, data: "Source", tables: "StudyTables", later: _Later
-) -> "Report":
-    """Print the ranking of what is stored, write the report, and return it."""
-    from nas_evidence.reporting.contents import report_on
-    from nas_evidence.reporting.glossary import brief
-    from nas_evidence.reporting.page import write_report
-    from nas_evidence.reporting.study_tables import ranked_study
-
-    spec, study = tables.spec, ranked_study(tables)
-    report = report_on(study, _compared(run, tables, data, later), place=Path(store.place))
-    header, rows = ranking_rows(study.ranking, spec)
-    print_rows(
-        f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
-    )
-    out.print(study.order)
-    paths = write_report(report, store.folder / "report")
-    said, pruned = report.headline, report.pruning.sentences
-    if said.answer:
-        out.print(f"answer: {said.answer}")
-    facts = {"worth it?": said.worth, "how sure?": said.sure, "if wrong:": said.cost}
-    for word, sentence in facts.items():
-        if sentence:
-            out.print(f"{word:7} {sentence}")
-    for sentence in filter(None, (said.together, said.measured, *said.advice)):
-        out.print(f"note:   {sentence}")
-    for sentence in pruned if spec.pruning.rule != "none" else ():
-        out.print(f"note:   {sentence}")
-    out.print(trust_line(report))
-    if words := brief(f"{study.objective_unit} {header} {said.worth} {report.verdict}"):
-        out.print(f"words:  {words}.")
-    out.print(f"report: {shown(paths.html, store)}")
-    return report
-
-
 def _compared(
-    run: Run, tables: "StudyTables", data: "Source", later: _Later
+    store: "Store", run: Run, tables: "StudyTables", data: "Source", later: _Later
 ) -> "Comparison | None":
-    """Return the winner beside simple models, if there is time for them; say it if not."""
+    """Return the winner beside the simple models there is time for; say which are left out."""
     if (limit := run.limit) is None:
         return judged(tables, data, later)
-    left = limit.left() - limit.expected(limit.work)
-    with suppress(TimeoutError), limit.stopping(max(1.0, left)):  # it may be stored
-        return judged(tables, data)
-    out.print(
-        "note:   there was no time for simple models beside the winner; `nas-evidence report` "
-        "adds them"
-    )
-    return None
+
+    def within() -> contextlib.AbstractContextManager[None]:
+        return limit.stopping(max(1.0, limit.left() - limit.expected(limit.work)))
+
+    found = judged(tables, data, within=within)
+    if found is not None and found.lacks:
+        out.print(
+            f"note:   there was no time for {', '.join(found.lacks)}: "
+            f"{_report_command(store, run)}"
+        )
+    return found
+
+
+def _report_command(store: "Store", run: Run) -> str:
+    root = () if run.data_root is None else ("--data-root", run.data_root)
+    return typed("report", store.place, *root)
 
 
 def _conclude(
@@ -439,7 +408,7 @@ def _conclude(
         arrays = data.arrays(seed=spec.seed)
         export = partial(exported, place=shown(to, store))
         line = later(export, tables, to, arrays, best.trial_id)
-    report = _rank_and_report(store, run, data, tables, later)
+    report = say_results(tables, _compared(store, run, tables, data, later), store)
     if wrong:
         out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")
     if line is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import stdtrit
 
-from nas_evidence.baselines.comparison import Baseline, Comparison
+from nas_evidence.baselines.comparison import IMPORTANCE, Baseline, Comparison
 from nas_evidence.data.proposed import proposed_domains
 from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.metrics import LEVEL
@@ -195,6 +195,12 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
     best = min(comparison.baselines, key=lambda one: one.behind)
     low, high = limits_of(best, comparison.n)
     rows, losses = _rows(comparison), _losses(comparison, best)
+    lacks = [name for name in comparison.lacks if name != IMPORTANCE]
+    if low > 0 and lacks:
+        return (
+            f"Unknown: clearly better than {best.name} on {rows}, but there was no time for "
+            f"{' and '.join(lacks)}. `nas-evidence report` adds it."
+        )
     if low > 0:
         return f"Yes: clearly better than {best.name} on {rows} ({losses}{_within(low, high)})."
     rivals = len(comparison.baselines)
@@ -263,7 +269,8 @@ def metric_sentence(
         said += f" (mean of {_seeds(comparison.seeds)})"
     if rivals := [one for one in comparison.baselines if metric in one.metrics]:
         best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
-        said += f"; {best.name}, the best simple model by it, {best.metrics[metric]:.3f}"
+        of = "computed so far" if comparison.lacks else "by it"
+        said += f"; {best.name}, the best simple model {of}, {best.metrics[metric]:.3f}"
         plain = [one for one in rivals if one.name in _PLAIN and one is not best]
         said += "".join(f"; the {one.name} alone {one.metrics[metric]:.3f}" for one in plain)
     if asked and metric in comparison.thresholds:

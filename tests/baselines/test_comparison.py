@@ -1,5 +1,9 @@
 """Claims about the winner beside simple models: its own stored predictions, on the same rows."""
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +67,32 @@ def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired
         assert one.interval is not None
         assert one.interval[0] < one.behind < one.interval[1]
     assert kept_comparison(tables, data) == found
+
+
+@contextmanager
+def no_time() -> Iterator[None]:
+    raise TimeoutError
+    yield
+
+
+@pytest.mark.slow
+def test_without_time_for_simple_models_the_winner_has_its_metrics_and_says_what_lacks(
+    folder: Path, tmp_path: Path
+) -> None:
+    tables = replace(read_study_tables(folder), folder=tmp_path)
+    shutil.copytree(folder / "models", tmp_path / "models")
+    data = stored_source(tables.spec.dataset, base=folder.resolve())
+    short = kept_comparison(tables, data, within=no_time)
+    assert short is not None
+    assert short == read_comparison(tmp_path)
+    assert short.baselines == ()
+    assert short.lacks == ("majority class", "logistic regression", "gradient boosting")
+    whole = kept_comparison(tables, data)
+    assert whole is not None
+    assert whole.lacks == ()
+    assert tuple(one.name for one in whole.baselines) == short.lacks
+    assert whole.metrics == short.metrics
+    assert kept_comparison(tables, data, within=no_time) == whole
 
 
 @pytest.fixture(scope="module", params=["labels", "real"])
@@ -136,8 +166,7 @@ def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_
 ) -> None:
     folder, arrays = without_test
     trials, evidence = read_table(folder, "trials"), read_table(folder, "evidence")
-    found = judged_on_folds(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
-    assert found is not None
+    *_, found = judged_on_folds(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
     by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
     tables = [
         delivered_unseen(trial_of(without_test, i), tensors_of(arrays))
@@ -178,8 +207,7 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
     by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
     ids = next(own for own in by_key if 0 in own)
     assert len(ids) == 2
-    found = judged_on_folds(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
-    assert found is not None
+    *_, found = judged_on_folds(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
     assert (found.on, found.seeds, found.n) == ("folds", 2, 61)
     tables = {i: delivered_unseen(trial_of(without_test, i), tensors_of(arrays)) for i in ids}
     own = {i: losses(table, arrays) for i, table in tables.items() if table is not None}
@@ -196,10 +224,9 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
         assert one.interval is not None
         low, high = paired_interval(np.mean(gaps, axis=0))[1:]
         assert one.interval[0] <= low < high <= one.interval[1]
-    alone = judged_on_folds(
+    *_, alone = judged_on_folds(
         0, arrays, trials, evidence, lambda i: trial_of(without_test, i) if i == 0 else None
     )
-    assert alone is not None
     assert alone.seeds == 1
 
 

@@ -451,9 +451,33 @@ def test_a_reader_that_stops_early_is_no_error(home: Path, arguments: tuple[obje
 # --- report and export
 
 
+def test_report_prints_what_the_search_printed(home: Path) -> None:
+    said = (home / "search.out").read_text()
+    first, last = said.index("rank\t"), said.index("export: ")
+    assert "\nanswer: Take " in said[first:last]
+    assert run("report", "done", folder=home).stdout == said[first:last]
+
+
+def test_after_ctrl_c_nothing_is_computed_and_the_command_for_the_ranking_is_said(
+    done: Path,
+) -> None:
+    shutil.rmtree(done / "report")
+    process = start("resume", done, "--trials", 80, *INLINE, folder=done.parent)
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("[5/"):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 130
+    assert "rank\t" not in out
+    assert err.endswith(f"Ranking:  nas-evidence report {done}\n")
+    assert not (done / "report").exists()
+    assert "\nanswer: Take " in run("report", done, folder=done.parent).stdout
+
+
 def test_report_goes_where_it_is_told(home: Path, tmp_path: Path) -> None:
     process = run("report", "done", "--to", tmp_path / "r", folder=home)
-    assert process.stdout == f"report: {tmp_path}/r/index.html\n"
+    assert process.stdout.splitlines()[-1] == f"report: {tmp_path}/r/index.html"
     assert (tmp_path / "r" / "index.html").stat().st_size > 1000
 
 

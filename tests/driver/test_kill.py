@@ -173,6 +173,7 @@ def assert_says_that_nothing_is_lost(search: Search) -> None:
     assert errors.removeprefix(late) == (
         f"\nStopped. Nothing is lost: {n_stored} of {N_TRIALS} trials are stored, the others "
         f"resume from their last checkpoint.\nContinue: nas-evidence resume {search.folder}\n"
+        + (f"Ranking:  nas-evidence report {search.folder}\n" if n_stored else "")
     )
     assert "Traceback" not in text
     wait_for(lambda: not members(search.process.pid), "every process to be gone")

@@ -8,6 +8,7 @@ import pytest
 from reporting.test_report_search import EPOCHS, QUALITY, folder, load, record
 
 from nas_evidence.baselines.comparison import (
+    IMPORTANCE,
     Baseline,
     Comparison,
     write_comparison,
@@ -152,6 +153,14 @@ def test_a_network_is_worth_it_only_if_the_interval_leaves_out_no_difference(
     ends = sorted((abs(low), abs(high)))
     assert f"95 % interval of the difference {ends[0]:.3f} to {ends[1]:.3f}" in sentence
     assert "Unknown" in worth_sentence(study, None)
+    short = judged.model_copy(update={"lacks": ("gradient boosting", IMPORTANCE)})
+    if said.startswith("Yes"):  # the best of the simple models may be the one that is missing
+        assert worth_sentence(study, short).startswith("Unknown: clearly better than ridge")
+        assert "no time for gradient boosting." in worth_sentence(study, short)
+    else:
+        assert worth_sentence(study, short) == sentence
+    only = judged.model_copy(update={"lacks": (IMPORTANCE,)})
+    assert worth_sentence(study, only) == sentence
 
 
 @pytest.mark.parametrize("rivals", [2, 3, 5])
