@@ -28,7 +28,7 @@ from nas_evidence.storage.conditions import (
     data_of_trials,
     study_of_trials,
 )
-from nas_evidence.storage.journal import JOURNAL, journal_problems
+from nas_evidence.storage.journal import JOURNAL, journal_problems, read_journal
 from nas_evidence.storage.outside_code import wrong_code
 from nas_evidence.storage.redo import RETRY
 from nas_evidence.storage.study_folder import lease_is_damaged, read_study
@@ -115,6 +115,9 @@ def not_checked(folder: Path, *, with_checkpoints: bool = True, data: str = "") 
     left = [f"the data set ({data})"] if data else []
     if (folder / "report").is_dir() and not (folder / "report" / SUMS).is_file():
         left.append("the report (it has no SHA256SUMS; `report` writes it again)")
+    events = [event["event"] for event in read_journal(folder)]
+    if events and events[-1] != "stop":
+        left.append(f"the end of {JOURNAL} (a run goes on, was killed, or lines are lost)")
     if not with_checkpoints:
         left.append("the checkpoints in the store (a trial checks its own when it resumes)")
     return left
@@ -146,6 +149,7 @@ def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
     torn = {i for file in stock.unreadable if (i := file.trial_id) is not None}
     for trial_id in lost_rows(folder, stock.rows.keys() | torn):
         yield Finding("trials", f"the row of trial {trial_id} is gone; `resume` runs it again")
+    yield from (Finding("trials", problem) for problem in stock.contradictory)
     hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}
     if len(hashes) > 1:
         yield Finding("trials", f"the trials ran under {len(hashes)} different conditions")

@@ -181,9 +181,10 @@ def write_program(exported: Exported | Mixed, path: Path, arrays: ArrayData) -> 
     content = io.BytesIO()  # torch's own writer ends the process where a disk is full
     torch.export.save(program, content)
     path.write_bytes(content.getbuffer())
+    content.seek(0)
     inputs = torch.from_numpy(arrays.x_train[:7].copy())
     with torch.no_grad():
-        again = torch.export.load(path).module()(inputs)
+        again = torch.export.load(content).module()(inputs)
         gap = (again - exported(inputs)) / unit_of(exported)
     difference = float(gap.abs().max())
     if difference > OUTPUT_TOLERANCE:

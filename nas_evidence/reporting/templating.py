@@ -23,13 +23,17 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 def write_page(path: Path, template: str, values: Mapping[str, object]) -> None:
     """Write a self-contained HTML page."""
-    write_whole(path, _environment().get_template(template).render(values))
+    _write(path, _environment().get_template(template).render(values))
 
 
 def write_markdown(path: Path, template: str, values: Mapping[str, object]) -> None:
     """Write a Markdown document."""
     text = _environment().get_template(template).render(values)
-    write_whole(path, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
+    _write(path, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    write_whole(path, text.encode(errors="backslashreplace"))  # a path may not be UTF-8
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -226,18 +226,21 @@ class Stock:
     short       those that lack rows in another table, with their last attempt: a file in
                 `evidence`, `terms` or `curves` is torn or missing
     unreadable  the files that were skipped
+    contradictory  rows that have the key of another architecture, one line each
     """
 
     rows: Mapping[int, TrialRow]
     short: Mapping[int, int]
     unreadable: tuple[UnreadableFile, ...]
+    contradictory: tuple[str, ...]
 
 
 def take_stock(folder: Path) -> Stock:
     """Read all tables once."""
     tables, unreadable = read_tables(folder)
-    rows = {row.trial_id: row for row in rows_of(tables["trials"], tables["evidence"])}
-    return Stock(rows, _short(tables), unreadable)
+    rows = rows_of(tables["trials"], tables["evidence"])
+    found = {row.trial_id: row for row in rows}
+    return Stock(found, _short(tables), unreadable, tuple(_contradictory(tables["trials"], rows)))
 
 
 def _short(tables: Mapping[TableName, pd.DataFrame]) -> dict[int, int]:
@@ -355,7 +358,7 @@ def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTable
         check_conditions(folder, spec)
     tables, unreadable = read_tables(folder)
     unreadable += tuple(_lacking(folder, tables, unreadable))
-    return StudyTables(
+    read = StudyTables(
         folder,
         spec,
         tables["trials"],
@@ -364,6 +367,21 @@ def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTable
         tables["curves"],
         unreadable,
     )
+    for problem in _contradictory(read.trials, read.rows):
+        raise ValueError(
+            f"{folder}/trials contradicts itself: {problem}; restore what was copied there, or "
+            f"remove the file of that trial, and `nas-evidence resume {folder}` runs it again."
+        )
+    return read
+
+
+def _contradictory(trials: pd.DataFrame, rows: Sequence[TrialRow]) -> list[str]:
+    """Return which rows of `trials`, as read, have the key of another architecture."""
+    return [
+        f"trial {row.trial_id} is {row.architecture}, but has the key of another"
+        for row, key in zip(rows, trials["architecture_key"], strict=True)
+        if row.architecture_key != key
+    ]
 
 
 def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
@@ -382,7 +400,7 @@ def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
         joined, used, _ = _concat(table, [p for p in paths if _key_of(p) not in inside])
         if used:
             part = folder / table / f"part-{uuid.uuid4().hex}.parquet"
-            metadata = pq.read_schema(used[0]).metadata
+            metadata = pq.read_schema(pa.BufferReader(used[0].read_bytes())).metadata
             _write_table(part, joined.replace_schema_metadata(metadata))
             written = _stored(part)
             if written is None or not written.equals(joined, check_metadata=False):
@@ -484,7 +502,8 @@ def _stored(path: Path) -> pa.Table | None:
 
 def _load(path: Path) -> pa.Table | UnreadableFile:
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        content = pa.BufferReader(path.read_bytes())  # Arrow opens no path that is not UTF-8
+        with pq.ParquetFile(content, page_checksum_verification=True) as file:
             table = file.read(use_threads=False)
         sound = is_sound(table)
     except (OSError, ValueError, pa.ArrowException) as error:  # or names that are not UTF-8

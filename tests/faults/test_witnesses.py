@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from commands import TINY, hashes, write_study
 from fakes import FakeExecutor
@@ -19,6 +21,7 @@ from nas_evidence.data.source import source_of
 from nas_evidence.driver.verification import not_checked, verify
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.soundness import written_whole
+from nas_evidence.plumbing.table_checksum import sealed
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.journal import journal_path, journal_problems, read_journal
@@ -220,6 +223,32 @@ def test_two_sound_files_that_contradict_each_other_stop_the_study(tmp_path: Pat
     shutil.copy(journal_path(tmp_path / "b"), journal_path(tmp_path / "a"))
     with pytest.raises(ValueError, match=r"contradicts .* proposal 0 is mlp.*let the results"):
         run(spec.model_copy(update={"n_trials": 8}), tmp_path / "a")
+
+
+def test_a_lost_end_of_the_journal_is_named_as_unchecked(tmp_path: Path) -> None:
+    run(study(n_trials=4), tmp_path)
+    assert not_checked(tmp_path) == []
+    path = journal_path(tmp_path)
+    for end in (-1, -2, -3):
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:end]))
+        assert journal_problems(tmp_path) == []
+        assert "the end of logs/events.jsonl" in not_checked(tmp_path)[0]
+
+
+def test_a_sound_row_with_the_key_of_another_architecture_is_named_by_every_reader(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "trials" / "000001-a1.parquet"
+    table = pq.read_table(path)
+    other = pa.array(["d1302c77be74"])
+    at = table.column_names.index("architecture_key")
+    content = table.set_column(at, "architecture_key", other)
+    pq.write_table(content.replace_schema_metadata(sealed(content)), path)
+    assert [(one.place, one.problem[:8]) for one in verify(folder)] == [("trials", "trial 1 ")]
+    for verb in (("report", folder), ("show", folder, 1), ("compare", folder, folder)):
+        code, _, said = call(capsys, *verb)
+        assert code == 2
+        assert f"{folder}/trials contradicts itself: trial 1 is" in said
 
 
 def test_every_flipped_bit_of_the_budget_is_noticed_and_the_journal_counts(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Claims about the Parquet tables: whole, tolerant, never overwritten, null and never NaN."""
 
 import math
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -337,19 +338,29 @@ def test_killed_while_compacting_no_row_is_lost_or_counted_twice(
     assert not duplicates.any()
 
 
+def test_a_folder_whose_name_is_not_utf_8_holds_tables_like_any_other(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff\xe9")
+    for trial_id in range(3):
+        write_record(folder, record(trial_id), SPEC)
+    compact(folder, at_least=2)
+    tables, unreadable = read_tables(folder)
+    assert not unreadable
+    assert len(tables["trials"]) == 3
+
+
 def test_each_file_of_a_study_is_opened_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for trial_id in range(12):
         write_record(tmp_path, record(trial_id), SPEC)
     opened: list[Path] = []
-    original = pq.ParquetFile
+    original = Path.read_bytes
 
-    def counted(path: Path, **options: object) -> pq.ParquetFile:
+    def counted(path: Path) -> bytes:
         opened.append(path)
-        return original(path, **options)
+        return original(path)
 
-    monkeypatch.setattr("nas_evidence.storage.tables.pq.ParquetFile", counted)
+    monkeypatch.setattr(Path, "read_bytes", counted)
     assert len(read_table(tmp_path, "trials")) == 12
     assert sorted(opened) == sorted((tmp_path / "trials").glob("*.parquet"))
     opened.clear()
