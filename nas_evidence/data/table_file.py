@@ -118,10 +118,11 @@ def arrays_of(
         where=where,
         written=written,
     )
+    used = list(dict.fromkeys(column.name for column in preparation.columns))
     said += [
-        f"column {name!r} determines the target: is it known when a prediction is made? If not, "
+        f"column {name!r} {how}: is it known when a prediction is made? If not, "
         f"--drop {option(name)}"
-        for name in leaks(features.drop(columns=list(spec.drop or ())), found.train)
+        for name, how in leaks(features[used], found.train)
     ]
     x = preparation.apply(features, where)
     x_test = x[:0] if test is None else preparation.apply(test, f"the test rows of {where}")

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn import datasets
 
 from nas_evidence.cli.terminal import err
 from nas_evidence.data.leaks import leaks
@@ -130,12 +131,50 @@ def test_features_that_tell_the_target_are_found_and_others_are_not() -> None:
             "one": 1,
         }
     )
-    assert leaks(frame, y.astype(np.int64)) == ["copy", "words", "finer"]
+    found = list(leaks(frame, y.astype(np.int64)))
+    assert found == [(name, "determines the target") for name in ("copy", "words", "finer")]
     real = chance.normal(size=(60, 1))
     frame = pd.DataFrame(
         {"euros": 3 * real[:, 0] - 7, "near": real[:, 0] + chance.normal(size=60)}
     )
-    assert leaks(frame, real) == ["euros"]
+    assert list(leaks(frame, real)) == [("euros", "determines the target")]
+
+
+def test_a_feature_that_orders_the_target_almost_alone_is_found() -> None:
+    chance = np.random.default_rng(0)
+    y = (chance.random(5000) < 0.06).astype(np.int64)
+    result = np.where(y == 1, chance.uniform(12, 40, 5000).round(2), 45.0)
+    result[np.flatnonzero(y)[0]] = 45
+    frame = pd.DataFrame(
+        {
+            "result": result,
+            "words": np.where(result < 45, "seen", "not seen"),
+            "half": np.where(chance.random(5000) < 0.5, result, 45),
+            "noise": chance.normal(size=5000),
+        }
+    )
+    assert [name for name, _ in leaks(frame, y)] == ["result", "words"]
+    real = chance.normal(size=(200, 1))
+    frame = pd.DataFrame(
+        {"steep": np.exp(real[:, 0]) + 0.01, "near": real[:, 0] + chance.normal(size=200)}
+    )
+    assert list(leaks(frame, real)) == [
+        ("steep", "orders the target almost alone (rank correlation 1.0000)")
+    ]
+
+
+@pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "digits", "diabetes"])
+def test_no_honest_data_set_is_accused(name: str) -> None:
+    data = getattr(datasets, f"load_{name}")()
+    y = data.target if data.target.dtype.kind == "i" else data.target[:, None]
+    assert list(leaks(pd.DataFrame(data.data), y.astype(y.dtype.str[1] + "8"))) == []
+
+
+def test_the_number_of_a_row_of_sorted_data_is_no_leak() -> None:
+    frame = pd.DataFrame({"id": np.arange(80), "a": np.arange(80) % 7, "y": np.arange(80) // 40})
+    spec = DatasetSpec(name="table", path="x.csv", target="y")
+    said = table_source(frame, None, spec, given="x.csv").arrays(seed=0).meaning.said
+    assert not any("is it known" in one for one in said)
 
 
 def test_a_feature_that_tells_the_target_is_named_in_the_list_of_decisions() -> None:
