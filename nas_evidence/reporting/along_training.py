@@ -70,7 +70,7 @@ def settling_sentence(study: Study, found: Sequence[EarlyTrust]) -> str:
     objective = str(study.spec.objective)
     own = [one for one in found if one.score == objective]
     if _is_constant(objective):
-        return f"{objective} is known before training, so that no epoch changes its order."
+        return f"{objective} is computed before the training, so no epoch changes its order."
     if len(own) < 2:
         return (
             f"How early {objective} ranks well is unknown: it is stored at fewer than two epochs. "
@@ -109,7 +109,7 @@ def speed_sentence(study: Study) -> str:
         return ""
     both = known[[SPEED, objective]].dropna()
     if len(both) < FEWEST:
-        return f"Whether training speed ranks here takes {FEWEST} architectures to tell."
+        return f"It takes {FEWEST} architectures to tell whether training speed ranks them."
     plan = resampling_plan(len(both), seed=study.spec.seed)
     ranked = spearman(both[SPEED], both[objective], plan=plan)
     if ranked is None:

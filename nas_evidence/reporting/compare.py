@@ -9,7 +9,7 @@ from nas_evidence.plumbing.durations import duration
 from nas_evidence.reporting import figures as draw
 from nas_evidence.reporting.figure_data import Line
 from nas_evidence.reporting.study_tables import Study, load_study_tables
-from nas_evidence.reporting.templating import MISSING, number, write_page
+from nas_evidence.reporting.templating import MISSING, named, number, write_page
 from nas_evidence.spec.record import n_searched
 
 FEWEST, MOST = 2, 10
@@ -69,10 +69,10 @@ def compare_studies(folders: Sequence[Path], to: Path) -> Compared:
 
 
 def _names(studies: Sequence[Study], folders: Sequence[Path]) -> list[str]:
-    """Return the names of the studies, with their folder where two have the same name."""
+    """Return the names of the studies, with the folder where it differs or two are the same."""
     names = [study.spec.name for study in studies]
     return [
-        name if names.count(name) == 1 else f"{name} ({folder})"
+        named(name, folder) if names.count(name) == 1 else f"{name} ({folder})"
         for name, folder in zip(names, folders, strict=True)
     ]
 

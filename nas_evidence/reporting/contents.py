@@ -45,6 +45,7 @@ class Report:
     """The results of a study in tables, statistics and sentences.
 
     study        the tables and the ranking
+    place        its folder, as the reader names it
     headline     the sentences of the first screen
     certainty    how sure the first rank is; None with fewer than two architectures
     comparison    the winner beside simple models, None where that is unknown
@@ -63,6 +64,7 @@ class Report:
     """
 
     study: Study
+    place: Path
     headline: Headline
     certainty: Certainty | None
     comparison: Comparison | None
@@ -134,6 +136,7 @@ def report_on(
     compared = term_table(study)
     return Report(
         study=study,
+        place=place,
         headline=headline(
             study, sure, comparison, recommendation(study), place=place, metric=metric
         ),
@@ -169,7 +172,7 @@ def trust_verdict(study: Study, judged: Trust) -> str:
     if not known:
         held_out = declared(score).trainings > 0
         instead = (
-            f"{score} is itself measured on data that each training had not seen."
+            f"{score} is itself measured on rows that were not trained on."
             if held_out
             else f"docs/explanation/ranking.md says how {score} ranks on other data."
         )

@@ -27,12 +27,12 @@ TERMS: Mapping[str, str] = {
         "How far the stated probabilities are from the shares that turn out right. 0 is best."
     ),
     "F1": (
-        "The balance of two shares: of the rows called the second class how many are, and of the "
-        "rows that are how many are called so. 1 is perfect."
+        "Harmonic mean of precision (share of the rows predicted as the second class that belong "
+        "to it) and recall (share of that class that is found). 1 is perfect."
     ),
     "average precision": (
-        "How many of the rows called the second class are right, averaged over all thresholds. "
-        "The share of that class is guessing, 1 is perfect."
+        "Precision for the second class, averaged over all thresholds. The share of that class "
+        "is guessing, 1 is perfect."
     ),
     "ROC AUC": (
         "How often a row of the second class gets a higher probability than one of the first. "

@@ -172,11 +172,11 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
     if one is None:
         return gain
     if one is study.winner:
-        return f"All scores together recommend it, too. {gain}".rstrip()
+        return f"A model of all scores also prefers it. {gain}".rstrip()
     return (
-        f"All scores together recommend {one.architecture} (trial {one.trial_id}): its own score "
-        f"is {_in_unit(study, found.behind)} lower, but those like it score well. Give --trial "
-        f"{one.trial_id} to `nas-evidence export` to take it. {gain}"
+        f"A model of all scores prefers {one.architecture} (trial {one.trial_id}): its own score "
+        f"is {_in_unit(study, found.behind)} lower, but similar architectures score well. Give "
+        f"--trial {one.trial_id} to `nas-evidence export` to take it. {gain}"
     ).rstrip()
 
 
@@ -255,7 +255,7 @@ def metric_sentence(
         return f"{words[0].upper()}{words[1:]} unknown: the winner's predictions are missing."
     if metric not in comparison.metrics:
         why = (
-            "without a test split it takes predictions that were not kept"
+            "there is no test split, and the study kept no out-of-fold predictions"
             if comparison.on == "folds"
             else "it is not defined for these data"
         )

@@ -35,7 +35,7 @@ from nas_evidence.reporting.figure_data import (
 )
 from nas_evidence.reporting.importance import BY_CHANCE
 from nas_evidence.reporting.study_tables import Study, architecture_text, ranked_study
-from nas_evidence.reporting.templating import write_markdown, write_page
+from nas_evidence.reporting.templating import named, write_markdown, write_page
 from nas_evidence.reporting.terms import layer_rows, page_data, term_rows
 from nas_evidence.spec.metric_names import LESS_IS_BETTER, METRICS
 from nas_evidence.spec.record import n_searched
@@ -55,7 +55,7 @@ CAPTIONS: Mapping[str, str] = {
     ),
     "training": (
         "Loss on the training data, epoch by epoch; the thick line is the winner. A line that "
-        f"still falls at its end wants more epochs. At most the {MAX_LINES} best are drawn."
+        f"still falls at its end needs more epochs. At most the {MAX_LINES} best are drawn."
     ),
     "measured": (
         "The winner beside simple models of the same rows, on data that none of them was trained "
@@ -63,9 +63,8 @@ CAPTIONS: Mapping[str, str] = {
         "difference may be chance."
     ),
     "calibration": (
-        "Of the held-out data that the winner predicts with some confidence, the share that is "
-        "right. On the dotted line it is as sure as it should be; below, too sure. The bars are "
-        "two standard errors."
+        "Of held-out rows by predicted confidence, the share predicted correctly. On the dotted "
+        "line the winner is calibrated; below it, overconfident. The bars are two standard errors."
     ),
     "coverage": (
         "Of the held-out targets, the share inside the winner's prediction intervals. On the "
@@ -172,7 +171,8 @@ def _values(report: Report) -> dict[str, object]:
     labels = study.spec.plan.likelihood == "categorical"
     varied = [name for name in _parameters(study) if name not in ("depth", "width")]
     return {
-        "title": f"{study.spec.name}: architectures ranked by {study.spec.objective}",
+        "name": (name := named(study.spec.name, report.place)),
+        "title": f"{name}: architectures ranked by {study.spec.objective}",
         "study": study,
         "spec": study.spec,
         "labels": labels,

@@ -305,6 +305,11 @@ def _ranking(
         groups.setdefault(str(row["architecture_key"]), []).append(row)
     representatives = {one.key: one.trial_id for one in standings.first()}
     ranked = list(representatives)
+    if not groups.keys() >= set(ranked):
+        raise ValueError(
+            "the tables contradict each other: a trial's architecture is not the one of its key; "
+            "`nas-evidence verify` says which"
+        )
     objectives = {key: _known(rows, "objective") for key, rows in groups.items()}
     means = {key: fmean(objectives[key]) for key in ranked}
     costs = {key: _costs(rows) for key, rows in groups.items()}

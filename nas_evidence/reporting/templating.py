@@ -36,6 +36,15 @@ def _write(path: Path, text: str) -> None:
     write_whole(path, text.encode(errors="backslashreplace"))  # a path may not be UTF-8
 
 
+def named(name: str, folder: Path) -> str:
+    """Return what to call a study: with its folder, where that has another name.
+
+    >>> named("memory", Path("runs/wine")), named("wine", Path("runs/wine")), named("a", Path())
+    ('memory (wine)', 'wine', 'a')
+    """
+    return name if folder.name in ("", name) else f"{name} ({folder.name})"
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """Return a number with `digits` decimals, or a dash where it is missing."""
     return MISSING if value is None else f"{value:.{digits}f}"

@@ -1,6 +1,7 @@
 """Claims about the first screen: no probability without three seeds, one
 sentence on simple models, advice only with a remedy, and one score in every place."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +29,12 @@ from nas_evidence.reporting.headline import (
     worth_sentence,
 )
 from nas_evidence.reporting.page import build_report
-from nas_evidence.reporting.study_tables import load_study_tables
+from nas_evidence.reporting.study_tables import load_study_tables, ranked_study
 from nas_evidence.reporting.terms import explanation, term_table
 from nas_evidence.spec.metric_names import METRICS, check_metric
 from nas_evidence.spec.record import RACE_IDS, Evaluation, EvidenceEstimate, Term, TrialRecord
 from nas_evidence.spec.study import TrainingPlan
+from nas_evidence.storage.tables import read_study_tables
 
 ON = "ridge regression on these 500 test rows"
 NOT = "Not clearly better than ridge regression"
@@ -214,7 +216,7 @@ def test_a_named_metric_is_said_beside_the_simple_model_that_is_best_by_it(
     assert ("; the mean alone" in said) == (best != "mean")
     assert "unknown" in metric_sentence(None, metric, study)
     bare = judged.model_copy(update={"metrics": {}, "on": "folds"})
-    assert "without a test split" in metric_sentence(bare, metric, study)
+    assert "there is no test split" in metric_sentence(bare, metric, study)
 
 
 def test_an_accuracy_is_said_with_its_error_and_the_seeds_it_is_a_mean_of(tmp_path: Path) -> None:
@@ -397,3 +399,17 @@ def test_a_study_without_test_rows_says_what_is_known_of_its_score_instead(
     assert "undefined" not in said
     few = report_on(load(tmp_path / "b", [record(key, key) for key in range(3)])).verdict
     assert few == "3 architectures are too few to tell whether kfac_ggn predicts test log loss."
+
+
+def test_tables_that_contradict_each_other_are_one_sentence(tmp_path: Path) -> None:
+    folder(tmp_path, [record(key, key) for key in range(3)])
+    tables = read_study_tables(tmp_path)
+    other = tables.trials.assign(architecture_key="d1302c77be74")
+    with pytest.raises(ValueError, match=r"contradict each other.*`nas-evidence verify`"):
+        ranked_study(replace(tables, trials=other))
+
+
+def test_a_study_is_called_by_its_folder_too_where_that_has_another_name(tmp_path: Path) -> None:
+    folder(tmp_path / "b<i>", [record(key, key) for key in range(3)])
+    page = build_report(tmp_path / "b<i>").html.read_text(encoding="utf-8")
+    assert "<h1>synthetic (b&lt;i&gt;)</h1>" in page

@@ -54,10 +54,10 @@ def test_a_lucky_seed_among_bad_neighbours_is_not_recommended_and_the_sentence_s
     assert found.architecture.values["width"] == 40
     assert found.behind == pytest.approx(0.03)
     said = together_sentence(study, found)
-    assert "recommend mlp, width 40 (trial 40): its own score is 0.030 nats" in said
-    assert "but those like it score well. Give --trial 40 to" in said
+    assert "prefers mlp, width 40 (trial 40): its own score is 0.030 nats" in said
+    assert "but similar architectures score well. Give --trial 40 to" in said
     page = build_report(read_study_tables(tmp_path)).markdown.read_text(encoding="utf-8")
-    assert "All scores together recommend mlp, width 40 (trial 40)" in page
+    assert "A model of all scores prefers mlp, width 40 (trial 40)" in page
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_a_clear_winner_is_recommended_too(tmp_path: Path) -> None:
     assert found.architecture is study.winner
     assert found.behind == 0.0
     assert together_sentence(study, found).startswith(
-        "All scores together recommend it, too. 10 further trials may gain up to 0.500 nats"
+        "A model of all scores also prefers it. 10 further trials may gain up to 0.500 nats"
     )
 
 
@@ -106,7 +106,7 @@ def test_with_fewer_than_fifty_only_the_gain_is_said(tmp_path: Path) -> None:
 def test_without_a_forecast_nothing_is_said_of_the_gain(tmp_path: Path) -> None:
     study = load(tmp_path, hill()[:-1])
     said = together_sentence(study, recommendation(study))
-    assert said == "All scores together recommend it, too."
+    assert said == "A model of all scores also prefers it."
     assert recommendation(load(tmp_path / "few", hill()[:49])) is None
 
 

@@ -36,7 +36,7 @@ def test_the_report_says_on_which_side_training_speed_is(order: list[int], words
 def test_seven_architectures_are_too_few_to_tell() -> None:
     missing = [float("nan")] * 3
     sentence = said([0.0, 1, 2, 3, 4, 5, 6, *missing], [float(v) for v in SPEED])
-    assert sentence == "Whether training speed ranks here takes 8 architectures to tell."
+    assert sentence == "It takes 8 architectures to tell whether training speed ranks them."
 
 
 def test_a_study_ranked_by_training_speed_itself_says_nothing() -> None:
