@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from html import escape
 from typing import Any
 
+from nas_evidence.api.python_words import in_python
 from nas_evidence.api.runs import Audience
 from nas_evidence.plumbing.durations import rough_duration
 from nas_evidence.spec.record import TrialRecord, is_race
@@ -41,7 +42,7 @@ def _in_notebook() -> bool:
 
 def write(line: str) -> None:
     """Print a line at once."""
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{in_python(line)}\n")
     sys.stdout.flush()
 
 

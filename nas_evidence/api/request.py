@@ -232,14 +232,14 @@ def of_data_file(path: Path, overrides: Sequence[str], options: DataOptions) -> 
 
 def of_memory(data: Any, y: Any, options: DataOptions, overrides: Sequence[str]) -> Asked:
     """Return the study that fits data in memory."""
-    from nas_evidence.data.in_memory import source_in_memory
+    from nas_evidence.data.in_memory import NAME, source_in_memory
 
     keys = dataset_keys(options)
     try:
         source = source_in_memory(data, y, keys)
     except ValueError as error:  # of pydantic: several lines
         raise ValueError(_first_reason(error)) from None
-    return of_source(source, overrides)
+    return of_source(source, overrides, name=NAME)
 
 
 def of_source(

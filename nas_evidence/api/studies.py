@@ -4,11 +4,13 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from html import escape
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_args
 
 from nas_evidence.api.progress import audience_for
+from nas_evidence.api.python_words import speaking_python
 from nas_evidence.api.request import (
     Asked,
     DataOptions,
@@ -35,6 +37,7 @@ from nas_evidence.spec.study import StudySpec
 if TYPE_CHECKING:  # these import pandas and torch
     import pandas as pd
 
+    from nas_evidence.baselines.comparison import Importance
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
     from nas_evidence.exporting.predictor import Prediction, Predictor
@@ -45,6 +48,10 @@ if TYPE_CHECKING:  # these import pandas and torch
 
 __all__ = ["Study", "load", "resume", "search"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+#: Architectures in the table of a notebook.
+_SHOWN = 10
+#: A line of the docstring of `search`, for which help() has one on each option.
+_OPTIONS = "options: about the data, see `nas_evidence.api.request.DataOptions`."
 
 
 class Study:
@@ -80,6 +87,12 @@ class Study:
         race = f" and {sum(raced)} in the race" if any(raced) else ""
         done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
         return f"Study({str(self.folder)!r}: {done}, ranked by {self.spec.objective})"
+
+    def _repr_html_(self) -> str:
+        table = self.ranking
+        rest = f"; the best {_SHOWN}" * (len(table) > _SHOWN)
+        shown = table.head(_SHOWN).to_html(index=False, na_rep="") if len(table) else ""
+        return f"<p>{escape(repr(self) + rest)}</p>{shown}"
 
     @property
     def ranking(self) -> "pd.DataFrame":
@@ -151,6 +164,7 @@ class Study:
         """What of the results is missing or not as it was written, one line each."""
         return self._tables().missing
 
+    @speaking_python()
     def predict(
         self,
         data: Any,
@@ -212,6 +226,9 @@ class Study:
         """
         import pandas as pd
 
+        return pd.DataFrame([one.model_dump() for one in self._importance(metric).columns])
+
+    def _importance(self, metric: str | None) -> "Importance":
         from nas_evidence.baselines.permutation import column_importance
 
         found = column_importance(self.predictor(), self.arrays(), metric=metric)
@@ -220,7 +237,7 @@ class Study:
                 f"importance is of the columns of a table, but {self.folder} was searched on "
                 f"arrays or images ({self.spec.dataset.name}); search a DataFrame or a table file"
             )
-        return pd.DataFrame([one.model_dump() for one in found.columns])
+        return found
 
     def report(self, to: str | Path | None = None) -> Path:
         """Write the report and return the path of its page."""
@@ -293,15 +310,25 @@ class Study:
 
         return plot_curves(self._ranked())
 
-    def plot_importance(self) -> Any:
-        """Return a matplotlib figure of how much each parameter of the space decides.
+    def plot_importance(self, metric: str | None = None) -> Any:
+        """Return a matplotlib figure of what `importance` returns: which columns matter.
+
+        Raises:
+            ValueError: as `importance`.
+        """
+        from nas_evidence.reporting.plots import plot_importance
+
+        return plot_importance(self._importance(metric))
+
+    def plot_parameters(self) -> Any:
+        """Return a matplotlib figure of how much each parameter of the architecture decides.
 
         Raises:
             ValueError: while too few architectures are ranked to tell.
         """
-        from nas_evidence.reporting.plots import plot_importance
+        from nas_evidence.reporting.plots import plot_parameters
 
-        return plot_importance(self._ranked())
+        return plot_parameters(self._ranked())
 
     def plot_calibration(self, data: Any = None, *, trial_id: int | None = None) -> Any:
         """Return a matplotlib figure of stated probabilities against what is true.
@@ -376,14 +403,20 @@ class Study:
 
 
 def _with_data_parameters(function: _Function) -> _Function:
-    """Show the options about data in the signature of a function that takes them."""
+    """Show the options about data in the signature of a function, and what they mean."""
     plain = signature(function)
     *own, _ = plain.parameters.values()
-    function.__signature__ = plain.replace(parameters=[*own, *data_parameters()])  # type: ignore[attr-defined]
+    options = {p: get_args(p.annotation) for p in data_parameters()}
+    added = [p.replace(annotation=kind) for p, (kind, _) in options.items()]
+    function.__signature__ = plain.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    meant = "".join(f"\n        {p.name}: {said.text[0].lower()}{said.text[1:]}"
+                    for p, (_, said) in options.items())  # fmt: skip
+    function.__doc__ = (function.__doc__ or "").replace(_OPTIONS, meant.lstrip())
     return function
 
 
 @_with_data_parameters
+@speaking_python()
 def search(
     data: Any,
     y: Any = None,
@@ -426,8 +459,7 @@ def search(
         progress: whether to print; by default on a terminal or in a notebook.
         track: "mlflow", "mlflow:URI", "tensorboard", "tensorboard:DIR" or "optuna:URL",
             to write to as well.
-        options: about the data, as on the command line: target, test_fraction, drop, ...; see
-            `nas_evidence.api.request.DataOptions`.
+        options: about the data, see `nas_evidence.api.request.DataOptions`.
 
     Raises:
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
@@ -444,6 +476,10 @@ def search(
             raise ValueError("y is for data in memory; name the column of a file with target")
         asked = asked_for(str(data), overrides, options, allow_code=allow_code, data_root=root)
     else:
+        if isinstance(y, str):
+            raise ValueError(
+                f"y must be values; to name a column write search(data, target={y!r})"
+            )
         asked = of_memory(data, y, options, overrides)
     if out is not None:
         folder = Path(out).expanduser()
@@ -459,6 +495,7 @@ def search(
     return _run(spec, folder, run, audience, source)
 
 
+@speaking_python()
 def resume(
     folder: str | Path,
     *,
@@ -491,6 +528,7 @@ def resume(
     return _run(spec, folder, run, audience_for(progress), source)
 
 
+@speaking_python()
 def load(
     folder: str | Path, *, data_root: str | Path | None = None, allow_code: bool = False
 ) -> Study:

@@ -17,6 +17,8 @@ from nas_evidence.spec.dataset import DatasetSpec
 
 #: The study of data in memory is named so, as they have no name.
 NAME = "memory"
+#: The argument that they were given as.
+GIVEN = "data"
 _TARGET = "target"
 #: Options that may be arrays with a value for each row, and how they are then stored.
 _OF_ROWS = {"groups": "groups", "time_column": "times", "weights": "weights"}
@@ -56,7 +58,7 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
         raise ValueError(f"X and y must have equal lengths, but have {len(x)} and {len(labels)}")
     spec = DatasetSpec.model_validate({"name": "npz", "path": KEPT, **keys})
     of_rows = {_OF_ROWS[key]: values for key, values in given.items()}
-    return array_source({"x_train": x, "y_train": labels, **of_rows}, spec, given=NAME)
+    return array_source({"x_train": x, "y_train": labels, **of_rows}, spec, given=GIVEN)
 
 
 def _of_table(
@@ -96,7 +98,7 @@ def _of_table(
     if "test_path" in keys:
         test = read_frame(Path(keys["test_path"]), how_read(frame)[1])
     spec = DatasetSpec.model_validate({"name": "table", "path": f"{KEPT}/train.parquet", **keys})
-    return table_source(frame, test, spec, given=NAME)
+    return table_source(frame, test, spec, given=GIVEN)
 
 
 def _array(values: Any) -> Array:

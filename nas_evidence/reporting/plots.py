@@ -1,9 +1,14 @@
 """Figures of a study for notebooks: matplotlib figures, drawn without a display."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from nas_evidence.baselines.comparison import Importance
 from nas_evidence.maths.metrics import Reliability
 from nas_evidence.reporting.study_tables import Study
+
+#: Most columns of a table that are drawn.
+MOST_BARS = 20
 
 
 def plot_ranking(study: Study) -> Any:
@@ -60,14 +65,25 @@ def plot_curves(study: Study) -> Any:
     return figure
 
 
-def plot_importance(study: Study) -> Any:
-    """Return a figure of how much each parameter decides, as in the report.
+def plot_importance(found: Importance) -> Any:
+    """Return a figure of the importance of the first columns of a table, with its spread."""
+    columns = found.columns[:MOST_BARS]
+    figure = _bars([one.column for one in columns], [one.mean for one in columns])
+    axes = figure.axes[0]
+    axes.errorbar(
+        [one.mean for one in columns], range(len(columns)), xerr=[one.std for one in columns],
+        fmt="none", color="black",
+    )  # fmt: skip
+    axes.set_xlabel(f"how much worse {found.metric} becomes, on {found.n} {found.on} rows")
+    return figure
+
+
+def plot_parameters(study: Study) -> Any:
+    """Return a figure of how much each parameter of the architecture decides, as in the report.
 
     Raises:
         ValueError: while too few architectures are ranked to tell.
     """
-    from matplotlib.figure import Figure
-
     from nas_evidence.reporting.figure_data import importance_bars
     from nas_evidence.reporting.importance import importance_sentence, importances
     from nas_evidence.reporting.svg import GREY, colour
@@ -76,12 +92,22 @@ def plot_importance(study: Study) -> Any:
     if not found:
         raise ValueError(importance_sentence(found))
     bars = importance_bars(found)
-    figure = Figure(figsize=(6, 1.2 + 0.35 * len(bars)), layout="constrained")
-    axes = figure.add_subplot(xlabel="divergence of the best from all")
-    shades = [colour(0) if bar.sure else GREY for bar in bars]
-    axes.barh(range(len(bars)), [bar.length for bar in bars], color=shades)
+    figure = _bars([bar.label for bar in bars], [bar.length for bar in bars])
+    for drawn, bar in zip(figure.axes[0].patches, bars, strict=True):
+        drawn.set_color(colour(0) if bar.sure else GREY)
+    figure.axes[0].set_xlabel("divergence of the best from all")
+    return figure
+
+
+def _bars(labels: Sequence[str], lengths: Sequence[float]) -> Any:
+    """Return a figure of horizontal bars, the first on top."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 1.2 + 0.35 * len(labels)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.barh(range(len(labels)), lengths)
     # A dollar sign would start a formula.
-    axes.set_yticks(range(len(bars)), [bar.label.replace("$", r"\$") for bar in bars])
+    axes.set_yticks(range(len(labels)), [label.replace("$", r"\$") for label in labels])
     axes.invert_yaxis()
     return figure
 

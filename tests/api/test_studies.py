@@ -1,5 +1,7 @@
 """A search in Python: two lines from data to predictions with uncertainty."""
 
+import pydoc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +107,46 @@ def test_the_export_alone_predicts_the_same(
         Predictor.load(folder).predict(table().drop(columns="weight"))
 
 
+def test_importance_and_its_figure_are_of_the_columns_of_the_table(
+    classified: nas_evidence.Study,
+) -> None:
+    found = classified.importance("accuracy")
+    axes = classified.plot_importance("accuracy").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == found["column"].tolist()
+    assert [bar.get_width() for bar in axes.patches] == found["mean"].tolist()
+    assert "accuracy" in axes.get_xlabel()
+
+
+def test_a_notebook_shows_a_study_as_a_table_with_nothing_unescaped(
+    classified: nas_evidence.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = classified._repr_html_()
+    assert "2 of 2 trials" in shown
+    assert all(f"<td>{trial}</td>" in shown for trial in (0, 1))
+    hostile = classified.ranking.assign(family="<script>")
+    monkeypatch.setattr(nas_evidence.Study, "ranking", hostile)
+    assert "<script>" not in classified._repr_html_()
+
+
+def test_help_on_search_has_each_option_about_the_data_in_plain_types() -> None:
+    text = pydoc.render_doc(nas_evidence.search, renderer=pydoc.plaintext)
+    assert "test_fraction: float | None = None" in text
+    assert "        test_fraction: rows to split off" in text
+    assert not {"Annotated", "Meant"} & set(re.findall(r"\w+", text))
+
+
+def test_a_search_in_python_prints_and_refuses_in_the_words_of_python(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbered = table().assign(id=range(60))
+    search(numbered, None, tmp_path, target="pet", drop=["price"], progress=True)
+    said = capsys.readouterr().out
+    assert "column 'id' is left out: it numbers the rows; numeric=['id'] to keep" in said
+    assert "--" not in said
+    with pytest.raises(ValueError, match=r"data has changed since .*folder with out=\.\.\."):
+        search(table(), None, tmp_path, target="pet", drop=["price"])
+
+
 @pytest.mark.slow
 def test_a_study_is_loaded_and_resumed(classified: nas_evidence.Study) -> None:
     assert nas_evidence.load(classified.folder).ranking.equals(classified.ranking)
@@ -174,6 +216,9 @@ def test_data_in_memory_of_any_kind(kind: str, tmp_path: Path) -> None:
         ("gone.csv", None, {}, "there is no file gone.csv"),
         ("digits", [1], {}, "y is for data in memory"),
         (np.ones((20, 2)), np.arange(20) % 2, {"target": "a"}, "a column of a DataFrame"),
+        (table(), "pet", {}, r"to name a column write search\(data, target='pet'\)"),
+        (table(), None, {"target": "pet", "drop": ["age"]}, r"drop=\.\.\. names the column 'age'"),
+        (table(), None, {"target": "pet", "metric": "acc"}, r"did you mean metric='accuracy'\?"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(
@@ -233,7 +278,7 @@ def test_calibration_is_drawn_of_labelled_data(classified: nas_evidence.Study) -
     with pytest.raises(ValueError, match="search with the score conditional_evidence"):
         classified.plot_calibration()  # this study has no folds
     with pytest.raises(ValueError, match="Which parameters matter is unknown"):
-        classified.plot_importance()
+        classified.plot_parameters()
 
 
 def test_a_notebook_shows_one_block_with_what_is_done_and_the_best() -> None:

@@ -20,7 +20,7 @@ from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.correlations import trust
 from nas_evidence.reporting.importance import importance_sentence, importances
 from nas_evidence.reporting.page import build_report, write_report
-from nas_evidence.reporting.plots import plot_importance
+from nas_evidence.reporting.plots import plot_parameters
 from nas_evidence.reporting.problems import flags, problems, statuses
 from nas_evidence.reporting.pruning import pruning_report
 from nas_evidence.reporting.study_tables import Study, load_study_tables
@@ -389,7 +389,7 @@ def test_what_sets_the_best_apart_is_named_and_what_does_not_is_not(tmp_path: Pa
     )
     assert "depth" not in importance_sentence(found)
     assert importance_sentence(found[1:]).startswith("No parameter stands out")
-    figure = plot_importance(study)
+    figure = plot_parameters(study)
     assert len(figure.axes[0].patches) == len(found)
     adaptive = importances(load(tmp_path / "tpe", records, family={"mlp": widths}))
     assert [(one.parameter, one.chance) for one in adaptive] == [("width", None), ("depth", None)]
@@ -400,7 +400,7 @@ def test_what_sets_the_best_apart_is_named_and_what_does_not_is_not(tmp_path: Pa
     few = load(tmp_path / "few", records[:5], family={"mlp": widths})
     assert importances(few) == []
     with pytest.raises(ValueError, match="Which parameters matter is unknown"):
-        plot_importance(few)
+        plot_parameters(few)
 
 
 @pytest.mark.slow

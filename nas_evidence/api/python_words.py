@@ -1,0 +1,61 @@
+"""What the command line says in the words of Python: `out=...` for `--out`."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+#: Options of another name in Python, and those that Python does not have.
+_NAMES = {"trials": "n_trials", "time": "time_limit", "set": "settings"}
+_NOT_HERE = ("steal", "download", "retry-failed", "executor", "address", "ood", "pt2", "table")
+_LISTS = ("drop", "categorical", "numeric")
+_FLAGS = ("allow-code", "onnx", "raw")
+_WORDS = ("as", "and", "or", "to", "in", "with", "names", "takes", "needs", "must", "for")
+_OPTION = re.compile(
+    r"--([a-z][a-z-]*[a-z])(?: ([\w.-]+=\[[^]]*\]|'[^']*'|[^\s;,(]*[^\s;,.:(?]))?"
+)
+
+
+def in_python(text: str) -> str:
+    """Return a message with the arguments of `nas_evidence.search` for options of the command.
+
+    >>> in_python("give another study folder with --out")
+    'give another study folder with out=...'
+    >>> in_python("--test-fraction 0.2 splits off a test; --drop id to leave it out")
+    "test_fraction=0.2 splits off a test; drop=['id'] to leave it out"
+    >>> in_python("choose fewer folds with --set plan.folds=2, or --allow-code.")
+    "choose fewer folds with settings={'plan.folds': 2}, or allow_code=True."
+    """
+    return _OPTION.sub(_argument, text).replace("=....", "=...")
+
+
+def _argument(found: re.Match[str]) -> str:
+    option, value = found.groups()
+    name = _NAMES.get(option, option.replace("-", "_"))
+    if option in _NOT_HERE:
+        return found[0]
+    if option in _FLAGS:
+        return f"{name}=True" + (f" {value}" if value else "")
+    if not value or value in _WORDS:
+        return f"{name}=..." + (f" {value}" if value else "")
+    if option == "set":
+        key, _, value = value.partition("=")
+        return f"settings={{{key!r}: {_written(value)}}}"
+    return f"{name}=[{_written(value)}]" if option in _LISTS else f"{name}={_written(value)}"
+
+
+def _written(value: str) -> str:
+    """Return a value as Python writes it: a number, a list, True, or text."""
+    if value in ("true", "false"):
+        return value.title()
+    plain = re.fullmatch(r"-?[\d.]+(e-?\d+)?|[\[{'\"].*|N|COL|FILE", value)
+    return value if plain else repr(value)
+
+
+@contextmanager
+def speaking_python() -> Iterator[None]:
+    """Let errors speak Python; as a decorator, those of a function."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        error.args = tuple(in_python(a) if isinstance(a, str) else a for a in error.args)
+        raise
