@@ -51,13 +51,19 @@ class DataOptions(TypedDict, total=False):
         Literal["classification", "regression"] | None,
         Meant("What the targets are; by default inferred from their values."),
     ]
-    test: Annotated[str | Path | None, Meant("A table of test rows, not searched.", "FILE")]
+    test: Annotated[
+        str | Path | None, Meant("A table of test rows, used only in the report.", "FILE")
+    ]
     test_fraction: Annotated[float | None, Meant("Rows to split off for the test.", "SHARE")]
     drop: Annotated[Sequence[str] | None, Meant("Leave this column out.", "COL")]
-    categorical: Annotated[Sequence[str] | None, Meant("Read it as categories.", "COL")]
-    numeric: Annotated[Sequence[str] | None, Meant("Read it as numbers.", "COL")]
-    groups: Annotated[Any, Meant("Keep rows of one value together in folds and test.", "COL")]
-    time_column: Annotated[Any, Meant("Predict each block from the earlier ones.", "COL")]
+    categorical: Annotated[Sequence[str] | None, Meant("Treat this column as categories.", "COL")]
+    numeric: Annotated[Sequence[str] | None, Meant("Treat this column as numbers.", "COL")]
+    groups: Annotated[
+        Any, Meant("Rows of one value are never split between folds or test.", "COL")
+    ]
+    time_column: Annotated[
+        Any, Meant("Order rows by it; predict later ones from earlier ones.", "COL")
+    ]
     weights: Annotated[Any, Meant("How often each row occurs.", "COL")]
     class_weight: Annotated[
         str | Mapping[Any, int] | None,

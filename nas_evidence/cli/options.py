@@ -20,24 +20,22 @@ StudyFile = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study file, a shipped one, or data.")
 ]
 Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Total number of trials.")]
-Seed = Annotated[
-    int | None, typer.Option("--seed", min=0, help="Of all that is random; 0 by default.")
-]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Random seed of the study [0].")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel workers.")]
 Time = Annotated[
     str | None,
     typer.Option(
-        "--time", metavar="TIME", help="For all of it, report and export too: 90s, 10m, 2h."
+        "--time", metavar="TIME", help="Limit of the whole command, report too: 90s, 10m, 2h."
     ),
 ]
 Preset = Annotated[
     str | None,
-    typer.Option("--preset", metavar="NAME", help="Keys by one word: quick, default or thorough."),
+    typer.Option("--preset", metavar="NAME", help="Set several keys: quick, default or thorough."),
 ]
 Override = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="TABLE.KEY=VALUE", help='Change one key; keys that are "auto" follow.'
+        "--set", metavar="TABLE.KEY=VALUE", help='Change one key; "auto" keys adapt to it.'
     ),
 ]
 DataRoot = Annotated[
@@ -49,7 +47,7 @@ Metric = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="What you are paid by: accuracy, f1, roc_auc, average_precision, rmse, mae, ...",
+        help="Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.",
     ),
 ]
 Steal = Annotated[
@@ -68,7 +66,7 @@ Top = Annotated[
 ]
 Raw = Annotated[
     bool,
-    typer.Option("--raw", help="Without the factor on the spread, fitted to unseen data."),
+    typer.Option("--raw", help="Without the calibration factor (fitted out of fold)."),
 ]
 Track = Annotated[
     list[str] | None,
@@ -79,10 +77,10 @@ Track = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Dashboard = Annotated[
     str | None,
-    typer.Option("--address", metavar="URL", help="Of a cluster's dashboard: http://HOST:8265."),
+    typer.Option("--address", metavar="URL", help="URL of the Ray dashboard: http://HOST:8265."),
 ]
 JobName = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Of the study on the cluster.")
+    str | None, typer.Option("--name", metavar="NAME", help="Name of the study on the cluster.")
 ]
 
 

@@ -64,8 +64,8 @@ TERMS: Mapping[str, str] = {
 #: The same for one line of a terminal.
 BRIEF: Mapping[str, str] = {
     "conditional_evidence": "how probable each fold is, predicted from the other rows",
-    "nats per datum": "log probability, averaged over rows; larger is better",
-    "log loss": "minus the log probability of rows not trained on; smaller is better",
+    "nats per datum": "log probability, averaged over rows (larger is better)",
+    "log loss": "minus the log probability of rows not trained on (smaller is better)",
     "SOTL": "training losses of all epochs, summed",
     "rho": "1 for the same order, 0 for no relation",
 }

@@ -381,6 +381,16 @@ def test_permuting_the_test_labels_changes_test_columns_alone(home: Path, tmp_pa
 # --- looking at a study
 
 
+@pytest.mark.slow
+def test_trials_of_the_race_are_counted_apart(home: Path) -> None:
+    race = ("--set", "finalists=2", "--set", "race.trials=2", "--executor", "inline")
+    said = run("search", "tiny.toml", "--trials", 2, *race, "--out", "raced", folder=home).stdout
+    assert "trials: 4 complete (2 of them in the race of the best)\n" in said
+    assert "words:  nats per datum: log probability, averaged over rows" in said
+    status = run("status", "raced", folder=home).stdout
+    assert status.startswith("tiny: finished, 2 of 2 trials and 2 of the race (4 complete)\n")
+
+
 def test_status_in_words_and_as_json(home: Path) -> None:
     text = run("status", "done", folder=home).stdout
     assert text.startswith("tiny: finished, 4 of 4 trials (4 complete)\nbest: trial ")
