@@ -65,9 +65,9 @@ def test_the_page_is_made_from_the_results(mutants: ModuleType) -> None:
 
 
 def test_no_wrong_formula_passes_everything(mutants: ModuleType) -> None:
-    """By the committed results; the fast tests see nine of ten, the audit all of its own."""
+    """By the committed results; the fast tests see all, the audit all of its own."""
     seen = {one.name: one for one in mutants.read_results()}
     known = [(mutant, seen[mutant.name]) for mutant in mutants.mutants() if mutant.name in seen]
-    assert all(one.test or one.audit for _, one in known)
+    assert len(known) >= 60
+    assert all(one.test for _, one in known)
     assert all(one.audit for mutant, one in known if mutant.audited)
-    assert sum(one.test is not None for _, one in known) >= 0.9 * len(known)

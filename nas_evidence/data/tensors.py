@@ -29,6 +29,7 @@ class TensorData:
     y_mean: Tensor  # float64 [n_outputs], on the CPU; 0 for labels
     y_std: Tensor  # float64 [n_outputs], on the CPU; 1 for labels
     units: Units | None = None  # groups or times of the training rows
+    copies: float = 1.0  # how often a training row stands, by the class weights; see `Meaning`
 
     @property
     def n_classes(self) -> int:
@@ -112,6 +113,7 @@ def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
         y_mean=torch.tensor(arrays.y_mean),
         y_std=torch.tensor(arrays.y_std),
         units=arrays.units,
+        copies=arrays.meaning.copies(arrays.y_train),
     )
 
 

@@ -17,7 +17,7 @@ Newton's method, each step by conjugate gradients, and
 is that of dense matrices where that costs little (`MOST_DENSE`, `MOST_WORK`). Beyond, it is
 estimated by Lanczos quadrature (Ubaru, Chen & Saad 2017) with the same random signs for both
 terms: the difference is small near the diagonal, and so is its variance (Hutchinson 1990).
-Gradients are float64, products with H and short sums for dense ones float32.
+Gradients are float64, products with H and short sums for dense ones float32 where that is enough.
 """
 
 import math
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature.likelihood import Categorical
-from nas_evidence.maths.conjugate_gradients import solve
+from nas_evidence.maths.conjugate_gradients import Solution, solve
 from nas_evidence.maths.lanczos import log_forms
 
 #: Most parameters, without axes that have no effect, and most multiplications of rows by the
@@ -40,6 +40,8 @@ _N_PROBES, _N_STEPS, _LANCZOS_ERROR = 16, 60, 1e-5
 _NO_EFFECT = 1e-8
 #: Part of the value below which the gain of a Newton step is the last one; most steps, halvings.
 _SMALL_GAIN, _NEWTON_STEPS, _HALVINGS = 1e-11, 60, 30
+#: At an optimum gᵀ H⁻¹ g is below this part of min(1, |log likelihood|).
+_AT_MODE = 1e-6
 #: Relative error of a step, and the most products for it.
 _STEP_ERROR, _MOST_PRODUCTS = 1e-3, 500
 #: Numbers of outputs that are in memory at once.
@@ -230,9 +232,11 @@ class _Problem:
         """Return p [C, n]."""
         return torch.softmax(self.outputs(v) / self.likelihood.temperature, 1).mT.contiguous()
 
-    def product_at(self, v: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the products M^-½ H M^-½ u [m, K d] of u [m, K d] at v, in single precision."""
-        axes, p, phi = self.axes, self.probabilities(v).float(), self.features.float()
+    def product_at(
+        self, v: Tensor, dtype: torch.dtype = torch.float32
+    ) -> Callable[[Tensor], Tensor]:
+        """Return the products M^-½ H M^-½ u [m, K d] of u [m, K d] at v, in a dtype."""
+        axes, p, phi = self.axes, self.probabilities(v).to(dtype), self.features.to(dtype)
         weight = self.power / self.likelihood.temperature**2
         n_classes, n = p.shape
 
@@ -255,19 +259,46 @@ class _Problem:
     def maximum(self, v: Tensor) -> Tensor:
         """Return where `log_joint` is largest [K, d], by Newton's method from v.
 
+        Where products in single precision do not lead there, those in double go on.
+
         Raises:
             ValueError: if the method does not converge.
         """
+        for dtype in (torch.float32, torch.float64):
+            v = self._ascent(v, dtype)
+            if self._is_optimum(v):
+                return v
+        raise ValueError(
+            f"the last layer has no optimum after {_NEWTON_STEPS} steps of Newton's method; "
+            "it may be separable under a prior that is too wide"
+        )
+
+    def _is_optimum(self, v: Tensor) -> bool:
+        """Tell whether gᵀ H⁻¹ g, twice what is left to gain, is small beside the fit."""
+        fit = self.log_joint(v) + 0.5 * float(self.axes.position(v).square().sum())
+        limit, slope = _AT_MODE * min(1.0, abs(fit)), self.slope(v)
+        if float((slope / self.axes.factor).square().sum()) <= limit:  # H is at least I
+            return True
+        return self._newton_step(v, slope, torch.float64, limit).complete
+
+    def _newton_step(
+        self, v: Tensor, slope: Tensor, dtype: torch.dtype, enough: float = math.inf
+    ) -> Solution:
+        product = self.product_at(v, dtype)
+        return solve(
+            lambda u: product(u.to(dtype)[None])[0].double(),
+            slope.flatten(),
+            lambda u: u,
+            max_products=_MOST_PRODUCTS,
+            tolerance=_STEP_ERROR,
+            enough=enough,
+        )
+
+    def _ascent(self, v: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return where Newton's method from v ends [K, d]: gains are below rounding, or small."""
         value = self.log_joint(v)
         for _ in range(_NEWTON_STEPS):
-            product = self.product_at(v)
-            solution = solve(
-                lambda u, product=product: product(u.float()[None])[0].double(),  # type: ignore[misc]
-                self.slope(v).flatten(),
-                lambda u: u,
-                max_products=_MOST_PRODUCTS,
-                tolerance=_STEP_ERROR,
-            )
+            solution = self._newton_step(v, self.slope(v), dtype)
             step = solution.x.view_as(v)
             for halving in range(_HALVINGS):
                 tried = v + 0.5**halving * step
@@ -277,9 +308,10 @@ class _Problem:
             else:
                 return v  # no gain is left above rounding
             v, value = tried, new
-            if solution.quadratic <= _SMALL_GAIN * (1 + abs(value)):
+            small = min(_SMALL_GAIN * (1 + abs(value)), 0.01 * _AT_MODE * abs(value))
+            if solution.quadratic <= small:
                 return v
-        raise ValueError(f"the last layer has no optimum after {_NEWTON_STEPS} steps of Newton")
+        return v
 
     def log_det(self, v: Tensor) -> float:
         """Return log|H| in nats from the dense matrix [K d, K d]; only where Q is the identity."""
@@ -297,13 +329,17 @@ class _Problem:
         """Return for each i the blocks Σ_n (Uᵀ W_n U)_ij φ_n φ_nᵀ with j ≥ i [(K - i) d, d].
 
         Some rows at a time are summed in float32, as many as fit in the cache, and these sums in
-        float64: up to 3.6 times as fast as all in float64 on a CPU, log|H| within 1e-8.
+        float64: up to 3.6 times as fast as all in float64 on a CPU, log|H| within 1e-8. Where each
+        class has its own prior, H has eigenvalues of 1 in the directions that shift all classes
+        alike, and no principal axes keep rounding apart from them: all in float64.
         """
-        p, phi, c = self.probabilities(v), self.features.float(), self.axes.contrasts
+        p, c = self.probabilities(v), self.axes.contrasts
         weight = self.power / self.likelihood.temperature**2
+        dtype = torch.float32 if self.axes.scale is None else torch.float64
+        phi = self.features.to(dtype)
         (k, d), mixed = v.shape, c.mT @ p.view(len(p), -1)  # Uᵀ p [K, n]
         pairs = [
-            (weight * ((c[:, i, None] * c[:, i:]).mT @ p - mixed[i] * mixed[i:])).float()
+            (weight * ((c[:, i, None] * c[:, i:]).mT @ p - mixed[i] * mixed[i:])).to(dtype)
             for i in range(k)
         ]
         found = [v.new_zeros((k - i) * d, d) for i in range(k)]

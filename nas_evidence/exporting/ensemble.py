@@ -164,7 +164,7 @@ def _unseen(winner: Winner, data: TensorData) -> tuple[Tensor, bool]:
     if stored is not None:
         return stored, False
     again = unseen_of(winner.assignment, data)
-    return cross_fitted(again, data.y_train, winner.assignment, data.units), True
+    return cross_fitted(again, data, winner.assignment), True
 
 
 def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Winner]) -> Floats:

@@ -46,7 +46,7 @@ def delivered_unseen(winner: Winner, data: TensorData) -> Tensor | None:
     table = stored_unseen(winner, len(data.x_train))
     if table is None:
         return None
-    return cross_fitted(table, data.y_train, winner.assignment, data.units)
+    return cross_fitted(table, data, winner.assignment)
 
 
 def densities_at_scales(table: Tensor, targets: Tensor) -> Floats:

@@ -178,8 +178,11 @@ class ArchitecturePosterior:
         posterior covariance of m + g and B the points, their scores move all means by
         C[:, B] L^-T n, L L^T = C[B, B] + t^2 + s^2 and n standard normal (Frazier et al. 2009):
         the points of one place move together, and of what is an architecture's own no score
-        of a single seed tells how much is luck, so that none of it is counted as a gain.
+        of a single seed tells how much is luck, so that none of it is counted as a gain. 0 where
+        all scores are equal: they have no unit.
         """
+        if not self._data.z.any():
+            return 0.0
         new, known = np.atleast_2d(np.asarray(points, np.float64)), self._known.points
         both = np.concatenate([known, new])
         cross = self._prior(both, known)

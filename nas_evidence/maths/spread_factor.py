@@ -38,12 +38,20 @@ def log_densities(outputs: Tensor, spread: Tensor, targets: Tensor) -> Tensor:
     return (-0.5 * z.square() - spread.log() - 0.5 * math.log(2 * math.pi)).sum(1)
 
 
-def spread_factor(outputs: Tensor, spread: Tensor, targets: Tensor) -> float:
-    """Return c of predictions of unseen data; 1 without any. Arguments as of `log_densities`."""
+def spread_factor(
+    outputs: Tensor, spread: Tensor, targets: Tensor, *, copies: float = 1.0
+) -> float:
+    """Return c of predictions of unseen data; 1 without any. Arguments as of `log_densities`.
+
+    `copies` is how often a datum stands among them, see `Meaning.copies`: n / copies counts.
+
+    Raises:
+        ValueError: if a prediction or a target is not a number.
+    """
     outputs, spread = outputs.double(), spread.double()
     if targets.ndim == 1:
-        return class_factor(outputs / spread, targets)
-    return real_factor((targets.double() - outputs) / spread)
+        return class_factor(outputs / spread, targets, rows=copies * ROWS_OF_CLASSES)
+    return real_factor((targets.double() - outputs) / spread, rows=copies * ROWS_OF_REALS)
 
 
 def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSES) -> float:
@@ -54,6 +62,9 @@ def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSE
         labels: [N].
         rows: the weight m.
 
+    Raises:
+        ValueError: if a logit is not a number.
+
     >>> import torch
     >>> even = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
     >>> class_factor(even, torch.tensor([0, 1]), rows=0) == MOST  # as often wrong as right
@@ -62,6 +73,8 @@ def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSE
     if not len(labels):
         return 1.0
     logits, weight = logits.double(), rows / len(labels)
+    _check_numbers(logits)
+    logits = logits - logits.amax(1, keepdim=True)  # equal ones are 0 exactly
     own = logits.softmax(1)
     seen = logits.gather(1, labels[:, None]).sum() + weight * (own * logits).sum()
 
@@ -77,6 +90,9 @@ def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSE
 def real_factor(residuals: Tensor, *, rows: float = ROWS_OF_REALS) -> float:
     """Return c for normal distributions, from standardised residuals [N, D].
 
+    Raises:
+        ValueError: if a residual is not a number.
+
     >>> import torch
     >>> real_factor(torch.tensor([[2.0], [-2.0]]), rows=0)
     2.0
@@ -85,13 +101,25 @@ def real_factor(residuals: Tensor, *, rows: float = ROWS_OF_REALS) -> float:
     n = residuals.numel() + rows * n_outputs
     if not n:
         return 1.0
+    _check_numbers(residuals)
     total = float(residuals.double().square().sum()) + rows * n_outputs
     return min(MOST, max(1 / MOST, math.sqrt(total / n)))
+
+
+def _check_numbers(values: Tensor) -> None:
+    if values.isnan().any():
+        rows = int(values.isnan().any(1).sum())
+        raise ValueError(
+            f"the spread of predictions is fitted to numbers, but {rows} of {len(values)} "
+            "predictions are NaN: their network has diverged"
+        )
 
 
 def _root(slope: Callable[[float], tuple[float, float]]) -> float:
     """Return where a decreasing slope is 0, from its values and minus its derivatives."""
     low, high, at = 1 / MOST, MOST, 1.0
+    if slope(at)[0] == 0:  # also where it is 0 everywhere
+        return at
     if slope(high)[0] >= 0:
         return high
     if slope(low)[0] <= 0:

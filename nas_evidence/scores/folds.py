@@ -341,7 +341,8 @@ class Folds(Scorer):
         """Return the factor fitted on all data predicted, None without any."""
         if self.unseen is None:
             return None
-        return _fitted(self.unseen, self.context.data.y_train.cpu())
+        data = self.context.data
+        return _fitted(self.unseen, data.y_train.cpu(), data.copies)
 
     def _part(self, task: FoldTask) -> Part:
         return part_of(task.trained, self.context.data, self.context.assignment, task.purpose)
@@ -397,31 +398,29 @@ def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
     return _nothing(data) if folds.unseen is None else folds.unseen
 
 
-def cross_fitted(
-    table: Tensor, targets: Tensor, assignment: Assignment, units: Units | None
-) -> Tensor:
+def cross_fitted(table: Tensor, data: TensorData, assignment: Assignment) -> Tensor:
     """Return `Folds.unseen` with each fold's spread times the factor fitted on the other folds.
 
     Args:
         table: outputs and spread of each datum, 0 where it was not predicted.
-        targets: labels [n], or standardised real targets [n, C].
+        data: that it is of.
         assignment: of the trial.
-        units: groups or times of the data.
     """
-    n, found = len(table), table.clone()
+    n, found, targets, units = len(table), table.clone(), data.y_train.cpu(), data.units
     division = kept_division(assignment.plan, assignment.estimators, n)
     n_spread = 1 if targets.ndim == 1 else targets.shape[1]
     for task in all_folds(division, order_of_data(n, assignment, units), units):
         others = task.trained
-        found[task.predicted, -n_spread:] *= _fitted(table[others], targets[others])
+        found[task.predicted, -n_spread:] *= _fitted(table[others], targets[others], data.copies)
     return found
 
 
-def _fitted(table: Tensor, targets: Tensor) -> float:
+def _fitted(table: Tensor, targets: Tensor, copies: float) -> float:
     """Return the factor on the spread of the data predicted."""
     known = table[:, -1] > 0
     n_spread = 1 if targets.ndim == 1 else targets.shape[1]
-    return spread_factor(table[known, :-n_spread], table[known, -n_spread:], targets[known])
+    outputs, spread = table[known, :-n_spread], table[known, -n_spread:]
+    return spread_factor(outputs, spread, targets[known], copies=copies)
 
 
 def _nothing(data: TensorData) -> Tensor:

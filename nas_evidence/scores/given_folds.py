@@ -144,7 +144,7 @@ class GivenFolds:
         if training is not None:
             try:
                 found, note = self._density(name, task, training)
-            except ValueError as error:
+            except (ValueError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
                 note = str(error)
         seconds = time.perf_counter() - started
         self.context.training.evidence_seconds += seconds

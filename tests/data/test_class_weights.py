@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lone_trials import mlp_assignment, run
 from pydantic import ValidationError
 
@@ -73,15 +75,16 @@ def test_balanced_makes_the_classes_equally_frequent_within_a_tenth(
     assert balanced(np.array(counts)).tolist() == expected
 
 
-def test_balanced_is_as_near_as_few_copies_allow() -> None:
-    """Property: never further from equal than no weights at all, and at most tenfold rows."""
-    generator = np.random.default_rng(0)
-    for _ in range(200):
-        counts = generator.integers(1, 400, generator.integers(2, 6))
-        rows = counts * balanced(counts)
-        assert rows.max() / rows.min() <= max(1.5, 1e-9) or (rows.sum() > 5 * counts.sum())
-        assert rows.max() / rows.min() <= counts.max() / counts.min()
-        assert rows.sum() <= max(10, len(counts)) * counts.sum()
+@given(st.lists(st.integers(1, 1000), min_size=2, max_size=12))
+def test_balanced_is_as_near_as_few_copies_allow(counts_of: list[int]) -> None:
+    """Never further from equal than no weights at all, nor than 2 to 1, and not many more rows.
+
+    Whole multiples bring each class to 2/3 to 4/3 of the largest.
+    """
+    counts = np.array(counts_of)
+    rows = counts * balanced(counts)
+    assert rows.max() / rows.min() <= min(2, counts.max() / counts.min())
+    assert rows.sum() <= max(5, 4 / 3 * len(counts)) * counts.sum()
 
 
 def test_test_rows_are_weighed_with_the_weights_of_the_training_rows(tmp_path: Path) -> None:
@@ -221,3 +224,12 @@ def test_data_in_memory_are_refused_in_one_sentence_too(given: object) -> None:
     with pytest.raises(ValueError, match="whole numbers") as raised:
         nas_evidence.search(cells(), target="y", class_weight=given)  # type: ignore[call-arg]
     assert "\n" not in str(raised.value)
+
+
+def test_tensors_know_how_often_a_row_stands_by_its_class(tmp_path: Path) -> None:
+    plain = to_tensors(loaded(tmp_path, cells()), "cpu")
+    found = to_tensors(loaded(tmp_path, cells(), class_weight={"rare": 4}), "cpu")
+    n_rare = int((cells()["y"] == "rare").sum())
+    n_other = len(cells()) - n_rare
+    assert plain.copies == 1
+    assert found.copies == pytest.approx((n_other + 16 * n_rare) / (n_other + 4 * n_rare))

@@ -209,3 +209,70 @@ def test_log_forms_are_those_of_the_dense_logarithm() -> None:
     exact = ((starts @ vectors).square() * values.log()).sum(1)
     found = log_forms(lambda v: v @ matrix, starts, n_steps=40, tolerance=1e-12)
     torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-9)
+
+
+def test_the_error_of_sampled_determinants_is_that_of_the_mean_over_common_signs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    signs: list[Tensor] = []
+
+    def forms(product: object, starts: Tensor, **known: object) -> Tensor:
+        signs.append(starts)
+        return torch.arange(16).double() * (3 if len(signs) == 1 else 1)
+
+    monkeypatch.setattr(softmax_layer, "log_forms", forms)
+    found = late_given_early(*classes(40, 5), 30, Categorical(), direct=False)
+    assert torch.equal(signs[0], signs[1])
+    each = torch.arange(16).double()  # half of the difference
+    assert found.standard_error == pytest.approx(float(each.std()) / 4)
+
+
+def own_precisions(columns: slice) -> tuple[Tensor, Tensor, Tensor]:
+    """Features far from 0, labels, and precisions [3, 21] that differ in some columns."""
+    g = torch.Generator().manual_seed(1)
+    phi = torch.cat([10 * torch.randn(100, 20, generator=g), torch.ones(100, 1)], 1).double()
+    y = torch.randint(0, 3, (100,), generator=g)
+    delta = torch.full((3, 21), 1e-4).double()
+    delta[1, columns] *= 1 + 1e-9
+    return phi, y, delta
+
+
+def test_precisions_of_each_class_are_seen_in_any_column() -> None:
+    values = []
+    for times in (1.0, 1e6):
+        phi, y, delta = own_precisions(slice(0, 0))
+        delta[1:, 5:9] *= times
+        layer = LastLayer(phi, torch.zeros(3, 21).double(), delta)
+        values.append(late_given_early(layer, y, 80, Categorical()).value)
+    assert abs(values[0] - values[1]) > 0.1
+
+
+def test_the_value_does_not_jump_where_each_class_has_its_own_precisions() -> None:
+    """Eigenvalues of 1 beside a trace of 1e9: rounding of float32 sums would be 0.1 nats."""
+    values = []
+    for columns in (slice(0, 0), slice(0, 21)):
+        phi, y, delta = own_precisions(columns)
+        layer = LastLayer(phi, torch.zeros(3, 21).double(), delta)
+        values.append(late_given_early(layer, y, 80, Categorical()).value)
+    assert values[0] == pytest.approx(values[1], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_separated_classes_under_a_wide_prior_have_one_optimum_from_any_start() -> None:
+    g = torch.Generator().manual_seed(1)
+    phi, weights = (torch.randn(n, 30, generator=g).double() for n in (20, 3))
+    phi *= 100
+    y = (phi @ weights.T).argmax(1)
+    delta = torch.full((3, 30), 6e-6).double()
+    values = [
+        late_given_early(LastLayer(phi, w, delta), y, 16, Categorical()).value
+        for w in (weights, 0.001 * weights)
+    ]
+    assert values[0] == pytest.approx(values[1], abs=0.01)
+    assert -20 < values[0] < 0
+
+
+def test_a_layer_without_an_optimum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(softmax_layer, "_NEWTON_STEPS", 1)
+    with pytest.raises(ValueError, match="no optimum after 1 steps of Newton's method"):
+        late_given_early(*classes(40, 5), 30, Categorical())

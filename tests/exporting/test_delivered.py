@@ -1,6 +1,7 @@
 """What is scored is what is delivered: one factor on the spread, in every log loss shown."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,13 +127,16 @@ def test_a_folds_factor_does_not_see_its_own_targets(
 ) -> None:
     study, _ = searched
     arrays = study.arrays()
-    y = to_tensors(arrays, torch.device("cpu")).y_train
+    data = to_tensors(arrays, torch.device("cpu"))
+    y = data.y_train
     winner = load_winner(read_study_tables(study.folder), arrays, 0)
     raw = stored_unseen(winner, len(y))
     assert raw is not None
     [first, *_] = all_folds("five_fold", order_of_data(len(y), winner.assignment))
     changed = y.clone()
     changed[first.predicted] = 1 - changed[first.predicted]
-    one, other = (cross_fitted(raw, t, winner.assignment, None) for t in (y, changed))
+    one, other = (
+        cross_fitted(raw, replace(data, y_train=t), winner.assignment) for t in (y, changed)
+    )
     assert (one[first.predicted] == other[first.predicted]).all()
     assert (one[first.trained] != other[first.trained]).any()

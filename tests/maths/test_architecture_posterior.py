@@ -239,3 +239,45 @@ def test_of_thousands_those_left_out_have_their_neighbours_and_their_own_score(
     assert fewer.mean().shape == (120,)
     assert fewer.mean() == pytest.approx(exact.mean(), abs=0.15)
     assert fewer.mean().argmax() == exact.mean().argmax()
+
+
+def test_an_architecture_left_out_counts_all_its_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three seeds weigh as three: the noise of their mean is a third."""
+    monkeypatch.setattr(architecture_posterior, "MOST_KNOWN", 20)
+    points, scores = searched(40)
+    found = ArchitecturePosterior(points, ORDERED, scores, HYPER)
+    rest = found._rest
+    n = np.array([len(own) for own in scores], float)[rest]
+    assert {1.0, 3.0} == set(n.tolist())
+    mean, deviation = found.predict(points[rest])
+    own = np.array([found.warp.z(scores[i]).mean() for i in rest])
+    kept = 1 / (1 + HYPER.noise**2 / n / deviation**2)
+    assert found.mean()[rest] == pytest.approx(mean + kept * (own - mean))
+
+
+def test_the_median_length_grows_as_the_diagonal_of_the_space() -> None:
+    assert np.exp(_prior_of(9)[0][3:]) == pytest.approx(3 * np.exp(_prior_of(1)[0][3:]).repeat(9))
+
+
+def test_hyperparameters_are_fitted_to_the_good_and_the_bad(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fitted: list[_Data] = []
+
+    def watched(data: _Data, distances: Floats) -> Hyper:
+        fitted.append(data)
+        return HYPER
+
+    monkeypatch.setattr(architecture_posterior, "MOST_FITTED", 8)
+    monkeypatch.setattr(architecture_posterior, "_fitted", watched)
+    found = ArchitecturePosterior(*searched(40)[:1], ORDERED, searched(40)[1])
+    every = np.sort(found._data.z)
+    assert len(fitted[0].z) == 8
+    assert fitted[0].z.min() == every[0]
+    assert np.sort(fitted[0].z)[-4:] == pytest.approx(every[-4:])
+
+
+def test_equal_scores_promise_nothing() -> None:
+    points, new = np.random.default_rng(0).random((5, 3)), np.random.default_rng(1).random((10, 3))
+    found = ArchitecturePosterior(points, [True] * 3, [[0.7]] * 5)
+    assert found.expected_gain(new) == 0.0

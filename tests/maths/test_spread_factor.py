@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nas_evidence.maths.spread_factor import MOST, class_factor, real_factor
+from nas_evidence.maths.spread_factor import MOST, class_factor, real_factor, spread_factor
 
 
 def drawn(n: int = 80, n_classes: int = 4, *, times: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -67,3 +67,26 @@ def test_predictions_that_are_never_wrong_get_a_bounded_factor() -> None:
     assert class_factor(1000 * logits, torch.tensor([1, 0]), rows=0) == pytest.approx(MOST)
     assert real_factor(torch.zeros(4, 1), rows=0) == 1 / MOST
     assert class_factor(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long)) == 1
+
+
+def test_where_no_prediction_says_anything_the_factor_is_one() -> None:
+    logits = torch.full((5, 3), 0.3).double()
+    for rows in (0, 160):
+        assert class_factor(logits, torch.tensor([0, 1, 2, 0, 0]), rows=rows) == 1
+
+
+def test_predictions_that_are_not_numbers_are_refused() -> None:
+    logits, spread = torch.tensor([[1.0, math.nan], [0.0, 1.0]]), torch.ones(2, 1)
+    for targets in (torch.tensor([0, 1]), torch.zeros(2, 2)):
+        with pytest.raises(ValueError, match="1 of 2 predictions are NaN"):
+            spread_factor(logits, spread, targets)
+
+
+def test_copies_of_each_datum_do_not_loosen_the_shrinkage() -> None:
+    logits, labels = drawn(n=40, times=2.0)
+    reals, ones = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)), torch.ones(40, 1)
+    for targets in (labels, reals):
+        alone = spread_factor(logits, ones, targets)
+        five = [one.repeat_interleave(5, 0) for one in (logits, ones, targets)]
+        assert spread_factor(*five, copies=5) == pytest.approx(alone, rel=1e-9)
+        assert abs(spread_factor(*five) / alone - 1) > 1e-3

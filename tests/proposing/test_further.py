@@ -48,3 +48,11 @@ def test_where_nothing_is_left_to_try_nothing_is_gained() -> None:
 def test_few_scores_and_several_objectives_have_no_forecast() -> None:
     assert forecast(study(), range(1, FEWEST)) is None
     assert forecast(study(minimise=("n_parameters",)), range(1, 1)) is None
+
+
+def test_pruned_trials_are_no_scores_of_the_forecast() -> None:
+    known = [
+        (ArchitectureSpec(family="mlp", values={"width": w}), Told((float(w),), pruned=w > 9))
+        for w in range(3, 3 + 2 * FEWEST, 2)
+    ]
+    assert gain_of_further(study(), Proposer(study()), known) is None

@@ -1,15 +1,19 @@
 """Claims about proposals by the posterior over architectures."""
 
 from itertools import islice
+from typing import Any
 
+import numpy as np
 import optuna
 import pytest
+from optuna.trial import TrialState, create_trial
 from proposing.test_proposer import SPACE, WIDE, score, shown, study, whole
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
+from nas_evidence.proposing import posterior_sampler
 from nas_evidence.proposing.coordinates import axes_of, domains_of, parameters_of
-from nas_evidence.proposing.posterior_sampler import PosteriorSampler
+from nas_evidence.proposing.posterior_sampler import PosteriorSampler, _values
 from nas_evidence.proposing.proposer import Learner, Proposer, Told
 from nas_evidence.proposing.startup import quantile, quasi_random_points, random_point
 from nas_evidence.spec.domains import Choice
@@ -115,3 +119,34 @@ def test_proposals_are_computed_in_one_thread(monkeypatch: pytest.MonkeyPatch) -
         shown(spec, [(random_point(spec, k), Told((float(k),))) for k in range(4)]).draw(0)
     assert seen
     assert set(seen) == {1}
+
+
+def test_of_several_objectives_the_worse_one_counts() -> None:
+    """A trial that is fair at both is ahead of those that are best at one and worst at other."""
+    trials = [
+        create_trial(state=TrialState.COMPLETE, values=list(values))
+        for values in ((1.0, 1.0), (0.0, 0.0), (0.6, 0.4))  # the second is a cost
+    ]
+    for number, one in enumerate(trials):
+        one.number = number
+    found = [_values(trials, 2, np.random.default_rng(seed)) for seed in range(20)]
+    assert sum(max(one, key=one.__getitem__) == 2 for one in found) >= 15
+
+
+def test_a_running_trial_counts_as_what_is_expected_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[list[float]] = []
+
+    class Watched(ArchitecturePosterior):
+        def __init__(self, *given: Any) -> None:
+            told.append([own[0] for own in given[2]])
+            super().__init__(*given)
+
+    monkeypatch.setattr(posterior_sampler, "ArchitecturePosterior", Watched)
+    spec = spec_of(family={"mlp": SPACE["mlp"]})
+    points = sorted(islice(quasi_random_points(spec), 12), key=score)
+    learner = shown(spec, [(one, whole(one)) for one in points[1:]])
+    learner.show(11, points[0], None)  # the worst
+    learner.draw(0)
+    (known, with_running), best = told, score(points[-1])
+    assert with_running[:-1] == known
+    assert with_running[-1] < best - 0.2 * (best - score(points[1]))

@@ -12,12 +12,22 @@ from scipy.stats import norm
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data import load
 from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
+from nas_evidence.maths.spread_factor import spread_factor
 from nas_evidence.plumbing.tensor_seals import read_tensors
 from nas_evidence.scores import folds
-from nas_evidence.scores.folds import SCALES, FoldTask, LogPredictive, fold_tasks, log_predictive
+from nas_evidence.scores.folds import (
+    SCALES,
+    FoldTask,
+    LogPredictive,
+    all_folds,
+    cross_fitted,
+    fold_tasks,
+    log_predictive,
+)  # fmt: skip
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec, TrainingPlan, derive_seed
 from nas_evidence.spec.toml import load_study
+from nas_evidence.training.parts import order_of_data
 from nas_evidence.workers.trial import Trial
 
 SCORES = ("two_fold", "heldout_10", "five_fold")
@@ -329,3 +339,40 @@ def test_two_fold_has_another_name(tmp_path: Path) -> None:
     study = load_study(path)
     assert study.objective == "two_fold"
     assert study.estimators == ("two_fold", "two_fold_accuracy")
+
+
+def table_of(data: TensorData) -> torch.Tensor:
+    """Return random predictions of each datum and their spread, as `Folds.unseen` has them."""
+    outputs = torch.randn(
+        len(data.y_train), data.n_outputs, generator=torch.Generator().manual_seed(0)
+    )
+    return torch.cat([outputs, torch.ones(len(outputs), 1)], 1)
+
+
+def test_the_factor_of_a_fold_is_fitted_to_the_other_folds(data: TensorData) -> None:
+    table, given = table_of(data), assignment_of(estimators=("conditional_evidence",), folds=5)
+    [first, *_] = all_folds("five_fold", order_of_data(len(table), given))
+    changed = data.y_train.clone()
+    changed[first.predicted] = (changed[first.predicted] + 1) % data.n_outputs
+    one, other = (
+        cross_fitted(table, replace(data, y_train=y), given)[:, -1]
+        for y in (data.y_train, changed)
+    )
+    assert torch.equal(one[first.predicted], other[first.predicted])
+    assert not torch.equal(one[first.trained], other[first.trained])
+
+
+def test_rows_that_were_not_predicted_do_not_enter_the_factor(data: TensorData) -> None:
+    table, given = table_of(data), assignment_of(estimators=("conditional_evidence",), folds=5)
+    folds = all_folds("five_fold", order_of_data(len(table), given))
+    table[folds[1].predicted] = 0
+    seen = torch.cat([folds[k].predicted for k in (2, 3, 4)])
+    found = cross_fitted(table, data, given)[folds[0].predicted, -1]
+    expected = spread_factor(table[seen, :-1], table[seen, -1:], data.y_train[seen])
+    torch.testing.assert_close(found, torch.full_like(found, expected))
+
+
+def test_copies_by_class_weights_are_no_rows_of_the_shrinkage(data: TensorData) -> None:
+    table, given = table_of(data), assignment_of(estimators=("conditional_evidence",), folds=5)
+    one, other = (cross_fitted(table, replace(data, copies=c), given)[:, -1] for c in (1.0, 5.0))
+    assert ((other - 1).abs() < (one - 1).abs()).all()

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 from lone_trials import assert_parking_changes_nothing, mlp_assignment, of_three_classes, run
+from torch.linalg import LinAlgError
 
 from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.evidence.softmax_layer import LogDensity
 from nas_evidence.scores import given_folds, tangent
-from nas_evidence.scores.given_folds import late_given_early
+from nas_evidence.scores.given_folds import Given, late_given_early
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec
 from nas_evidence.training import parts
@@ -177,3 +179,46 @@ def test_real_targets_have_a_joint_density_too(tmp_path: Path) -> None:
         assert found is not None
         assert found.valid
         assert -3 < (found.per_datum or 0) < 0
+
+
+def given(number: int, log_density: float, error: float) -> Given:
+    return Given(
+        score="conditional_evidence", number=number, n_early=20, n_late=10,
+        log_density=log_density, standard_error=error,
+    )  # fmt: skip
+
+
+def test_folds_are_averaged_and_blocks_in_time_added_with_the_squares_of_their_errors() -> None:
+    folds = [given(1, -3.0, 0.3), given(2, -5.0, 0.4)]
+    found = given_folds._estimate("conditional_evidence", folds, in_time=False)
+    assert (found.value, found.per_datum) == pytest.approx((-4.0, -0.4))
+    assert found.standard_error == pytest.approx(0.25)
+    found = given_folds._estimate("conditional_evidence", folds, in_time=True)
+    assert (found.value, found.per_datum) == pytest.approx((-8.0, -0.4))
+    assert found.standard_error == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "note"),
+    [
+        (LogDensity(0.5), "0.5 nats is above 0, impossible for labels"),
+        (LogDensity(0.5, 0.1), "0.5 nats is above 0, impossible for labels"),
+        (LinAlgError("the factorization could not be completed"), "could not be completed"),
+    ],
+)
+def test_an_impossible_density_or_matrix_is_no_estimate_and_the_trial_goes_on(
+    outcome: LogDensity | Exception, note: str, data: TensorData, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def computed(*args: object, **known: object) -> LogDensity:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(given_folds, "late_given_early", computed)
+    record = run(assignment_of("last_layer_conditional", epochs=1), data, tmp_path)
+    assert record.status is TrialStatus.COMPLETE
+    found = record.final_estimate("last_layer_conditional")
+    assert found is not None
+    assert not found.valid
+    assert note in found.note

@@ -1,11 +1,13 @@
 """The direction of L-BFGS."""
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from nas_evidence.training.quasi_newton import Pairs, Start, _direction
+from nas_evidence.training.quasi_newton import Pairs, Start, _direction, descend
 
 P = 6
 
@@ -63,3 +65,36 @@ def test_without_pairs_it_is_that_of_the_preconditioner() -> None:
     gradient, start = problem(1, 2)
     none = Pairs.none(gradient)
     assert_close(_direction(gradient, none, start), start.precondition(gradient))
+
+
+class Quadratic:
+    """½ θᵀ (2 K + D) θ, with K the curvature of the likelihood at unit noise and c = 2."""
+
+    def __init__(self, hessian: Tensor) -> None:
+        self.hessian = hessian
+
+    def values(self, at: Mapping[int, Tensor]) -> dict[int, float]:
+        return {k: 0.5 * float(theta @ self.hessian @ theta) for k, theta in at.items()}
+
+    def gradients(self, at: Mapping[int, Tensor]) -> dict[int, tuple[float, Tensor]]:
+        return {k: (self.values(at)[k], self.hessian @ theta) for k, theta in at.items()}
+
+
+def test_pairs_keep_the_part_of_the_likelihood_alone() -> None:
+    """So they stay true when the prior changes."""
+    curvature, prior = torch.diag(torch.tensor([1.0, 5.0])).double(), torch.tensor([3.0, 0.5])
+    prior = prior.double()
+    losses = Quadratic(2 * curvature + torch.diag(prior))
+    theta = torch.ones(2).double()
+    start = Start(theta, Pairs.none(theta), lambda v: v / 10, prior, 2.0, 5, 0.0)
+    pairs = descend(losses, {0: start})[0].pairs
+    assert len(pairs.steps) >= 2
+    assert_close(pairs.changes, pairs.steps @ curvature)
+
+
+def test_a_step_that_raises_the_loss_a_little_is_not_taken() -> None:
+    """The first step overshoots from 1 to -1.0001."""
+    losses, theta = Quadratic(torch.eye(1).double()), torch.ones(1).double()
+    start = Start(theta, Pairs.none(theta), lambda v: 2.0001 * v, theta, 1.0, 2, 0.0)
+    found = descend(losses, {0: start})[0]
+    assert abs(float(found.theta)) < 0.1

@@ -377,10 +377,11 @@ def test_the_training_does_not_change_before_the_settling_ends() -> None:
     training, assignment = scheduled(data)
     before, precision = flat(training.model), training.prior_precision.clone()
     settling = begin_settling(training, data, assignment, 8 * EPOCHS)
+    mode = training.model.training
     while not settle_slice(settling, training, data, assignment):
         assert torch.equal(flat(training.model), before)
         assert torch.equal(training.prior_precision, precision)
-        assert training.model.training or not training.model.training
+        assert training.model.training is mode
     assert not torch.equal(flat(training.model), before)
 
 
