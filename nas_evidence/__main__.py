@@ -9,11 +9,16 @@ import logging
 import os
 import signal
 import sys
+import threading
+from types import FrameType
 from typing import NoReturn
 
 from nas_evidence.plumbing.unpacked import leave_unpacked
 
 _INTERRUPTED = 130
+#: Interrupts that wait for the end of an import, and how often one waits a tenth of a second.
+_LATER: list[threading.Timer] = []
+_MOST = 20
 
 
 def main() -> None:
@@ -45,7 +50,8 @@ def main() -> None:
         raise SystemExit(1) from None
 
     if handled:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
+        sys.unraisablehook = _unraisable
     try:
         command_line()
     except SystemExit as end:
@@ -70,6 +76,8 @@ def run() -> None:
     except BaseException:
         code = 1
         raise
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done but the end of the process
 
 
 def _leave(code: int) -> NoReturn:
@@ -77,6 +85,32 @@ def _leave(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; in an import a little later, for C++ code there would abort."""
+    inside = frame
+    while inside is not None and not inside.f_code.co_filename.startswith("<frozen importlib"):
+        inside = inside.f_back
+    if inside is not None and len(_LATER) < _MOST:
+        _again()
+    else:
+        _LATER.clear()
+        raise KeyboardInterrupt
+
+
+def _unraisable(found: "sys.UnraisableHookArgs") -> None:
+    """Interrupt again what was interrupted in a destructor or a callback, where it is ignored."""
+    if issubclass(found.exc_type, KeyboardInterrupt):
+        _again()
+    else:
+        sys.__unraisablehook__(found)
+
+
+def _again() -> None:
+    _LATER.append(later := threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]))
+    later.daemon = True
+    later.start()
 
 
 def _end(signum: int, frame: object) -> None:

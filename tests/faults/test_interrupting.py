@@ -73,6 +73,63 @@ def test_ctrl_c_inside_a_long_call_ends_the_process() -> None:
         process.wait()
 
 
+INSIDE = """
+import sys
+import weakref
+import nas_evidence.cli.main
+
+def verb():
+    global kept
+    if sys.argv[1] == "callback":
+        thing = type("Thing", (), {})()
+        kept = weakref.ref(thing, lambda _: wait())
+        del thing
+    else:
+        sys.path.insert(0, sys.argv[2])
+        import slow
+        print("imported", flush=True)
+    wait()
+
+def wait():
+    print("waiting", flush=True)
+    while True:
+        pass
+
+nas_evidence.cli.main.app = lambda *_, **__: verb()
+from nas_evidence.__main__ import run
+run()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "then"), [("callback", "waiting"), ("import", "imported")])
+def test_ctrl_c_is_neither_lost_in_a_callback_nor_raised_in_an_import(
+    tmp_path: Path, place: str, then: str
+) -> None:
+    slow = "import time\nprint('waiting', flush=True)\nend = time.monotonic() + 0.5\n"
+    slow += "while time.monotonic() < end:\n    pass\n"
+    (tmp_path / "slow.py").write_text(slow)
+    process = subprocess.Popen(
+        [sys.executable, "-c", INSIDE, place, str(tmp_path)],
+        env=environment(PYTHONPATH=str(Path(__file__).parents[2])),
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 130
+        assert err == "interrupted; nothing is lost: run the same command again to go on\n"
+        assert out.startswith(then)
+    finally:
+        process.kill()
+        process.wait()
+
+
 STARTING = """
 import hashlib
 import os
