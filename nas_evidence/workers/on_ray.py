@@ -22,6 +22,7 @@ import ray
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
+    GetTimeoutError,
     NodeDiedError,
     RayActorError,
     RayError,
@@ -33,6 +34,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nas_evidence.data import ArrayData
 from nas_evidence.plumbing.unpacked import leave_unpacked
 from nas_evidence.spec.study import Assignment, ResourceSpec
+from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.workers.executor import Event, Launch
 from nas_evidence.workers.node_check import NODE_LOST, Answered, Look, NodeCheck
 from nas_evidence.workers.own_cluster import (
@@ -42,6 +44,7 @@ from nas_evidence.workers.own_cluster import (
     answers,
     clear_leftovers,
     end_processes,
+    ended_on_error,
     named,
     note_session,
     remove_session,
@@ -64,6 +67,8 @@ _RAY_GIVES_UP = os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60")  
 GCS_PATIENCE = 0.75 * float(_RAY_GIVES_UP)
 #: Seconds between two looks at the nodes of the cluster.
 LOOK_EVERY = 2.0
+#: What Ray raises if it cannot start or join, besides a plain `Exception`.
+_OF_RAY = (ConnectionError, TimeoutError, RuntimeError, RayError)
 
 
 class _Actor:
@@ -237,20 +242,27 @@ class RayExecutor(PooledExecutor):
             if address is None:
                 self._until_close.enter_context(_only_what_trials_need())
             try:
-                context = ray.init(
-                    address=address or "local",
-                    namespace=namespace,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    configure_logging=True,
-                    **({} if address else ours),
-                )
-            except (ConnectionError, RuntimeError, RayError) as error:
-                if address is None:
+                with nullcontext() if address else ended_on_error():
+                    context = ray.init(
+                        address=address or "local",
+                        namespace=namespace,
+                        log_to_driver=False,
+                        logging_level=logging.ERROR,
+                        configure_logging=True,
+                        **({} if address else ours),
+                    )
+            except Exception as error:
+                if not isinstance(error, _OF_RAY) and type(error) is not Exception:
                     raise
+                why = str(error).splitlines()[0]
+                if address is None:
+                    raise StudyStoppedError(
+                        f"Ray did not start on this machine ({why}); it may be too busy. Run the "
+                        f"same command again, or with --executor local. Details: {log}"
+                    ) from None
                 raise ValueError(
-                    f"no Ray cluster can be joined at {address} ({str(error).splitlines()[0]}); "
-                    "check that it runs and that RAY_AUTH_TOKEN or ~/.ray/auth_token is its token."
+                    f"no Ray cluster can be joined at {address} ({why}); check that it runs and "
+                    "that RAY_AUTH_TOKEN or ~/.ray/auth_token is its token."
                 ) from None
             self._watch(context.address_info, ours=address is None)
 
@@ -455,7 +467,16 @@ def _smallest_gpu(nodes: list[Node]) -> int:
         )
         for node in nodes
     ]
-    return min(ray.get([task.remote() for task in asked], timeout=START_TIMEOUT))
+    try:
+        return min(ray.get([task.remote() for task in asked], timeout=START_TIMEOUT))
+    except RayError as error:
+        late = f"no answer for {START_TIMEOUT:.0f} s, as if other jobs held all of them"
+        raise StudyStoppedError(
+            "the memory of the cluster's GPUs cannot be found out "
+            f"({late if isinstance(error, GetTimeoutError) else _why(error)}). Run the same "
+            "command again when `ray status` shows free GPUs, or give the share of a GPU for each "
+            "trial: --set resources.gpus=1"
+        ) from None
 
 
 def _with_machine(error: RayError) -> bool:

@@ -65,8 +65,20 @@ def end_what_starts() -> None:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, os.WNOHANG)
-    for session in _sessions(f"*_{os.getpid()}"):
-        remove_session(session)
+    _remove_sessions()
+
+
+@contextlib.contextmanager
+def ended_on_error() -> Iterator[None]:
+    """If the block fails, end what it has started below this process, and its session."""
+    before = _descendants(os.getpid())
+    try:
+        yield
+    except BaseException:
+        there = _descendants(os.getpid())
+        end_processes({pid: began for pid, began in there.items() if pid not in before})
+        _remove_sessions()
+        raise
 
 
 def watch(
@@ -155,6 +167,12 @@ def remove_session(session: Path) -> None:
     with contextlib.suppress(OSError):
         if latest.is_symlink() and latest.readlink().name == session.name:
             latest.unlink()
+
+
+def _remove_sessions() -> None:
+    """Remove the session folders of this process."""
+    for session in _sessions(f"*_{os.getpid()}"):
+        remove_session(session)
 
 
 def _sessions(name: str) -> list[Path]:

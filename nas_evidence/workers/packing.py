@@ -117,11 +117,13 @@ def make_room(
     return best
 
 
-def how_many(share: float, cpus: float, *, nodes: Sequence[Node], held: Iterable[Slot]) -> int:
-    """Return how many more workers of one kind fit beside those `held`."""
+def how_many(
+    share: float, cpus: float, *, nodes: Sequence[Node], held: Iterable[Slot], most: int
+) -> int:
+    """Return how many more workers of one kind fit beside those `held`, counted up to `most`."""
     held = list(held)
     count = 0
-    while (slot := fit(share, cpus, nodes=nodes, held=held)) is not None:
+    while count < most and (slot := fit(share, cpus, nodes=nodes, held=held)) is not None:
         held.append(slot)
         count += 1
     return count
@@ -129,7 +131,7 @@ def how_many(share: float, cpus: float, *, nodes: Sequence[Node], held: Iterable
 
 def shortage(share: float, cpus: float, *, nodes: Sequence[Node], workers: int) -> str:
     """Return why `workers` workers do not fit on empty `nodes`; "" if they fit."""
-    if how_many(share, cpus, nodes=nodes, held=()) >= workers:
+    if how_many(share, cpus, nodes=nodes, held=(), most=workers) >= workers:
         return ""
     wanted = f"{cpus:g} CPUs" + (f" and {share:g} GPU" if share else "")
     wanted = (

@@ -142,8 +142,8 @@ class Pool:
             room = len(self.workers) - len(taken)
         else:
             nodes = self._trusted(SHARES[-1])
-            room = how_many(SHARES[-1], self.resources.cpus, nodes=nodes, held=taken)
-            room = min(self.resources.workers - len(taken), room)
+            most = self.resources.workers - len(taken)
+            room = how_many(SHARES[-1], self.resources.cpus, nodes=nodes, held=taken, most=most)
         return room if taken else max(1, room)
 
     @property

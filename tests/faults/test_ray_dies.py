@@ -1,6 +1,7 @@
 """Ray dies under a driver: the study goes on, and nothing of Ray stays behind."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -11,14 +12,21 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commands import TINY, environment, run, write_study
+from ray.exceptions import GetTimeoutError, RayError
 
 from nas_evidence.cli import restart as restarting
+from nas_evidence.data import load
+from nas_evidence.spec.study import DatasetSpec, ResourceSpec
+from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.journal import read_journal
 from nas_evidence.storage.tables import finished
+from nas_evidence.workers import on_ray
 from nas_evidence.workers.own_cluster import clear_leftovers, watch
+from nas_evidence.workers.packing import Node
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,6 +109,52 @@ def test_the_watch_calls_once_when_the_cluster_is_gone() -> None:
     alive[0] = False
     assert called.acquire(timeout=600.0)
     stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            Exception("The current node timed out\nduring startup."),
+            "Ray did not start .* timed out",
+        ),
+        (TimeoutError("no port"), r"did not start on this machine \(no port\)"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left"),  # said elsewhere
+    ],
+)
+def test_a_ray_that_does_not_start_is_one_sentence_and_leaves_nothing(
+    session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    session = session.rename(session.with_name(f"session_now_{os.getpid()}"))
+
+    def half(**_: object) -> None:
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+        raise error
+
+    monkeypatch.setattr(on_ray.ray, "init", half)
+    arrays = load(DatasetSpec(name="digits", max_train=20, test_size=10), seed=0)
+    expected = OSError if error.args[0] == errno.ENOSPC else StudyStoppedError
+    with pytest.raises(expected, match=said):
+        on_ray.RayExecutor(arrays, ResourceSpec(workers=1, gpus=0), tmp_path)
+    assert started[0].wait(timeout=600) == -signal.SIGKILL
+    assert not session.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "why"), [(GetTimeoutError("late"), "for 120 s"), (RayError("torch"), "torch")]
+)
+def test_gpus_that_nobody_can_look_at_are_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: RayError, why: str
+) -> None:
+    def failed(*_: object, **__: object) -> None:
+        raise error
+
+    task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: None))
+    monkeypatch.setattr(on_ray.ray, "remote", lambda function: task)
+    monkeypatch.setattr(on_ray.ray, "get", failed)
+    with pytest.raises(StudyStoppedError, match=f"memory of the cluster's GPUs .*{why}"):
+        on_ray._smallest_gpu([Node("a" * 56, 2.0, 1)])
 
 
 _DRIVER = """

@@ -3,6 +3,7 @@
 import itertools
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from nas_evidence.data import load
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, ResourceSpec
+from nas_evidence.workers import packing
 from nas_evidence.workers import pool as pool_module
 from nas_evidence.workers.executor import Launch, Lost
 from nas_evidence.workers.packing import (
@@ -91,7 +93,22 @@ def test_small_trials_share_a_gpu_and_leave_the_other_whole() -> None:
         held.append(slot)
     assert {slot.gpu for slot in held} == {0}
     assert fit(1.0, 1.0, nodes=nodes, held=held) == Slot("n", 1, 1.0, 1.0)
-    assert how_many(0.125, 1.0, nodes=nodes, held=held) == 8
+    assert how_many(0.125, 1.0, nodes=nodes, held=held, most=99) == 8
+
+
+def test_room_is_counted_no_further_than_the_workers_that_may_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool, _ = pool_of([Node(str(i), 64.0, 8) for i in range(16)], share=None, workers=8)
+    tries: list[float] = []
+
+    def counted(share: float, cpus: float, **where: Any) -> Slot | None:
+        tries.append(share)
+        return fit(share, cpus, **where)
+
+    monkeypatch.setattr(packing, "fit", counted)
+    assert pool.free == 8
+    assert len(tries) == 8
 
 
 @settings(max_examples=60)
