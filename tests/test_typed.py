@@ -18,6 +18,12 @@ reveal_type(study.best.objective)
 reveal_type(nas_evidence.load("runs/mine").predict("new.csv"))
 nas_evidence.search("mine.csv", target=3)
 nas_evidence.search("mine.csv", traget="price")
+classifier = nas_evidence.EvidenceClassifier(n_trials=3, time_limit=60).fit([[1]], [1], groups=[1])
+reveal_type(classifier)
+regressor = nas_evidence.EvidenceRegressor().fit([[1]], [1])
+print(regressor.predict([[1]]).shape)
+mean, std = regressor.predict([[1]], return_std=True)
+nas_evidence.EvidenceClassifier(trials=3)
 """
 #: Reading the types of torch and pandas takes mypy a minute.
 OWN_TYPES_ALONE = """\
@@ -46,6 +52,9 @@ def test_mypy_on_a_program_that_uses_the_package_sees_its_types(tmp_path: Path) 
     assert 'Revealed type is "nas_evidence.exporting.predictor.Prediction"' in lines["5"], found
     assert 'Argument "target" to "search" has incompatible type "int"' in lines["6"], found
     assert 'Unexpected keyword argument "traget"' in lines["7"], found
+    assert '"nas_evidence.api.estimators.EvidenceClassifier"' in lines["9"], found
+    assert not {"8", "10", "11", "12"} & lines.keys(), found
+    assert 'argument "trials" for "EvidenceClassifier"' in lines["13"], found
 
 
 def test_type_checkers_are_told_every_public_name_and_where_it_is() -> None:

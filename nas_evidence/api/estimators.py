@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 import pandas as pd
@@ -98,7 +98,7 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
         tags.input_tags.allow_nan = True
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> "_Evidence":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Search on all rows of X [n, d] with targets y [n]; return self.
 
         `sample_weight` [n] says how often each row occurs, in whole numbers; rows of one value of
@@ -235,10 +235,12 @@ class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type
         tags.target_tags.multi_output = True
         return tags
 
+    @overload
+    def predict(self, X: Any, return_std: Literal[False] = False) -> np.ndarray: ...
+    @overload
+    def predict(self, X: Any, return_std: Literal[True]) -> tuple[np.ndarray, np.ndarray]: ...
     def predict(
-        self,
-        X: Any,
-        return_std: bool = False,
+        self, X: Any, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Return the predicted mean [n] or [n, C], and with `return_std` its total spread."""
         found = self._predicted(X)
