@@ -7,6 +7,7 @@ from contextlib import contextmanager
 #: Options of another name in Python, and those that Python does not have.
 _NAMES = {"trials": "n_trials", "time": "time_limit", "set": "settings"}
 _NOT_HERE = ("steal", "download", "retry-failed", "executor", "address", "ood", "pt2", "table")
+_OWN = ("n_trials", "seed", "metric")  # keys that are arguments, too
 _LISTS = ("drop", "categorical", "numeric")
 _FLAGS = ("allow-code", "onnx", "raw")
 _WORDS = ("as", "and", "or", "to", "in", "with", "names", "takes", "needs", "must", "for")
@@ -39,7 +40,8 @@ def _argument(found: re.Match[str]) -> str:
         return f"{name}=..." + (f" {value}" if value else "")
     if option == "set":
         key, _, value = value.partition("=")
-        return f"settings={{{key!r}: {_written(value)}}}"
+        value = _written(value)
+        return f"{key}={value}" if key in _OWN else f"settings={{{key!r}: {value}}}"
     return f"{name}=[{_written(value)}]" if option in _LISTS else f"{name}={_written(value)}"
 
 

@@ -55,9 +55,11 @@ class DataOptions(TypedDict, total=False):
         str | Path | None, Meant("A table of test rows, used only in the report.", "FILE")
     ]
     test_fraction: Annotated[float | None, Meant("Rows to split off for the test.", "SHARE")]
-    drop: Annotated[Sequence[str] | None, Meant("Leave this column out.", "COL")]
-    categorical: Annotated[Sequence[str] | None, Meant("Treat this column as categories.", "COL")]
-    numeric: Annotated[Sequence[str] | None, Meant("Treat this column as numbers.", "COL")]
+    drop: Annotated[Sequence[str] | str | None, Meant("Leave this column out.", "COL")]
+    categorical: Annotated[
+        Sequence[str] | str | None, Meant("Treat this column as categories.", "COL")
+    ]
+    numeric: Annotated[Sequence[str] | str | None, Meant("Treat this column as numbers.", "COL")]
     groups: Annotated[
         Any, Meant("Rows of one value are never split between folds or test.", "COL")
     ]
@@ -80,18 +82,13 @@ def data_parameters() -> list[Parameter]:
 
 
 def dataset_keys(options: DataOptions) -> dict[str, Any]:
-    """Return the options that are given, by key of [dataset].
-
-    Raises:
-        TypeError: for a name that is no option.
-    """
-    if unknown := options.keys() - DataOptions.__annotations__.keys():
-        raise TypeError(f"search() got an unexpected keyword argument {min(unknown)!r}")
+    """Return the options that are given, by key of [dataset]; one name stands for a list of it."""
     found: dict[str, Any] = dict(options)
     test = found.pop("test", None)
     found["test_path"] = None if test is None else str(Path(test).expanduser().resolve())
     for name in ("drop", "categorical", "numeric"):
-        found[name] = list(found.get(name) or ()) or None
+        names = found.get(name) or ()
+        found[name] = ([names] if isinstance(names, str) else list(names)) or None
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -341,7 +338,7 @@ def _first_reason(error: ValueError) -> str:
     return str(error)
 
 
-def with_families(spec: StudySpec, families: Sequence[Any] | None) -> StudySpec:
+def with_families(spec: StudySpec, families: Sequence[Any] | str | None) -> StudySpec:
     """Return a study that searches these families.
 
     Raises:
@@ -350,7 +347,7 @@ def with_families(spec: StudySpec, families: Sequence[Any] | None) -> StudySpec:
     if families is None:
         return spec
     chosen = {}
-    for family in families:
+    for family in [families] if isinstance(families, str) else families:
         if isinstance(family, str):
             if family not in FAMILY_PARAMETERS:
                 known = ", ".join(FAMILY_PARAMETERS)

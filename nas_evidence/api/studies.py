@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from html import escape
 from inspect import signature
 from pathlib import Path
@@ -210,6 +211,7 @@ class Study:
             self._predictors[trial_id] = Predictor.load(folder)
         return self._predictors[trial_id]
 
+    @speaking_python()
     def importance(self, metric: str | None = None) -> "pd.DataFrame":
         """Return which columns of the table the best network uses, the most important first.
 
@@ -310,6 +312,7 @@ class Study:
 
         return plot_curves(self._ranked())
 
+    @speaking_python()
     def plot_importance(self, metric: str | None = None) -> Any:
         """Return a matplotlib figure of what `importance` returns: which columns matter.
 
@@ -421,7 +424,7 @@ def search(
     data: Any,
     y: Any = None,
     *,
-    families: Sequence[Any] | None = None,
+    families: Sequence[Any] | str | None = None,
     n_trials: int | None = None,
     seed: int | None = None,
     time_limit: float | str | None = None,
@@ -442,7 +445,7 @@ def search(
         data: a DataFrame, array, tensor or torch Dataset; or the path of a table, .npz file,
             image folder or study file, or the name of a shipped study.
         y: labels or targets, if `data` does not hold them.
-        families: what to search: names of families, and families of your own (see
+        families: what to search: names of families, or families of your own (see
             `nas_evidence.spec.families`); by default those that fit the data.
         n_trials: trials to run; by default as the study file says, or 24.
         seed: of all that is random; by default as the study file says, or 0.
@@ -465,6 +468,11 @@ def search(
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
         RuntimeError: if every trial failed, or none was complete in the time.
     """
+    known = signature(search).parameters
+    if unknown := options.keys() - known:
+        near = get_close_matches(min(unknown), known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"search() got an unexpected keyword argument {min(unknown)!r}{hint}")
     limit = None if time_limit is None else TimeLimit(seconds_of(time_limit))
     named = {"n_trials": n_trials, "seed": seed, "metric": metric}
     keys = {**(settings or {}), **{k: value for k, value in named.items() if value is not None}}

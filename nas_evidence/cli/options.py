@@ -103,7 +103,7 @@ def _shown_as(annotation: Any) -> Any:
     kind, meant = get_args(annotation)
     typer_kind = {
         str | Path | None: Path | None,
-        Sequence[str] | None: list[str] | None,
+        Sequence[str] | str | None: list[str] | None,
         Any: str | None,
         str | Mapping[Any, int] | None: str | None,
     }

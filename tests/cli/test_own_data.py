@@ -234,7 +234,7 @@ def test_the_command_line_says_what_the_options_about_data_mean() -> None:
 
 
 def test_an_option_that_python_does_not_know_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'traget'"):
+    with pytest.raises(TypeError, match="'traget'; did you mean 'target'"):
         nas_evidence.search(pets(), traget="pet")  # type: ignore[call-arg]
 
 
