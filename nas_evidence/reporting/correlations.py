@@ -251,7 +251,7 @@ def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
     risk = (s.regret_intervals or {}).get(1)
     if risk is not None and risk.high > 0:
         least = scale.text(risk.low).split()[0]
-        choice += f" ({least} to {scale.text(risk.high)} worse in resamples of the {noun})"
+        choice += f" ({least} to {scale.text(risk.high)} worse in resamples)"
     count = "" if verdict.startswith(str(s.n)) else f", {s.n} {noun}"
     return f"{verdict} (rho {s.rho:.2f}, {interval}{count}); its first choice {choice}."
 

@@ -28,6 +28,8 @@ from nas_evidence.storage.forecasts import FURTHER
 #: only means are stored (of many data without a test split).
 #: benchmarks/first_screen.py finds 0.36 to 0.74.
 SPREAD = 0.5
+#: The least gain that is said; three decimals show no less.
+LEAST = 0.001
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
 _MANY_FAILED = 0.2
 _PLAIN = ("majority class", "mean")
@@ -168,7 +170,9 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
     one = found.architecture
     gain = ""
     if found.gain is not None:
-        gain = f"{FURTHER} further trials may gain up to {_in_unit(study, found.gain)}."
+        gain = (
+            f"{FURTHER} further trials may gain up to {_in_unit(study, max(found.gain, LEAST))}."
+        )
     if one is None:
         return gain
     if one is study.winner:

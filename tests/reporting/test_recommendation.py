@@ -1,6 +1,7 @@
 """Claims about what all scores together recommend, and about the gain of further trials."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,8 @@ def test_with_fewer_than_fifty_only_the_gain_is_said(tmp_path: Path) -> None:
     assert together_sentence(study, found).startswith(
         "10 further trials may gain up to 0.250 nats"
     )
+    none = together_sentence(study, replace(found, gain=0.0))
+    assert none.startswith("10 further trials may gain up to 0.001 nats per datum.")
     assert load(tmp_path, hill()[49:50]).gain is None  # of fewer trials than there are now
 
 
