@@ -127,3 +127,21 @@ def test_a_replayed_search_meets_different_architectures_and_tpe_uses_what_it_is
     assert all(len({*names}) == 24 and {*names} <= {*value} for names in met.values())
     late = {s: np.mean([value[name] for name in names[12:]]) for s, names in met.items()}
     assert late["tpe"] > late["random"]
+
+
+@pytest.mark.parametrize("script", ["page"], indirect=True)
+def test_trust_is_rho_with_the_test_loss_of_other_seeds(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare = importlib.import_module("compare_wide")
+    losses = {0: [1.0, 2.0, 3.0, 4.0], 1: [4.0, 3.0, 2.0, 1.0]}
+    rows = [
+        (seed, "mlp", 1, width, loss, -loss)
+        for seed, each in losses.items()
+        for width, loss in zip((8, 16, 32, 64), each, strict=True)
+    ]
+    made = pd.DataFrame(rows, columns=[*compare.KEY, "loss", "last_layer_conditional"])
+    monkeypatch.setattr(compare, "table_of", lambda pool, folder: made)
+    assert script.by_another_seed("made") == (-1.0, 0.0)  # its own loss is ordered perfectly
+    monkeypatch.setattr(compare, "table_of", lambda pool, folder: made[made["seed"] == 0])
+    assert script.by_another_seed("made") is None

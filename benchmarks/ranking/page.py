@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "explanation" / "ranking-results.md"
 PAGES = {
     PAGE: ("small", "seeds", "ahead", "large", "accuracy", "own", "ahead-own", "ahead-large",
            "search"),
-    PAGE.with_name("ranking.md"): ("overview",),
+    PAGE.with_name("ranking.md"): ("overview", "density", "folds"),
     ROOT / "README.md": ("trust",),
 }  # fmt: skip
 RESULTS = ROOT / "benchmarks" / "results"
@@ -46,6 +46,11 @@ OVERVIEW = (
     "last_layer_conditional", "two_fold", "heldout_10", "kfac_ggn", "sotl", "n_parameters",
 )  # fmt: skip
 NAMES = {"last_layer_conditional": "`conditional_evidence`, two folds"}
+#: Pools of `folds.py` that are no table of 300 rows.
+FEW = {
+    "fashion": "Fashion-MNIST", "kin8nm2000x5": "kin8nm, real",
+    "naval2000x5": "naval propulsion, real", "power2000x5": "power plant, real",
+}  # fmt: skip
 SEARCHED = ("two_fold", "last_layer_conditional", "heldout_10", "kfac_ggn")
 COST = {"two_fold": "1", "tangent_conditional": "1", "last_layer_conditional": "1",
         "five_fold": "4", "heldout_10": "0.9"}  # fmt: skip
@@ -141,16 +146,34 @@ def overview(small: Sequence[Pool], large: Sequence[Pool]) -> str:
     return markdown(["data", "attainable", *names], lines)
 
 
+def by_another_seed(pool: str) -> tuple[float, float] | None:
+    """Return rho of one seed's score with the test log loss of the others, and attainable.
+
+    None for a pool that was trained with one seed.
+    """
+    from compare_wide import KEY, table_of
+    from compare_wide import RESULTS as TRAINED
+    from folds import Ranked, judged
+
+    score, table = "last_layer_conditional", table_of(pool, TRAINED)
+    wide = table.pivot(index=KEY[1:], columns="seed", values=["loss", score]).dropna()
+    if wide["loss"].shape[1] < 2:
+        return None
+    found = judged(Ranked(wide["loss"].to_numpy(), {score: wide[score].to_numpy()}, 0))
+    return found["scores"][score]["rho"], found["attainable"]
+
+
 def trust(folds: Mapping[str, Any], large: Sequence[Pool]) -> str:
     """Return how far the default score with its default folds is to be trusted, by kind of data.
 
-    Few data are drawn anew for each seed; of many the networks share the training rows.
+    Always rho with the test log loss of other seeds. Few data are drawn anew for each seed; of
+    many the networks share the training rows.
     """
     from folds import CLASSES
 
     kinds: dict[str, list[tuple[float, float]]] = {
         "classes, 1,000 to 60,000 rows, two folds": [
-            (_of(p, "last_layer_conditional", "rho") or 0.0, p["attainable"]) for p in large
+            found for p in large if (found := by_another_seed(p["pool"]))
         ],
         "classes, 150 to 300 rows, five folds": [],
         "real targets, 300 rows, five folds": [],
@@ -167,6 +190,45 @@ def trust(folds: Mapping[str, Any], large: Sequence[Pool]) -> str:
         for name, found in kinds.items()
     ]  # fmt: skip
     return markdown(["your data", "rho, mean", "range over pools", "attainable"], lines)
+
+
+def few_rows(folds: Mapping[str, Any]) -> str:
+    """Return rho with the test log loss of other seeds, of the plan that `search` proposes."""
+    from folds import CLASSES
+
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for part, found in folds.items():
+        for name, pool in found.get("pools", {}).items() if isinstance(found, Mapping) else ():
+            if part in ("open", "aside"):
+                what = "classes" if name in CLASSES else "real targets"
+                rows = "150 to 300" if name in CLASSES and part == "open" else "300"
+                kept = ", kept aside" if part == "aside" else ""
+                group = f"{what}, {rows} rows{kept}"
+            else:
+                group = f"{FEW[name]}, {pool['n_data']:,} rows"
+            groups.setdefault(group, []).append(pool)
+    scores = {"e5": "`conditional_evidence`, five folds", "e2": "two folds",
+              "five_fold": "`five_fold`", "two_fold": "`two_fold`"}  # fmt: skip
+    lines = [
+        [f"{name} ({len(pools)} pools)" if len(pools) > 1 else name,
+         number(_mean([p["attainable"] for p in pools])),
+         *(number(_mean([_of(p, score, "rho") for p in pools])) for score in scores)]
+        for name, pools in groups.items()
+    ]  # fmt: skip
+    return markdown(["data", "attainable", *scores.values()], lines)
+
+
+def density(measured: Mapping[str, Any]) -> str:
+    """Return the seconds of a fold's density over those of its training, by rows."""
+    ratios: dict[int, list[float]] = {}
+    for cell in measured["cells"]:
+        ratios.setdefault(cell["rows"], []).append(cell["ratio"])
+    lines = [
+        [f"{n:,}", f"{min(some):.2f} to {max(some):.2f}" if len(some) > 1 else f"{some[0]:.2f}",
+         str(len(some))]
+        for n, some in ratios.items()
+    ]  # fmt: skip
+    return markdown(["rows", "density / training of a fold", "networks"], lines)
 
 
 def second_targets(pools: Sequence[Pool], scores: Sequence[str]) -> str:
@@ -216,10 +278,11 @@ def searches(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def tables() -> Mapping[str, str]:
     """Return every table by its name, made from the committed results."""
-    wide, large, own, search, folds = (
+    wide, large, own, search, folds, cost = (
         json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         for name in (
-            "ranking_wide", "ranking_large", "ranking_own", "search_replay", "ranking_folds"
+            "ranking_wide", "ranking_large", "ranking_own", "search_replay", "ranking_folds",
+            "conditional_evidence_cpu",
         )
     )  # fmt: skip
     return {
@@ -234,6 +297,8 @@ def tables() -> Mapping[str, str]:
         "search": searches(search["rows"]),
         "overview": overview(wide["pools"], large["pools"]),
         "trust": trust(folds, large["pools"]),
+        "folds": few_rows(folds),
+        "density": density(cost),
     }
 
 
