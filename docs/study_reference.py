@@ -57,8 +57,8 @@ name = "digits"                   # the folder is runs/digits
 seed = 0
 n_trials = 30                     # 10 architectures, each with 3 seeds
 replicates = 3
-estimators = ["kfac_ggn", "diag_ef"]
-objective = "kfac_ggn"            # the score that ranks
+estimators = ["conditional_evidence", "kfac_ggn"]
+objective = "conditional_evidence"   # the score that ranks
 minimise = ["n_parameters"]       # the report also draws the Pareto front
 first = [{family = "mlp", depth = 1, width = 64}]   # a baseline, tried before all others
 warm_start = "runs/older"

@@ -108,3 +108,23 @@ def test_commands_are_found_in_pages() -> None:
     found = commands(ROOT / "docs" / "tutorial" / "first-study.md")
     assert ["search", "digits", "--trials", "8"] in found
     assert len(found) >= 6
+
+
+def test_the_limits_of_settling_stand_on_its_page() -> None:
+    from nas_evidence.training.settling import FURTHER_FALL, IN_VAIN
+
+    page = (ROOT / "docs" / "explanation" / "settling.md").read_text(encoding="utf-8")
+    [rule] = re.findall(r"a settling is given up where.*?\. [A-Z]", page, flags=re.DOTALL)
+    assert re.findall(r"\d\.\d+", rule) == [f"{IN_VAIN:g}", f"{FURTHER_FALL:g}"]
+
+
+def test_no_shipped_study_and_no_example_ranks_by_a_score_that_the_pages_advise_against() -> None:
+    advised = {"conditional_evidence", "two_fold", "five_fold"}
+    texts = [
+        *(ROOT / "search_spaces").glob("*.toml"), *(ROOT / "notebooks").glob("*.py"),
+        ROOT / "README.md", ROOT / "docs" / "reference" / "study-file.md",
+        *(ROOT / "docs" / "tutorial").glob("*.md"), *(ROOT / "docs" / "how-to").glob("*.md"),
+    ]  # fmt: skip
+    for file in texts:
+        named = re.findall(r'^objective = "(\w+)"', file.read_text("utf-8"), flags=re.MULTILINE)
+        assert {*named} <= advised, file

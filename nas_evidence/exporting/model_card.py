@@ -11,6 +11,7 @@ import torch
 from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
 from nas_evidence.plumbing.foreign_text import shortened
+from nas_evidence.spec.divisions import TRAINED_ON, kept_division
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import architecture_values
 from nas_evidence.workers.trial import versions
@@ -234,7 +235,7 @@ Each has a card of its own in its folder.
 {described["gain_per_datum"]:.4f} ± {described["gain_standard_error"]:.4f} nats per datum (standard
 error) over the best member alone, trial {described["best_member"]}, on {described["n_data"]} data.
 The weights are fitted without the data on which they are compared (cross-fitting), the best member
-is that of all of them. Measured on networks trained on half of the data.
+is that of all of them. Measured on networks trained on {_trained_on(study, arrays)}.
 
 ## Limits
 {limits(arrays)}
@@ -310,3 +311,11 @@ def _shown(score: dict[str, Any]) -> str:
 
 def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
+
+
+def _trained_on(study: StudySpec, arrays: ArrayData) -> str:
+    """Return the part of the data that the networks of the kept folds are trained on."""
+    if arrays.units is not None and arrays.units.in_time:
+        return "the data before each fold"
+    division = kept_division(study.plan, study.estimators, arrays.n_train)
+    return f"{100 * TRAINED_ON[division]:.0f} % of the data"

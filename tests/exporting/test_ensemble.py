@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ from fakes import Silent
 import nas_evidence
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.tensors import to_tensors
+from nas_evidence.data.units import Units
 from nas_evidence.driver.driver import Driver
 from nas_evidence.exporting.ensemble import export_ensemble
 from nas_evidence.exporting.folder import export_winner
+from nas_evidence.exporting.model_card import ensemble_card
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.unseen import (
     delivered_unseen,
@@ -144,6 +147,27 @@ def test_an_ensemble_predicts_the_weighted_sum_of_its_members(
     card = (tmp_path / "e" / "MODEL_CARD.md").read_text()
     assert f"{done.gain:.4f} ± {done.gain_error:.4f} nats per datum" in card
     assert "## Intended use" in card
+
+
+@pytest.mark.parametrize(
+    ("score", "folds", "part"),
+    [("conditional_evidence", 5, "80 %"), ("conditional_evidence", 10, "90 %"),
+     ("conditional_evidence", 2, "50 %"), ("two_fold", "auto", "50 %")],
+)  # fmt: skip
+def test_the_card_says_on_which_part_of_the_data_the_gain_was_measured(
+    digits: tuple[Path, ArrayData], score: str, folds: int | str, part: str
+) -> None:
+    folder, arrays = digits
+    study = read_study_tables(folder).spec
+    plan = study.plan.model_copy(update={"folds": folds})
+    study = study.model_copy(update={"estimators": (score,), "plan": plan})
+    gain = {"gain_per_datum": 0.1, "gain_standard_error": 0.1, "best_member": 0, "n_data": 160,
+            "difference": 0.0}  # fmt: skip
+    card = ensemble_card(study, arrays, {"members": [], "chosen": [], "top": 2, **gain})
+    assert f"trained on {part} of the data." in card
+    late = replace(arrays, units=Units(np.arange(160), in_time=True))
+    told = ensemble_card(study, late, {"members": [], "chosen": [], "top": 2, **gain})
+    assert "trained on the data before each fold." in told
 
 
 def test_weights_are_those_of_stacking_and_the_gain_is_smaller_than_in_sample(
