@@ -35,6 +35,7 @@ import numpy as np
 import optuna
 import pandas as pd
 import tables
+from scipy.stats import beta
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     HistGradientBoostingRegressor,
@@ -317,6 +318,26 @@ def verdict(runs: list[Mapping[str, Any]]) -> list[str]:
             if run["data"] == name and run["method"] in TREES
         )
     ]
+
+
+def near_first(runs: list[Mapping[str, Any]], *, within: float = 0.001) -> list[str]:
+    """Return the sets on which the ensemble is at most so much behind each tuned tree, in mean."""
+
+    def mean(name: str, method: str) -> float:
+        of = [run for run in runs if (run["data"], run["method"]) == (name, method)]
+        return float(np.mean([run.get("nll", run["log_loss"]) for run in of]))
+
+    return [
+        name
+        for name in dict.fromkeys(run["data"] for run in runs)
+        if all(mean(name, OURS[1]) <= mean(name, tree) + within for tree in TREES)
+    ]
+
+
+def share_interval(k: int, n: int) -> tuple[float, float]:
+    """Return the 90 % interval of a share, k of n (Clopper and Pearson, 1934)."""
+    low = beta.ppf(0.05, k, n - k + 1) if k else 0.0
+    return float(low), float(beta.ppf(0.95, k + 1, n - k) if k < n else 1.0)
 
 
 def written(text: str) -> str:

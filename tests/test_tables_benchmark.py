@@ -56,7 +56,18 @@ def test_the_page_says_of_tuned_boosting_what_its_results_give(
     assert text == rivals.written(text), "run python benchmarks/rivals.py --page"
     runs = json.loads(rivals.ON_UNSEEN.read_text(encoding="utf-8"))["runs"]
     assert {run["data"] for run in runs} == {*rivals.UNSEEN}
-    assert f"First or level on **{len(rivals.verdict(runs))} of {len(rivals.UNSEEN)}**" in text
+    k, n = len(rivals.verdict(runs)), len(rivals.UNSEEN)
+    low, high = (f"{100 * end:.0f}" for end in rivals.share_interval(k, n))
+    assert (
+        f"First or level on **{k} of {n}** (90 % interval of the share {low} to {high} %)" in text
+    )
+    readme = (rivals.tables.PAGE.parents[2] / "README.md").read_text(encoding="utf-8")
+    assert f"on {k} of {n} tables" in readme
+    assert f"90 % interval of the share {low} to {high} %" in readme
+    seen = json.loads(rivals.RESULTS.read_text(encoding="utf-8"))["runs"]
+    names = {run["data"] for run in seen}
+    said = f"On {len(rivals.near_first(seen))} of the {len(names)} tables the ensemble of three is"
+    assert said in text
 
 
 def test_the_page_says_of_pruning_on_images_what_its_results_give(
