@@ -207,13 +207,19 @@ def read_frame(
             f"data set 'table' needs the file {path.name} in {path.parent}, but it is not there; "
             "correct the path, or name the folder with --data-root"
         )
+    said = []
     try:
         if path.name.lower().endswith(PARQUET):
             frame = pd.read_parquet(path)
+            levels = [name for name in frame.index.names if name is not None]
+            frame = frame.reset_index(levels)  # columns in the file, as in one of CSV
         elif path.name.lower().endswith(CSV):
             return _read_text(path, written or {})
         elif path.name.lower().endswith(EXCEL):
-            frame = pd.read_excel(path, engine="openpyxl")
+            sheets = pd.read_excel(path, sheet_name=None, engine="openpyxl")
+            first, frame = next(iter(sheets.items()))
+            if len(sheets) > 1:
+                said.append(f"sheet {first!r} of {path.name} is read, the first of {len(sheets)}")
         else:
             raise ValueError("its name must end in .csv, .tsv, .txt, .csv.gz, .parquet or .xlsx")
     except ImportError:
@@ -229,6 +235,10 @@ def read_frame(
         OSError, UnicodeError, ValueError, TypeError, BadZipFile, pd.errors.ParserError
     ) as error:  # fmt: skip
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if path.name.lower().endswith(PARQUET):
+            why += "; write it again, as with pandas.DataFrame.to_parquet"
+        if isinstance(error, BadZipFile):
+            why = "it is no .xlsx spreadsheet; save it as one, or as .csv"
         if found := _TOO_LONG.search(why):
             named, line, n_cells = found.groups()
             why = (
@@ -237,7 +247,7 @@ def read_frame(
             )
         raise ValueError(f"{path} cannot be read as a table: {why}") from None
     frame.columns = frame.columns.map(str)
-    return frame if stored else with_numbers_read(frame, written=written)
+    return frame if stored else with_numbers_read(frame, written=written, said=said)
 
 
 def as_written(path: Path) -> pd.DataFrame:
@@ -349,7 +359,10 @@ def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
         known = ", ".join(map(shortened, frame.columns[:_LISTED])) + ", ..." * (
             len(frame.columns) > _LISTED
         )
-        raise ValueError(f"{where} has no column {name!r}{hint} (columns: {known})")
+        more = [f"; {said}" for said in how_read(frame)[0] if said.startswith("sheet ")]
+        if any(str(column).startswith("Unnamed: ") for column in frame.columns):
+            more.append("; the names must be in the first line")
+        raise ValueError(f"{where} has no column {name!r}{hint} (columns: {known}){''.join(more)}")
     return name
 
 

@@ -117,10 +117,11 @@ def units_of(spec: DatasetSpec, values: pd.Series | Array | None, where: str) ->
         row = int(bad[0])
         name, what = (spec.time_column, "time") if in_time else (spec.groups, "group")
         shown = "is missing" if pd.isna(cells[row]) else f"is {on_one_line(str(cells[row]))!r}"
-        raise ValueError(
-            f"the {what} {name!r} of {where} {shown} in row {row}; correct or remove "
-            f"the {len(bad)} rows without a {what}"
-        )
+        few = "that row" if len(bad) == 1 else f"the {len(bad)} rows without a {what}"
+        remedy = f"correct or remove {few}"
+        if in_time and len(bad) == len(keys):
+            remedy = "write times as numbers, or as 2024-01-31, 31.1.2024 or 1/31/2024"
+        raise ValueError(f"the {what} {name!r} of {where} {shown} in row {row}; {remedy}")
     return Units(np.asarray(pd.factorize(keys, sort=in_time)[0], np.int64), in_time)
 
 

@@ -111,8 +111,9 @@ def _said_units(name: str, present: pd.Series) -> list[str]:
 def how_read(frame: pd.DataFrame) -> tuple[tuple[str, ...], dict[str, Written]]:
     """Return sentences about how a table was read, and how cells of its columns are written."""
     said, written = frame.attrs.get(READ), frame.attrs.get(_WRITTEN)
+    sentences = tuple(map(str, said)) if isinstance(said, list) else ()
     decided = json.loads(written) if isinstance(written, str) else {}
-    return tuple(said or ()), {name: Written(*how) for name, how in decided.items()}
+    return sentences, {name: Written(*how) for name, how in decided.items()}
 
 
 def note_written(frame: pd.DataFrame, written: Mapping[str, Written]) -> None:

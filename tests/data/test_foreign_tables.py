@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
 
@@ -15,6 +16,8 @@ from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.foreign_tables import MOST_CELLS, plain
 from nas_evidence.data.given import features_of
 from nas_evidence.data.in_memory import source_in_memory
+from nas_evidence.data.table_file import read_frame
+from nas_evidence.data.written_numbers import READ, how_read
 from nas_evidence.spec.dataset import DatasetSpec
 
 N = 40
@@ -125,7 +128,7 @@ def test_a_spreadsheet_names_what_reads_it(
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(ValueError, match="spreadsheet needs openpyxl: `pip install openpyxl`, or"):
         asked_for(str(path), (), {"target": "pet"})
-    monkeypatch.setattr(pd, "read_excel", lambda _, engine: table())
+    monkeypatch.setattr(pd, "read_excel", lambda _, sheet_name, engine: {"a": table()})
     found = asked_for(str(path), (), {"target": "pet"}).arrays
     assert found is not None
     np.testing.assert_array_equal(found.x_train, arrays(table()).x_train)
@@ -141,3 +144,50 @@ def test_what_a_frame_for_a_network_of_arrays_misses_is_told() -> None:
     missing = pd.DataFrame({"a": pd.array([1, None], dtype="Int64")})
     told = "1 missing cell, none in training, taken as the mean"
     assert features_of(missing, None).doubts == (told,)
+
+
+@pytest.mark.parametrize("attributes", [b"5", b"[1]", b'"text"', b"null", b"{broken"])
+def test_attributes_of_another_kind_are_one_sentence(attributes: bytes, tmp_path: Path) -> None:
+    found = pa.Table.from_pandas(table())
+    metadata = {**found.schema.metadata, b"PANDAS_ATTRS": attributes}
+    pq.write_table(found.replace_schema_metadata(metadata), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=r"t\.parquet cannot be read .*; write it again, as with"):
+        read_frame(tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize("said", [5, ["buy now"]])
+def test_the_attributes_of_a_table_are_not_taken_for_our_words(said: Any, tmp_path: Path) -> None:
+    frame = table()
+    frame.attrs = {READ: said}
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert how_read(read_frame(tmp_path / "t.parquet"))[0] == ()
+    assert how_read(read_frame(tmp_path / "t.parquet", stored=True))[0] in ((), ("buy now",))
+    source = source_in_memory(frame, None, {"target": "big"})
+    assert "buy now" not in source.arrays(seed=0).meaning.said
+
+
+def test_a_named_index_of_a_parquet_file_is_a_column_as_in_csv(tmp_path: Path) -> None:
+    frame = table().set_index("town")
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_csv(tmp_path / "t.csv")
+    found = [read_frame(tmp_path / name) for name in ("t.parquet", "t.csv")]
+    assert list(found[0]) == list(found[1]) == ["town", *frame]
+
+
+def test_of_a_spreadsheet_with_several_sheets_the_first_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cover = pd.DataFrame({"Sales": ["see data"], "Unnamed: 1": [None]})
+    sheets = {"cover": cover, "data": table()}
+    monkeypatch.setattr(pd, "read_excel", lambda *_, **__: sheets)
+    (tmp_path / "t.xlsx").touch()
+    says = "no column 'big' .*; sheet 'cover' of t.xlsx is read, the first of 2; the names must"
+    with pytest.raises(ValueError, match=says):
+        asked_for(str(tmp_path / "t.xlsx"), (), {"target": "big"})
+
+
+def test_a_file_that_only_has_the_ending_of_a_spreadsheet_is_told_so(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    (tmp_path / "t.xlsx").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="xlsx spreadsheet; save it as one, or as"):
+        read_frame(tmp_path / "t.xlsx")

@@ -184,7 +184,7 @@ def test_nan_in_new_arrays_alone_is_told_and_in_images_refused(tmp_path: Path) -
     np.savez(tmp_path / "new.npz", x=np.full((2, 3), np.nan))
     told = "6 missing cells, none in training, taken as the mean"
     assert features_of(tmp_path / "new.npz", None).doubts == (told,)
-    with pytest.raises(ValueError, match="x_train in memory must be finite"):
+    with pytest.raises(ValueError, match="must be finite in float32, but 20 of 20"):
         source_in_memory(np.full((20, 4, 4), np.nan), np.arange(20.0), {}).arrays(seed=0)
 
 

@@ -176,6 +176,15 @@ def test_groups_and_times_that_cannot_be_used_are_one_sentence(
         loaded(tmp_path, table, **keys)
 
 
+def test_a_way_of_writing_times_that_is_not_read_is_told_with_those_that_are(
+    tmp_path: Path,
+) -> None:
+    table = visits().assign(day="Jan 27 2024")
+    says = "'Jan 27 2024' in row 0; write times as numbers, or as 2024-01-31, 31.1.2024 or 1/31/"
+    with pytest.raises(ValueError, match=says):
+        loaded(tmp_path, table, time_column="day")
+
+
 @pytest.mark.parametrize(
     ("groups", "overrides", "says"),
     [
