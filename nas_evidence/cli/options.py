@@ -235,7 +235,8 @@ def opened(place: str, *, looking: bool = False) -> "Store":
     store.pull()
     if store.uri is not None and not (store.folder / "study.toml").is_file():
         raise ValueError(f"there is no study at {store.uri}: it has no study.toml.")
-    read_study(store.folder)
+    with store.named():
+        read_study(store.folder)
     return store
 
 

@@ -105,7 +105,7 @@ def compare(
     """
     from nas_evidence.reporting.compare import HEADER, compare_studies
 
-    compared = compare_studies([opened(place).folder for place in places], to)
+    compared = compare_studies([opened(place).folder for place in places], to, places)
     print_rows("Studies", HEADER, compared.rows)
     for sentence in compared.notes:
         out.print(f"note:   {sentence}")

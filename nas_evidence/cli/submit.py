@@ -429,7 +429,10 @@ def _follow_folder(place: str) -> None:
             break
         time.sleep(pause_between_looks(store))
         store.pull()
-    _print_status(_facts(store), [place], None)
+    facts = _facts(store)
+    _print_status(facts, [place], None)
+    if facts["state"] == "stopped":
+        raise SystemExit(130)
 
 
 def _facts(store: "Store") -> dict[str, Any]:

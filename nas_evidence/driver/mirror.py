@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from nas_evidence.spec.record import SliceReport, TrialRecord
+from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.journal import journal_path
 from nas_evidence.storage.remote import Remote, StoreError, is_uri
@@ -88,6 +89,19 @@ class Store:
 
     def __init__(self, folder: Path, place: str | None = None) -> None:
         self.folder, self.place = folder, place or str(folder)
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Let errors of the block name the store as the user did, not the folder it is in here."""
+        try:
+            yield
+        except StudyError as error:
+            lines = [line.replace(str(self.folder), self.place) for line in error.messages]
+            raise type(error)(lines) from None
+        except ValueError as error:
+            if type(error) is ValueError:
+                raise ValueError(str(error).replace(str(self.folder), self.place)) from None
+            raise
 
     @contextlib.contextmanager
     def held(self, *, steal: bool = False) -> Iterator[None]:
@@ -161,7 +175,8 @@ class Mirror(Store):
         try:
             self.pull()
             try:
-                yield
+                with self.named():
+                    yield
             except StudyStoppedError:  # the store is silent, or taken over
                 raise
             except BaseException:

@@ -27,8 +27,12 @@ class Compared:
     notes: list[str]
 
 
-def compare_studies(folders: Sequence[Path], to: Path) -> Compared:
+def compare_studies(
+    folders: Sequence[Path], to: Path, places: Sequence[str] | None = None
+) -> Compared:
     """Write a page about several studies into the folder `to`, and return its table.
+
+    `places` are what the user calls the folders.
 
     Raises:
         ValueError: for fewer than two studies or more than ten.
@@ -37,7 +41,7 @@ def compare_studies(folders: Sequence[Path], to: Path) -> Compared:
         raise ValueError(f"compare takes {FEWEST} to {MOST} studies, but got {len(folders)}.")
     studies = [load_study_tables(folder) for folder in folders]
     comparisons = [read_comparison(folder) for folder in folders]
-    names = _names(studies, folders)
+    names = _names(studies, folders, places or folders)
     rows = [_row(*one) for one in zip(names, studies, comparisons, strict=True)]
     notes = _notes(studies)
     if same_power := _power_note(names, studies):
@@ -68,12 +72,14 @@ def compare_studies(folders: Sequence[Path], to: Path) -> Compared:
     return Compared(rows, notes)
 
 
-def _names(studies: Sequence[Study], folders: Sequence[Path]) -> list[str]:
+def _names(
+    studies: Sequence[Study], folders: Sequence[Path], places: Sequence[Path | str]
+) -> list[str]:
     """Return the names of the studies, with the folder where it differs or two are the same."""
     names = [study.spec.name for study in studies]
     return [
-        named(name, folder) if names.count(name) == 1 else f"{name} ({folder})"
-        for name, folder in zip(names, folders, strict=True)
+        named(name, folder) if names.count(name) == 1 else f"{name} ({place})"
+        for name, folder, place in zip(names, folders, places, strict=True)
     ]
 
 

@@ -103,3 +103,13 @@ def test_a_killed_driver_is_said_to_be_with_the_command_that_goes_on(
     assert "complete diag_ef" not in out
     assert "mine: stopped, 1 of 3 trials" in out  # by its name there, not by that in its file
     assert f"continue: nas-evidence resume {tmp_path} --address http://h:1 --name mine" in out
+
+
+def test_following_a_study_in_a_folder_says_with_its_code_whether_it_has_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = open_study(tmp_path, study(n_trials=3))
+    stopped(spec, tmp_path, 1)
+    assert call(capsys, "attach", tmp_path)[0] == 130
+    run(spec, tmp_path)
+    assert call(capsys, "attach", tmp_path)[0] == 0

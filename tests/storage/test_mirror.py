@@ -27,6 +27,7 @@ from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.reporting.page import ReportPaths
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec, StudySpec
+from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.journal import journal_path, read_journal
 from nas_evidence.storage.remote import Remote, StoreError
@@ -38,6 +39,7 @@ from nas_evidence.storage.study_folder import (
     locked,
     open_study,
     read_lease,
+    read_study,
 )
 from nas_evidence.storage.tables import finished, read_table
 from nas_evidence.workers.executor import Launch, Verdict
@@ -634,3 +636,13 @@ def test_a_store_that_does_not_answer_is_said_soon_to_who_looks_and_no_log_is_pr
         opened(uri)
     said = capsys.readouterr()
     assert said.out + said.err == ""
+
+
+def test_an_error_names_the_store_and_not_the_folder_that_it_is_in_here(uri: str) -> None:
+    store = Mirror(uri)
+    with pytest.raises(ValueError, match=f"^{uri} is not a study folder"), store.held():
+        read_study(store.folder)
+    Remote(uri).write("study.toml", b"name = 1")
+    with pytest.raises(StudyError, match=rf"^{uri}/study\.toml:1: name must be text") as caught:
+        opened(uri)
+    assert "nas-evidence-" not in str(caught.value)
