@@ -82,6 +82,8 @@ class RemoteLease:
         if self._remote.create(_NAME, _text(self._mine)):
             return
         lease = self._read()
+        if lease == self._mine:  # written, but the answer was lost and the client tried again
+            return
         if lease is None and self._remote.read(_NAME):
             refuse_damaged(self._remote.uri, steal=steal)
         elif lease is not None and not _is_left(lease, self._remote.uri):

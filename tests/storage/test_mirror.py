@@ -646,3 +646,18 @@ def test_an_error_names_the_store_and_not_the_folder_that_it_is_in_here(uri: str
     with pytest.raises(StudyError, match=rf"^{uri}/study\.toml:1: name must be text") as caught:
         opened(uri)
     assert "nas-evidence-" not in str(caught.value)
+
+
+def test_a_lease_whose_writing_was_confirmed_to_nobody_is_taken(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Remote.create
+
+    def lost(self: Remote, name: str, content: bytes) -> bool:
+        """The first answer is lost on the way; the client of the service asks again."""
+        return create(self, name, content) and create(self, name, content)
+
+    monkeypatch.setattr(Remote, "create", lost)
+    with Mirror(uri).held(), pytest.raises(ValueError, match="another process works on"):
+        Mirror(uri).held().__enter__()
+    assert Remote(uri).read("lock") is None
