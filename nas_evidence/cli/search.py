@@ -423,7 +423,7 @@ def _conclude(
     more = typed("resume", store.place, "--trials", 2 * spec.n_trials)
     out.print(f"more:   {more}{_options(run)}")
     if not by_status[TrialStatus.COMPLETE.value]:
-        why = report.problems[0].detail if report.problems else f"see {folder}/logs"
+        why = report.problems[0].detail if report.problems else f"see {store.place}/logs"
         err.print(f"error: no trial is complete, most often because: {why}")
         raise typer.Exit(1)
 

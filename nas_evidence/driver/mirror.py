@@ -169,6 +169,7 @@ class Mirror(Store):
         Raises:
             ValueError: if another process works on the study, or the store cannot be used.
         """
+        self.remote.check_answers()
         self.remote.check()
         self._lease = RemoteLease(Remote(self.place), steal=steal)
         self.remote.guard = self._lease.check

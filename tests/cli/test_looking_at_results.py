@@ -171,7 +171,7 @@ def test_studies_side_by_side_say_what_cannot_be_compared(tmp_path: Path) -> Non
     one = folder(tmp_path / "a", [record(1, 1), record(2, 2)])
     two = folder(tmp_path / "b", [record(1, 3)], name="other", objective="sotl")
     found = compare_studies([one, two], tmp_path / "out")
-    assert [row[0] for row in found.rows] == ["synthetic", "other"]
+    assert [row[0] for row in found.rows] == ["synthetic (a)", "other (b)"]
     assert found.rows[0][2] == "0.8500"
     assert found.notes == ["They are ranked by different scores: compare the test columns only."]
     assert "synthetic" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")

@@ -21,6 +21,16 @@ def test_a_question_mark_in_the_path_of_a_study_puts_no_file_outside_of_it(tmp_p
     assert (place / "study.db").is_file()
 
 
+def test_a_study_at_a_uri_names_its_export_and_the_next_command_as_they_can_be_used(
+    tmp_path: Path,
+) -> None:
+    file, place = write_study(tmp_path / "in"), f"file://{tmp_path}/my study"
+    said = run("search", file, "--executor", "inline", "--out", place, folder=tmp_path).stdout
+    assert f"export: {place}/export (trial " in said
+    assert f"more:   nas-evidence resume '{place}' --trials 8\n" in said
+    assert (tmp_path / "my study" / "export" / "MODEL_CARD.md").is_file()
+
+
 def test_a_tilde_that_no_shell_has_expanded_is_the_home_for_every_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
