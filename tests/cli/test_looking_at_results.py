@@ -168,10 +168,10 @@ def test_the_live_page_works_before_the_first_result_for_who_knows_the_token(
 
 
 def test_studies_side_by_side_say_what_cannot_be_compared(tmp_path: Path) -> None:
-    one = folder(tmp_path / "a", [record(1, 1), record(2, 2)])
-    two = folder(tmp_path / "b", [record(1, 3)], name="other", objective="sotl")
+    one = folder(tmp_path / "synthetic", [record(1, 1), record(2, 2)])
+    two = folder(tmp_path / "other", [record(1, 3)], name="other", objective="sotl")
     found = compare_studies([one, two], tmp_path / "out")
-    assert [row[0] for row in found.rows] == ["synthetic (a)", "other (b)"]
+    assert [row[0] for row in found.rows] == ["synthetic", "other"]
     assert found.rows[0][2] == "0.8500"
     assert found.notes == ["They are ranked by different scores: compare the test columns only."]
     assert "synthetic" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
@@ -181,14 +181,16 @@ def test_studies_side_by_side_say_what_cannot_be_compared(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_scores_at_different_powers_of_the_likelihood_are_not_compared(tmp_path: Path) -> None:
-    one = folder(tmp_path / "a", [record(1, 1)])
-    two = folder(tmp_path / "b", [record(1, 3)], name="tempered", plan={"likelihood_power": 5})
+    one = folder(tmp_path / "synthetic", [record(1, 1)])
+    two = folder(
+        tmp_path / "tempered", [record(1, 3)], name="tempered", plan={"likelihood_power": 5}
+    )
     found = compare_studies([one, two], tmp_path / "out")
     assert [row[2] for row in found.rows] == ["–", "–"]
     refused = "Their scores are not compared: `likelihood_power` is 1 (synthetic), 5 (tempered)."
     assert refused in found.notes
     moved = {"augment": ["RandomHorizontalFlip", "RandomCrop"]}
-    three = folder(tmp_path / "c", [record(1, 3)], name="moved", plan=moved)
+    three = folder(tmp_path / "moved", [record(1, 3)], name="moved", plan=moved)
     refused = (
         "Their scores are not compared: `augment` is none (synthetic), "
         "RandomCrop + RandomHorizontalFlip (moved)."
