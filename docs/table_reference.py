@@ -74,8 +74,13 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "evidence": {
         "value": ("see meaning", "The score; larger is better. Nats summed over the data where "
-                  "`per_datum` is given; `sotl*` and `train_nll_per_datum` are negated sums."),
-        "per_datum": ("nats", "value / number of data; null for scores of other units."),
+                  "`per_datum` is given. Scores from folds (`conditional_evidence`, `two_fold`, "
+                  "...): over the data of one fold, averaged over the folds, about N/K "
+                  "times `per_datum`; of blocks in time over all data predicted. "
+                  "`sotl*` and `train_nll_per_datum` are negated sums."),
+        "per_datum": ("nats", "Mean over the data that the score predicts or explains: value / N, "
+                      "of K folds value / (N/K). Compare scores by this one. Null for scores of "
+                      "other units."),
         "relation": ("", "What holds on linear-Gaussian models: `EXACT_ON_LINEAR`, `LOWER_BOUND`, "
                      "or `SCORE`, which only ranks."),
         "standard_error": ("as value", "Of `value`; null where the score is deterministic."),

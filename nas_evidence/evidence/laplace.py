@@ -143,8 +143,9 @@ def _rounded(curvature: Structured, precision: Tensor) -> list[str]:
     if not named:
         return []
     return [
-        f"log|H| of {', '.join(named)} may be off by a nat: in float32 the prior precision is "
-        "within the rounding of the curvature; `model.double()` and double inputs avoid it"
+        f"the log determinant of {', '.join(named)} may be off by a nat: the prior precision is "
+        "within the rounding of the curvature in float32; `model.double()` and double inputs "
+        "avoid it"
     ]
 
 

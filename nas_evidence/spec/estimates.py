@@ -18,8 +18,10 @@ class Term(Frozen):
 class EvidenceEstimate(Frozen):
     """One score of one model.
 
-    value           larger is better; nats summed over the data where `per_datum` is given
-    per_datum       value / n_data in nats, or None for other units
+    value           larger is better; nats summed over the data where `per_datum` is given, of
+                    folds over the data of one fold, averaged over the folds
+    per_datum       mean over the data in nats, or None for other units: value / n_data, of folds
+                    value / (n_data / folds)
     standard_error  of `value`, None where the estimator is deterministic
     relation        what holds on linear-Gaussian models: exact, lower bound, or score only
     terms           the parts of the value, some by parameter group

@@ -82,7 +82,7 @@ def test_float32_factors_of_a_spectrum_that_decays_give_the_evidence_of_float64(
 
 
 def test_a_prior_precision_within_rounding_is_noted() -> None:
-    assert "log|H| of 0.weight may be off" in decaying(1000, torch.float32, TINY)[0].note
+    assert "log determinant of 0.weight may be off" in decaying(1000, torch.float32, TINY)[0].note
     assert "may be off" not in decaying(1000, torch.float32, 1.0)[0].note
     assert "may be off" not in decaying(1000, torch.float64, TINY)[0].note
 
