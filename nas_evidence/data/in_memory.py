@@ -12,7 +12,7 @@ from nas_evidence.data.mapped import Array
 from nas_evidence.data.source import KEPT, Source, array_source, table_source
 from nas_evidence.data.table_file import read_frame
 from nas_evidence.data.targets import check_unordered
-from nas_evidence.data.written_numbers import how_read, with_numbers_read
+from nas_evidence.data.written_numbers import TEXT, how_read, with_numbers_read
 from nas_evidence.spec.dataset import DatasetSpec
 
 #: The study of data in memory is named so, as they have no name.
@@ -93,7 +93,8 @@ def _of_table(
     if "target" not in keys:
         raise ValueError("name the column to predict with target=..., or give y")
     frame.columns = frame.columns.map(str)
-    frame = with_numbers_read(frame)
+    labels = y is not None and keys.get("task") == "classification"  # as they are
+    frame = with_numbers_read(frame, written={keys["target"]: TEXT} if labels else None)
     test = None
     if "test_path" in keys:
         test = read_frame(Path(keys["test_path"]), how_read(frame)[1])

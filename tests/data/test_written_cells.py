@@ -266,6 +266,15 @@ def test_dates_that_cannot_be_read_are_named_once(tmp_path: Path) -> None:
     assert doubts == ("column 'c': 1 cell with what is no date ('5.2.2024'), taken as missing",)
 
 
+def test_labels_given_for_a_classification_stay_as_they_are() -> None:
+    frame, y = pd.DataFrame({"c": ["1,5", "2,25"] * 10}), ["10 %", "5 %"] * 10
+    meaning = source_in_memory(frame, y, {"task": "classification"}).arrays(seed=0).meaning
+    assert meaning.classes == ("5 %", "10 %")
+    found = features_of(frame.assign(target=y), meaning.preparation, target="target")
+    assert found.truth is not None
+    assert found.truth.tolist() == y
+
+
 def test_several_units_of_a_column_are_said_and_one_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1.1 ct,1.1 ct\n2 ct,300 g\n0.5 ct,2 g\n")
     found = read_frame(tmp_path / "t.csv")
