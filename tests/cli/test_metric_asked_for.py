@@ -1,6 +1,8 @@
 """The metric that one is paid by: in the report, in `predict`, in the export, in Python."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +11,16 @@ import pytest
 import torch
 from commands import run
 from sklearn.metrics import f1_score
+from typer.testing import CliRunner
 
 import nas_evidence
 from nas_evidence.baselines.comparison import read_comparison
+from nas_evidence.cli.main import app
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.unseen import delivered_unseen
 from nas_evidence.exporting.winner import load_winner
+from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.storage.tables import read_study_tables
 
 QUICK = ("--executor", "inline", "--trials", 1, "--set", "plan.epochs=3", "--set",
@@ -147,3 +152,25 @@ def test_report_and_predict_say_the_same_numbers_of_the_same_weighted_rows(
             f"metrics: each row counts {'as ' * (name == 'test')}{words}"
             in run("predict", *asked, folder=tmp_path).stdout
         )
+
+
+@pytest.mark.slow
+def test_a_search_without_time_for_simple_models_says_the_metric_and_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def at_once(self: TimeLimit, seconds: float) -> Iterator[None]:
+        raise TimeoutError
+        yield
+
+    monkeypatch.setattr(TimeLimit, "stopping", at_once)
+    monkeypatch.setattr("nas_evidence.cli.search._log_to", lambda path: None)
+    monkeypatch.chdir(tmp_path)
+    rare().to_csv("rare.csv", index=False)
+    asked = ["search", "rare.csv", "--target", "bought", "--metric", "f1", "--time", "1h"]
+    said = CliRunner().invoke(app, [*asked, *map(str, QUICK)], catch_exceptions=False).stdout
+    assert "note:   On rows not trained on, F1 0." in said
+    assert (
+        "there was no time for majority class, logistic regression, gradient boosting, importance "
+        "of the columns: "
+    ) in said
