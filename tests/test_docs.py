@@ -128,3 +128,14 @@ def test_no_shipped_study_and_no_example_ranks_by_a_score_that_the_pages_advise_
     for file in texts:
         named = re.findall(r'^objective = "(\w+)"', file.read_text("utf-8"), flags=re.MULTILINE)
         assert {*named} <= advised, file
+
+
+def test_a_superseded_decision_says_so_on_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").splitlines()
+    marked = {line for line in index if "(decisions/" in line and "superseded by" in line}
+    for page in sorted((ROOT / "docs" / "decisions").glob("*.md")):
+        head = page.read_text(encoding="utf-8").split("\n\n")[1]
+        by = re.search(r"superseded\s+by \[decision (\d+)\]", head, flags=re.IGNORECASE)
+        of = [line for line in marked if page.name in line]
+        assert len(of) == (by is not None), page.name
+        assert by is None or of[0].endswith(f"superseded by {by[1]}")
