@@ -61,6 +61,7 @@ def repair(place: Place, data_root: DataRoot = None, steal: Steal = False) -> No
 
     Example: nas-evidence repair runs/digits
     """
+    from nas_evidence.api.runs import unfinished
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.driver.restoration import repair as mended
     from nas_evidence.spec.toml import load_study
@@ -77,7 +78,7 @@ def repair(place: Place, data_root: DataRoot = None, steal: Steal = False) -> No
         for line in done or ["nothing to repair."]:
             out.print(line)
         study = load_study(folder / "study.toml")
-        if len(finished(folder)) < study.n_trials:
+        if unfinished(study, folder, finished(folder)):
             out.print(f"more:   {typed('resume', place)}")
 
 

@@ -108,7 +108,7 @@ def race_left(study: StudySpec, folder: Path, done: Mapping[int, TrialRow]) -> i
     """Return how many trials the race may still run; 0 if it is over or the study has none."""
     if not study.n_finalists:
         return 0
-    events = read_journal(folder)
+    events = list(read_journal(folder))  # for two readers
     study, chosen = until_enough(study, folder, events), chosen_so_far(study, events, done)
     if n_searched(done) >= study.n_trials and not (
         plan_race(chosen, done, study) or next_round(study, done, chosen)

@@ -7,9 +7,9 @@
 Each is sealed: what does not match its checksum is set aside and not believed. Where two that are
 sound contradict each other the study stops; `repair` then believes the results.
 
-What the sampler was told is a function of the finished trials (`results.told_of`). A proposal that
-no source knows has no result either: it is asked again, after all earlier batches were told. With
-`scheduling = "batch"` that gives the lost proposal exactly.
+What the sampler was told is a function of the finished trials (`outcomes.told_of`). A proposal
+that no source knows has no result either: it is asked again, after all earlier batches were told.
+With `scheduling = "batch"` that gives the lost proposal exactly.
 """
 
 import contextlib

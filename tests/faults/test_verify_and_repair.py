@@ -20,7 +20,7 @@ from nas_evidence.spec.toml import differences, dump_study
 from nas_evidence.storage.conditions import content_hash
 from nas_evidence.storage.journal import Journal
 from nas_evidence.storage.study_folder import read_study
-from nas_evidence.storage.tables import compact
+from nas_evidence.storage.tables import compact, finished
 
 pytestmark = pytest.mark.slow
 
@@ -320,3 +320,16 @@ def test_torn_weights_of_the_winner_block_nothing(
     code, text, _ = call(capsys, "resume", folder, "--executor", "inline")
     assert code == 0
     assert "export:" in text
+
+
+def test_trials_of_the_race_do_not_stand_for_a_lost_one_of_the_search(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--executor", "inline", "--set", "finalists=2", "--set", "race.trials=4")
+    assert call(capsys, "resume", folder, *options)[0] == 0
+    assert "more:" not in call(capsys, "repair", folder)[1]
+    assert len(finished(folder)) == 8
+    torn("trials/000001-a1.parquet")(folder)
+    code, said, _ = call(capsys, "repair", folder)
+    assert code == 0
+    assert "more:   nas-evidence resume" in said
