@@ -30,7 +30,8 @@ from nas_evidence.storage.tables import read_table
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster"
 FOLDERS = ("docker", "kuberay", "ray-up", "slurm")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 IMAGE = f"nas-evidence:{PROJECT['version']}"
 SBATCH = CLUSTER / "slurm" / "study.sbatch"
 
@@ -217,8 +218,9 @@ def test_all_that_the_image_copies_exists_and_is_let_through(
     assert "*" in ignored
     assert sources == let_through
     assert all((ROOT / source).exists() for source in sources)
-    needed = {PROJECT["readme"], "nas_evidence", "search_spaces", "pyproject.toml"}
-    assert needed <= sources
+    wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {PROJECT["readme"], "pyproject.toml", *wheel["packages"]} <= sources
+    assert set(wheel["force-include"]) <= sources, "the wheel cannot be built in the image"
 
 
 # --- the entry commands, executed
