@@ -468,8 +468,8 @@ def search(
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
         RuntimeError: if every trial failed, or none was complete in the time.
     """
-    known = signature(search).parameters
-    if unknown := options.keys() - known:
+    if unknown := options.keys() - DataOptions.__annotations__.keys():
+        known = signature(search).parameters
         near = get_close_matches(min(unknown), known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"search() got an unexpected keyword argument {min(unknown)!r}{hint}")
