@@ -252,11 +252,11 @@ def _forecast_told(
     """
 
     def tell() -> None:
-        import_module("nas_evidence.driver.driver")  # needed next, and slow too
-        from nas_evidence.driver.runtime import forecast_seconds
-        from nas_evidence.workers.trial import device_for
-
         try:
+            import_module("nas_evidence.driver.driver")  # needed next, and slow too
+            from nas_evidence.driver.runtime import forecast_seconds
+            from nas_evidence.workers.trial import device_for
+
             workers = 1 if inline else None
             seconds = forecast_seconds(
                 spec, arrays, n_trials=left, workers=workers, patience=_FORECAST_PATIENCE

@@ -92,6 +92,7 @@ def test_little_memory_is_said_in_the_last_line(tmp_path: Path) -> None:
     last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
     assert "memory" in last
     assert "ulimit" in last
+    assert "Traceback" not in done.stderr + done.stdout
 
 
 @pytest.mark.long
