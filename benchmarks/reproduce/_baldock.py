@@ -21,7 +21,6 @@ from torch.nn.functional import cross_entropy
 
 from nas_evidence.maths.hmc import Density
 from nas_evidence.maths.hmc import Path as Densities
-from nas_evidence.scores.thermodynamic_box import half_widths
 from nas_evidence_reproduce._finite_temperature import HeatPlan, Tempered, at_finite_temperature
 from nas_evidence_reproduce._rmin import rmin
 
@@ -121,6 +120,21 @@ class Network:
 
     def _factor(self) -> float:
         return float(self.box[0]) * math.sqrt(self.sizes[0] + 1)
+
+
+def half_widths(model: nn.Module, width: float) -> Tensor:
+    """Return σ_i / 2 = c / √k_i of each parameter of linear layers [P] (eq. 6 and 11).
+
+    k_i is the number of inputs, with the bias, of the unit that parameter i leads to; c = `width`.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    return torch.cat(
+        [
+            torch.full((p.numel(),), width / math.sqrt(layer.in_features + 1), dtype=torch.float64)
+            for layer in layers
+            for p in layer.parameters()
+        ]
+    )
 
 
 def network(n_hidden: int, *, logistic: bool = False) -> Network:

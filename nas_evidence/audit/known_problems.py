@@ -9,8 +9,7 @@ they must have.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,6 @@ from nas_evidence.evidence.network_density import network_density
 from nas_evidence.scores.sample_then_optimise import chunk_ends
 from nas_evidence.scores.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
-from nas_evidence.scores.thermodynamic_box import log_prior_volume
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import derive_seed
 
@@ -215,31 +213,6 @@ def _inputs_of_layers(model: nn.Module, x: Tensor) -> list[tuple[Tensor, bool]] 
     return found
 
 
-def of_blocks(problem: Problem, blocks: Sequence[Tensor]) -> float:
-    """Return the Gauss-Newton evidence in nats with a block of its own for each set of rows.
-
-    Larger blocks give at least as much (Fischer), all data in one block give `full_ggn`.
-    """
-    full = definition(problem, "full_ggn")
-    assert full is not None
-    jacobian, outputs = _jacobian(problem.model, problem.x)
-
-    def log_p(f: Tensor, target: Tensor) -> Tensor:
-        return problem.likelihood.log_likelihood(f[None], target[None])
-
-    hessian = -vmap(jacrev(jacrev(log_p)))(outputs, problem.y)
-    sizes = [p.numel() for p in problem.model.parameters()]
-    delta = problem.precision.repeat_interleave(torch.tensor(sizes))
-
-    def ratio(rows: Tensor) -> Tensor:
-        ggn = torch.einsum("ncp,ncd,ndq->pq", jacobian[rows], hessian[rows], jacobian[rows])
-        found: Tensor = torch.linalg.slogdet(torch.eye(len(delta)).double() + ggn / delta)[1]
-        return found
-
-    whole = ratio(torch.arange(len(problem.x)))
-    return full - 0.5 * float(torch.stack([ratio(rows) for rows in blocks]).sum() - whole)
-
-
 def entropy_bound_of_linear(problem: Problem, plan: EntropyPlan) -> float:
     """Return the largest expectation over steps of the one-product entropy bound, nats.
 
@@ -267,25 +240,6 @@ def entropy_bound_of_linear(problem: Problem, plan: EntropyPlan) -> float:
         bounds.append(float(best - nll + log_prior + entropy - t * lost))
         power = a @ power
     return max(bounds)
-
-
-def in_a_box(problem: Problem) -> Problem:
-    """Return linear regression at its best fit, whose truth is for the prior of `half_widths`.
-
-    The walls must be far from the fit: the integral is over all parameters.
-    """
-    noise = _noise_of(problem)
-    phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
-    k = phi.mT @ phi / noise**2
-    minimum = torch.linalg.lstsq(phi, problem.y).solution
-    model = nn.Linear(problem.x.shape[1], problem.y.shape[1]).double()
-    with torch.no_grad():
-        model.weight.copy_(minimum[:-1].mT)
-        model.bias.copy_(minimum[-1])
-    best = float(problem.likelihood.log_likelihood(phi @ minimum, problem.y))
-    log_det = float(torch.linalg.slogdet(k / (2 * math.pi))[1])
-    truth = best - 0.5 * problem.y.shape[1] * log_det - log_prior_volume(model)
-    return replace(problem, model=model, truth=truth)
 
 
 def _kronecker(kind: str, outer: Tensor, inner: Tensor, block: Tensor) -> Tensor:

@@ -7,10 +7,6 @@
     tanh-22      a network, many modes      the same
     linear-noise regression, noise 0.01     as linear-*, where quadrature over temperatures fails
     *-power      the likelihood to the 0.3  as linear-*, and logistic-2
-    trial        a short trial on digits    scores of the training curve from the curve itself
-    trial-linear linear regression          predictive scores and the training of prior and noise
-                                            against closed forms
-    parts        what scores are made of, and formulas beside them; see audit/pieces.py
 
 A row has a value, the true log evidence if there is one, and the interval that must contain the
 value. A Laplace evidence must equal its definition, computed by dense algebra that shares nothing
@@ -19,13 +15,11 @@ in expectation; a sampled value must be within four standard errors of the truth
 show how far a correct implementation of each definition is from the evidence.
 """
 
-import copy
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 
-import torch
 from torch import nn
 
 from nas_evidence.audit.known_problems import (
@@ -37,40 +31,18 @@ from nas_evidence.audit.known_problems import (
     linear_problem,
     logistic_problem,
 )
-from nas_evidence.audit.pieces import NAMES as PARTS
-from nas_evidence.audit.pieces import part_rows
 from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
-from nas_evidence.audit.sampled import (
-    SAMPLED,
-    STANDARD_ERRORS,
-    box_rows,
-    noise_of,
-    sampled_rows,
-)
-from nas_evidence.audit.trained import (
-    linear_trial_names,
-    linear_trial_rows,
-    trial_names,
-    trial_rows,
-)
+from nas_evidence.audit.sampled import SAMPLED, STANDARD_ERRORS, noise_of, sampled_rows
 from nas_evidence.curvature.likelihood import Gaussian
-from nas_evidence.curvature.products import LogJoint
 from nas_evidence.evidence.estimate import estimate_evidence
-from nas_evidence.evidence.jacobian import jacobian
-from nas_evidence.evidence.linearised import log_evidence, tangent_of
-from nas_evidence.maths.precisions import Precisions
-from nas_evidence.scores.conditional import KIND, conditional_estimate
-from nas_evidence.scores.conditional import NAME as CONDITIONAL
-from nas_evidence.scores.full_ggn_slq import evidence_by_products
-from nas_evidence.scores.given_folds import NAMES as GIVEN_FOLDS
-from nas_evidence.scores.given_folds import late_given_early
+from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.spec.record import EvidenceEstimate
-from nas_evidence.spec.registry import ALIASES, CURVATURES, SCORES
+from nas_evidence.spec.registry import CURVATURES, declared
 from nas_evidence.spec.study import derive_seed
 
 _ROUNDING = 1e-8  # relative
 _N_DRAWS = 8
-_IN_A_BOX = ("linear-3", "linear-noise")  # one output
+_CONDITIONAL = "conditional_evidence"
 #: κ of the problems whose name ends with "power".
 _POWER = 0.3
 
@@ -114,34 +86,31 @@ def named(name: str) -> tuple[list[str], str | None]:
     Only problems that have a row of the estimator are run.
 
     Raises:
-        ValueError: for any other name.
+        ValueError: for a score that is no estimate of an evidence, or any other name.
     """
-    name = ALIASES.get(name, name)
     if name in PROBLEMS:
         return [name], None
-    if name not in (*SCORES, *PARTS):
+    try:
+        declared(name)
+    except ValueError as error:
         known = ", ".join(PROBLEMS)
-        raise ValueError(f"{name} is no problem of the audit ({known}) and no estimator.")
-    return [problem for problem in PROBLEMS if name in estimators_in(problem)], name
+        raise ValueError(f"{name} is no problem of the audit ({known}): {error}") from error
+    found = [problem for problem in PROBLEMS if name in estimators_in(problem)]
+    if not found:
+        raise ValueError(
+            f"{name} is compared with no truth here: it estimates no evidence; the tests of the "
+            "project compare it with its definition."
+        )
+    return found, name
 
 
 def estimators_in(problem: str) -> set[str]:
     """Return the names of the rows of a problem, without computing them."""
-    if problem == "trial":
-        return set(trial_names(SAMPLED))
-    if problem == "trial-linear":
-        return set(linear_trial_names(SAMPLED))
-    if problem == "parts":
-        return set(PARTS)
-    found = {*CURVATURES, "tangent", "full_ggn_slq", *SAMPLED} - {"thermodynamic_box"}
-    if problem != "tanh-22":  # one linear layer
-        found.add("ntk_init")
+    found = {*CURVATURES, *SAMPLED}
     if problem.startswith("linear"):
-        found |= {CONDITIONAL, *GIVEN_FOLDS}
+        found.add(_CONDITIONAL)
     if problem.endswith("power"):
         found -= set(SAMPLED)
-    if problem in _IN_A_BOX:
-        found.add("thermodynamic_box")
     if problem == "linear-noise":  # few draws from the prior predict too badly
         found.discard("sto_lk")
     return found
@@ -151,93 +120,26 @@ def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
     """Return the rows of all estimators that need no training."""
     rows = {k: measured(problem, k, partial(_laplace, problem, k, seed)) for k in CURVATURES}
     found = [judged(row, _laplace_claim(problem, rows, kind)) for kind, row in rows.items()]
-    found += tangent_rows(problem, seed)
     if problem.power != 1:
         return found
-    return found + sampled_rows(problem, rows["full_ggn"].value, seed)
+    return found + sampled_rows(problem, seed)
 
 
-def tangent_rows(problem: Problem, seed: int) -> list[AuditRow]:
-    """Return the rows of the linearised network, and of the full curvature by its products.
-
-    At a mode of the network the linearised one has the same mode and the same curvature, so its
-    evidence is `full_ggn`; with a linear network, whatever the weights it is linearised at.
-    """
-    full = definition(problem, "full_ggn")
-    assert full is not None
-    exact = around(full, _ROUNDING * abs(full), "closed form of full_ggn")
-    row = measured(problem, "tangent", partial(_tangent, problem, "tangent"))
-    rows = [judged(row, exact)]
-    if isinstance(problem.model, nn.Linear):
-        row = measured(problem, "ntk_init", partial(_tangent, problem, "ntk_init"))
-        rows.append(judged(row, exact))
-    generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, "full_ggn_slq"))
-    row = measured(problem, "full_ggn_slq", partial(_by_products, problem, generator))
-    slack = STANDARD_ERRORS * (row.spread or 0.0) + _ROUNDING * abs(full)
-    claim = around(full, slack, f"{STANDARD_ERRORS:g} errors of full_ggn")
-    return [*rows, judged(row, claim)]
-
-
-def _tangent(problem: Problem, name: str, dual: bool | None = None) -> EvidenceEstimate:
-    theta = torch.cat([p.detach().flatten() for p in problem.model.parameters()])
-    at = theta if name == "tangent" else None
-    tangent = tangent_of(jacobian(problem.model, problem.x), problem.y, at)
-    fit = log_evidence(
-        tangent, problem.likelihood, problem.precision, power=problem.power, dual=dual
-    )
-    return EvidenceEstimate(estimator=name, value=fit.value)
-
-
-def _by_products(problem: Problem, generator: torch.Generator) -> EvidenceEstimate:
-    model = copy.deepcopy(problem.model)
-    sizes = [p.numel() for p in model.parameters()]
-    each = Precisions(problem.precision, sizes).of_each_parameter()
-    rows, power = len(problem.x) // 2, problem.power
-    joint = LogJoint(model, problem.x, problem.y, problem.likelihood, each, power, rows)
-    theta = torch.cat([p.detach().double().flatten() for p in model.parameters()])
-    return evidence_by_products(joint, theta, generator, n_exact=0)
-
-
-def half_rows(problem: Problem) -> list[AuditRow]:
-    """Return the rows of the conditional evidences of linearised networks on linear regression.
-
-    The truth is the log density of the late half given the early one, in this order only.
-    """
+def conditional_row(problem: Problem) -> AuditRow:
+    """Return the row of `conditional_evidence`: one half of linear regression given the other."""
     half = early_half(problem)
     late = replace(problem, truth=problem.truth - half.truth)
     slack = _ROUNDING * (abs(problem.truth) + abs(half.truth))
-    claim = around(late.truth, slack, "closed form")
-    return [
-        judged(measured(late, name, partial(_late_given_early, problem, half, name)), claim)
-        for name in GIVEN_FOLDS
-    ]
+    row = measured(late, _CONDITIONAL, partial(_late_given_early, problem, half))
+    return judged(row, around(late.truth, slack, "closed form"))
 
 
-def _late_given_early(problem: Problem, half: Problem, name: str) -> EvidenceEstimate:
+def _late_given_early(problem: Problem, half: Problem) -> EvidenceEstimate:
+    layer = last_layer_of(half.model, problem.x, problem.precision)
     found = late_given_early(
-        name, half.model, problem.x, problem.y, n_early=len(half.x),
-        likelihood=problem.likelihood, prior_precision=problem.precision, power=problem.power,
-    )  # fmt: skip
-    return EvidenceEstimate(estimator=name, value=found.value)
-
-
-def conditional_row(problem: Problem, seed: int) -> AuditRow:
-    """Return the row of the conditional evidence on linear regression, late half given early half.
-
-    The truth is the log density of the late half given the early one.
-    """
-    half = early_half(problem)
-    late = replace(problem, truth=problem.truth - half.truth)
-    row = measured(late, CONDITIONAL, partial(_difference, problem, half, seed))
-    slack = _ROUNDING * (abs(problem.truth) + abs(half.truth))
-    return judged(row, around(late.truth, slack, "closed form of its definition"))
-
-
-def _difference(problem: Problem, half: Problem, seed: int) -> EvidenceEstimate:
-    early, whole = (_laplace(one, KIND, seed) for one in (half, problem))
-    return conditional_estimate(
-        early, whole, n_early=len(half.x), n_data=len(problem.x), labels=False
+        layer, problem.y, len(half.x), problem.likelihood, power=problem.power
     )
+    return EvidenceEstimate(estimator=_CONDITIONAL, value=found.value)
 
 
 def _laplace_claim(problem: Problem, rows: Mapping[str, AuditRow], kind: str) -> Claim:
@@ -283,8 +185,7 @@ def _linear(
         name, seed, n_data=n_data, n_features=n_features, n_outputs=n_outputs, noise_std=noise,
         power=power,
     )  # fmt: skip
-    rows = [*rows_of(problem, seed), conditional_row(problem, seed), *half_rows(problem)]
-    return rows + (box_rows(problem, seed) if name in _IN_A_BOX else [])
+    return [*rows_of(problem, seed), conditional_row(problem)]
 
 
 def _softmax(seed: int) -> list[AuditRow]:
@@ -310,7 +211,4 @@ PROBLEMS: dict[str, Callable[[int], list[AuditRow]]] = {
     "logistic-power": lambda seed: rows_of(logistic_problem("logistic-power", seed, _POWER), seed),
     "softmax-15": _softmax,
     "tanh-22": _tanh,
-    "trial": partial(trial_rows, sampled=SAMPLED),
-    "trial-linear": partial(linear_trial_rows, sampled=SAMPLED),
-    "parts": part_rows,
 }

@@ -11,34 +11,22 @@ from typing import Any
 
 import torch
 
-from nas_evidence.audit.known_problems import (
-    Problem,
-    entropy_bound_of_linear,
-    exact_ensembles,
-    in_a_box,
-    of_blocks,
-)
+from nas_evidence.audit.known_problems import Problem, entropy_bound_of_linear, exact_ensembles
 from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
 from nas_evidence.curvature.likelihood import Gaussian
-from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
 from nas_evidence.scores.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
-from nas_evidence.scores.thermodynamic_box import thermodynamic_box_evidence
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import derive_seed
 
-SAMPLED = (
-    "stochastic_ggn", "sgd_entropy", "thermodynamic", "thermodynamic_box", "temperature_ladder",
-    "sto_lk",
-)  # fmt: skip
+SAMPLED = ("sgd_entropy", "thermodynamic", "temperature_ladder", "sto_lk")
 #: A sampled value must be within this many. Errors from six runs are themselves uncertain: with
 #: other seeds about one such row in a hundred would fail by chance.
 STANDARD_ERRORS = 4.0
-_ROUNDING = 1e-8  # relative
 #: Noise below which a few draws from the prior predict so badly that no mean has a standard error.
 _HEAVY_TAILS = 0.1
 _QUADRATURE = 0.1  # nats, of nodes and of few runs
@@ -53,27 +41,16 @@ def noise_of(problem: Problem) -> float:
     return likelihood.noise_std if isinstance(likelihood, Gaussian) else 1.0
 
 
-def sampled_rows(problem: Problem, full: float, seed: int) -> list[AuditRow]:
-    """Return the rows of all estimators of `SAMPLED` that share the prior of the problem.
-
-    Args:
-        problem: with a truth.
-        full: its `full_ggn`, nats.
-        seed: for draws and chains.
-    """
-    block = max(2, len(problem.x) // 4)
+def sampled_rows(problem: Problem, seed: int) -> list[AuditRow]:
+    """Return the rows of all estimators of `SAMPLED` on a problem with a truth."""
     rows = []
-    for name, call in _sampled_calls(problem, block).items():
+    for name, call in _sampled_calls(problem).items():
         if name == "sto_lk" and noise_of(problem) < _HEAVY_TAILS:
             continue
         generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, name))
         row = measured(problem, name, partial(call, generator))
         slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, problem.truth_error)
-        if name == "stochastic_ggn":
-            generator.manual_seed(derive_seed(seed, problem.name, name))
-            blocks = torch.split(torch.randperm(len(problem.x), generator=generator), block)
-            claim = around(of_blocks(problem, blocks), _ROUNDING * abs(full), "dense algebra")
-        elif name == "sgd_entropy":
+        if name == "sgd_entropy":
             claim = _entropy_claim(problem, slack, seed)
         elif name == "sto_lk" and isinstance(problem.likelihood, Gaussian):
             mean, error = exact_ensembles(problem, _ENSEMBLES, generator)
@@ -128,7 +105,7 @@ def _descent(problem: Problem) -> EntropyPlan:
 
 
 def _sampled_calls(
-    problem: Problem, block_size: int
+    problem: Problem,
 ) -> dict[str, Callable[[torch.Generator], EvidenceEstimate]]:
     given: tuple[Any, ...] = (problem.model, problem.x, problem.y)
     known: dict[str, Any] = {
@@ -139,9 +116,6 @@ def _sampled_calls(
     # Neighbours must overlap: their number grows with that of the parameters.
     ladder = _LADDER if problem.n_parameters < 40 else _LADDER.model_copy(update={"n_nodes": 40})
     return {
-        "stochastic_ggn": lambda g: stochastic_lower_bound(
-            *given, block_size=block_size, generator=g, **known
-        ),
         "sgd_entropy": lambda g: sgd_entropy_bound(*given, generator=g, plan=descent, **known),
         "thermodynamic": lambda g: thermodynamic_evidence(
             *given, generator=g, plan=_SWEEP, **known
@@ -153,19 +127,3 @@ def _sampled_calls(
             *given, generator=g, plan=_ENSEMBLES, **known
         ),
     }
-
-
-def box_rows(problem: Problem, seed: int) -> list[AuditRow]:
-    """Return the row of the uniform prior; far from the walls the integral is Gaussian."""
-    inside = in_a_box(problem)
-    generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, "thermodynamic_box"))
-    row = measured(
-        inside,
-        "thermodynamic_box",
-        lambda: thermodynamic_box_evidence(
-            inside.model, inside.x, inside.y, likelihood=inside.likelihood, generator=generator,
-            plan=_SWEEP,
-        ),
-    )  # fmt: skip
-    slack = STANDARD_ERRORS * (row.spread or 0.0) + _QUADRATURE
-    return [judged(row, around(inside.truth, slack, f"{STANDARD_ERRORS:g} errors"))]

@@ -35,15 +35,6 @@ class RowsPart:
         """Return J_l [N C, size]."""
         return self.values.flatten(0, 1)
 
-    def gram(self, precision: Tensor) -> Tensor:
-        """Return J_l D⁻¹ J_lᵀ [N C, N C] for a precision [] or [size]."""
-        rows = self.rows()
-        return (rows / precision) @ rows.mT
-
-    def times(self, theta: Tensor) -> Tensor:
-        """Return J_l θ_l [N, C] for θ_l [size]."""
-        return self.values @ theta
-
 
 @dataclass(frozen=True)
 class OuterPart:
@@ -55,21 +46,6 @@ class OuterPart:
     def rows(self) -> Tensor:
         """Return J_l [N C, d_out d_in]."""
         return torch.einsum("nco,ni->ncoi", self.s, self.a).flatten(2).flatten(0, 1)
-
-    def gram(self, precision: Tensor) -> Tensor:
-        """Return J_l D⁻¹ J_lᵀ [N C, N C] for a precision [] or [d_out d_in]."""
-        if precision.ndim:
-            return RowsPart(self.rows()[:, None, :]).gram(precision)
-        n, c, _ = self.s.shape
-        outputs = self.s.flatten(0, 1)
-        gram = (outputs @ outputs.mT).view(n, c, n, c)
-        inputs = (self.a @ self.a.mT) / precision
-        return gram.mul_(inputs[:, None, :, None]).view(n * c, n * c)
-
-    def times(self, theta: Tensor) -> Tensor:
-        """Return J_l θ_l [N, C] for θ_l [d_out d_in]."""
-        weight = theta.view(self.s.shape[2], self.a.shape[1])
-        return torch.einsum("nco,no->nc", self.s, self.a @ weight.mT)
 
 
 Part = RowsPart | OuterPart
@@ -104,12 +80,6 @@ class Jacobian:
         what = f"the Jacobian of {self.n_rows} rows for {self.n_parameters} parameters"
         require_memory(what, n_bytes, self.outputs.device, instead="fewer data")
         return torch.cat([part.rows() for part in self.parts], 1)
-
-    def times(self, theta: Tensor) -> Tensor:
-        """Return J θ [N, C] for θ [P]."""
-        pieces = torch.split(theta, list(self.sizes))
-        found = [p.times(t) for p, t in zip(self.parts, pieces, strict=True)]
-        return torch.stack(found).sum(0)
 
 
 @dataclass
@@ -152,20 +122,6 @@ class _Collector(Collector):
 def _is_outer(layer: Layer, a: Tensor) -> bool:
     linear = isinstance(layer, WeightLayer) and isinstance(layer.module, nn.Linear)
     return linear and a.ndim == 2
-
-
-def head_of(model: nn.Module) -> tuple[str, ...]:
-    """Return the names of the parameters of the last linear layer.
-
-    Raises:
-        ValueError: if the model has none.
-    """
-    layers = [path for path, m in model.named_modules() if isinstance(m, nn.Linear)]
-    if not layers:
-        raise ValueError("the last layer must be linear, but the model has no linear layer")
-    path = layers[-1]
-    inside = dict(model.get_submodule(path).named_parameters())
-    return tuple(f"{path}.{name}" if path else name for name in inside)
 
 
 def jacobian(model: nn.Module, inputs: Tensor, *, only: tuple[str, ...] | None = None) -> Jacobian:

@@ -8,8 +8,8 @@
     A*   weights of largest density     W_n  Hessian of −κ log p(y_n | f_n) in the outputs [C, C]
     δ    prior precisions, D the diagonal matrix of them                      κ  likelihood power
 
-This is the conditional evidence of `linearised.py` for the tensors of the last layer (Lotfi et al.
-2022; Immer et al. 2021), by its structure instead of its Jacobian:
+This is the conditional evidence (Lotfi et al. 2022) of the linearised network (Immer et al. 2021)
+whose only parameters are those of the last layer:
 
 - Real targets are exact: one Cholesky factor [d, d] for all outputs with equal precisions.
 - Classes are in softmax_layer.py, without a limit of size.
@@ -31,8 +31,8 @@ from nas_evidence.maths.precisions import Precisions
 _ROWS = 512
 
 
-def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> LastLayer | None:
-    """Return the last linear layer with its inputs, None if it does not return the outputs.
+def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> LastLayer:
+    """Return the last linear layer with its inputs.
 
     The network computes its features in its own dtype, as it was trained: a convolutional one is
     seven times faster in float32, and the evidence differs by 1e-8 of it. The rest is float64.
@@ -43,7 +43,8 @@ def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> 
         prior_precision: one per tensor [G] or per parameter [P].
 
     Raises:
-        ValueError: for a model with frozen parameters.
+        ValueError: for a model with frozen parameters, or whose outputs are not those of its last
+            linear layer.
         DoesNotFitError: if memory is short.
     """
     refuse_frozen(model)
@@ -51,7 +52,7 @@ def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> 
     model = copy.deepcopy(model).eval()
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not heads:
-        return None
+        raise ValueError("the last layer must be linear, but the model has no linear layer")
     head, seen = heads[-1], []
     width = head.in_features + (head.bias is not None)
     what = f"the inputs of the last layer, {len(inputs)} rows of {width}"
@@ -62,7 +63,11 @@ def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> 
         for start in range(0, len(inputs), _ROWS):
             outputs = model(inputs[start : start + _ROWS].to(own[0].dtype))
             if len(seen) != 1 or seen[0][0].ndim != 2 or not torch.equal(seen[0][1], outputs):
-                return None
+                raise ValueError(
+                    "the outputs must be those of the last linear layer, called once with inputs "
+                    f"[n, d], but {type(model).__name__} computes them otherwise; use two_fold in "
+                    "`estimators`"
+                )
             features.append(seen.pop()[0].double())
     handle.remove()
     parts = Precisions(prior_precision.double(), [p.numel() for p in own]).by_tensor()

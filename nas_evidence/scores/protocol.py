@@ -1,7 +1,6 @@
 """What a score may do during one trial.
 
     before training    `due` and `advance`, slice by slice: trainings on parts of the data
-    first epoch        `before_step`, given each minibatch before its step
     evaluations        `evaluate`: every F epochs after the burn-in, and after the last epoch
     any time           `state_dict` and `load_state_dict`: a trial resumes from its checkpoint
 
@@ -75,9 +74,6 @@ class Scorer:
 
     def advance(self) -> None:
         """Do a slice of that work, about as long as the training takes between evaluations."""
-
-    def before_step(self, x: Tensor, y: Tensor) -> None:
-        """Process a minibatch of the first epoch before its step."""
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
         """Return the current estimates; `last` after the last epoch."""

@@ -19,8 +19,6 @@ TRAINED_ON: Mapping[str, float] = {
 def division_of(score: str, plan: TrainingPlan, n_data: int) -> str:
     """Return the division of the data that a score trains networks on, "" if it has none.
 
-    >>> division_of("last_layer_conditional", TrainingPlan(), 300)
-    'two_fold'
     >>> [division_of("conditional_evidence", TrainingPlan(), n) for n in (300, 3000)]
     ['five_fold', 'two_fold']
     """
@@ -50,10 +48,9 @@ def fewest_parts(plan: TrainingPlan, scores: Iterable[str], n_data: int) -> int:
     >>> fewest_parts(TrainingPlan(), ["kfac_ggn", "conditional_evidence"], 300)
     5
     """
-    names = list(scores)
-    divisions = predicted_folds(plan, names, n_data)
+    divisions = predicted_folds(plan, scores, n_data)
     folds = [max(2, PREDICTED_FOLDS[name]) for name in divisions]
-    return max([1, *folds, *(declared(name).parts for name in names)])
+    return max([1, *folds])
 
 
 def kept_division(plan: TrainingPlan, scores: Collection[str], n_data: int) -> str:

@@ -20,8 +20,7 @@ from nas_evidence.spec.families import add_family, is_family
 
 #: What holds on linear-Gaussian models at the mode: equal, a lower bound, or neither (score only).
 Relation = Literal["EXACT_ON_LINEAR", "LOWER_BOUND", "SCORE"]
-#: "python": only in Python and the audit, not in studies.
-Taken = Literal["before", "first_pass", "evaluation", "end", "python"]
+Taken = Literal["before", "evaluation", "end"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Score:
                     package its reference replaces it
     summary         what it is, in one line
     implementation  a `Scorer` or a function (see scores/protocol.py), or its place "module:name"
-    taken           before training, during the first epoch, at every evaluation, or at the end
+    taken           before training, at every evaluation, or at the end
     unit            of `value`; nats are summed over the data that are scored
     relation        to the log evidence, on linear-Gaussian models at the mode
     on_request      computed only if `estimators` names it; the others are free and always computed
@@ -87,7 +86,6 @@ class Score:
     trainings       cost of trainings on parts of the data, as a multiple of the main training
     division        of the data into folds that it trains without and predicts; "plan" for that of
                     `plan.folds`; scores of one division share its trainings
-    parts           other than folds that it divides the data into, at least
     own_order       predicts rows from others in a random order of its own, so that groups and
                     times are not respected; not defined with `groups` or `time_column`
     """
@@ -106,7 +104,6 @@ class Score:
     plain_only: bool = False
     trainings: float = 0.0
     division: str = ""
-    parts: int = 1
     own_order: bool = False
 
     @property
@@ -181,23 +178,6 @@ def _folds(
     return log_density, accuracy
 
 
-def _given_folds(
-    name: str, summary: str, *, division: str = "two_fold", trainings: float = 1.0
-) -> Score:
-    return Score(
-        name=name,
-        summary=summary,
-        # The class that trains without the folds also computes what is made from the networks.
-        implementation="nas_evidence.scores.folds:Folds",
-        taken="before",
-        unit="nats",
-        relation="EXACT_ON_LINEAR",
-        plain_only=True,
-        trainings=trainings,
-        division=division,
-    )
-
-
 def _free(
     name: str,
     summary: str,
@@ -232,79 +212,28 @@ _ALL = [
     *_folds("heldout_10", "a tenth held out", 0.9, baseline=True),
     *_folds("five_fold", "five-fold cross-validation", 4.0, baseline=True),
     *_folds("ten_fold", "ten-fold cross-validation", 9.0, baseline=True),
-    _given_folds(
-        "conditional_evidence", "conditional marginal likelihood (last-layer Laplace, K folds)",
-        division="plan", trainings=4.0,
-    ),
     Score(
-        name="conditional_full_ggn",
-        summary="Laplace evidence, full Gauss-Newton, of all data minus that of one half",
-        implementation="nas_evidence.scores.conditional:Conditional",
+        name="conditional_evidence",
+        summary="conditional marginal likelihood (last-layer Laplace, K folds)",
+        # The class that trains without the folds also computes what is made from the networks.
+        implementation="nas_evidence.scores.folds:Folds",
         taken="before",
         unit="nats",
-        relation="EXACT_ON_LINEAR",  # the other kinds' errors do not cancel
-        curvature="full_ggn",
+        relation="EXACT_ON_LINEAR",
         plain_only=True,
-        trainings=1.5,
-        parts=2,
-    ),
-    _given_folds("tangent_conditional", "linearised networks: half of the data given the other"),
-    _given_folds("last_layer_conditional", "last layers: half of the data given the other"),
-    Score(
-        name="prequential_replay",
-        summary="chain-rule code of three quarters of the data, by one network that learns on",
-        implementation="nas_evidence.scores.prequential_replay:PrequentialReplay",
-        taken="before",
-        unit="nats",
-        trainings=0.8,
-        parts=17,  # a quarter and 16 chunks
-    ),
-    Score(
-        name="ntk_init",
-        summary="evidence of the network linearised at initialisation",
-        implementation="nas_evidence.scores.tangent:NtkInit",
-        taken="before",
-        unit="nats",
-        plain_only=True,
-    ),
-    _at_end("tangent", "evidence of the network linearised where its training ended",
-            "tangent:tangent", "EXACT_ON_LINEAR"),
-    replace(
-        _at_end("full_ggn_slq",
-                "Laplace evidence, full Gauss-Newton, log determinant by random probes",
-                "full_ggn_slq:score", "SCORE"),
-        approximates="full_ggn",
-    ),
-    Score(
-        name="prequential_epoch1_laplace",
-        summary="first epoch predicted by linearised networks",
-        implementation="nas_evidence.scores.first_pass:FirstPass",
-        taken="first_pass",
-        unit="nats",
-        plain_only=True,
-        own_order=True,
+        trainings=4.0,
+        division="plan",
     ),
     _at_end("sgd_entropy", "lower bound by the entropy of SGD", "sgd_entropy:score",
             "LOWER_BOUND"),
     _at_end("thermodynamic", "thermodynamic integration", "thermodynamic:score",
             "EXACT_ON_LINEAR"),
-    _at_end("thermodynamic_box", "thermodynamic integration, uniform prior in a box",
-            "thermodynamic_box:score", "SCORE"),
     _at_end("temperature_ladder", "replica exchange over temperatures",
             "temperature_ladder:score", "EXACT_ON_LINEAR"),
     replace(
         _at_end("sto_lk", "chunks predicted by ensembles that are drawn, then optimised",
                 "sample_then_optimise:score", "LOWER_BOUND"),
         own_order=True,
-    ),
-    Score(
-        name="stochastic_ggn",
-        summary="Gauss-Newton evidence on blocks of data, a bound",
-        implementation="nas_evidence.evidence.stochastic_bound:stochastic_lower_bound",
-        taken="python",
-        unit="nats",
-        relation="LOWER_BOUND",
-        plain_only=True,
     ),
     _free("sotl", "minus the sum of training losses", "nats per datum"),
     _free("sotl_e", "minus the sum of the latest training losses", "nats per datum"),
@@ -317,20 +246,23 @@ _ALL = [
 SCORES: Mapping[str, Score] = {score.name: score for score in _ALL}
 #: Those that cost nothing and are computed for every trial.
 FREE_SCORES = tuple(name for name, score in SCORES.items() if not score.on_request)
-#: Other names of scores, which study files and Python may use.
-ALIASES: Mapping[str, str] = {
+#: Scores that are no longer here, and what to write instead.
+REMOVED: Mapping[str, str] = {
+    "last_layer_conditional": "conditional_evidence with `folds = 2` in [plan]",
+    "tangent_conditional": "conditional_evidence",
+    "tangent": "conditional_evidence",
+    "ntk_init": "conditional_evidence",
+    "conditional_full_ggn": "conditional_evidence",
+    "prequential_replay": "two_fold",
     "prequential": "two_fold",
     "prequential_accuracy": "two_fold_accuracy",
+    "prequential_epoch1_laplace": "prequential_epoch1",
+    "full_ggn_slq": "full_ggn, or kfac_ggn for large networks",
+    "stochastic_ggn": "kfac_ggn",
+    "thermodynamic_box": "thermodynamic",
 }
 #: The objective if a study names none: the first of these in its `estimators`.
-PREFERRED = (
-    "conditional_evidence",
-    "two_fold",
-    "tangent_conditional",
-    "last_layer_conditional",
-    "prequential_replay",
-    "kfac_ggn",
-)
+PREFERRED = ("conditional_evidence", "two_fold", "kfac_ggn")
 #: The same where no score is an evidence.
 CROSS_VALIDATIONS = ("five_fold", "ten_fold", "two_fold")
 #: Draws of the Monte-Carlo kinds; the estimate is their mean.
@@ -350,19 +282,15 @@ def declared(name: str) -> Score:
     Raises:
         ValueError: for an unknown name; suggests a close one.
     """
-    name = ALIASES.get(name, name)
     if name in SCORES:
         return SCORES[name]
+    if name in REMOVED:
+        raise ValueError(f"{name!r} is no longer a score; write {REMOVED[name]}")
     if is_outside(name):
         return _OUTSIDE.get(name, Score(name=name, summary=name, implementation=name))
-    near = difflib.get_close_matches(name, [*SCORES, *ALIASES], n=1, cutoff=0.5)
-    meant = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(study_scores())}"
+    near = difflib.get_close_matches(name, SCORES, n=1, cutoff=0.5)
+    meant = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(SCORES)}"
     raise ValueError(f"must be the name of a score, or module:NAME, but got {name!r}; {meant}")
-
-
-def study_scores() -> tuple[str, ...]:
-    """Return the names of the scores that a study may ask for or use."""
-    return tuple(name for name, score in SCORES.items() if score.taken != "python")
 
 
 def draws_of(kind: str) -> int:
@@ -373,7 +301,7 @@ def draws_of(kind: str) -> int:
 def curvatures_of(names: Iterable[str]) -> set[str]:
     """Return the curvature kinds that the named scores need.
 
-    >>> sorted(curvatures_of(["kfac_ggn", "conditional_full_ggn", "sotl"]))
+    >>> sorted(curvatures_of(["kfac_ggn", "full_ggn", "sotl"]))
     ['full_ggn', 'kfac_ggn']
     """
     return {kind for name in names if (kind := declared(name).curvature) is not None}

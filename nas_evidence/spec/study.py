@@ -40,7 +40,6 @@ from nas_evidence.spec.domains import (
 from nas_evidence.spec.families import domains_of
 from nas_evidence.spec.metric_names import check_metric
 from nas_evidence.spec.registry import (
-    ALIASES,
     CROSS_VALIDATIONS,
     DIAGONAL_CURVATURES,
     ONLINE_CURVATURES,
@@ -103,19 +102,13 @@ def parameters_of(family: str) -> Mapping[str, Domain]:
     return domains_of(family) if is_outside(family) else FAMILY_PARAMETERS[family]
 
 
-def _current(name: object) -> object:
-    """Return the current name of a score given by an earlier one."""
-    return ALIASES.get(name, name) if isinstance(name, str) else name
-
-
 def _known_score(name: str) -> str:
-    if declared(name).taken == "python":
-        raise ValueError(f"must be a score that studies have, but got {name!r}")
+    declared(name)
     return name
 
 
 #: A score by name, or by reference if it is from outside the package.
-ScoreName = Annotated[str, BeforeValidator(_current), AfterValidator(_known_score)]
+ScoreName = Annotated[str, AfterValidator(_known_score)]
 
 
 class ArchitectureSpec(Frozen):
@@ -616,7 +609,7 @@ class StudySpec(Frozen):
             raise ValueError(
                 "`estimators` must keep groups together and times in order with `groups` or "
                 f"`time_column` in [dataset], but got {mixing}, which take rows in an order of "
-                "their own; remove them, or use prequential_replay"
+                "their own; remove them, or use conditional_evidence"
             )
         if self.dataset.class_weight is not None:
             self._check_no_evidence()
@@ -658,7 +651,7 @@ class Assignment(Frozen):
     architecture: ArchitectureSpec
     dataset: DatasetSpec
     plan: TrainingPlan
-    estimators: tuple[Annotated[str, BeforeValidator(_current)], ...]
+    estimators: tuple[str, ...]
     followed: tuple[str, ...] = ()
     limits: LimitSpec = LimitSpec()
     #: Whether trials are compared after the first fold, which is then not trained beside others.

@@ -18,7 +18,7 @@ outputs, and kappa means the same here as in the evidence.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +34,6 @@ from nas_evidence.spec.record import CurvePoint
 from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.optimiser import Optimiser
 from nas_evidence.training.together import (
-    Batch,
     Program,
     minibatches,
     n_together,
@@ -121,7 +120,6 @@ def train_epoch(
     state: Training,
     data: TensorData,
     assignment: Assignment,
-    before_step: Callable[[Tensor, Tensor], float] | None = None,
     *,
     n_epochs: int = 1,
 ) -> None:
@@ -131,22 +129,19 @@ def train_epoch(
         state: of the training; advances by these epochs.
         data: on the device of the model.
         assignment: the plan and the seeds.
-        before_step: called with each minibatch before its step; returns the seconds it took, which
-            do not count as training.
         n_epochs: how many; between them nobody may read the parameters.
 
     Raises:
         DivergedError: if the loss is not finite, or above `loss_limit`.
     """
     member = Member(state, data, assignment)
-    error = train_epochs([member], before_step, n_epochs=n_epochs)[0]
+    error = train_epochs([member], n_epochs=n_epochs)[0]
     if error is not None:
         raise error
 
 
 def train_epochs(
     members: Sequence[Member],
-    before_step: Callable[[Tensor, Tensor], float] | None = None,
     *,
     n_epochs: int = 1,
 ) -> list[DivergedError | None]:
@@ -158,7 +153,6 @@ def train_epochs(
 
     Args:
         members: the trainings; each advances by an epoch at least unless it diverges.
-        before_step: called with each minibatch of the first member.
         n_epochs: how many; between them nobody may read the parameters.
 
     Returns:
@@ -168,50 +162,28 @@ def train_epochs(
     size = n_together(
         first.training.model, first.data.x_train[:1], first.assignment.plan.batch_size, n
     )
-    errors = _train_group(members[:size], before_step, n_epochs)
-    for start in range(size, n, size):
-        errors += _train_group(members[start : start + size], None, n_epochs)
-    return errors
+    groups = [members[start : start + size] for start in range(0, n, size)]
+    return [error for group in groups for error in _train_group(group, n_epochs)]
 
 
-def _train_group(
-    members: Sequence[Member],
-    before_step: Callable[[Tensor, Tensor], float] | None,
-    n_epochs: int,
-) -> list[DivergedError | None]:
+def _train_group(members: Sequence[Member], n_epochs: int) -> list[DivergedError | None]:
     """Run epochs of each as one program, up to one in which a member diverges."""
     started = time.perf_counter()
     counts = [len(member.data.x_train) for member in members]
     # Those with fewer steps leave first, so that the others are always the first rows.
     places = sorted(range(len(members)), key=lambda k: -counts[k])
     chosen = [members[k] for k in places]
-    watch = None if before_step is None else _Watch(before_step, places.index(0))
     errors: dict[int, DivergedError | None] = {}
     with _Group(chosen) as group:
         for _ in range(n_epochs):
-            sums = group.epoch(watch).tolist()
-            aside = 0.0 if watch is None else watch.seconds
-            seconds, started = time.perf_counter() - started - aside, time.perf_counter()
+            sums = group.epoch().tolist()
+            seconds, started = time.perf_counter() - started, time.perf_counter()
             for k, nll_sum in zip(places, sums, strict=True):
                 share = seconds * counts[k] / sum(counts)
                 errors[k] = _end_epoch(members[k], nll_sum / counts[k], share)
             if any(errors.values()):
                 break
     return [errors[k] for k in range(len(members))]
-
-
-@dataclass
-class _Watch:
-    """Shows the minibatches of one member, and adds up the seconds that takes."""
-
-    show: Callable[[Tensor, Tensor], float]
-    member: int
-    seconds: float = 0.0
-
-    def __call__(self, batch: Batch) -> None:
-        if self.member < len(batch.sizes):
-            size = batch.sizes[self.member]
-            self.seconds += self.show(batch.x[self.member, :size], batch.y[self.member, :size])
 
 
 class _Group(AbstractContextManager["_Group"]):
@@ -231,7 +203,7 @@ class _Group(AbstractContextManager["_Group"]):
     def __exit__(self, *error: Any) -> None:
         self.program.__exit__(*error)
 
-    def epoch(self, watch: _Watch | None) -> Tensor:
+    def epoch(self) -> Tensor:
         """Take the steps of an epoch; return the summed nll of each member [K], nats, float64.
 
         No number is read from the device; indices and scalars are copied to it once per epoch.
@@ -248,8 +220,6 @@ class _Group(AbstractContextManager["_Group"]):
         moves = [moves_of_epoch(m.data, m.assignment, m.training.epoch + 1) for m in members]
         totals = torch.zeros(len(members), dtype=torch.float64, device=program.theta.device)
         for batch in minibatches(seen, orders, plan.batch_size, moves):
-            if watch is not None:
-                watch(batch)
             n = len(batch.sizes)
             nll = program.step(batch, None if spread is None else spread[:n])
             batch.add_sums(totals[:n], nll)

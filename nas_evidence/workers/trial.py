@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.task import check_task
@@ -162,30 +162,15 @@ class Trial:
                 elif self.settling is not None:
                     self._settle(training, self.settling)
                 while before is None and training.epoch < last:
-                    self._train(training, min(last, next(e for e in due if e > training.epoch)))
+                    until = min(last, next(e for e in due if e > training.epoch))
+                    left = until - training.epoch
+                    train_epoch(training, self.data, self.assignment, n_epochs=left)
                     if training.epoch in due:
                         self._update(training)
                 self._checkpoint()
                 self._complete_if_done()
         self.slice_seconds = time.perf_counter() - started
         return self.report()
-
-    def _train(self, training: Training, until: int) -> None:
-        """Train up to an epoch; or run the first one, of which scores read each minibatch."""
-        if training.epoch > 0:
-            left = until - training.epoch
-            train_epoch(training, self.data, self.assignment, n_epochs=left)
-            return
-
-        def show(x: Tensor, y: Tensor) -> float:
-            started = time.perf_counter()
-            for scorer in self.scorers.values():
-                scorer.before_step(x, y)
-            seconds = time.perf_counter() - started
-            training.evidence_seconds += seconds
-            return seconds
-
-        train_epoch(training, self.data, self.assignment, show)
 
     def _update(self, training: Training) -> None:
         """Update the hyperparameters if due; then evaluate, or start to settle."""

@@ -20,14 +20,13 @@ from nas_evidence.audit.known_problems import Problem, linear_problem
 from nas_evidence.curvature import KINDS
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.evidence.stochastic_bound import stochastic_lower_bound
 from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
 from nas_evidence.scores.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
-from nas_evidence.spec.registry import CURVATURES, SCORES, study_scores
+from nas_evidence.spec.registry import CURVATURES, SCORES
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.workers.trial import Trial
 
@@ -94,8 +93,6 @@ def sampled(name: str, problem: Problem) -> EvidenceEstimate:
         "prior_precision": problem.precision,
         "generator": torch.Generator().manual_seed(0),
     }
-    if name == "stochastic_ggn":
-        return stochastic_lower_bound(*given, block_size=5, **known)
     if name == "sgd_entropy":
         return sgd_entropy_bound(*given, plan=EntropyPlan(learning_rate=0.01, n_steps=60), **known)
     if name == "thermodynamic":
@@ -108,7 +105,7 @@ def sampled(name: str, problem: Problem) -> EvidenceEstimate:
     return temperature_ladder_evidence(*given, plan=ladder, **known)
 
 
-SAMPLED = ("stochastic_ggn", "sgd_entropy", "thermodynamic", "temperature_ladder", "sto_lk")
+SAMPLED = ("sgd_entropy", "thermodynamic", "temperature_ladder", "sto_lk")
 
 
 @pytest.mark.slow
@@ -130,12 +127,11 @@ def test_a_sampled_claim_about_linear_models_holds(name: str) -> None:
 
 
 def test_no_registered_estimator_is_without_a_test_here() -> None:
-    in_a_box = "thermodynamic_box"  # another prior: in test_thermodynamic_box.py
-    assert set(SCORES) == {*KINDS, *SAMPLED, *RECORDED, in_a_box}
+    assert set(SCORES) == {*KINDS, *SAMPLED, *RECORDED}
 
 
 #: Those that sample are in tests/scores/test_sampled.py.
-RECORDED = tuple(name for name in study_scores() if name not in (*SAMPLED, "thermodynamic_box"))
+RECORDED = tuple(name for name in SCORES if name not in SAMPLED)
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +183,8 @@ def test_per_datum_is_there_exactly_where_the_unit_is_nats_summed_over_data(
             "ten_fold": 6,
             "conditional_evidence": 12,
             "two_fold": 30,
-            "prequential_replay": 45,
         }
-        predicted = some.get(name, 30 if "conditional" in name else 60)
+        predicted = some.get(name, 60)
         assert estimate.per_datum == pytest.approx(estimate.value / predicted, rel=1e-14)
     else:
         assert estimate.per_datum is None

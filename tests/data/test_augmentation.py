@@ -263,6 +263,8 @@ def test_what_augmentation_does_not_fit_is_refused_by_name() -> None:
     allowed = [name for name, score in SCORES.items() if not score.plain_only]
     assert {"diag_ef", "two_fold", "five_fold", "sotl"} <= set(allowed)
     StudySpec.model_validate(study | {"estimators": allowed})
-    refused = "must be defined for augmented images .* got .'ntk_init'.; remove them, or `augment`"
+    refused = (
+        "must be defined for augmented images .* got .'thermodynamic'.; remove them, or `augment`"
+    )
     with pytest.raises(ValidationError, match=refused):
-        StudySpec.model_validate(study | {"estimators": ["two_fold", "ntk_init"]})
+        StudySpec.model_validate(study | {"estimators": ["two_fold", "thermodynamic"]})

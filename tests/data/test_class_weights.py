@@ -123,7 +123,7 @@ def test_the_design_effect_is_that_of_kish(tmp_path: Path) -> None:
 def test_every_evidence_is_invalid_with_its_reason_and_cross_validations_are_not(
     tmp_path: Path,
 ) -> None:
-    names = ("kfac_ggn", "diag_ef", "five_fold", "conditional_evidence", "tangent")
+    names = ("kfac_ggn", "diag_ef", "five_fold", "conditional_evidence")
     data = loaded(tmp_path, cells(), class_weight={"rare": 3})
     given = mlp_assignment(*names, epochs=3, folds=5)
     plain = run(given, to_tensors(data, "cpu"), tmp_path / "plain")

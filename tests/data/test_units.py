@@ -195,11 +195,6 @@ def test_a_way_of_writing_times_that_is_not_read_is_told_with_those_that_are(
             ['estimators=["ten_fold"]', 'objective="ten_fold"'],
             "8 different groups, but .* needs at least 10",
         ),
-        (
-            12,
-            ['estimators=["prequential_replay"]', 'objective="prequential_replay"'],
-            "12 different groups, but .* at least 17",
-        ),
         (12, only("sto_lk"), "sto_lk.*remove them"),
     ],
 )

@@ -47,7 +47,7 @@ def run(spec: StudySpec, folder: Path) -> Path:
 def test_a_score_known_before_the_first_epoch_has_a_rung_there() -> None:
     assert study().rungs == (0, 4)
     assert (
-        study(estimators=["conditional_full_ggn"], objective="conditional_full_ggn").rungs[0] == 0
+        study(estimators=["conditional_evidence"], objective="conditional_evidence").rungs[0] == 0
     )
     assert study(pruning={**PRUNING, "score": "sotl"}).rungs == (4,)
     assert study(pruning={"rule": "none"}).rungs == ()

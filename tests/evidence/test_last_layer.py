@@ -1,19 +1,21 @@
-"""The evidence of a last layer by its structure is that of its Jacobian, at any size."""
+"""The evidence of a last layer by its structure is that of its definition, at any size."""
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.functional import hessian as whole
+from torch.autograd.functional import jacobian
 from torch.distributions import MultivariateNormal
 
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.evidence import last_layer, softmax_layer
-from nas_evidence.evidence.jacobian import head_of, jacobian
+from nas_evidence.evidence.exact_linear import log_evidence_of_linear
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
-from nas_evidence.evidence.linearised import conditional_log_evidence, tangent_of
 from nas_evidence.evidence.softmax_layer import LastLayer
 from nas_evidence.maths.lanczos import log_forms
 from nas_evidence.maths.precisions import Precisions
@@ -31,17 +33,42 @@ def problem(likelihood: Likelihood, n: int, n_outputs: int) -> tuple[Tensor, Ten
     return x, outputs if isinstance(likelihood, Gaussian) else outputs.argmax(1)
 
 
-def by_jacobian(
+def by_dense_algebra(
     model: nn.Module, x: Tensor, y: Tensor, n_early: int, likelihood: Likelihood,
     precision: Tensor, power: float,
 ) -> float:  # fmt: skip
-    linear = jacobian(model, x, only=head_of(model))
-    free = [i for i, (name, _) in enumerate(model.named_parameters()) if name in linear.names]
-    tensors = [p.detach().flatten() for p in model.parameters()]
-    parts = Precisions(precision, [len(p) for p in tensors]).by_tensor()
-    tangent = tangent_of(linear, y, torch.cat([tensors[i] for i in free]))
-    wanted = torch.cat([parts[i].reshape(-1) for i in free])
-    return conditional_log_evidence(tangent, n_early, likelihood, wanted, power=power)
+    """log q(D) − log q(D_early) from the definition: Newton's mode and whole Hessians."""
+    hidden, head = nn.Sequential(*list(model.double().children())[:-1]), list(model.children())[-1]
+    with torch.no_grad():
+        phi = torch.cat([hidden(x.double()), torch.ones(len(x), 1).double()], 1)
+        start = torch.cat([head.weight, head.bias[:, None]], 1).detach()
+    target = y if y.dtype == torch.int64 else y.double()
+    parts = Precisions(precision.double(), [p.numel() for p in model.parameters()]).by_tensor()
+    weight, bias = (
+        part.expand(p.shape) if part.ndim == 0 else part.reshape(p.shape)
+        for part, p in zip(parts[-2:], (head.weight, head.bias), strict=True)
+    )
+    delta = torch.cat([weight, bias[:, None]], 1).flatten()
+
+    def log_q(n: int) -> float:
+        def joint(a: Tensor) -> Tensor:
+            fit = likelihood.log_likelihood(phi[:n] @ a.view_as(start).mT, target[:n])
+            return power * fit - 0.5 * (delta * a.square()).sum()
+
+        a = start.flatten().clone()
+        for _ in range(300):
+            slope, hessian = jacobian(joint, a), -whole(joint, a)
+            step = torch.linalg.solve(hessian, slope)
+            size = 1.0
+            while joint(a + size * step) < joint(a) and size > 1e-6:
+                size /= 2
+            a = a + size * step
+            if float(slope @ step) < 1e-16:
+                break
+        ratio = torch.linalg.slogdet(-whole(joint, a))[1] - delta.log().sum()
+        return float(joint(a) - 0.5 * ratio)
+
+    return log_q(len(x)) - log_q(n_early)
 
 
 @pytest.mark.parametrize("per_parameter", [False, True])
@@ -57,16 +84,15 @@ def by_jacobian(
         (Gaussian(0.3), 40, 60, 2, 1.0),
     ],
 )
-def test_the_structured_value_is_that_of_the_jacobian(
+def test_the_structured_value_is_that_of_dense_algebra(
     likelihood: Likelihood, n: int, width: int, n_outputs: int, power: float, per_parameter: bool
 ) -> None:
     model, (x, y) = network(width, n_outputs), problem(likelihood, n, n_outputs)
     sizes = [p.numel() for p in model.parameters()]
     precision = 3 * torch.rand(sum(sizes) if per_parameter else len(sizes)) + 0.1
     layer = last_layer_of(model, x, precision)
-    assert layer is not None
     found = late_given_early(layer, y, n * 4 // 5, likelihood, power=power)
-    exact = by_jacobian(model, x, y, n * 4 // 5, likelihood, precision, power)
+    exact = by_dense_algebra(model, x, y, n * 4 // 5, likelihood, precision, power)
     assert found.value == pytest.approx(exact, abs=1e-6 * n)
     assert found.value == pytest.approx(exact, rel=1e-6)
     assert found.standard_error is None
@@ -109,7 +135,6 @@ def test_a_small_logistic_regression_is_close_to_its_integral() -> None:
 def classes(n: int = 200, width: int = 30, n_outputs: int = 4) -> tuple[LastLayer, Tensor]:
     model, (x, y) = network(width, n_outputs), problem(Categorical(), n, n_outputs)
     layer = last_layer_of(model, x, torch.tensor([1.0, 1.0, 0.3, 2.0]))
-    assert layer is not None
     return layer, y
 
 
@@ -185,7 +210,8 @@ class Scaled(nn.Module):
 
 
 def test_a_layer_that_does_not_return_the_outputs_is_none() -> None:
-    assert last_layer_of(Scaled(), torch.randn(4, 5), torch.ones(2)) is None
+    with pytest.raises(ValueError, match="those of the last linear layer"):
+        last_layer_of(Scaled(), torch.randn(4, 5), torch.ones(2))
 
 
 def test_inputs_of_the_layer_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,3 +302,40 @@ def test_a_layer_without_an_optimum_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(softmax_layer, "_NEWTON_STEPS", 1)
     with pytest.raises(ValueError, match="no optimum after 1 steps of Newton's method"):
         late_given_early(*classes(40, 5), 30, Categorical())
+
+
+def test_hold_out_sets_of_every_size_add_up_to_the_evidence() -> None:
+    """Fong & Holmes (2020), Proposition 2, on features that are fixed.
+
+    With S_p the mean over all hold-out sets of p data of the mean log score of one of them, the
+    S_p of all sizes add up to log p(D), and those up to m to the mean of log q of a fold of m data
+    given the others.
+    """
+    n, noise = 7, 0.4
+    random = torch.Generator().manual_seed(0)
+    phi = torch.randn(n, 2, dtype=torch.float64, generator=random)
+    y = phi.sum(1, keepdim=True) + noise * torch.randn(n, 1, dtype=phi.dtype, generator=random)
+    delta = torch.tensor([[0.5, 2.0]], dtype=torch.float64)
+
+    def log_q(late: tuple[int, ...], early: list[int]) -> float:
+        rows = [*early, *late]
+        layer = LastLayer(phi[rows], torch.zeros_like(delta), delta)
+        return late_given_early(layer, y[rows], len(early), Gaussian(noise)).value
+
+    def log_p(rows: list[int]) -> float:
+        return log_evidence_of_linear(
+            phi[rows], y[rows], prior_precision=delta[0], noise_std=noise
+        )
+
+    def left(out: tuple[int, ...]) -> list[int]:
+        return [i for i in range(n) if i not in out]
+
+    scores = [
+        float(np.mean([log_q((j,), left(out)) for out in combinations(range(n), p) for j in out]))
+        for p in range(1, n)
+    ]
+    scores.append(float(np.mean([log_p([j]) for j in range(n)])))  # nothing is given
+    assert sum(scores) == pytest.approx(log_p(list(range(n))), abs=1e-9)
+    for m in (1, 2, 3):
+        folds = [log_q(out, left(out)) for out in combinations(range(n), m)]
+        assert float(np.mean(folds)) == pytest.approx(sum(scores[:m]), abs=1e-9)

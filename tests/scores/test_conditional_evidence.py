@@ -49,18 +49,6 @@ def test_few_data_have_five_folds_and_many_two(likelihood: str, few: int) -> Non
     assert [with_numbers(plan, n).folds for n in (few - 1, few)] == [5, 2]
 
 
-def test_with_two_folds_it_is_the_conditional_evidence_of_halves(
-    data: TensorData, tmp_path: Path
-) -> None:
-    given = assignment_of(NAME, "last_layer_conditional", folds=2)
-    record = run(given, data, tmp_path / "both")
-    old = found_in(record, "last_layer_conditional")
-    assert found_in(record).value == old.value
-    assert found_in(record).per_datum == old.per_datum
-    alone = run(assignment_of("last_layer_conditional", folds=10), data, tmp_path / "alone")
-    assert found_in(alone, "last_layer_conditional").value == old.value
-
-
 @pytest.mark.parametrize(("folds", "other"), [(2, "two_fold"), (5, "five_fold"), (10, "ten_fold")])
 def test_cross_validation_of_equal_folds_shares_its_trainings(
     folds: int, other: str, data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

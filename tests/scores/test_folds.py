@@ -26,7 +26,6 @@ from nas_evidence.scores.folds import (
 )  # fmt: skip
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec, TrainingPlan, derive_seed
-from nas_evidence.spec.toml import load_study
 from nas_evidence.training.parts import order_of_data
 from nas_evidence.workers.trial import Trial
 
@@ -323,22 +322,6 @@ def test_rows_of_a_file_are_selected_without_reading_them(tmp_path: Path) -> Non
     assert len(some) == 3
     torch.testing.assert_close(some[:2], torch.from_numpy(stored)[index[:2]])
     torch.testing.assert_close(some[torch.tensor([2, 0])], torch.from_numpy(stored)[index[[2, 0]]])
-
-
-def test_two_fold_has_another_name(tmp_path: Path) -> None:
-    path = tmp_path / "asked.toml"
-    text = """
-        name = "s"
-        objective = "prequential"
-        estimators = ["prequential", "prequential_accuracy"]
-        [dataset]
-        name = "digits"
-        [family.linear]
-    """
-    path.write_text(text)
-    study = load_study(path)
-    assert study.objective == "two_fold"
-    assert study.estimators == ("two_fold", "two_fold_accuracy")
 
 
 def table_of(data: TensorData) -> torch.Tensor:

@@ -1,28 +1,31 @@
-"""Scores of linearised networks in a trial: the halves are trained once, and for one reason."""
+"""The conditional evidence in a trial: from networks trained without a fold."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lone_trials import assert_parking_changes_nothing, mlp_assignment, of_three_classes, run
+from torch import Tensor, nn
 from torch.linalg import LinAlgError
 
+from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.evidence.softmax_layer import LogDensity
-from nas_evidence.scores import given_folds, tangent
-from nas_evidence.scores.given_folds import Given, late_given_early
+from nas_evidence.scores import given_folds
+from nas_evidence.scores.given_folds import Given
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec
 from nas_evidence.training import parts
 from nas_evidence.workers.trial import Trial
 
-NAMES = ("tangent_conditional", "last_layer_conditional", "tangent", "ntk_init")
+NAME = "conditional_evidence"
 
 
-def assignment_of(*names: str, **plan: object) -> Assignment:
-    return mlp_assignment(*names, **({"epochs": 3} | plan))  # type: ignore[arg-type]
+def assignment_of(*others: str, **plan: object) -> Assignment:
+    return mlp_assignment(NAME, *others, **({"epochs": 3, "folds": 2} | plan))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -30,42 +33,22 @@ def data() -> TensorData:
     return of_three_classes(40)
 
 
-@pytest.mark.slow
-def test_the_halves_are_those_of_two_fold_and_are_trained_once(
-    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = []
-    right = parts.new_run
-
-    def counted(part: parts.Part) -> parts.Run:
-        started.append(len(part.data.x_train))
-        return right(part)
-
-    monkeypatch.setattr("nas_evidence.scores.folds.new_run", counted)
-    both = run(assignment_of("two_fold", *NAMES), data, tmp_path / "both")
-    assert started == [20, 20]
-    alone = run(assignment_of("two_fold"), data, tmp_path / "alone")
-    values = [found.value for r in (both, alone) if (found := r.final_estimate("two_fold"))]
-    assert values[0] == values[1]
-
-
 def test_the_value_is_that_of_the_network_trained_on_the_first_half(
     data: TensorData, tmp_path: Path
 ) -> None:
-    given = assignment_of("tangent_conditional", folds=1)
+    given = assignment_of(folds=1)
     record = run(given, data, tmp_path)
-    found = record.final_estimate("tangent_conditional")
+    found = record.final_estimate(NAME)
     assert found is not None
     order = parts.order_of_data(40, given)
     part = parts.part_of(order[:20], data, given, "prequential:20")
     alone = parts.new_run(part)
     while not parts.train_slice(alone, part):
         pass
-    by_hand = late_given_early(
-        "tangent_conditional", alone.training.model, data.x_train[order], data.y_train[order],
-        n_early=20, likelihood=tangent.likelihood_of(given.plan, 1.0, 1.0),
-        prior_precision=alone.training.prior_precision,
-    ).value  # fmt: skip
+    layer = last_layer_of(
+        alone.training.model, data.x_train[order], alone.training.prior_precision
+    )
+    by_hand = late_given_early(layer, data.y_train[order], 20, Categorical()).value
     assert found.value == pytest.approx(by_hand, rel=1e-9)
     assert found.per_datum == pytest.approx(by_hand / 20, rel=1e-9)
     assert found.note == "20 data given the others, in 1 fold"
@@ -76,14 +59,12 @@ def test_late_labels_change_the_density_and_not_the_network(
     data: TensorData, tmp_path: Path
 ) -> None:
     """A wrong label among the late data costs nats; it must not reach features or precisions."""
-    given = assignment_of("tangent_conditional", folds=1, epochs=12)
+    given = assignment_of(folds=1, epochs=12)
     order = parts.order_of_data(40, given)
     labels = data.y_train.clone()
     labels[order[20:]] = (labels[order[20:]] + 1) % 3
     right, wrong = (
-        run(given, replace(data, y_train=y), tmp_path / str(i)).final_estimate(
-            "tangent_conditional"
-        )
+        run(given, replace(data, y_train=y), tmp_path / str(i)).final_estimate(NAME)
         for i, y in enumerate((data.y_train, labels))
     )
     assert right is not None
@@ -96,104 +77,76 @@ def test_late_labels_change_the_density_and_not_the_network(
 def test_a_parked_trial_ends_bit_identical(
     parked_after: int, data: TensorData, tmp_path: Path
 ) -> None:
-    assert_parking_changes_nothing(
-        NAMES, assignment_of(*NAMES), data, tmp_path, slices=parked_after
+    assert_parking_changes_nothing([NAME], assignment_of(), data, tmp_path, slices=parked_after)
+
+
+def test_a_network_whose_outputs_are_not_of_its_last_linear_layer_is_refused_before_training(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Twice(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    monkeypatch.setattr(
+        "nas_evidence.workers.trial.build", lambda *given: Twice(nn.Flatten(), nn.Linear(64, 3))
     )
-
-
-def test_too_many_data_and_parameters_are_refused_before_any_training(
-    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(given_folds, "LIMIT", 100)
-    trial = Trial.start(assignment_of("tangent_conditional"), data, tmp_path)
+    trial = Trial.start(assignment_of(), data, tmp_path)
     assert trial.status is TrialStatus.FAILED
-    assert "at most 100 data x outputs, or parameters, but got 120 data x outputs" in trial.cause
-    allowed = Trial.start(assignment_of("last_layer_conditional"), data, tmp_path / "allowed")
-    assert allowed.status is TrialStatus.RUNNING
-
-
-def test_above_the_limit_the_other_scores_are_no_estimate_and_say_so(
-    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = tangent.tangent_of
-    monkeypatch.setattr(tangent, "tangent_of", lambda *a: right(*a, limit=100))
-    record = run(assignment_of("tangent", "ntk_init"), data, tmp_path)
-    for name in ("tangent", "ntk_init"):
-        found = record.final_estimate(name)
-        assert found is not None
-        assert not found.valid
-        assert "must be at most 100" in found.note
+    assert "must be those of the last linear layer" in trial.cause
+    assert "two_fold" in trial.cause
 
 
 def test_a_density_that_does_not_fit_is_no_estimate_and_the_trial_goes_on(
     data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*args: object, **known: object) -> None:
-        raise DoesNotFitError("the inputs need about 9 GiB, but 1 GiB are free")
+    def refuse(what: str, *args: object, **known: object) -> None:
+        if " 40 rows" in what:
+            raise DoesNotFitError("the inputs need about 9 GiB, but 1 GiB are free")
 
     monkeypatch.setattr("nas_evidence.evidence.last_layer.require_memory", refuse)
-    record = run(assignment_of("last_layer_conditional"), data, tmp_path)
+    record = run(assignment_of(), data, tmp_path)
     assert record.status is TrialStatus.COMPLETE
-    found = record.final_estimate("last_layer_conditional")
+    found = record.final_estimate(NAME)
     assert found is not None
     assert not found.valid
     assert "GiB are free" in found.note
 
 
 def test_a_half_that_diverges_leaves_no_estimate(data: TensorData, tmp_path: Path) -> None:
-    given = assignment_of("tangent_conditional", folds=1)
+    given = assignment_of(folds=1)
     inputs = data.x_train.clone()
     inputs[parts.order_of_data(40, given)[3]] = 1e30
     trial = Trial.start(given, replace(data, x_train=inputs), tmp_path)
     trial.advance(3)
     trial.advance(3)
-    found = trial.finish(TrialStatus.CANCELLED).final_estimate("tangent_conditional")
+    found = trial.finish(TrialStatus.CANCELLED).final_estimate(NAME)
     assert found is not None
     assert not found.valid
     assert found.note == "the training on 20 data diverged"
 
 
-def test_the_full_curvature_by_products_is_that_of_the_kernel(
-    data: TensorData, tmp_path: Path
-) -> None:
-    record = run(assignment_of("full_ggn", "full_ggn_slq"), data, tmp_path)
-    exact, found = (record.final_estimate(name) for name in ("full_ggn", "full_ggn_slq"))
-    assert exact is not None
-    assert found is not None
-    # 4 standard errors, and float32 products.
-    assert found.value == pytest.approx(
-        exact.value, abs=4 * (found.standard_error or 0.0) + 1e-4 * abs(exact.value)
-    )
-    terms = {term.term: term.value for term in found.terms}
-    gamma = sum(t.value for t in exact.terms if t.term == "effective_parameters")
-    error = terms["effective_parameters_error"]
-    assert terms["effective_parameters"] == pytest.approx(gamma, abs=4 * error + 1e-3 * gamma)
-
-
 def test_real_targets_have_a_joint_density_too(tmp_path: Path) -> None:
     real = to_tensors(load(DatasetSpec(name="diabetes", max_train=40), seed=0), "cpu")
-    given = assignment_of(*NAMES, epochs=4, likelihood="gaussian")
-    record = run(given, real, tmp_path)
-    for name in NAMES:
-        found = record.final_estimate(name)
-        assert found is not None
-        assert found.valid
-        assert -3 < (found.per_datum or 0) < 0
+    record = run(assignment_of(epochs=4, likelihood="gaussian"), real, tmp_path)
+    found = record.final_estimate(NAME)
+    assert found is not None
+    assert found.valid
+    assert -3 < (found.per_datum or 0) < 0
 
 
 def given(number: int, log_density: float, error: float) -> Given:
     return Given(
-        score="conditional_evidence", number=number, n_early=20, n_late=10,
+        number=number, n_early=20, n_late=10,
         log_density=log_density, standard_error=error,
     )  # fmt: skip
 
 
 def test_folds_are_averaged_and_blocks_in_time_added_with_the_squares_of_their_errors() -> None:
     folds = [given(1, -3.0, 0.3), given(2, -5.0, 0.4)]
-    found = given_folds._estimate("conditional_evidence", folds, in_time=False)
+    found = given_folds._estimate(folds, in_time=False)
     assert (found.value, found.per_datum) == pytest.approx((-4.0, -0.4))
     assert found.standard_error == pytest.approx(0.25)
-    found = given_folds._estimate("conditional_evidence", folds, in_time=True)
+    found = given_folds._estimate(folds, in_time=True)
     assert (found.value, found.per_datum) == pytest.approx((-8.0, -0.4))
     assert found.standard_error == pytest.approx(0.5)
 
@@ -216,9 +169,9 @@ def test_an_impossible_density_or_matrix_is_no_estimate_and_the_trial_goes_on(
         return outcome
 
     monkeypatch.setattr(given_folds, "late_given_early", computed)
-    record = run(assignment_of("last_layer_conditional", epochs=1), data, tmp_path)
+    record = run(assignment_of(epochs=1), data, tmp_path)
     assert record.status is TrialStatus.COMPLETE
-    found = record.final_estimate("last_layer_conditional")
+    found = record.final_estimate(NAME)
     assert found is not None
     assert not found.valid
     assert note in found.note

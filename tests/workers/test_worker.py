@@ -16,7 +16,7 @@ from nas_evidence.workers.worker import Worker
 
 pytestmark = pytest.mark.slow
 
-ESTIMATORS = ("two_fold", "heldout_10", "kfac_ggn", "diag_ef", "last_layer_conditional")
+ESTIMATORS = ("two_fold", "heldout_10", "kfac_ggn", "diag_ef", "conditional_evidence")
 
 
 @pytest.fixture
