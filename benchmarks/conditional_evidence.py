@@ -3,8 +3,7 @@
 One fold of `conditional_evidence`, a fifth of the data given the others, of an MLP with one hidden
 layer: seconds of the density, and of the training as `search` proposes it (Adam, batch and epochs
 by the number of rows, without updates of the prior), extrapolated from some of its epochs. CPU
-seconds of one thread. Labels are drawn from a random network with noise. Where both run, the
-structured value is compared with that of the Jacobian.
+seconds of one thread. Labels are drawn from a random network with noise.
 
     python benchmarks/conditional_evidence.py [--cells 300,64,10 ...] [--out F]
 """
@@ -20,10 +19,7 @@ import torch
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.proposed import training_length
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.evidence.jacobian import head_of, jacobian
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
-from nas_evidence.evidence.linearised import conditional_log_evidence, tangent_of
-from nas_evidence.maths.precisions import Precisions
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import Member, train_epochs
 from nas_evidence.training.parts import new_run, part_of
@@ -34,8 +30,6 @@ CELLS = (
     (3000, 256, 10), (3000, 1024, 0), (60_000, 64, 10), (60_000, 256, 10),
 )  # fmt: skip
 N_INPUTS, PRECISION = 64, 1.0
-#: Most rows times parameters of the layer for which the Jacobian is tried.
-_SMALL = 3_000_000
 
 
 def data_of(n: int, n_classes: int) -> TensorData:
@@ -82,7 +76,6 @@ def measured(n: int, width: int, n_classes: int) -> dict[str, object]:
     likelihood: Likelihood = Categorical() if n_classes else Gaussian(0.5)
     started = time.thread_time()
     layer = last_layer_of(model, data.x_train, precision)
-    assert layer is not None
     found = late_given_early(layer, data.y_train, n_early, likelihood)
     seconds = time.thread_time() - started
     row: dict[str, object] = {
@@ -92,23 +85,7 @@ def measured(n: int, width: int, n_classes: int) -> dict[str, object]:
     }  # fmt: skip
     if found.standard_error is not None:
         row["standard_error_per_datum"] = round(found.standard_error / (n - n_early), 6)
-    if n * (width + 1) * max(1, n_classes) <= _SMALL:
-        exact = by_jacobian(model, data, n_early, likelihood, precision)
-        row["relative_error"] = float(f"{abs(found.value / exact - 1):.1e}")
     return row
-
-
-def by_jacobian(
-    model: torch.nn.Module, data: TensorData, n_early: int, likelihood: Likelihood,
-    precision: torch.Tensor,
-) -> float:  # fmt: skip
-    """Return the value by the Jacobian of the last layer."""
-    linear = jacobian(model, data.x_train[:], only=head_of(model))
-    tensors = {name: p.detach().flatten() for name, p in model.named_parameters()}
-    theta = torch.cat([tensors[name] for name in linear.names])
-    each = Precisions(precision[-len(linear.names) :], linear.sizes).of_each_parameter()
-    tangent = tangent_of(linear, data.y_train, theta)
-    return conditional_log_evidence(tangent, n_early, likelihood, each)
 
 
 def main() -> None:

@@ -254,21 +254,17 @@ def record_tests(files: Sequence[str], to: Path) -> None:
 
 
 def audit_checks() -> list[str]:
-    """Return the problems of the audit; those of its parts that can be asked for alone."""
-    from nas_evidence.audit.pieces import NAMES
+    """Return the problems of the audit."""
     from nas_evidence.audit.run import PROBLEMS
 
-    return [*(name for name in PROBLEMS if name != "parts"), *(f"parts {n}" for n in NAMES)]
+    return [*PROBLEMS]
 
 
 def missed_row(check: str) -> str | None:
-    """Return the first row of a problem, or of a part, that does not hold in this folder."""
-    from nas_evidence.audit.pieces import rows_of_part
+    """Return the first row of a problem that does not hold in this folder."""
     from nas_evidence.audit.run import run_audit
 
-    problem, _, part = check.partition(" ")
-    rows = rows_of_part(part, seed=0) if part else run_audit([problem])
-    return next((row.estimator for row in rows if not row.holds), None)
+    return next((row.estimator for row in run_audit([check]) if not row.holds), None)
 
 
 def record_audit(to: Path, only: str = "") -> None:
@@ -419,7 +415,7 @@ def _first_row(check: str) -> str | None:
         missed = missed_row(check)
     except Exception as error:
         return f"{check}: {type(error).__name__}"
-    return f"{check.split()[0]}: {missed}" if missed else None
+    return f"{check}: {missed}" if missed else None
 
 
 def _asked(tree: Path, call: Callable[..., str | None], given: Any) -> str | None:

@@ -25,7 +25,7 @@ def mutants() -> ModuleType:
 @pytest.mark.slow
 def test_every_wrong_formula_applies_to_one_place_and_is_code(mutants: ModuleType) -> None:
     every = mutants.mutants()
-    assert len(every) >= 60
+    assert len(every) >= 45
     for mutant in every:
         text = mutant.file(mutants.ROOT).read_text("utf-8")
         wrong = mutant.patched(text)

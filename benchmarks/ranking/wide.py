@@ -38,15 +38,13 @@ from nas_evidence.workers.trial import Trial
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "ranking" / "wide"
 #: Kept aside: looked at once, after docs/decisions/0012 was written.
 ASIDE = ("naval", "fashion")
-#: By file: `five_fold` takes longer than all others together, the last two so for classes.
+#: By file: `five_fold` takes longer than all others together.
 SCORES = {
-    "light": ("two_fold", "heldout_10", "tangent_conditional", "last_layer_conditional"),
-    "replay": ("prequential_replay",),
+    "light": ("two_fold", "heldout_10"),
     "folds": ("five_fold",),
-    "tangents": ("tangent", "ntk_init"),
     "plain": (),  # the network alone, for the noise between seeds
     "race": ("two_fold",),  # for benchmarks/race_regret.py
-    "search": ("two_fold", "heldout_10", "last_layer_conditional"),  # for search_replay.py
+    "search": ("two_fold", "heldout_10"),  # for search_replay.py
 }
 _ALL = tuple(dict.fromkeys(name for names in SCORES.values() for name in names))
 #: Taken once, from the network at the end; full_ggn where rows or parameters are few enough.
@@ -168,7 +166,7 @@ def _cifar(data: Path, n_train: int, n_test: int) -> Arrays:
 
 
 _IMAGES = ("mlp", "cnn")
-_LARGE = ("tangent_conditional", "tangent", "ntk_init", "full_ggn")
+_LARGE = ("full_ggn",)
 #: In the order in which they run.
 POOLS = {
     "boston": Pool(_regression("bostonHousing"), 300, 206),
