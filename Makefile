@@ -9,7 +9,7 @@ check test long soak matrices: export OMP_NUM_THREADS := 1
 # The tests start hundreds of processes: none of them compiles again what another has compiled.
 check test long soak matrices: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo check test long soak matrices mutants oracles bench docs clean
+.PHONY: help demo lint check test long soak matrices mutants oracles bench docs clean
 help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
@@ -25,10 +25,12 @@ $(VENV)/installed-test: $(VENV)/installed
 demo: $(VENV)/installed  ## search on the bundled digits: ranking, report, exported winner
 	$(BIN)/nas-evidence search search_spaces/digits.toml
 
-check: $(VENV)/installed-test  ## ruff, mypy and the fast tests, under 90 seconds
+lint: $(VENV)/installed-test  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+check: lint  ## ruff, mypy and the fast tests, under 90 seconds
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not ray and not matrix"
 
 test: $(VENV)/installed-test  ## the tests, under 10 minutes on two cores, and a sample of each matrix

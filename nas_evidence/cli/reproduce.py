@@ -1,4 +1,4 @@
-"""The verb that runs the published experiments, whose code is beside the package or in a wheel."""
+"""The verb that runs the published experiments, whose code is in a clone beside the package."""
 
 import importlib
 import sys
@@ -33,6 +33,8 @@ def reproduce(
 ) -> None:
     """Run a published experiment and write its figure, its table beside ours, and JSON.
 
+    Runs from a clone of the project, which has the scripts.
+
     Example: nas-evidence reproduce duvenaud_fig2
     """
     make_importable(scripts_folder())
@@ -65,10 +67,18 @@ def reproduce(
 
 
 def scripts_folder() -> Path:
-    """Return the folder of the scripts: in a wheel, or next to the package in a checkout."""
-    here = Path(__file__).resolve().parents[1]
-    inside = here / "reproduce"
-    return inside if inside.is_dir() else here.parent / "benchmarks" / "reproduce"
+    """Return the folder of the scripts.
+
+    Raises:
+        ValueError: where the package is not in a clone.
+    """
+    folder = Path(__file__).resolve().parents[2] / "benchmarks" / "reproduce"
+    if not folder.is_dir():
+        raise ValueError(
+            f"reproduce needs a clone of the project, with {folder}; clone it, run `pip install "
+            "-e .` there, and try again."
+        )
+    return folder
 
 
 def make_importable(folder: Path) -> None:

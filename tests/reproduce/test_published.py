@@ -13,6 +13,7 @@ import reproduced as _before_the_scripts  # noqa: F401
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nas_evidence.cli import reproduce
 from nas_evidence.cli.reproduce import scripts_folder
 from nas_evidence_reproduce._published import (
     PAPERS,
@@ -154,12 +155,13 @@ def test_results_belong_to_scripts_and_figures_are_small() -> None:
     assert all(one["size"] in ("quick", "shortened") for one in stored_results().values())
 
 
-def test_scripts_are_shipped_and_found_in_a_checkout() -> None:
+def test_scripts_are_found_in_a_clone_and_missed_in_one_sentence_outside_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert scripts_folder() == ROOT / "benchmarks" / "reproduce"
-    assert (
-        '"benchmarks/reproduce" = "nas_evidence/reproduce"'
-        in (ROOT / "pyproject.toml").read_text()
-    )
+    monkeypatch.setattr(reproduce, "__file__", str(tmp_path / "a" / "b" / "reproduce.py"))
+    with pytest.raises(ValueError, match="reproduce needs a clone of the project"):
+        scripts_folder()
 
 
 def test_the_gallery_is_what_the_kept_results_give() -> None:
