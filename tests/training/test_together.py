@@ -212,24 +212,6 @@ def test_one_that_diverges_does_not_disturb_the_others(data: TensorData) -> None
         assert torch.equal(*(parameters_of(state) for state in states))
 
 
-def test_the_first_member_is_shown_its_own_minibatches_before_each_step(data: TensorData) -> None:
-    """Also if it is the smallest, whose rows are padded; the network is the one of that step."""
-    members = members_of(data, torch.float32, (20, 50))
-    state = members[0].training
-    seen: list[tuple[int, float]] = []
-
-    def show(x: Tensor, y: Tensor) -> float:
-        loss = nn.functional.cross_entropy(state.model(x) / state.temperature, y)
-        seen.append((len(y), loss.item()))
-        return 1e9  # seconds that do not count
-
-    train_epochs(members, show)
-    assert [n for n, _ in seen] == [16, 4]
-    mean = sum(n * loss for n, loss in seen) / 20
-    assert state.curve[0].train_nll_per_datum == pytest.approx(mean, rel=1e-5)
-    assert state.train_seconds < 0
-
-
 def test_parameters_own_their_memory_after_an_epoch(data: TensorData) -> None:
     members = members_of(data, torch.float32, (20, 20))
     train_epochs(members)

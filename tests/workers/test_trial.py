@@ -231,7 +231,7 @@ def test_an_exception_becomes_a_row_with_cause_and_traceback(
     error: Exception,
     status: TrialStatus,
 ) -> None:
-    def explode(*args: object) -> None:
+    def explode(*args: object, **known: object) -> None:
         raise error
 
     trial = Trial.start(assignment(), data, tmp_path)
