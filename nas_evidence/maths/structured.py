@@ -17,6 +17,10 @@ number of parameters of tensor l is γ_l = tr_l[S (I + S)⁻¹] = Σ λ / (λ + 
 A factor c on the curvature (likelihood power, noise) needs no new object: all of these depend on
 H D⁻¹ alone, so c H with precision δ equals H with δ / c, including gradients in c.
 
+`Binned` has the sums of a `BlockDiagonal` from 64 bins per octave of each large spectrum, each
+with its count and mean. The relative error of γ is then at most 1.5e-5, and 5e-6 in bins that are
+evenly filled. A Newton step on the full spectra squares that error.
+
 `prior_precision` is [G], one per tensor, or, for `FullMatrix` and for `BlockDiagonal` with
 `Diagonal` blocks only, [P], one per parameter.
 """
@@ -38,6 +42,53 @@ class Slopes(NamedTuple):
     log_det_ratio: Tensor  # log|H + D| − log|D| []
     effective: Tensor  # γ = −∂(log|H + D| − log|D|)/∂x  [G]
     hessian: Tensor  # ∂γ_l/∂x_m  [G, G]
+
+
+#: Smaller spectra are not binned.
+_LARGE = 4096
+
+
+@dataclass(frozen=True)
+class Binned:
+    """Spectra as values with weights [B], on the CPU; `tensor` [B] has their owner."""
+
+    values: Tensor
+    weights: Tensor
+    tensor: Tensor
+    n_tensors: int
+
+    def trace(self) -> Tensor:
+        """Return the trace of each block [G]."""
+        return self._sums(self.values)
+
+    def slopes(self, prior_precision: Tensor) -> Slopes:
+        """Return the log determinant with its derivatives, for δ [G]; the Hessian is diagonal."""
+        delta = prior_precision.to(self.values)[self.tensor]
+        share = self.values / (self.values + delta)
+        return Slopes(
+            (self.weights * torch.log1p(self.values / delta)).sum(),
+            self._sums(share),
+            torch.diag(-self._sums(share * (1 - share))),
+        )
+
+    def _sums(self, values: Tensor) -> Tensor:
+        return values.new_zeros(self.n_tensors).index_add_(0, self.tensor, self.weights * values)
+
+
+def _bins(spectrum: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means and counts of 64 bins per octave, by the leading bits of the floats."""
+    if len(spectrum) <= _LARGE:
+        return spectrum.cpu(), torch.ones(len(spectrum), dtype=torch.float64)
+    if spectrum.device.type == "cpu":
+        bits = spectrum.contiguous().view(torch.int64) >> 46
+        bits -= bits.min()
+        counts = torch.bincount(bits).double()
+        means = torch.bincount(bits, spectrum) / counts
+        return means[counts > 0], counts[counts > 0]
+    ordered = spectrum.sort().values  # then so are their bits, for values >= 0
+    _, counts = torch.unique_consecutive(ordered.view(torch.int64) >> 46, return_counts=True)
+    means = torch.segment_reduce(ordered, "sum", lengths=counts) / counts
+    return means.cpu(), counts.double().cpu()
 
 
 @dataclass(frozen=True)
@@ -82,13 +133,24 @@ class BlockDiagonal:
 
     def slopes(self, prior_precision: Tensor) -> Slopes:
         """Return the log determinant with its derivatives, for δ [G]; the Hessian is diagonal."""
-        values = self._all_eigenvalues
-        delta = Precisions(prior_precision.to(values), self.sizes).of_each_parameter()
-        share = values / (values + delta)
-        return Slopes(
-            torch.log1p(values / delta).sum(),
-            self._sums(share),
-            torch.diag(-self._sums(share * delta / (values + delta))),
+        pairs = zip(self.spectra(), prior_precision.tolist(), strict=True)
+        log_dets, effective, kept = [], [], []
+        for values, delta in pairs:
+            share = values / (values + delta)
+            effective.append(share.sum())
+            kept.append(effective[-1] - share @ share)
+            log_dets.append((values / delta).log1p_().sum())
+        hessian = torch.diag(-torch.stack(kept))
+        return Slopes(torch.stack(log_dets).sum(), torch.stack(effective), hessian)
+
+    @cached_property
+    def binned(self) -> Binned:
+        """The same spectra, large ones in bins."""
+        parts = [_bins(values) for values in self.spectra()]
+        lengths = torch.tensor([len(values) for values, _ in parts])
+        values, weights = (torch.cat(one) for one in zip(*parts, strict=True))
+        return Binned(
+            values, weights, torch.arange(len(parts)).repeat_interleave(lengths), len(parts)
         )
 
     def inverse_quadratic(self, vector: Tensor, prior_precision: Tensor) -> Tensor:
@@ -113,13 +175,6 @@ class BlockDiagonal:
                 f"a diagonal kind; give one for each of the {len(self.names)} parameter tensors"
             )
         return precisions.by_tensor()
-
-    def _sums(self, values: Tensor) -> Tensor:
-        return torch.stack([part.sum() for part in torch.split(values, list(self.sizes))])
-
-    @cached_property
-    def _all_eigenvalues(self) -> Tensor:
-        return torch.cat(self.spectra())
 
     @cached_property
     def _spectra(self) -> tuple[tuple[Tensor, Tensor], ...]:

@@ -41,10 +41,8 @@ from nas_evidence.spec.families import domains_of
 from nas_evidence.spec.metric_names import check_metric
 from nas_evidence.spec.registry import (
     CROSS_VALIDATIONS,
-    DIAGONAL_CURVATURES,
     ONLINE_CURVATURES,
     PREFERRED,
-    curvatures_of,
     declared,
     is_outside,
 )
@@ -167,30 +165,16 @@ class OnlinePlan(Frozen):
     rows: Annotated[Count, NoKey()] = UPDATE_ROWS
     """Most training data that an update sees, the same for all networks; each counts for as many
     as it stands for. Settling and every reported evidence see all."""
-    hyper_step: Literal["newton", "adam", "mackay"] = "newton"
-    """Maximiser: Newton to the maximum, 100 Adam steps on log precisions with learning rate 1, or
-    MacKay's fixed point."""
+    hyper_step: Literal["newton", "adam"] = "newton"
+    """Maximiser: Newton to the maximum, or 100 Adam steps of 1 on log precisions."""
     hyper_steps: Annotated[Count, Unit("steps"), NoKey()] = 100
     """Adam steps per update (K); used with `hyper_step = "adam"`."""
     hyper_learning_rate: Annotated[Positive, NoKey()] = 1.0
     """Their learning rate (gamma), on log precisions; used with `hyper_step = "adam"`."""
-    prior_groups: Literal["tensor", "module", "kind", "width", "scalar", "parameter"] = "tensor"
-    """Parameters that share one prior precision: those of a tensor, of a module, of a kind of
-    layer, all scaled by the fan-in ("width"), all ("scalar"), or none ("parameter")."""
+    prior_groups: Literal["tensor", "scalar"] = "tensor"
+    """Parameters that share one prior precision: those of a tensor, or all."""
     learn_noise: Annotated[bool, NoKey()] = True
     """Whether updates also learn the noise; used with `likelihood = "gaussian"`."""
-    learn_temperature: Annotated[bool, NoKey()] = False
-    """Whether updates also learn the softmax temperature, at the cost of about ten passes each;
-    used with `likelihood = "categorical"`."""
-
-    @model_validator(mode="after")
-    def _parameter_groups(self) -> "OnlinePlan":
-        if self.prior_groups == "parameter" and self.curvature not in DIAGONAL_CURVATURES:
-            raise ValueError(
-                '`curvature` must be a diagonal kind with prior_groups = "parameter", '
-                f'but got "{self.curvature}"'
-            )
-        return self
 
 
 def _settle(data: Mapping[str, Any]) -> float:
@@ -205,8 +189,7 @@ class TrainingPlan(Frozen):
     noise_std: Annotated[Positive, Unit("standard deviations of the targets"), NoKey()] = 1.0
     """Noise of the targets before the first update; used with `likelihood = "gaussian"`."""
     temperature: Annotated[Positive, NoKey()] = 1.0
-    """Divides the logits; the initial value if it is learned; used with
-    `likelihood = "categorical"`."""
+    """Divides the logits; used with `likelihood = "categorical"`."""
     likelihood_power: Positive = 1.0
     """Weight of the log likelihood (kappa), in training and in the evidence."""
     augment: tuple[Literal["RandomCrop", "RandomHorizontalFlip"], ...] = ()
@@ -582,12 +565,6 @@ class StudySpec(Frozen):
             raise ValueError(
                 f'`objective` must be one of the estimators, but got "{self.objective}" '
                 f"with estimators = {list(self.estimators)}"
-            )
-        kinds, diagonal = curvatures_of(self.estimators), set(DIAGONAL_CURVATURES)
-        if self.plan.online.prior_groups == "parameter" and not kinds <= diagonal:
-            raise ValueError(
-                f"`estimators` must be diagonal kinds ({', '.join(DIAGONAL_CURVATURES)}) with "
-                f'prior_groups = "parameter", but got {sorted(kinds - diagonal)}'
             )
         if self.plan.likelihood == "gaussian" and (
             of_labels := [e for e in self.estimators if declared(e).labels_only]

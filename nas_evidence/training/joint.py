@@ -7,51 +7,71 @@ At fixed parameters and for curvature H of unit noise (Gauss-Newton a = 1, empir
     ∂F/∂x_g = ½ (γ_g − δ_g ‖θ_g‖²)                x_g = log δ_g       c = κ e⁻ᵃᵛ
     ∂F/∂v   = ½ (κ RSS e⁻ᵛ − κ N C + a Σ γ)       v = log s²          κ = likelihood power
 
+    g  a group of tensors l that share one precision: "tensor", each its own; "scalar", one for all
+
 F is jointly concave in (x, v), so there is one maximum; Newton steps of at most 3 in any
-coordinate, halved until F rises, find it from any start. At the maximum MacKay's equations hold,
-s² = RSS / (N C − a γ / κ), which as an update breaks down where γ exceeds N C: diagonal and
-Kronecker curvature with more parameters than targets. With several groups coupled by a full
-matrix γ_l = P_l − δ_l tr[(H + D)⁻¹]_ll; see `Slopes`. γ depends on x + a v only, which gives every
-second derivative.
+coordinate, halved until F rises, find it from any start. At the maximum MacKay's equations (1992)
+hold, δ_g = γ_g / ‖θ_g‖² and s² = RSS / (N C − a γ / κ). As an update the latter breaks down where
+γ exceeds N C: diagonal and Kronecker curvature with more parameters than targets. With several
+groups coupled by a full matrix γ_l = P_l − δ_l tr[(H + D)⁻¹]_ll; see `Slopes`. γ depends on
+x + a v only, which gives every second derivative. Large spectra of blocks are binned; one last
+step is on the full ones.
 
 With upper bounds on precisions and noise the maximum is still unique. Coordinates at a bound that
 F pushes against stay fixed, and the Newton step uses the others.
 
-Dead groups are set first: θ = 0 and H > 0 goes to the upper bound, θ ≠ 0 and H = 0 to the lower,
-and a group with θ = 0 and H = 0 keeps its precision.
+log δ is kept in [−12, 18]. Dead groups are set first: θ = 0 and H > 0 goes to the upper bound,
+θ ≠ 0 and H = 0 to the lower, and a group with θ = 0 and H = 0 keeps its precision.
 """
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass
-from nas_evidence.maths.structured import BlockDiagonal, Structured
+from nas_evidence.maths.structured import Binned, BlockDiagonal, Structured
 from nas_evidence.spec.registry import CURVATURES
-from nas_evidence.training.hyperparameters import (
-    LOG_PRECISION_RANGE,
-    Method,
-    adam,
-    log_precision_of_groups,
-    mackay,
-    precision_of_each_parameter,
-)
-from nas_evidence.training.prior_groups import Ties
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+Method = Literal["newton", "adam"]
+PriorGroups = Literal["tensor", "scalar"]
 
+LOG_PRECISION_RANGE = (-12.0, 18.0)
 LOG_VARIANCE_RANGE = (-30.0, 30.0)  # bounds of log s²
 _MAX_STEP = 3.0
 _MAX_ITERATIONS = 200
 _LAST_GAIN = 1e-8  # nats left to gain before the last step, which squares the error
+_LAST_GAIN_OF_BINS = 1e-3  # the same, from the maximum for binned spectra
+
+
+def members_of(groups: PriorGroups, n_tensors: int) -> tuple[int, ...]:
+    """Return the group of each tensor, numbered from 0.
+
+    >>> members_of("tensor", 3), members_of("scalar", 3)
+    ((0, 1, 2), (0, 0, 0))
+    """
+    return tuple(range(n_tensors)) if groups == "tensor" else (0,) * n_tensors
+
+
+def log_precision_of_groups(prior_precision: Tensor, members: Sequence[int]) -> Array:
+    """Return log δ of each group [groups]: the mean of log δ_l over its members."""
+    member = np.array(members)
+    x = np.log(prior_precision.detach().cpu().double().numpy())
+    means: Array = np.bincount(member, x) / np.bincount(member)
+    return means
+
+
+def tied_precision(prior_precision: Tensor, members: Sequence[int]) -> Tensor:
+    """Return prior precisions tied by group [G], at the geometric mean, float64."""
+    x = log_precision_of_groups(prior_precision, members)
+    return torch.from_numpy(np.exp(x)[np.array(members)])
 
 
 @dataclass(frozen=True)
@@ -94,9 +114,9 @@ class Derivatives(NamedTuple):
 class Objective:
     """F and its derivatives."""
 
-    curvature: Structured
+    curvature: Structured | Binned
     squared_norms: Tensor  # [G]
-    ties: Ties
+    members: tuple[int, ...]  # the group of each tensor [G]
     noise: Noise
     likelihood_power: float = 1.0
 
@@ -124,20 +144,19 @@ class Objective:
 
     def precision(self, z: Array) -> Tensor:
         """Return δ_l of each tensor [G]."""
-        x = torch.from_numpy(z[list(self.ties.member)])
-        return x.exp() * torch.tensor(self.ties.scale, dtype=torch.float64)
+        return torch.from_numpy(z[list(self.members)]).exp()
 
     @property
     def membership(self) -> Array:
         """One column for each group, one row for each tensor; entries 0 and 1."""
-        member = np.array(self.ties.member)
+        member = np.array(self.members)
         columns: Array = np.eye(member.max() + 1)[member]
         return columns
 
     @property
     def n_groups(self) -> int:
         """Return the number of groups: the coordinates of z but the last."""
-        return max(self.ties.member) + 1
+        return max(self.members) + 1
 
 
 @dataclass(frozen=True)
@@ -152,23 +171,6 @@ class AtFixedNoise:
         value, gradient, hessian = self.whole.at(np.append(z, self.v))
         return Derivatives(value, gradient[:-1], hessian[:-1, :-1])
 
-    @cached_property
-    def norms(self) -> Array:
-        """‖θ_g‖² of each group, of its tensors times their factors."""
-        scale = torch.tensor(self.whole.ties.scale, dtype=torch.float64)
-        norms: Array = (scale * self.whole.squared_norms.cpu()).numpy()
-        return self.whole.membership.T @ norms
-
-    def derivatives(self, x: Array) -> tuple[Array, Array]:
-        """Return the first and second derivative of F in each x."""
-        here = self.at(x)
-        return here.gradient, np.diag(here.hessian)
-
-    def effective(self, x: Array) -> Array:
-        """Return γ of each group."""
-        gamma: Array = 2 * self.at(x).gradient + np.exp(x) * self.norms
-        return np.maximum(gamma, 0)
-
 
 Concave = Objective | AtFixedNoise
 
@@ -178,7 +180,7 @@ def fit_prior(
     squared_norms: Tensor,
     prior_precision: Tensor,
     *,
-    ties: Ties,
+    members: tuple[int, ...],
     curvature_scale: float = 1.0,
     highest: Tensor | None = None,
     method: Method = "newton",
@@ -187,32 +189,30 @@ def fit_prior(
 ) -> Tensor:
     """Return prior precisions [G] of higher evidence at fixed noise, for any structure.
 
-    `hyperparameters.update_prior_precision` is faster where tensors have spectra of their own.
-
     Args:
         curvature: of the summed negative log likelihood.
         squared_norms: θ_lᵀθ_l [G].
         prior_precision: starting values [G].
-        ties: which tensors share one precision.
+        members: the group of each tensor.
         curvature_scale: factor on the curvature.
-        highest: upper bounds [G], proportional within a tied group; or None. With bounds
-            "mackay", whose fixed point is the same maximum, goes there by Newton steps.
-        method: "newton" and "mackay" go to the maximum, "adam" takes some steps.
+        highest: upper bounds [G], equal within a group; or None.
+        method: "newton" goes to the maximum, "adam" takes some steps on log δ with fresh moments
+            (torch's defaults), as published by Immer et al. 2021.
         steps: of Adam.
         learning_rate: of Adam.
     """
     # The terms of the likelihood are constant: those of a noise of 1 and no data.
     constant = Noise(squared_error=0.0, n_targets=0, exponent=1, pass_std=1.0)
-    objective = Objective(curvature, squared_norms, ties, constant, curvature_scale)
-    x = log_precision_of_groups(prior_precision, ties)
-    bounds = np.full_like(x, np.inf) if highest is None else log_precision_of_groups(highest, ties)
-    at_noise = AtFixedNoise(objective, 0.0)
+    objective = Objective(curvature, squared_norms, members, constant, curvature_scale)
+    x = log_precision_of_groups(prior_precision, members)
+    bounds = _bounds(x, highest, members)
+    at_noise = [AtFixedNoise(one, 0.0) for one in _stages(objective)]
     if method == "adam":
-        x = np.minimum(adam(at_noise, x, steps, learning_rate), bounds)
-    elif method == "mackay" and highest is None:
-        x = mackay(at_noise, x)
+        x = np.minimum(_adam(at_noise[0], x, steps, learning_rate), bounds)
     else:
-        x = _maximum(at_noise, x, bounds)
+        x = _maximum(at_noise[0], x, bounds)
+        for stage in at_noise[1:]:
+            x = _maximum(stage, x, bounds, last_gain=_LAST_GAIN_OF_BINS)
     return objective.precision(np.append(x, 0.0))
 
 
@@ -221,7 +221,7 @@ def fit_prior_and_noise(
     squared_norms: Tensor,
     prior_precision: Tensor,
     *,
-    ties: Ties,
+    members: tuple[int, ...],
     noise: Noise,
     likelihood_power: float = 1.0,
     highest: Tensor | None = None,
@@ -233,69 +233,57 @@ def fit_prior_and_noise(
         curvature: curvature of the summed negative log likelihood, at noise `noise.pass_std`.
         squared_norms: θ_lᵀθ_l [G].
         prior_precision: starting values [G].
-        ties: which tensors share one precision.
+        members: the group of each tensor.
         noise: noise terms of the pass, from `noise_of`.
         likelihood_power: κ.
-        highest: upper bounds of the precisions [G], proportional within a tied group; or None.
+        highest: upper bounds of the precisions [G], equal within a group; or None.
         highest_std: upper bound of the standard deviation of the noise.
     """
-    objective = Objective(curvature, squared_norms, ties, noise, likelihood_power)
-    x = log_precision_of_groups(prior_precision, ties)
-    bounds = np.full_like(x, np.inf) if highest is None else log_precision_of_groups(highest, ties)
+    objective = Objective(curvature, squared_norms, members, noise, likelihood_power)
+    x = log_precision_of_groups(prior_precision, members)
+    bounds = _bounds(x, highest, members)
     bounds = np.append(bounds, 2 * math.log(highest_std))
-    z = _maximum(objective, np.append(x, 2 * math.log(noise.pass_std)), bounds)
+    first, *rest = _stages(objective)
+    z = _maximum(first, np.append(x, 2 * math.log(noise.pass_std)), bounds)
+    for stage in rest:
+        z = _maximum(stage, z, bounds, last_gain=_LAST_GAIN_OF_BINS)
     return objective.precision(z), math.exp(0.5 * z[-1])
 
 
-def fit_noise_and_each_precision(
-    curvature: BlockDiagonal,
-    squared_parameters: Tensor,
-    prior_precision: Tensor,
-    *,
-    noise: Noise,
-    likelihood_power: float = 1.0,
-    highest: Tensor | None = None,
-    highest_std: float = math.inf,
-) -> tuple[Tensor, float]:
-    """Return the precision of each parameter [P] and the noise that maximise the evidence.
-
-    With the best precisions at each v in closed form, F is a concave function of v alone, and
-    its slope ∂F/∂v has one zero.
-
-    Args:
-        curvature: diagonal curvature of the summed nll, at noise `noise.pass_std`.
-        squared_parameters: θ² [P].
-        prior_precision: current precisions [P], kept where θ = h = 0.
-        noise: noise terms of the pass, from `noise_of`.
-        likelihood_power: κ.
-        highest: upper bounds of the precisions [P], or None.
-        highest_std: upper bound of the standard deviation of the noise.
-    """
-    start = 2 * math.log(noise.pass_std)
-
-    def best(v: float) -> tuple[Tensor, float]:
-        scale = likelihood_power * math.exp(-noise.exponent * (v - start))
-        precision = precision_of_each_parameter(
-            curvature, squared_parameters, prior_precision, curvature_scale=scale
-        )
-        if highest is not None:  # each parameter has its own concave term
-            precision = torch.minimum(precision, highest)
-        gamma = float(curvature.effective_parameters(precision / scale).sum())
-        fit = likelihood_power * (noise.squared_error * math.exp(-v) - noise.n_targets)
-        return precision, fit + noise.exponent * gamma
-
-    low, high = LOG_VARIANCE_RANGE
-    high = max(low, min(high, 2 * math.log(highest_std)))
-    if best(low)[1] <= 0:
-        v = low
-    elif best(high)[1] >= 0:
-        v = high
-    else:
-        v = float(brentq(lambda at: best(at)[1], low, high, xtol=1e-10))
-    return best(v)[0], math.exp(0.5 * v)
+def _bounds(x: Array, highest: Tensor | None, members: Sequence[int]) -> Array:
+    return (
+        np.full_like(x, np.inf) if highest is None else log_precision_of_groups(highest, members)
+    )
 
 
-def _maximum(objective: Concave, z: Array, highest: Array) -> Array:
+def _stages(objective: Objective) -> list[Objective]:
+    """Return the objective with binned spectra, then with the full ones where these differ."""
+    curvature = objective.curvature
+    if not isinstance(curvature, BlockDiagonal):
+        return [objective]
+    binned = curvature.binned
+    coarse = replace(objective, curvature=binned)
+    return [coarse] if len(binned.values) == curvature.n_parameters else [coarse, objective]
+
+
+def _adam(objective: AtFixedNoise, x: Array, steps: int, learning_rate: float) -> Array:
+    """Return log δ after ascending with Adam (Kingma & Ba 2015)."""
+    first_decay, second_decay, epsilon = 0.9, 0.999, 1e-8
+    x = np.clip(x, *LOG_PRECISION_RANGE)
+    mean, square = np.zeros_like(x), np.zeros_like(x)
+    for step in range(1, steps + 1):
+        gradient = objective.at(x).gradient
+        mean = first_decay * mean + (1 - first_decay) * gradient
+        square = second_decay * square + (1 - second_decay) * gradient**2
+        scale = np.sqrt(square / (1 - second_decay**step)) + epsilon
+        x = x + learning_rate * mean / (1 - first_decay**step) / scale
+        x = np.clip(x, *LOG_PRECISION_RANGE)
+    return x
+
+
+def _maximum(
+    objective: Concave, z: Array, highest: Array, *, last_gain: float = _LAST_GAIN
+) -> Array:
     """Return the maximum, starting from z, within the ranges and nowhere above `highest`."""
     whole = objective if isinstance(objective, Objective) else objective.whole
     n_groups = whole.n_groups
@@ -309,13 +297,14 @@ def _maximum(objective: Concave, z: Array, highest: Array) -> Array:
     live[:n_groups] = (norms > 0) & (traces > 0)
     z[:n_groups] = np.where((norms == 0) & (traces > 0), high[:n_groups], z[:n_groups])
     z[:n_groups] = np.where((norms > 0) & (traces == 0), low[:n_groups], z[:n_groups])
-    return _newton(objective, z, live, low, high)
+    return _newton(objective, z, live, (low, high), last_gain)
 
 
 def _newton(
-    objective: Objective | AtFixedNoise, z: Array, live: Mask, low: Array, high: Array
+    objective: Concave, z: Array, live: Mask, bounds: tuple[Array, Array], last_gain: float
 ) -> Array:
     """Return the maximum over the live coordinates within the bounds."""
+    low, high = bounds
     here = objective.at(z)
     for _ in range(_MAX_ITERATIONS):
         pushed = ((z <= low) & (here.gradient < 0)) | ((z >= high) & (here.gradient > 0))
@@ -324,7 +313,7 @@ def _newton(
             return z
         step = _newton_step(here, free, z <= low, z >= high)
         gain = 0.5 * float(here.gradient @ step)
-        if gain < _LAST_GAIN and float(np.abs(step).max()) < 0.1:
+        if gain < last_gain and float(np.abs(step).max()) < 0.1:
             return np.clip(z + step, low, high)
         step *= min(1.0, _MAX_STEP / float(np.abs(step).max()))
         moved, there = _rise(objective, z, here, step, low, high)

@@ -4,7 +4,7 @@
 
     theta [P], Delta = diag(delta), one delta per parameter tensor [G] or per parameter [P]; N
     data; kappa likelihood power; nll_mean in nats, Gaussian or categorical, at the current noise
-    standard deviation s or softmax temperature T. `online` updates delta, s and T during training.
+    standard deviation s or softmax temperature T. `online` updates delta and s during training.
 
 Steps are taken on the objective times s^2 / kappa, or T^2 / kappa. The minimiser is the same, and
 the curvature in the outputs is that of s = T = kappa = 1: a learning rate stays stable as the
@@ -82,12 +82,10 @@ def begin(model: nn.Module, plan: TrainingPlan) -> Training:
     }
     parameters = list(model.parameters())
     relative = [0.1 if id(p) in scalars else 1.0 for p in parameters]
-    sizes = [p.numel() for p in parameters]
-    count = sum(sizes) if plan.online.prior_groups == "parameter" else len(sizes)
     return Training(
         model=model,
         optimiser=Optimiser(parameters, relative),
-        prior_precision=torch.full((count,), plan.prior_precision, dtype=torch.float64),
+        prior_precision=torch.full((len(parameters),), plan.prior_precision, dtype=torch.float64),
         noise_std=plan.noise_std,
         temperature=plan.temperature,
     )

@@ -15,11 +15,9 @@ from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.evidence.laplace import squared_norms
-from nas_evidence.maths.precisions import Precisions
 from nas_evidence.spec.study import TrainingPlan
-from nas_evidence.training.hyperparameters import LOG_PRECISION_RANGE
+from nas_evidence.training.joint import LOG_PRECISION_RANGE
 from nas_evidence.training.loop import Training
-from nas_evidence.training.mode import parameters_of
 
 
 def rescaled_precision(
@@ -28,17 +26,14 @@ def rescaled_precision(
     """Return the precisions `held` times the factor that maximises the evidence, within bounds.
 
     Args:
-        held: δ, one per tensor [G] or per parameter [P].
+        held: δ of each tensor [G].
         pass_: curvature at the parameters of the training.
         training: provides the parameters.
         plan: the likelihood power.
     """
     curvature = pass_.curvature
     power = plan.likelihood_power
-    if Precisions(held, curvature.sizes).is_per_tensor:
-        scatter = float((held * squared_norms(training.model)).sum())
-    else:
-        scatter = float((held * parameters_of(training).square().cpu()).sum())
+    scatter = float((held * squared_norms(training.model).cpu()).sum())
 
     def slope(x: float) -> float:
         factor = math.exp(x)

@@ -26,7 +26,7 @@ from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.data.augmentation import Planned as Planned
 from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import TensorData, select
-from nas_evidence.evidence.laplace import laplace_estimate
+from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import TrainingPlan, derive_seed
 from nas_evidence.training.joint import noise_of
@@ -35,10 +35,8 @@ from nas_evidence.training.refit import (
     fit_noise,
     gain_over_a_constant,
     refit_precision,
-    squares_of_groups,
     tied_precision_of,
 )
-from nas_evidence.training.temperature import fit_temperature
 
 
 def update_and_follow(
@@ -193,7 +191,7 @@ def _likelihood(state: Training, plan: TrainingPlan) -> Likelihood:
 
 
 def update_hyperparameters(state: Training, passes: Passes) -> Passes:
-    """Move prior precisions, and noise or temperature, to the maximum of the evidence at fixed θ.
+    """Move prior precisions and noise to the maximum of the evidence at fixed θ.
 
     A prior as narrow as the initial weights would prune a network that has not learned yet, since
     evidence at fixed θ does not see that θ is not a mode. Descent cannot end at zero weights while
@@ -211,69 +209,44 @@ def update_hyperparameters(state: Training, passes: Passes) -> Passes:
     the number of targets; wide networks would then permanently seem to have learned nothing.
 
     Where the rule forbids a rise, the evidence is maximised with no hyperparameter above its
-    current value, noise and temperature included: δ s² or δ T² is what holds a network back.
+    current value, noise included: δ s² is what holds a network back.
 
-    Either way the evidence at θ does not fall, with "newton" and "mackay", unless values outside
-    the clamps are brought inside, precisions of a group start untied and become tied, or new
-    labels are drawn at another temperature (`_mc`).
+    Either way the evidence at θ does not fall, with "newton", unless values outside the clamps are
+    brought inside, or precisions of a group start untied and become tied.
 
     Returns the passes at the new likelihood.
     """
     plan = passes.assignment.plan
     best = _most_evidence(passes)
     gain = plan.likelihood_power * gain_over_a_constant(best.pass_, passes.data.y_train, plan)
-    if gain <= 0.5 * float((best.prior_precision * squares_of_groups(state, plan)).sum()):
+    if gain <= 0.5 * float((best.prior_precision * squared_norms(state.model).cpu()).sum()):
         best = _most_evidence(passes, highest=tied_precision_of(state, plan))
     state.prior_precision = best.prior_precision
-    state.noise_std, state.temperature = best.noise_std, best.temperature
-    return best.passes.at(_likelihood(state, plan))
+    state.noise_std = best.noise_std
+    return passes.at(_likelihood(state, plan))
 
 
 class _Best(NamedTuple):
-    """Hyperparameters of largest evidence; the pass has their temperature, not yet their noise."""
+    """Hyperparameters of largest evidence; the pass does not have their noise yet."""
 
     prior_precision: torch.Tensor
     noise_std: float
-    temperature: float
-    passes: Passes
     pass_: CurvaturePass
 
 
 def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best:
     """Return the hyperparameters that maximise the evidence at fixed θ.
 
-    With `highest` [G] or [P] no precision is above it, and neither noise nor temperature rises.
+    With `highest` [G] no precision is above it, and the noise does not rise.
     """
     state, plan = passes.state, passes.assignment.plan
     online, scale = plan.online, plan.likelihood_power
-    noise_std, temperature = state.noise_std, state.temperature
-    if plan.likelihood == "categorical" and online.learn_temperature:
-        bound = math.inf if highest is None else temperature
-        temperature = fit_temperature(
-            lambda at: _refitted_evidence(min(at, bound), passes, highest), temperature
-        )
-        temperature = min(temperature, bound)
-        passes = passes.at(likelihood_of(plan, noise_std, temperature))
+    noise_std = state.noise_std
     pass_ = passes.of(online.curvature)[0]
     curvature = pass_.curvature
     if plan.likelihood == "gaussian" and online.learn_noise:
         noise = noise_of(online.curvature, pass_, noise_std)
         noise_std = fit_noise(state, curvature, noise, plan, highest)
         scale *= (noise.pass_std / noise_std) ** (2 * noise.exponent)
-    precision = refit_precision(state, curvature, scale, plan, online.hyper_step, highest)
-    return _Best(precision, noise_std, temperature, passes, pass_)
-
-
-def _refitted_evidence(
-    temperature: float, passes: Passes, highest: torch.Tensor | None = None
-) -> float:
-    """Return the evidence in nats at a temperature, with the prior that maximises it there."""
-    state, plan = passes.state, passes.assignment.plan
-    # Monte-Carlo signs are the same at every temperature, so that the evidence is smooth in it.
-    there = passes.at(likelihood_of(plan, state.noise_std, temperature))
-    pass_ = there.of(plan.online.curvature)[0]
-    power = plan.likelihood_power
-    precision = refit_precision(state, pass_.curvature, power, plan, "newton", highest)
-    return laplace_estimate(
-        plan.online.curvature, pass_, state.model, precision, likelihood_power=power
-    ).value
+    precision = refit_precision(state, curvature, scale, plan, highest)
+    return _Best(precision, noise_std, pass_)

@@ -27,10 +27,10 @@ from nas_evidence.maths.precisions import Precisions
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import OnlinePlan, TrainingPlan, derive_seed
+from nas_evidence.training.joint import PriorGroups
 from nas_evidence.training.loop import Training, likelihood_of
 from nas_evidence.training.online import passes_of, update_and_follow
 from nas_evidence.training.optimiser import Optimiser
-from nas_evidence.training.prior_groups import PriorGroups
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,10 @@ def online_laplace(
     every: int = 5,
     burn_in: int = 0,
     curvature: str = "kfac_ggn_mc",
-    prior_groups: PriorGroups | Literal["parameter"] = "tensor",
+    prior_groups: PriorGroups = "tensor",
     prior_precision: float = 1.0,
     noise_std: float = 1.0,
     learn_noise: bool = True,
-    temperature: float = 1.0,
-    learn_temperature: bool = False,
     likelihood_power: float = 1.0,
     seed: int = 0,
 ) -> OnlineLaplace:
@@ -212,13 +210,10 @@ def online_laplace(
         every: epochs between updates (F).
         burn_in: first epochs, without updates (B).
         curvature: of the evidence; see `nas_evidence.curvature.KINDS`.
-        prior_groups: parameters that share a precision: those of a "tensor", "module" or "kind"
-            of layer, all ("scalar"), all scaled by fan-in ("width"), or none ("parameter").
+        prior_groups: parameters that share a precision: those of a "tensor", or all ("scalar").
         prior_precision: before the first update.
         noise_std: the same for the noise, in the unit of the targets.
         learn_noise: whether updates learn the noise.
-        temperature: of the softmax, before the first update.
-        learn_temperature: whether updates learn the temperature.
         likelihood_power: κ on the likelihood.
         seed: of the Monte-Carlo kinds.
 
@@ -235,14 +230,12 @@ def online_laplace(
         "curvature": curvature,
         "prior_groups": prior_groups,
         "learn_noise": learn_noise,
-        "learn_temperature": learn_temperature,
     }
     try:
         plan = TrainingPlan(
             likelihood=likelihood,
             prior_precision=prior_precision,
             noise_std=noise_std,
-            temperature=temperature,
             likelihood_power=likelihood_power,
             online=OnlinePlan.model_validate(online),
         )
@@ -258,17 +251,16 @@ def online_laplace(
     elif not y.is_floating_point():
         y = y.long()
     sizes = [p.numel() for p in model.parameters()]
-    count = sum(sizes) if prior_groups == "parameter" else len(sizes)
     state = Training(
         model=model,
         optimiser=Optimiser([], []),  # theirs takes the steps
-        prior_precision=torch.full((count,), float(prior_precision), dtype=torch.float64),
+        prior_precision=torch.full((len(sizes),), float(prior_precision), dtype=torch.float64),
         noise_std=float(noise_std),
-        temperature=float(temperature),
+        temperature=1.0,
     )
     # Says now, and not after the first epochs, what model, data and curvature do not support.
     tried = curvature_pass(
-        curvature, model, x[:2], y[:2], likelihood_of(plan, noise_std, temperature),
+        curvature, model, x[:2], y[:2], likelihood_of(plan, noise_std, 1.0),
         batch_size=2, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     n_rows = len(x) * (1 if CURVATURES[curvature].columns == "residual" else tried.n_outputs)

@@ -314,8 +314,7 @@ def _end_round(one: Settler, end: _End) -> bool:
         return settling.work >= settling.budget
     before = _log_hyperparameters(working, plan)
     pass_ = _update(settling, data, assignment)
-    temperatures = plan.likelihood == "categorical" and plan.online.learn_temperature
-    settling.work += (11 if temperatures else 1) * pass_cost(plan, data) * cost
+    settling.work += pass_cost(plan, data) * cost
     settling.evidence = _laplace_value(pass_, working, plan)
     settling.moved = float((_log_hyperparameters(working, plan) - before).abs().max())
     settling.rounds += 1
