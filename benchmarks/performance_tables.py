@@ -107,7 +107,7 @@ def updates() -> str:
     return table(["ms", "", *_WAYS.values()], lines)
 
 
-_WAYS = {"newton": "Newton, to the maximum", "adam": "Adam, 100 steps", "mackay": "MacKay"}
+_WAYS = {"newton": "Newton, to the maximum", "adam": "Adam, 100 steps"}
 
 
 def online_runs() -> str:

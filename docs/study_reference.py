@@ -188,7 +188,7 @@ every = 5
 burn_in = 20                      # updates from epoch 25 on
 curvature = "kfac_ggn_mc"
 hyper_step = "adam"
-prior_groups = "module"
+prior_groups = "scalar"
 """,
     ),
     "sampler": (

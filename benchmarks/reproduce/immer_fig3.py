@@ -72,7 +72,6 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             "every": 1,
             "curvature": "kfac_ggn",
             "hyper_step": "newton",
-            "learn_temperature": False,
         },
     }
     weak_plan = {

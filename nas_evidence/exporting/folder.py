@@ -24,7 +24,6 @@ from typing import Any
 import pandas as pd
 import tomli_w
 import torch
-from torch import Tensor
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.augmentation import data_of_evidence
@@ -52,7 +51,7 @@ from nas_evidence.exporting.winner import (
     with_preprocessing,
 )
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.tensor_seals import PRECISION_PREFIX, sealed_tensors
+from nas_evidence.plumbing.tensor_seals import sealed_tensors
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.tables import StudyTables
@@ -123,8 +122,6 @@ def export_winner(
         "n_parameters": int(row["n_parameters"]),
     }
     tensors = {name: tensor.contiguous() for name, tensor in exported.state_dict().items()}
-    if "prior_precision" not in winner.header:  # one per parameter: too many for text
-        tensors |= {PRECISION_PREFIX + name: part for name, part in winner.precisions().items()}
     metadata = {"architecture": architecture.model_dump_json(), "study": study.name}
     summary: dict[str, Any] = {
         "study": study.name,
@@ -135,7 +132,7 @@ def export_winner(
         "unit": "per_datum: nats per datum, as the report shows; sum: nats over the data, and so "
         "are terms_of_sum and standard_error_of_sum; larger is better",
         **likelihood_fields(winner, arrays),
-        "prior_precision": {n: _geometric_mean(p) for n, p in winner.precisions().items()},
+        "prior_precision": {n: float(p) for n, p in winner.precisions().items()},
         "scores": _scores(tables.terms, chosen, final),
         "unseen": unseen_measures(winner, to_tensors(arrays, torch.device("cpu"))),
         "rescored_estimator": kind,
@@ -238,11 +235,6 @@ def _scores(terms: pd.DataFrame, trial_id: int, final: pd.DataFrame) -> dict[str
             found |= {"standard_error_of_sum": error, **about, "terms_of_sum": parts}
         scores[str(row.estimator)] = found
     return scores
-
-
-def _geometric_mean(precision: Tensor) -> float:
-    """Return the geometric mean of a tensor's precisions; a single one is returned exactly."""
-    return float(precision if len(precision) == 1 else precision.log().mean().exp())
 
 
 def _number(value: Any) -> float | None:

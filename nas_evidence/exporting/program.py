@@ -17,7 +17,7 @@ from nas_evidence.exporting.soundness import check_code, check_files
 from nas_evidence.maths.ranking import Floats
 from nas_evidence.models import build
 from nas_evidence.plumbing.seals import DamagedError
-from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, PRECISION_PREFIX, read_tensors
+from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
 from nas_evidence.spec.registry import import_outside, is_outside
 from nas_evidence.spec.study import ArchitectureSpec
 
@@ -203,5 +203,4 @@ def _accept_any_dtype(program: torch.export.ExportedProgram) -> None:
 
 def network_only(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a network, without what else is stored beside its weights."""
-    other = (PRECISION_PREFIX, KEPT_PREFIX)
-    return {name: t for name, t in tensors.items() if not name.startswith(other)}
+    return {name: t for name, t in tensors.items() if not name.startswith(KEPT_PREFIX)}

@@ -18,10 +18,9 @@ from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
 from nas_evidence.exporting.program import Exported, network_only
-from nas_evidence.maths.precisions import Precisions
 from nas_evidence.models import build
 from nas_evidence.plumbing.seals import DamagedError
-from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, PRECISION_PREFIX, read_tensors
+from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
@@ -60,11 +59,9 @@ class Winner:
         return replace(self, spread_factor=1.0)
 
     def precisions(self) -> dict[str, Tensor]:
-        """Return the prior precisions of each parameter tensor, [1] or [size]."""
-        named = dict(self.model.named_parameters())
-        precisions = Precisions(self.precision, [p.numel() for p in named.values()])
-        parts = (part.reshape(-1) for part in precisions.by_tensor())
-        return dict(zip(named, parts, strict=True))
+        """Return the prior precision of each parameter tensor [1]."""
+        names = (name for name, _ in self.model.named_parameters())
+        return dict(zip(names, torch.split(self.precision, 1), strict=True))
 
 
 def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
@@ -85,11 +82,8 @@ def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner
     )
     model.load_state_dict(network_only(tensors))
     names = [name for name, _ in model.named_parameters()]
-    if "prior_precision" in header:
-        by_name = json.loads(header["prior_precision"])
-        precision = torch.tensor([by_name[name] for name in names], dtype=torch.float64)
-    else:
-        precision = torch.cat([tensors[PRECISION_PREFIX + name].flatten() for name in names])
+    by_name = json.loads(header["prior_precision"])
+    precision = torch.tensor([by_name[name] for name in names], dtype=torch.float64)
     kept = {
         name.removeprefix(KEPT_PREFIX): tensor
         for name, tensor in tensors.items()

@@ -15,8 +15,6 @@ from torch import Tensor, uint8
 
 from nas_evidence.plumbing.seals import DamagedError
 
-#: Prefix of the names of per-parameter precisions in a file of weights, before the tensor's name.
-PRECISION_PREFIX = "prior_precision/"
 #: Prefix of what scores keep beside the weights (see `Scorer.kept`).
 KEPT_PREFIX = "kept/"
 _KEY = "blake2b"

@@ -22,11 +22,10 @@ from torch import nn
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.task import check_task
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.spread_factor import log_densities
 from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, PRECISION_PREFIX, sealed_tensors
+from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, sealed_tensors
 from nas_evidence.scores.protocol import Context, Scorer, evaluate, judged, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus
@@ -357,15 +356,9 @@ class Trial:
             "assignment": self.assignment.model_dump_json(),
             "curvature_batch": str(rows_at_once(training.model, self.data.x_train)),
         }
-        named = dict(training.model.named_parameters())
-        precisions = Precisions(training.prior_precision, [p.numel() for p in named.values()])
-        parts = dict(zip(named, precisions.by_tensor(), strict=True))
-        if precisions.is_per_tensor:
-            by_name = {name: float(part) for name, part in parts.items()}
-            header["prior_precision"] = json.dumps(by_name)
-        else:
-            for name, part in parts.items():
-                tensors[PRECISION_PREFIX + name] = part.view(named[name].shape).contiguous()
+        names = [name for name, _ in training.model.named_parameters()]
+        by_name = dict(zip(names, training.prior_precision.tolist(), strict=True))
+        header["prior_precision"] = json.dumps(by_name)
         for scorer in self.scorers.values():
             kept = scorer.kept()
             tensors |= {KEPT_PREFIX + name: tensor for name, tensor in kept.items()}

@@ -61,12 +61,11 @@ def hit_rate(state: Training, data: TensorData) -> float:
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("learn_temperature", [False, True])
 @pytest.mark.parametrize("curvature", ["diag_ef", "kfac_ggn"])
 def test_updates_from_the_first_epochs_on_do_not_prune_a_network_that_can_learn(
-    curvature: str, learn_temperature: bool
+    curvature: str,
 ) -> None:
-    online = {"every": 10, "curvature": curvature, "learn_temperature": learn_temperature}
+    online = {"every": 10, "curvature": curvature}
     plan = {"epochs": 300, "optimiser": "adam", "learning_rate": 0.003, "online": online}
     assert hit_rate(trained(rings(), assignment(**plan)), rings()) > 0.75
 

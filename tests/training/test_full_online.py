@@ -17,10 +17,9 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.cost import obstacle
-from nas_evidence.training.joint import fit_prior
+from nas_evidence.training.joint import fit_prior, members_of
 from nas_evidence.training.loop import begin
 from nas_evidence.training.online import passes_of, update_hyperparameters
-from nas_evidence.training.prior_groups import ties_of
 
 
 def data_of(x: Tensor, y: Tensor) -> TensorData:
@@ -69,7 +68,7 @@ def best_by_search(matrix: Tensor, norms: Tensor, sizes: list[int], member: Tens
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "n", "method"),
-    [("full_ggn", 6, "newton"), ("full_ggn", 60, "mackay"), ("full_ggn", 6, "mackay"),
+    [("full_ggn", 6, "newton"), ("full_ggn", 60, "newton"),
      ("full_ef", 40, "newton"), ("full_ggn", 60, "adam")],
 )  # fmt: skip
 def test_the_precisions_are_the_maximum_that_a_search_finds(
@@ -83,9 +82,9 @@ def test_the_precisions_are_the_maximum_that_a_search_finds(
     )  # fmt: skip
     given = assignment(likelihood_power=kappa, online={"curvature": kind})
     curvature = passes_of(begin(model, given.plan), data_of(x, y), given).of(kind)[0].curvature
-    ties = ties_of("tensor", curvature.names)
+    members = members_of("tensor", len(curvature.names))
     found = fit_prior(
-        curvature, norms, torch.ones(4), ties=ties, curvature_scale=kappa, method=method,
+        curvature, norms, torch.ones(4), members=members, curvature_scale=kappa, method=method,
         steps=400, learning_rate=0.1,
     )  # fmt: skip
     best = best_by_search(matrix, norms, sizes, torch.arange(4))
@@ -164,13 +163,13 @@ def test_bounds_hold_and_the_rest_is_the_maximum_within_them() -> None:
     given = assignment(online={"curvature": "full_ggn"})
     passed = passes_of(begin(model, given.plan), data_of(x, y), given).of("full_ggn")[0]
     norms, sizes = squared_norms(model), [8, 4, 12, 3]
-    ties = ties_of("tensor", passed.curvature.names)
-    free = fit_prior(passed.curvature, norms, torch.ones(4), ties=ties)
+    members = members_of("tensor", len(passed.curvature.names))
+    free = fit_prior(passed.curvature, norms, torch.ones(4), members=members)
     highest = free * torch.tensor([0.5, 2.0, 2.0, 2.0])
     matrix = reference.full_ggn(model, x, None)
-    for method in ("newton", "mackay"):
+    for start in (1.0, 1e-3):
         found = fit_prior(
-            passed.curvature, norms, torch.ones(4), ties=ties, highest=highest, method=method
+            passed.curvature, norms, start * torch.ones(4), members=members, highest=highest
         )
         assert bool((found <= highest * (1 + 1e-12)).all())
         value = evidence(matrix, norms, sizes, found)

@@ -63,9 +63,12 @@ def tensor_data(x: Tensor, y: Tensor) -> TensorData:
 @pytest.mark.parametrize("curvature", ["kfac_ggn", "diag_ef", "kfac_ggn_mc"])
 @pytest.mark.parametrize(
     ("likelihood", "more"),
-    [("categorical", {}), ("gaussian", {}), ("categorical", {"learn_temperature": True}),
-     ("gaussian", {"prior_groups": "module", "burn_in": 2})],
-)  # fmt: skip
+    [
+        ("categorical", {}),
+        ("gaussian", {}),
+        ("gaussian", {"prior_groups": "scalar", "burn_in": 2}),
+    ],
+)
 def test_steps_and_updates_are_those_of_a_trial(
     likelihood: str, more: dict[str, object], curvature: str
 ) -> None:

@@ -456,10 +456,9 @@ def test_the_ratios_of_precisions_come_to_rest_where_free_ones_drift() -> None:
     assert settling.moved < module.MOVE_TOLERANCE
 
 
-@pytest.mark.parametrize("groups", ["tensor", "parameter"])
-def test_one_factor_has_most_evidence_among_all_factors(groups: str) -> None:
+def test_one_factor_has_most_evidence_among_all_factors() -> None:
     data = labels()
-    online = {"every": 2, "prior_groups": groups, "curvature": "diag_ggn"}
+    online = {"every": 2, "curvature": "diag_ggn"}
     training, assignment = scheduled(data, online=online)
     pass_ = passes_of(training, data, assignment).of("diag_ggn")[0]
     plan, start = assignment.plan, training.prior_precision * 3

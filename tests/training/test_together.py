@@ -148,10 +148,10 @@ def parameters_of(state: Training) -> Tensor:
         ({}, (64, 32, 31)),
         ({"optimiser": "adam", "learning_rate": 0.003}, (40, 20, 20)),
         ({"likelihood": "gaussian", "momentum": 0.0}, (33, 50)),
-        ({"online": {"prior_groups": "parameter", "curvature": "diag_ef"}}, (20, 20)),
+        ({"online": {"prior_groups": "scalar", "curvature": "diag_ef"}}, (20, 20)),
         ({"likelihood_power": 0.3, "learning_rate": 0.003}, (17,)),
     ],
-    ids=["halves", "adam", "real", "each parameter", "alone"],
+    ids=["halves", "adam", "real", "one prior", "alone"],
 )
 @pytest.mark.parametrize("seed", range(4))
 def test_a_group_ends_where_each_would_alone(
@@ -289,9 +289,9 @@ def test_steps_read_no_scalar_and_copy_nothing_from_or_to_the_device(
             state.temperature = 2.0
             far.append(Member(state, there, member.assignment))
         with loop._Group(far) as group:
-            group.epoch(None)
+            group.epoch()
             with _Copies() as counted:
-                group.epoch(None)
+                group.epoch()
         copied.append(counted.to_device)
         assert counted.reads == 0
     assert copied[0] == copied[1]  # before the steps, however many there are

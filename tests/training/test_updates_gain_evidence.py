@@ -9,7 +9,7 @@ from itertools import pairwise, product
 import pytest
 import torch
 from matrix import sampled
-from torch import Tensor, nn
+from torch import nn
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
@@ -17,7 +17,7 @@ from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.models import build
-from nas_evidence.spec.registry import DIAGONAL_CURVATURES, ONLINE_CURVATURES
+from nas_evidence.spec.registry import ONLINE_CURVATURES
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import Training, begin, likelihood_of, train_epoch
 from nas_evidence.training.online import update_and_follow
@@ -127,35 +127,17 @@ def test_wide_networks_are_not_trapped_in_noise_on_diabetes(
     assert error < 0.78  # 0.80 to 0.84 in the trap; the linear model has 0.74
 
 
-GROUPS = ("tensor", "module", "kind", "width", "scalar", "parameter")
+GROUPS = ("tensor", "scalar")
 
 
 def sweep() -> list[object]:
-    """Every online structure with every grouping that it allows, each task and each step."""
-    rows = [
-        (kind, groups, task, method)
-        for kind in ONLINE_CURVATURES
-        for groups in GROUPS
-        if groups != "parameter" or kind in DIAGONAL_CURVATURES
-        for task, method in product(("real", "labels"), ("newton", "mackay"))
-    ]
-    return sampled(rows, every=11)
-
-
-def tied_start(model: nn.Module, groups: str, level: float) -> Tensor:
-    """Return a prior that the grouping can express; `level` for biases and, but for width, all."""
-    if groups == "parameter":
-        count = sum(p.numel() for p in model.parameters())
-        return torch.full((count,), level, dtype=torch.float64)
-    fans = [p[0].numel() if groups == "width" and p.dim() > 1 else 1 for p in model.parameters()]
-    return level * torch.tensor(fans, dtype=torch.float64)
+    """Every online structure with every grouping and each task."""
+    return sampled(list(product(ONLINE_CURVATURES, GROUPS, ("real", "labels"))), every=5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "groups", "task", "method"), sweep())
-def test_no_update_loses_evidence_at_fixed_parameters(
-    kind: str, groups: str, task: str, method: str
-) -> None:
+@pytest.mark.parametrize(("kind", "groups", "task"), sweep())
+def test_no_update_loses_evidence_at_fixed_parameters(kind: str, groups: str, task: str) -> None:
     """From priors that are too wide and too narrow, early and late, capped or not."""
     for seed, (level, power, epochs) in enumerate(
         [(1.0, 1.0, 1), (1e-4, 3.0, 2), (1e3, 0.3, 3), (30.0, 2.0, 30)]
@@ -165,14 +147,10 @@ def test_no_update_loses_evidence_at_fixed_parameters(
         given = assignment(
             likelihood="gaussian" if real else "categorical", likelihood_power=power,
             learning_rate=0.05, noise_std=0.3 + 0.4 * seed,
-            online={
-                "every": 1, "curvature": kind, "prior_groups": groups, "hyper_step": method,
-                # Ten passes each. Labels drawn at one temperature are others at another.
-                "learn_temperature": method == "newton" and not kind.endswith("_mc"),
-            },
+            online={"every": 1, "curvature": kind, "prior_groups": groups},
         )  # fmt: skip
         state = begin(network(12, data, depth=2, seed=seed), given.plan)
-        state.prior_precision = tied_start(state.model, groups, level)
+        state.prior_precision = torch.full_like(state.prior_precision, level)
         for _ in range(epochs):
             train_epoch(state, data, given)
         for _ in range(2):  # the first starts far from the maximum, the second near it
