@@ -538,10 +538,12 @@ def test_a_study_at_a_uri_is_shown_reported_watched_and_exported(
     uri = done.as_uri()
     assert "status\tcomplete" in run("show", uri, 1, folder=tmp_path).stdout
     shutil.rmtree(done / "report")
-    for verb in ("report", "watch"):
-        said = run(verb, uri, folder=tmp_path).stdout.splitlines()
-        assert said[-1] == f"report: {uri}/report/index.html"
-        assert (done / "report" / "index.html").is_file()
+    live, report = run("watch", uri, folder=tmp_path).stdout.splitlines()
+    assert report == f"report: {live.removeprefix('live: ')}report.html"
+    assert not (done / "report").exists()  # its driver alone writes there
+    said = run("report", uri, folder=tmp_path).stdout.splitlines()
+    assert said[-1] == f"report: {uri}/report/index.html"
+    assert (done / "report" / "index.html").is_file()
     run("export", uri, "--to", tmp_path / "winner", folder=tmp_path)
     assert (tmp_path / "winner" / "MODEL_CARD.md").is_file()
     process = run("show", f"{uri}-else", 1, folder=tmp_path, code=2)
