@@ -24,12 +24,16 @@ import numpy as np
 import pandas as pd
 
 import nas_evidence
-from nas_evidence.maths.replay import stopping_rungs
+from nas_evidence.cli.reproduce import make_importable, scripts_folder
+
+make_importable(scripts_folder())
+
+from nas_evidence_reproduce.speedy import stopping_rungs  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "sotl_on_images.json"
 PAGE = ROOT / "docs" / "explanation" / "training-speed.md"
-RUNGS, EPOCHS, REDUCTION, N_TRIALS, N_ORDERS = (2, 6, 17), 20, 3, 24, 200
+RUNGS, EPOCHS, N_TRIALS, N_ORDERS = (2, 6, 17), 20, 24, 200
 BY = ("sotl", "sotl_e", "first fold of two_fold", "chance", "no pruning")
 SETS = {
     "digits": ("digits", {}),
@@ -88,12 +92,12 @@ def replayed(rows: list[Mapping[str, Any]], by: str) -> tuple[float, float]:
                 if by == "chance"
                 else np.array([rows[i][by] for i in order]).T
             )
-            stopped = stopping_rungs(table, rule="halving", reduction=REDUCTION, startup_trials=1)
+            stopped = stopping_rungs(table)
             spent = np.array([*RUNGS, EPOCHS])[stopped].astype(float)
             alive = order[stopped == len(RUNGS)]
         elif by in BY[2:3]:
             table = np.array([[rows[i][by] for i in order]])
-            stopped = stopping_rungs(table, rule="halving", reduction=REDUCTION, startup_trials=1)
+            stopped = stopping_rungs(table)
             spent = np.where(stopped == 0, EPOCHS / 2, 1.5 * EPOCHS)
             alive = order[stopped == 1]
         saved.append(1 - spent.sum() / (EPOCHS * n))

@@ -23,8 +23,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from nas_evidence.maths.pruning_rule import judge
 from nas_evidence.maths.ranking import resampling_plan, spearman
-from nas_evidence.maths.replay import stopping_rungs
 from nas_evidence.scores.sotl import sotl, sotl_e
 from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
@@ -67,6 +67,23 @@ def scores_after(epoch: int, found: Mapping[str, Floats]) -> dict[str, Floats]:
     }
 
 
+def stopping_rungs(scores: Floats) -> NDArray[np.int64]:
+    """Return the rung at which halving stops each trial [n], R for those that run to the end.
+
+    `scores` [R, n] are larger for better trials, which arrive in the order of the columns.
+    """
+    seen: list[list[float]] = [[] for _ in scores]
+    stopped = np.full(scores.shape[1], len(scores), np.int64)
+    for trial, own in enumerate(scores.T.tolist()):
+        for rung, (score, others) in enumerate(zip(own, seen, strict=True)):
+            on = judge(score, others, rule="halving", reduction=REDUCTION).goes_on
+            others.append(score)
+            if not on:
+                stopped[trial] = rung
+                break
+    return stopped
+
+
 def halving(
     score: str | None, found: Mapping[str, Floats], target: Floats, *, n_draws: int
 ) -> tuple[Floats, Floats]:
@@ -85,7 +102,7 @@ def halving(
         some = random.choice(len(target), DRAWN, replace=False)
         noise = random.standard_normal((len(RUNGS), DRAWN))
         table = noise if score is None else np.array([-s[score][some] for s in at_rungs])
-        stopped = stopping_rungs(table, rule="halving", reduction=REDUCTION, startup_trials=1)
+        stopped = stopping_rungs(table)
         alive = some[stopped == len(RUNGS)]
         chosen = alive[found["validation"][alive].min(1).argmin()]
         saved.append(1 - ends[stopped].sum() / (DRAWN * ends[-1]))

@@ -219,16 +219,14 @@ def say_results(
     )
     out.print(study.order)
     paths = write_report(report, to or store.folder / "report")
-    said, pruned = report.headline, report.pruning.sentences
+    said = report.headline
     if said.answer:
         out.print(f"answer: {said.answer}")
     facts = {"worth it?": said.worth, "how sure?": said.sure, "if wrong:": said.cost}
     for word, sentence in facts.items():
         if sentence:
             out.print(f"{word:7} {sentence}")
-    for sentence in filter(None, (said.together, said.measured, *said.advice)):
-        out.print(f"note:   {sentence}")
-    for sentence in pruned if spec.pruning.rule != "none" else ():
+    for sentence in filter(None, (said.together, said.measured, *said.advice, report.pruning)):
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
     if words := brief(f"{study.objective_unit} {header} {said.worth} {report.verdict}"):

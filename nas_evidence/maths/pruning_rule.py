@@ -4,8 +4,7 @@
     median    go on if score >= median of the others' scores (Golovin et al. 2017)
 
 n counts the trial itself. Rank 1 is best and ties share a rank, so the order in which tied trials
-arrive does not matter. The scheduler applies the rule when a trial reaches a rung, the report when
-it replays what pruning would have done.
+arrive does not matter.
 """
 
 import math

@@ -32,7 +32,7 @@ from nas_evidence.reporting.problems import (
     spent_sentence,
     statuses,
 )
-from nas_evidence.reporting.pruning import PruningReport, pruning_report
+from nas_evidence.reporting.pruning import pruning_sentence
 from nas_evidence.reporting.recommendation import recommendation
 from nas_evidence.reporting.study_tables import Study
 from nas_evidence.reporting.terms import TermTable, explanation, term_table
@@ -57,7 +57,7 @@ class Report:
     importances  of the architecture parameters; `importance` is its sentence
     compared     the parts of each trial's score, None if it has none; `why` says in plain words
                  what the score is and what sets the first two apart
-    pruning      what pruning saved, or would have saved
+    pruning      the sentence about what pruning saved; empty if the study does not prune
     statuses     how trials ended; `spent` is the sentence about their time
     problems     what went wrong
     flags        warning signs in valid estimates
@@ -78,7 +78,7 @@ class Report:
     importance: str
     compared: TermTable | None
     why: str
-    pruning: PruningReport
+    pruning: str
     statuses: tuple[StatusCount, ...]
     spent: str
     problems: tuple[Problem, ...]
@@ -152,7 +152,7 @@ def report_on(
         importance=importance_sentence(matter),
         compared=compared,
         why=explanation(study, compared),
-        pruning=pruning_report(study),
+        pruning=pruning_sentence(study),
         statuses=tuple(statuses(study)),
         spent=spent_sentence(study),
         problems=tuple(problems(study)),

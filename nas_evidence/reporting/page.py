@@ -354,7 +354,6 @@ def _write_tables(report: Report, to: Path) -> list[Path]:
     tables = {
         "ranking": pd.DataFrame(_ranking_rows(report)),
         "epochs": pd.DataFrame([_flat(asdict(one)) for one in report.early]),
-        "pruning": pd.DataFrame([asdict(one) for one in report.pruning.rungs]),
         "terms": term_rows(compared) if compared else pd.DataFrame(),
         "layers": layer_rows(compared) if compared else pd.DataFrame(),
         "baselines": pd.DataFrame(

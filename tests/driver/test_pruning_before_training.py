@@ -8,7 +8,7 @@ from fakes import Silent
 from nas_evidence.data import load
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.rungs import Rungs
-from nas_evidence.reporting.pruning import pruning_report
+from nas_evidence.reporting.pruning import pruning_sentence
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.spec.record import SliceReport, TrialStatus
 from nas_evidence.spec.study import StudySpec
@@ -148,8 +148,4 @@ def test_pruned_before_training_are_the_worse_by_one_half_and_the_others_are_as_
     for trial_id in complete:
         assert last[trial_id] == pytest.approx(final_value[trial_id], rel=1e-3)
 
-    said = pruning_report(load_study_tables(folder))
-    assert said.rungs[0].epoch == 0
-    assert said.rungs[0].n == 6
-    assert said.rungs[0].winner_kept
-    assert "Pruning stopped" in said.sentences[0]
+    assert "Pruning stopped" in pruning_sentence(load_study_tables(folder))

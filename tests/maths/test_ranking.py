@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from nas_evidence.maths.pareto import on_front
+from nas_evidence.maths.pruning_rule import Rule, judge
 from nas_evidence.maths.ranking import (
     MIN_PAIRS,
     Floats,
@@ -23,7 +24,6 @@ from nas_evidence.maths.ranking import (
     share_at_least_as_good,
     spearman,
 )
-from nas_evidence.maths.replay import cohort, stopping_rungs
 
 PUBLISHED = [
     ("c9_cifar10", 0.9718, 0.30, 0.961),
@@ -237,7 +237,7 @@ def test_spearman_alone_says_what_rank_statistics_says() -> None:
     assert spearman(0 * x, y, plan=plan) is None
 
 
-# --- pareto front, replay of pruning ------------------------------------------------------
+# --- pareto front, rule of pruning --------------------------------------------------------
 
 
 @settings(max_examples=40, deadline=None)
@@ -251,40 +251,15 @@ def test_the_front_is_what_nothing_dominates(seed: int, k: int) -> None:
 
 
 def test_a_cohort_keeps_the_best_share_and_ties_share_a_verdict() -> None:
-    halved = cohort([5.0, 1.0, np.nan, 4.0, 3.0, 2.0, 0.0], rule="halving", reduction=3)
-    assert (halved.n, halved.n_kept) == (6, 2)
-    assert halved.kept.tolist() == [True, False, True, True, False, False, False]
-    assert halved.place.tolist() == [1, 5, 0, 2, 3, 4, 6]
-    tied = cohort([1.0, 1.0, 1.0, 0.0], rule="halving", reduction=4)
-    assert tied.kept.tolist() == [True, True, True, False]
-    median = cohort([4.0, 3.0, 2.0, 1.0], rule="median", reduction=3)
-    assert median.kept.tolist() == [True, True, False, False]
+    def kept(*scores: float, rule: Rule = "halving", reduction: int = 3) -> list[bool]:
+        return [
+            judge(one, [*scores[:i], *scores[i + 1 :]], rule=rule, reduction=reduction).goes_on
+            for i, one in enumerate(scores)
+        ]
 
-
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10_000), rule=st.sampled_from(["halving", "median"]))
-def test_the_replay_follows_the_rule_trial_by_trial(seed: int, rule: str) -> None:
-    rng = np.random.default_rng(seed)
-    scores = rng.integers(6, size=(2, 12)).astype(float)
-    scores[rng.random(scores.shape) < 0.1] = np.nan
-    stopped = stopping_rungs(scores, rule=rule, reduction=3, startup_trials=4)  # type: ignore[arg-type]
-    seen: list[list[float]] = [[], []]
-    for trial in range(12):
-        expected = 2
-        for rung in range(2):
-            own = scores[rung, trial]
-            if np.isnan(own):
-                continue
-            others = list(seen[rung])
-            seen[rung].append(own)
-            if len(others) + 1 < 4:
-                continue
-            better = sum(other > own for other in others)
-            keep = max(1, (len(others) + 1) // 3)
-            if own < np.median(others) if rule == "median" else better >= keep:
-                expected = rung
-                break
-        assert stopped[trial] == expected
+    assert kept(5, 1, 4, 3, 2, 0) == [True, False, True, False, False, False]
+    assert kept(1, 1, 1, 0, reduction=4) == [True, True, True, False]
+    assert kept(4, 3, 2, 1, rule="median") == [True, True, False, False]
 
 
 def test_a_random_order_gives_what_all_orders_give_on_average() -> None:

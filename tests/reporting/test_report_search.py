@@ -22,7 +22,7 @@ from nas_evidence.reporting.importance import importance_sentence, importances
 from nas_evidence.reporting.page import build_report, write_report
 from nas_evidence.reporting.plots import plot_parameters
 from nas_evidence.reporting.problems import flags, problems, statuses
-from nas_evidence.reporting.pruning import pruning_report
+from nas_evidence.reporting.pruning import pruning_sentence
 from nas_evidence.reporting.study_tables import Study, load_study_tables
 from nas_evidence.reporting.terms import Layer, gap_sentence, term_table
 from nas_evidence.spec.domains import IntRange
@@ -225,25 +225,7 @@ def test_real_targets_are_losses_with_their_sign_turned(tmp_path: Path) -> None:
         assert "9.1000" in text  # the rmse of the winner, in its own sign
 
 
-def test_a_replay_says_what_halving_would_have_saved_and_lost(tmp_path: Path) -> None:
-    # One quick starter that ends badly, and a winner that starts badly.
-    late = record(9, 1, value=0.9)
-    slow = late.evaluations[0].model_copy(update={"estimate": _estimate(-5.0)})
-    late = late.model_copy(update={"evaluations": (slow, *late.evaluations[1:])})
-    study = load(tmp_path, [*(record(key, key) for key in (0, 2, 3, 4, 5, 6, 7)), late])
-    said = pruning_report(study)
-    assert [rung.epoch for rung in said.rungs] == [5, 10, 15]
-    first = said.rungs[0]
-    assert (first.n, first.n_kept, first.winner_place, first.winner_kept) == (8, 2, 8, False)
-    assert_allclose(first.saved_share, 6 / 8 * (1 - 5 / EPOCHS))
-    assert_allclose(first.target_lost, 0.9 - 0.8)
-    assert said.rungs[1].winner_kept
-    text = " ".join(said.sentences)
-    assert "pruned at epoch 5" in text
-    assert "0.100 nats per datum of test_nll_per_datum behind" in text
-
-
-def test_pruning_that_was_used_says_what_it_saved_and_whether_the_winner_was_safe(
+def test_pruning_that_was_used_says_what_it_saved_and_its_absence_nothing(
     tmp_path: Path,
 ) -> None:
     records = [record(key, key) for key in (1, 3, 5)]
@@ -252,10 +234,10 @@ def test_pruning_that_was_used_says_what_it_saved_and_whether_the_winner_was_saf
         for key in (0, 2, 4, 6, 7)
     ]
     study = load(tmp_path, records, pruning=PruningSpec(rule="halving"))
-    text = " ".join(pruning_report(study).sentences)
     # spent 3 * 20 + 5 * 5 = 85 s, saved 5 * 15 = 75 s
-    assert "Pruning stopped 5 of 8 trials and saved about 47 %" in text
-    assert "would have been kept in any order: place 1 of 8 at epoch 5" in text
+    said = pruning_sentence(study)
+    assert said.startswith("Pruning stopped 5 of 8 trials and saved about 47 % of the training")
+    assert pruning_sentence(load(tmp_path / "none", records[:3])) == ""
     assert [p.detail for p in problems(study)] == ["stopped at epoch 5"]
 
 
@@ -331,7 +313,7 @@ def test_every_table_of_the_page_is_a_csv_file(tmp_path: Path) -> None:
         for path in report.glob("*.csv")
     }
     assert set(tables) == {
-        "correlations", "ranking", "baselines", "epochs", "pruning", "terms", "layers",
+        "correlations", "ranking", "baselines", "epochs", "terms", "layers",
         "columns", "importance", "statuses", "problems",
     }  # fmt: skip
     assert [int(row["rank"]) for row in tables["ranking"]] == list(range(1, 9))
@@ -465,8 +447,8 @@ def test_a_report_reads_the_tables_once_and_computes_nothing_twice(
         monkeypatch.setattr(module, name, call)
 
     counted(tables_module, "read_study_tables")
-    names = ("trust", "early_trust", "pruning_report", "certainty_of", "importances", "term_table",
-             "problems", "flags", "statuses")  # fmt: skip
+    names = ("trust", "early_trust", "pruning_sentence", "certainty_of", "importances",
+             "term_table", "problems", "flags", "statuses")  # fmt: skip
     for name in names:
         counted(report_module, name)
     report = report_on(load_study_tables(folder(tmp_path, [record(i, i) for i in range(8)])))
