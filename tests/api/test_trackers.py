@@ -120,7 +120,7 @@ def test_a_failing_tracker_is_one_warning_and_the_search_goes_on(
     assert len(made.runs) == fail_at
     said = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
     assert said == [
-        "warning: --track mlflow:http://nowhere has stopped, the search goes on: "
+        "warning: track='mlflow:http://nowhere' has stopped, the search goes on: "
         "the server is gone"
     ]
 
@@ -226,7 +226,7 @@ def test_a_study_db_that_another_process_holds_is_one_warning(
         nas_evidence.resume(study.folder, n_trials=3, progress=True)
     said = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
     assert len(said) == 1
-    assert said[0].startswith("warning: --track optuna has stopped, the search goes on: ")
+    assert said[0].startswith("warning: track='optuna' has stopped, the search goes on: ")
     assert len(study.trials) == 3
 
 
