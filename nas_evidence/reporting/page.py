@@ -36,7 +36,7 @@ from nas_evidence.reporting.figure_data import (
 from nas_evidence.reporting.importance import BY_CHANCE
 from nas_evidence.reporting.study_tables import Study, architecture_text, ranked_study
 from nas_evidence.reporting.templating import named, write_markdown, write_page
-from nas_evidence.reporting.terms import layer_rows, page_data, term_rows
+from nas_evidence.reporting.terms import term_rows
 from nas_evidence.spec.metric_names import LESS_IS_BETTER, METRICS
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared
@@ -208,7 +208,6 @@ def _values(report: Report) -> dict[str, object]:
         "compared": compared,
         "why": report.why,
         "most_rows": MOST_ROWS,
-        "terms": page_data(compared)[:MOST_ROWS] if compared else [],
         "importances": report.importances,
         "by_chance": BY_CHANCE,
         "importance": report.importance,
@@ -355,7 +354,6 @@ def _write_tables(report: Report, to: Path) -> list[Path]:
         "ranking": pd.DataFrame(_ranking_rows(report)),
         "epochs": pd.DataFrame([_flat(asdict(one)) for one in report.early]),
         "terms": term_rows(compared) if compared else pd.DataFrame(),
-        "layers": layer_rows(compared) if compared else pd.DataFrame(),
         "baselines": pd.DataFrame(
             [
                 {"name": one.name, "behind": one.behind}

@@ -5,13 +5,12 @@
 
 The fit is the log likelihood of the training data; scatter (how far the weights moved from the
 prior mean) and the ratio of determinants (how much sharper the posterior is than the prior) are
-the cost of complexity. By layer: the learned prior precision (large: the weights are held near
-zero) and how many of its parameters the data determine.
+the cost of complexity.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -25,8 +24,6 @@ from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import declared
 from nas_evidence.storage.tables import architecture_values
 
-#: Most layer values on a page; further trials come without their layers.
-MAX_LAYER_CELLS = 120_000
 #: Parts that add up to the evidence: term, factor and label.
 PARTS: Sequence[tuple[str, float, str]] = (
     ("log_likelihood", 1.0, "fit: log likelihood of the training data"),
@@ -37,22 +34,12 @@ PARTS: Sequence[tuple[str, float, str]] = (
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One group of parameters: its learned prior precision and effective parameters."""
-
-    group: str
-    prior_precision: float
-    effective_parameters: float | None
-
-
-@dataclass(frozen=True)
 class Column:
     """One trial of the comparison; `cells` by row name, without missing ones."""
 
     trial_id: int
     label: str
     cells: Mapping[str, float]
-    layers: tuple[Layer, ...]
 
 
 @dataclass(frozen=True)
@@ -83,15 +70,13 @@ def term_table(study: Study) -> TermTable | None:
     sums = own.pivot_table(index="trial_id", columns="term", values="value", aggfunc="sum")
     if "log_likelihood" not in sums:
         return None
-    layers, ranks = _layers(own), _ranks(study)
+    ranks, precisions = _ranks(study), _prior_precisions(own)
     trials = study.trials.set_index("trial_id").to_dict("index")
-    columns, room = [], MAX_LAYER_CELLS
+    columns = []
     for trial_id in sorted(sums.index, key=lambda one: (*ranks.get(one, (2, 0)), one)):
-        mine, trial = layers.get(trial_id, ()), trials[trial_id]
-        room -= 2 * len(mine)
-        label = _label(trial_id, trial, ranks.get(trial_id))
-        cells = _cells(trial, sums.loc[trial_id], mine, kind)
-        columns.append(Column(int(trial_id), label, cells, mine if room >= 0 else ()))
+        cells = _cells(trials[trial_id], sums.loc[trial_id], precisions.get(trial_id, ()), kind)
+        label = _label(trial_id, trials[trial_id], ranks.get(trial_id))
+        columns.append(Column(int(trial_id), label, cells))
     total = f"log evidence ({kind})"
     parts = [name for term, _, name in PARTS if term in sums]
     others = (
@@ -132,7 +117,7 @@ def _folds(study: Study, own: pd.DataFrame, part: str) -> TermTable:
         cells["parameters"] = float(trials[trial_id]["n_parameters"] or math.nan)
         known = {name: value for name, value in cells.items() if not math.isnan(value)}
         label = _label(int(trial_id), trials[trial_id], ranks.get(int(trial_id)))
-        columns.append(Column(int(trial_id), label, known, ()))
+        columns.append(Column(int(trial_id), label, known))
     columns.sort(key=lambda one: (*ranks.get(one.trial_id, (2, 0)), one.trial_id))
     parts = [f"{fold}: log probability of its targets" for fold in folds]
     beside = [
@@ -193,25 +178,14 @@ def _label(trial_id: int, trial: Mapping[str, Any], rank: tuple[int, int] | None
     return f"{where}: {words} (trial {trial_id})"
 
 
-def _layers(own: pd.DataFrame) -> dict[int, tuple[Layer, ...]]:
-    """Return the groups with a prior of each trial, in network order."""
-    shown = own[own["term"].isin(["prior_precision", "effective_parameters"])]
-    found: dict[int, dict[str, dict[str, float]]] = {}
-    columns = (shown[name] for name in ("trial_id", "group", "term", "value"))
-    for trial_id, group, term, value in zip(*columns, strict=True):
-        found.setdefault(int(trial_id), {}).setdefault(str(group), {})[str(term)] = float(value)
-    return {
-        trial_id: tuple(
-            Layer(group, terms["prior_precision"], terms.get("effective_parameters"))
-            for group, terms in groups.items()
-            if terms.get("prior_precision", 0.0) > 0
-        )
-        for trial_id, groups in found.items()
-    }
+def _prior_precisions(own: pd.DataFrame) -> dict[int, list[float]]:
+    """Return the learned prior precisions of each trial, one for each group of parameters."""
+    learned = own[(own["term"] == "prior_precision") & (own["value"] > 0)]
+    return learned.groupby("trial_id")["value"].agg(list).to_dict()
 
 
 def _cells(
-    trial: Mapping[str, Any], sums: pd.Series, layers: Sequence[Layer], kind: str
+    trial: Mapping[str, Any], sums: pd.Series, precisions: Sequence[float], kind: str
 ) -> dict[str, float]:
     """Return the cells of one trial from its sums over groups, missing ones left out."""
     missing = float("nan")
@@ -225,8 +199,8 @@ def _cells(
         f"log evidence ({kind})": sum(value for value in parts.values() if not pd.isna(value)),
         "effective parameters": sums.get("effective_parameters", missing),
         "parameters": trial["n_parameters"],
-        "smallest prior precision": min((one.prior_precision for one in layers), default=missing),
-        "largest prior precision": max((one.prior_precision for one in layers), default=missing),
+        "smallest prior precision": min(precisions, default=missing),
+        "largest prior precision": max(precisions, default=missing),
         "noise (standard deviation)": trial["noise_std"],
         "temperature": trial["temperature"],
         "gradient norm squared, nats": sums.get("gradient_norm_squared", missing),
@@ -240,33 +214,6 @@ def term_rows(compared: TermTable) -> pd.DataFrame:
         [{"trial_id": c.trial_id, "trial": c.label, **c.cells} for c in compared.columns],
         columns=["trial_id", "trial", *compared.rows],
     )
-
-
-def layer_rows(compared: TermTable) -> pd.DataFrame:
-    """Return the layers as a table, one row per trial and group of parameters."""
-    return pd.DataFrame(
-        [{"trial_id": c.trial_id, **asdict(one)} for c in compared.columns for one in c.layers],
-        columns=["trial_id", *(field.name for field in fields(Layer))],
-    )
-
-
-def page_data(compared: TermTable) -> list[dict[str, object]]:
-    """Return the data of each trial for the page's script, with more digits than shown."""
-    return [
-        {
-            "label": column.label,
-            "cells": [_rounded(column.cells.get(row)) for row in compared.rows],
-            "layers": [
-                [one.group, _rounded(one.prior_precision), _rounded(one.effective_parameters)]
-                for one in column.layers
-            ],
-        }
-        for column in compared.columns
-    ]
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.7g}")
 
 
 def gap_sentence(compared: TermTable) -> str:

@@ -34,52 +34,6 @@
   }
   for (const button of buttons) button.addEventListener("click", () => show(button.dataset.showFamily));
 
-  const amount = (value) => {
-    if (value === undefined || value === null) return "–";
-    const size = Math.abs(value);
-    if (size >= 1000 || Number.isInteger(value)) return Math.round(value).toLocaleString("en");
-    if (size < 0.001) return String(Number(value.toPrecision(2)));
-    return value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 4);
-  };
-  function cell(text, value) {
-    const made = document.createElement("td");
-    made.textContent = text;
-    if (value !== undefined && value !== null) made.dataset.value = value;
-    return made;
-  }
-
-  // Any two trials side by side, in the parts of their evidence and layer by layer.
-  const terms = document.getElementById("terms");
-  if (terms) {
-    const trials = JSON.parse(terms.textContent);
-    const table = document.getElementById("comparison");
-    const chosen = [...table.querySelectorAll("select")];
-    const layers = [...document.querySelectorAll("[data-layers]")];
-    const fill = () => {
-      const shown = chosen.map((select) => trials[select.value]);
-      [...table.tBodies[0].rows].forEach((row, line) => {
-        const values = shown.map((trial) => trial.cells[line]);
-        values.forEach((value, column) => { row.cells[1 + column].textContent = amount(value); });
-        if (values.length > 1) {
-          const known = values.every((value) => value !== null);
-          row.cells[3].textContent = known ? amount(values[0] - values[1]) : "–";
-        }
-      });
-      layers.forEach((own, column) => {
-        own.tBodies[0].replaceChildren(...shown[column].layers.map(([group, precision, effective]) => {
-          const row = document.createElement("tr");
-          row.append(cell(group), cell(amount(precision), precision), cell(amount(effective), effective));
-          row.cells[0].className = "text";
-          return row;
-        }));
-      });
-    };
-    chosen.forEach((select, column) => {
-      select.replaceChildren(...trials.map((trial, i) => new Option(trial.label, i, i === column, i === column)));
-      select.addEventListener("change", fill);
-    });
-  }
-
   // Missing cells stay at the end in both directions.
   function key(row, column) {
     const found = row.cells[column];
