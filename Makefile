@@ -54,8 +54,8 @@ oracles: $(VENV)/installed-test  ## our curvature against laplace-torch, BackPAC
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m pytest -q tests/oracles
 
-bench: $(VENV)/installed-test  ## measure (DATA_ROOT=folder of the data sets); prints tables
-	@for script in $(filter-out benchmarks/mutants.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script $(DATA_ROOT) || exit 1; done
+bench: $(if $(SCRIPT),$(VENV)/installed-test)  ## one script of benchmarks/ (SCRIPT=name ARGS="..."), or the list of them
+	@$(if $(SCRIPT),$(BIN)/python benchmarks/$(SCRIPT).py $(ARGS),sed -n '/^|/p' benchmarks/README.md; echo 'Choose one: make bench SCRIPT=name ARGS="..."')
 
 docs: $(VENV)/installed  ## the documentation site, in site/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

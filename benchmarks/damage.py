@@ -233,7 +233,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--cells", type=int, default=1 << 30)
     parser.add_argument("--out", type=Path, default=None)
-    given, _ = parser.parse_known_args()  # `make bench` gives a folder of data sets
+    given = parser.parse_args()
     path = given.out or Path(__file__).parent / "results" / "damage.json"
     results = json.loads(path.read_text()) if path.exists() else empty()
     before, end = results["cpu_seconds"], time.monotonic() + 60 * given.minutes

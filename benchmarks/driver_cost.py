@@ -39,7 +39,6 @@ def main() -> None:
     """Measure, print, and write after each size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", nargs=3, metavar=("SAMPLER", "TRIALS", "FOLDER"))
-    parser.add_argument("data_root", nargs="?", help="not read; `make bench` passes it to all")
     parser.add_argument("--before", type=Path, help="a checkout to compare with")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--out", type=Path)

@@ -274,7 +274,6 @@ def _kilobytes(name: str) -> int:
 def main() -> None:
     """Measure and print; write the table where `--out` says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data_root", nargs="?", help="not read; `make bench` passes it to all")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--n-data", type=int)
     parser.add_argument("--models", nargs="+", default=["mlp", "small", "3c3d", "resnet20"])

@@ -275,7 +275,6 @@ def about(device: torch.device) -> dict[str, object]:
 def main() -> None:
     """Measure, print a line for each section, and write the file after each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data_root", nargs="?", help="not read; `make bench` passes it to all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))

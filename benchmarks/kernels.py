@@ -125,7 +125,6 @@ def spread(values: list[float]) -> dict[str, float]:
 def main() -> None:
     """Measure, print, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data_root", nargs="?", help="not read; `make bench` passes it to all")
     parser.add_argument("--before", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--measure", action="store_true", help="one process of one version")

@@ -163,7 +163,6 @@ def row(what: str, name: str, values: list[float]) -> dict[str, object]:
 def main() -> None:
     """Measure and print; write the table where `--out` says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data_root", nargs="?", help="not read; `make bench` passes it to all")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--n-data", type=int, default=1024)
     parser.add_argument("--out", type=Path)

@@ -453,7 +453,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=50)
     parser.add_argument("--longest", type=int, default=TRIALS[-1])
     parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--to", type=Path, default=Path("benchmarks/results/posterior.json"))
+    parser.add_argument("--to", type=Path, default=Path("posterior.json"))
     given = parser.parse_args()
     if given.pools or given.tables is None:
         print_pools(Path(__file__).parent / "results" / "ranking" / "wide")

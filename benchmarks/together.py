@@ -217,7 +217,6 @@ def _summary(runs: dict[str, dict[str, list[dict[str, float]]]]) -> dict[str, ob
 def main() -> None:
     """Measure and print; write the table where `--out` says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data_root", nargs="?", help="not read; `make bench` passes it to all")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", choices=("groups", "trials"))
     parser.add_argument("--before", type=Path)

@@ -68,6 +68,17 @@ def test_every_page_is_in_the_index() -> None:
     assert missing == []
 
 
+def test_the_list_of_benchmarks_has_every_script_and_every_page_that_it_names_exists() -> None:
+    folder = ROOT / "benchmarks"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    paths = [*folder.glob("*.py"), *folder.glob("ranking/*.py")]
+    names = {path.relative_to(folder).with_suffix("").as_posix() for path in paths}
+    listed = {*re.findall(r"^\| `([a-z_/]+)` \|", text, flags=re.M)}
+    assert names == {*listed, "no_op", "real_kills"}
+    pages = re.findall(r"docs/[\w/-]+\.md", text)
+    assert [page for page in pages if not (ROOT / page).is_file()] == []
+
+
 def test_every_path_in_the_documentation_folder_that_the_code_names_exists() -> None:
     files = [
         p

@@ -3,17 +3,12 @@
 import doctest
 import importlib.util
 import json
-import math
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from scipy import optimize
-from scipy.integrate import quad
-from scipy.special import expit
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -30,21 +25,6 @@ def script_named(name: str) -> ModuleType:
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     return script_named("tables")
-
-
-@pytest.mark.parametrize("name", ["class_calibration", "ensemble_gain"])
-def test_the_other_tables_of_the_page_are_what_their_results_give(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    other = script_named(name)
-    text = other.PAGE.read_text(encoding="utf-8")
-    assert other._TABLE.search(text)
-    assert text == other.written(text), f"run python benchmarks/{name}.py --page"
-    runs = json.loads(other.RESULTS.read_text(encoding="utf-8"))["runs"]
-    assert {run["data"] for run in runs} <= set(other.SETS)
-    assert len({(run["data"], run.get("seed", run.get("split"))) for run in runs}) == len(runs)
-    assert len({run["data"] for run in runs}) >= 5
 
 
 def test_the_page_says_of_tuned_boosting_what_its_results_give(
@@ -68,54 +48,6 @@ def test_the_page_says_of_tuned_boosting_what_its_results_give(
     names = {run["data"] for run in seen}
     said = f"On {len(rivals.near_first(seen))} of the {len(names)} tables the ensemble of three is"
     assert said in text
-
-
-def test_the_page_says_of_pruning_on_images_what_its_results_give(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    images = script_named("sotl_on_images")
-    text = images.PAGE.read_text(encoding="utf-8")
-    assert text == images.written(text), "run python benchmarks/sotl_on_images.py"
-
-
-def test_the_error_expected_of_calibrated_predictions_falls_with_their_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """About as one over the root of the rows, so that a few dozen rows look badly calibrated."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    expected = script_named("class_calibration").expected_error
-    generator = np.random.default_rng(0)
-    few, many = (
-        expected(generator.dirichlet(np.ones(3), n), np.random.default_rng(1)) for n in (60, 2000)
-    )
-    assert few > 0.08
-    assert 3 < few / many < 9
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_sampling_the_linearised_posterior_agrees_with_quadrature(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One weight, ten labels, and a prior of precision 0.1: f = (w, 0)."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    other = script_named("class_calibration")
-    n, precision = 10, 0.1
-    mode = optimize.brentq(lambda w: precision * w - n * expit(-w), 0, 50)
-
-    def density(w: float) -> float:
-        return math.exp(n * math.log(expit(w)) - precision * w * w / 2)
-
-    total = quad(density, -10, 30, limit=500)[0]
-    exact = quad(lambda w: expit(w) * density(w), -10, 30, limit=500)[0] / total
-    f = torch.tensor([[mode, 0.0]], dtype=torch.float64)
-    j = torch.tensor([[[precision**-0.5], [0.0]]], dtype=torch.float64)
-    start = torch.tensor([mode * precision**0.5], dtype=torch.float64)
-    labels = torch.zeros(n, dtype=torch.long)
-    found = other.sampled((f.expand(n, 2), f), (j.expand(n, 2, 1), j), start, labels, 1.0)
-    # 900 draws, thinned; one draw spreads by less than 0.1, so that 4.5 standard errors are 0.015.
-    assert abs(float(found[0, 0]) - exact) < 0.015
 
 
 def test_the_tables_of_the_page_are_what_the_results_give(script: ModuleType) -> None:

@@ -3,8 +3,8 @@
 SGD 0.01, batches of 128, 250 epochs with steps at 1/2, 3/4 and 11/12, online diagonal EF every
 five epochs with a hundred steps of Adam at rate 1. The quick version trains four of the smallest
 networks on 1,000 images, the full one as many of the cheapest as six hours carry on all 60,000,
-60 of the 250 epochs. `benchmarks/architecture_study.py` runs it with another budget and goes on
-where it was stopped; networks that are left get an estimate from the seconds of their steps.
+60 of the 250 epochs. `run` with `keep` goes on where it was stopped, `epochs` and `minutes` are
+another budget; networks that are left get an estimate from the seconds of their steps.
 """
 
 import json
