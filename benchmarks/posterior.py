@@ -40,9 +40,8 @@ from scipy.stats import spearmanr
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.proposing.further import FIRST
+from nas_evidence.proposing.further import FURTHER
 from nas_evidence.proposing.proposer import N_EI_CANDIDATES
-from nas_evidence.storage.forecasts import FURTHER, IN_A_ROW
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -72,7 +71,7 @@ N_CANDIDATES, N_VARIED = 512, 5
 #: The gain of the sampler's next `FURTHER` trials is forecast after every `EVERY` trials, and from
 #: `FIRST` on a search would stop where it is `IN_A_ROW` times below one of these shares of the
 #: noise.
-EVERY, SHARES = 5, (0.02, 0.05, 0.1)
+EVERY, FIRST, IN_A_ROW, SHARES = 5, 20, 3, (0.02, 0.05, 0.1)
 Point = tuple[int, ...]
 
 

@@ -67,8 +67,6 @@ batch = 6
 curves = true                     # the report shows from which epoch on the scores rank well
 """,
         """\
-stop = "auto"                     # `n_trials` is then the most
-sampler = {name = "posterior"}
 finalists = 8                     # 0: no race
 metric = "f1"                     # in report and predict; ranks nothing
 """,

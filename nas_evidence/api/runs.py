@@ -118,25 +118,8 @@ def begun(
 def unfinished(spec: StudySpec, folder: Path, done: Mapping[int, "TrialRow"]) -> bool:
     """Return whether trials of the search or of the race of the finalists are left."""
     from nas_evidence.driver.race import race_left
-    from nas_evidence.storage.forecasts import until_enough
 
-    return (
-        n_searched(done) < until_enough(spec, folder).n_trials or race_left(spec, folder, done) > 0
-    )
-
-
-def ended_early(spec: StudySpec, folder: Path, done: Mapping[int, "TrialRow"]) -> str:
-    """Say after how many trials `stop = "auto"` ended a search, "" if it did not."""
-    from nas_evidence.storage.forecasts import FURTHER, SHARE, until_enough
-
-    n = until_enough(spec, folder).n_trials
-    if n_searched(done) < n or n == spec.n_trials:
-        return ""
-    return (
-        f"the search ended after {n} of {spec.n_trials} trials: {FURTHER} further trials are "
-        f"expected to gain less than {SHARE:g} of the noise of a seed; resume it with "
-        "--set stop=never to go on"
-    )
+    return n_searched(done) < spec.n_trials or race_left(spec, folder, done) > 0
 
 
 def run_trials(
@@ -169,12 +152,11 @@ def run_trials(
     from nas_evidence.data.task import check_task
     from nas_evidence.driver.race import race_left
     from nas_evidence.storage.conditions import note_conditions
-    from nas_evidence.storage.forecasts import until_enough
     from nas_evidence.workers.choice import chosen_executor
 
     done = finds.done
     n_done = n_searched(done)
-    left = until_enough(spec, store.folder).n_trials - n_done
+    left = spec.n_trials - n_done
     race = race_left(spec, store.folder, done)
     workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
     trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
@@ -233,8 +215,6 @@ def run_trials(
                     audience.say(f"note: {notice}")
                 with watcher:  # now that the driver has mended what trackers read
                     driver.run()
-            if sentence := ended_early(spec, store.folder, driver.done):
-                audience.say(sentence)
             audience.say(f"the workers were idle {pool.idle_share():.0%} of the time")
         finally:
             pool.close()
@@ -279,15 +259,14 @@ def _forecast_told(
 
 def left_out(spec: StudySpec, folder: Path, limit: TimeLimit) -> str:
     """Say what a time limit left out, "" if nothing."""
-    from nas_evidence.storage.forecasts import until_enough
     from nas_evidence.storage.tables import finished
 
     done = finished(folder)
     if not unfinished(spec, folder, done):
         return ""
-    n_done, n_trials = n_searched(done), until_enough(spec, folder).n_trials
+    n_done = n_searched(done)
     race = f" and {raced} of the race" if (raced := len(done) - n_done) else ""
-    return f"{n_done} of {n_trials} trials{race} in {duration(limit.seconds - limit.left())}"
+    return f"{n_done} of {spec.n_trials} trials{race} in {duration(limit.seconds - limit.left())}"
 
 
 def trackers_of(run: Run, store: "Store") -> tuple[str, ...]:

@@ -253,7 +253,6 @@ def _check_address(run: Run) -> None:
 
 
 def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
-    from nas_evidence.storage.forecasts import until_enough
     from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.storage.tables import finished, read_study_tables
@@ -311,7 +310,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
         cut = left_out(spec, folder, run.limit) if run.limit is not None else ""
         if cut:
             out.print(f"time: {cut}; the others: {again}")
-        elif left and n_stored < until_enough(spec, folder).n_trials:
+        elif left and n_stored < spec.n_trials:
             out.print(
                 f"budget: spent after {n_stored} of {spec.n_trials} trials; continue with "
                 f"{again} --set budget.KEY=SECONDS"

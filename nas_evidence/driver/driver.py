@@ -24,16 +24,13 @@ from nas_evidence.driver.reconcile import complete, log_ask, restored, without_s
 from nas_evidence.driver.retries import Retries
 from nas_evidence.driver.rungs import Rungs
 from nas_evidence.maths.pareto import Point
-from nas_evidence.proposing.further import due, gain_of_further
 from nas_evidence.proposing.proposer import Proposer, Told
-from nas_evidence.proposing.warm_start import kept_warm_start
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.assignments import write_assignment
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.conditions import current_hash
 from nas_evidence.storage.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
-from nas_evidence.storage.forecasts import IN_A_ROW, until_enough
 from nas_evidence.storage.journal import Journal, read_journal
 from nas_evidence.storage.redo import Finds, find_done, set_aside_torn
 from nas_evidence.storage.requests import Requests
@@ -83,7 +80,7 @@ class Driver:
             content_hash: of the conditions of the trials, if it was noted already.
             time_left: returns the seconds left for trials; None without a limit.
         """
-        self._study, self._folder = until_enough(study, folder), folder
+        self._study, self._folder = study, folder
         self._executor, self._watcher = executor, watcher
         folder.mkdir(parents=True, exist_ok=True)
         self._leased = holds_lease(folder)
@@ -102,8 +99,6 @@ class Driver:
         self._told = self._proposer.told()
         self._logged: dict[int, dict[str, Any]] = {}  # results by number, as in the journal
         self._n_asked = 0
-        self._forecast = 0  # proposals that had been told at the last forecast of the gain
-        self._n_small = 0  # forecasts in a row that were small
         self._seen: dict[str, int] = {}  # replicates of each architecture
         self._models = KeptModels(folder, study, self._done)
         self._rungs = Rungs(study)
@@ -150,8 +145,6 @@ class Driver:
             if deadline.over:
                 return
             if not self._running and (over or not (self._queue or self._to_ask())):
-                if not over and not deadline.searched:
-                    self._look_ahead(self._n_asked)
                 if not over and not deadline.full and self._race():
                     continue
                 assert over or deadline.searched or not self._waiting
@@ -208,7 +201,6 @@ class Driver:
         self._n_asked = len(proposals)
         self._queue.extend(plan_trials(proposals, self._done, self._study, self._seen))
         self._chosen = dict(chosen_so_far(self._study, read_journal(self._folder), self._done))
-        self._look_ahead()
 
     def _replay_journal(self) -> None:
         """Restore rungs and retries from the journal; add lines that it lacks."""
@@ -221,8 +213,6 @@ class Driver:
             self._retries.replay(event)
             if event["event"] == "end":
                 ended.add(event["trial_id"])
-            elif event["event"] == "gain":
-                self._forecast, self._n_small = event["number"], event["n_small"]
             elif event["event"] == "tell":
                 self._logged[event["number"]] = {key: event.get(key) for key in _RESULT}
         for trial_id, attempt in again.items():
@@ -476,42 +466,6 @@ class Driver:
             self._told.add(n)
             self._log_tell(n, told)
             arrow("told")
-        self._look_ahead()
-
-    def _look_ahead(self, number: int | None = None) -> None:
-        """Forecast the gain of further trials where it is due, or now; end the search if asked.
-
-        Args:
-            number: of proposals, all of which have been told; None for where it is due.
-        """
-        if number is not None:
-            numbers = [number] if number > self._forecast else []
-        elif self._study.stop == "never":
-            return
-        else:
-            n_told = next(n for n in range(self._n_asked + 1) if n not in self._told)
-            numbers = list(due(self._forecast, n_told))
-        for n in numbers:
-            made = self._proposer.proposals()[:n]
-            known = [(one, self._result(i)) for i, one in enumerate(made)]
-            fresh = Proposer(self._study, kept_warm_start(self._study, self._folder))
-            found = gain_of_further(self._study, fresh, known)
-            self._n_small = self._n_small + 1 if found is not None and found.is_small else 0
-            ends = number is None and self._n_small >= IN_A_ROW
-            self._journal.write(
-                "gain",
-                durable=True,
-                number=n,
-                n_searched=min(n * self._study.replicates, self._study.n_trials),
-                gain=found and found.gain,
-                noise=found and found.noise,
-                n_small=self._n_small,
-                n_proposals=self._n_asked if ends else None,
-            )
-            self._forecast = n
-            if ends:
-                self._study = until_enough(self._study, self._folder)
-                return
 
     def _check_lease(self) -> None:
         if self._leased:

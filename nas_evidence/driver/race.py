@@ -18,7 +18,6 @@ from nas_evidence.maths.finalists import MIN_REPEATS, next_replicates, posterior
 from nas_evidence.spec.record import RACE_IDS, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
 from nas_evidence.storage.best import Standings
-from nas_evidence.storage.forecasts import until_enough
 from nas_evidence.storage.journal import read_journal
 from nas_evidence.storage.tables import TrialRow
 
@@ -108,8 +107,7 @@ def race_left(study: StudySpec, folder: Path, done: Mapping[int, TrialRow]) -> i
     """Return how many trials the race may still run; 0 if it is over or the study has none."""
     if not study.n_finalists:
         return 0
-    events = list(read_journal(folder))  # for two readers
-    study, chosen = until_enough(study, folder, events), chosen_so_far(study, events, done)
+    chosen = chosen_so_far(study, read_journal(folder), done)
     if n_searched(done) >= study.n_trials and not (
         plan_race(chosen, done, study) or next_round(study, done, chosen)
     ):

@@ -4,39 +4,30 @@ The next `FURTHER` proposals are asked of a proposer that has been told the same
 those that the study's own sampler makes; `ArchitecturePosterior.expected_gain` says what one trial
 of each of them would gain. docs/decisions/0018-a-posterior-over-the-architectures.md has how right
 that is.
-
-With `stop = "auto"` it is forecast after 20, 25, 30, ... proposals from the results of exactly
-these, whatever else has ended by then, and what was proposed is finished. So the end of a search
-is a function of its results, with `scheduling = "batch"` for any number of workers.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
 from nas_evidence.proposing.coordinates import axes_of, parameters_of
-from nas_evidence.proposing.proposer import Proposer, Told
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
-from nas_evidence.storage.forecasts import FURTHER, Gain
 
+if TYPE_CHECKING:
+    from nas_evidence.proposing.proposer import Proposer, Told
+
+#: Trials whose gain is forecast.
+FURTHER = 10
 #: Fewest scores for which a gain is forecast.
 FEWEST = 8
-#: Proposals before the first forecast that may end a search, and between two.
-FIRST, EVERY = 20, 5
-
-
-def due(last: int, n_told: int) -> range:
-    """Return after which numbers of proposals to forecast, after the last such number.
-
-    >>> list(due(0, 26)), list(due(24, 31)), list(due(25, 29))
-    ([20, 25], [25, 30], [])
-    """
-    return range(max(FIRST, last - last % EVERY + EVERY), n_told + 1, EVERY)
 
 
 def gain_of_further(
-    study: StudySpec, proposer: Proposer, known: Sequence[tuple[ArchitectureSpec, Told]]
-) -> Gain | None:
-    """Return what further trials would gain; None with too few scores or several objectives.
+    study: StudySpec, proposer: "Proposer", known: Sequence[tuple[ArchitectureSpec, "Told"]]
+) -> float | None:
+    """Return what further trials would gain, in the unit of the objective.
+
+    None with too few scores or several objectives.
 
     Args:
         study: what is searched.
@@ -61,4 +52,4 @@ def gain_of_further(
         return axes.points([parameters_of(study.family, a.family, a.values) for a in ones])
 
     found = ArchitecturePosterior(points(list(values)), axes.ordered, list(values.values()))
-    return Gain(found.expected_gain(points(list(new))) if new else 0.0, found.nugget)
+    return found.expected_gain(points(list(new))) if new else 0.0

@@ -15,6 +15,7 @@ from nas_evidence.baselines.comparison import IMPORTANCE, Baseline, Comparison
 from nas_evidence.data.proposed import proposed_domains
 from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.metrics import LEVEL
+from nas_evidence.proposing.further import FURTHER
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import scale_of
 from nas_evidence.reporting.recommendation import Recommendation
@@ -22,7 +23,6 @@ from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Stud
 from nas_evidence.reporting.templating import percent
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER, METRICS
-from nas_evidence.storage.forecasts import FURTHER
 
 #: Standard deviation, over data, of the difference of the losses of two good models, nats; where
 #: only means are stored (of many data without a test split).

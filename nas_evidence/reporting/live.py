@@ -7,7 +7,6 @@ from time import sleep as wait
 
 from nas_evidence.reporting.page import ReportPaths, build_report
 from nas_evidence.spec.record import n_searched
-from nas_evidence.storage.forecasts import until_enough
 from nas_evidence.storage.study_folder import read_study
 from nas_evidence.storage.tables import TABLES, read_table
 
@@ -75,5 +74,5 @@ def stamp(folder: Path) -> Stamp:
 
 def all_finished(folder: Path) -> bool:
     """Return whether all trials of the search have finished."""
-    study, trials = until_enough(read_study(folder), folder), read_table(folder, "trials")
+    study, trials = read_study(folder), read_table(folder, "trials")
     return n_searched(trials["trial_id"]) >= study.n_trials

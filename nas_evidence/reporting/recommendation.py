@@ -5,13 +5,19 @@ too. The posterior of `maths/architecture_posterior.py` weighs both.
 docs/decisions/0018-a-posterior-over-the-architectures.md has what that is worth.
 """
 
+import math
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
+import pandas as pd
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior
 from nas_evidence.proposing.coordinates import axes_of, parameters_of
+from nas_evidence.proposing.further import FEWEST, gain_of_further
+from nas_evidence.proposing.startup import misfit
 from nas_evidence.reporting.study_tables import RankedArchitecture, Study
+from nas_evidence.spec.record import is_race
 
 #: Fewest architectures for which another one than the first of the ranking is recommended: with 24
 #: trials of published tables that is no better beyond doubt.
@@ -35,7 +41,7 @@ class Recommendation:
     """The architecture of the best posterior mean among those trained, if enough are known.
 
     behind  how much lower its own score is than that of the winner; 0 if it is the winner
-    gain    expected of further trials, in the unit of the score; None without a forecast
+    gain    expected of further trials, in the unit of the score; None if `expected_gain` is
     """
 
     architecture: RankedArchitecture | None
@@ -52,15 +58,49 @@ def recommendation(study: Study) -> Recommendation | None:
     known = _comparable(study)
     if study.spec.minimise:
         return None
+    gain = expected_gain(study)
     if len(known) < FEWEST_TO_DIFFER:
-        return None if study.gain is None else Recommendation(None, 0.0, study.gain)
+        return None if gain is None else Recommendation(None, 0.0, gain)
     found = _posterior(study, known)
     raced = any(one.raced for one in known)
     mean = np.where([one.raced or not raced for one in known], found.mean(), -np.inf)
     best, winner = known[int(mean.argmax())], study.ranking[0]
     assert best.objective is not None
     assert winner.objective is not None
-    return Recommendation(best, winner.objective - best.objective, study.gain)
+    return Recommendation(best, winner.objective - best.objective, gain)
+
+
+def expected_gain(study: Study) -> float | None:
+    """Return what further trials would gain, in the unit of the score.
+
+    None before the end of the search, with few scores, and where the warm start cannot be read.
+    """
+    spec, rows = study.spec, study.tables.rows
+    searched = [row for row in rows if not is_race(row.trial_id)]
+    if len(searched) < spec.n_trials or len(study.ranking) < FEWEST:
+        return None
+    from nas_evidence.driver.outcomes import told_of  # imports Optuna, which most reports need not
+    from nas_evidence.proposing.proposer import Proposer
+    from nas_evidence.proposing.warm_start import read_warm_start
+
+    proposals = [
+        list(trials)
+        for _, trials in groupby(searched, lambda row: row.trial_id // spec.replicates)
+    ]
+    known = [
+        (trials[0].architecture, told_of(trials, spec))
+        for trials in proposals
+        if misfit(spec, trials[0].architecture) is None
+    ]
+    try:
+        proposer = Proposer(spec, read_warm_start(study.tables.folder))
+    except ValueError:  # damaged, as `verify` says
+        return None
+    gain = gain_of_further(spec, proposer, known)
+    stored = pd.Series({row.trial_id: row.values.get(spec.objective) for row in rows}, dtype=float)
+    share = study.complete["objective"] / stored  # what is shown, as shares of what is stored
+    share = share[(share > 0) & (share < math.inf)]
+    return None if gain is None or share.empty else gain * float(share.median())
 
 
 def estimates(study: Study) -> list[Estimate]:

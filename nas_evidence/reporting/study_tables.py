@@ -5,7 +5,6 @@ replicates and enter as their mean, never as independent architectures. All targ
 larger-is-better, so that correlations keep their sign: losses are negated and keep their name.
 """
 
-import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,10 @@ import pandas as pd
 
 from nas_evidence.maths.pareto import on_front
 from nas_evidence.spec.domains import ParameterValue
-from nas_evidence.spec.record import TrialStatus, n_searched
+from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import FREE_SCORES
 from nas_evidence.spec.study import ALL_COSTS, StudySpec
 from nas_evidence.storage.best import Standings
-from nas_evidence.storage.forecasts import last_gain
 from nas_evidence.storage.tables import (
     StudyTables,
     UnreadableFile,
@@ -91,7 +89,7 @@ class Study:
     by_epoch       trial_id, epoch, score, value (larger is better) of all trials at `epochs`,
                    including pruned ones
     epochs         epochs with stored evidence, at most MAX_EPOCHS
-    gain           of further trials, in `objective_unit`; None if there is no forecast
+    tables         as they were read
     """
 
     spec: StudySpec
@@ -107,7 +105,7 @@ class Study:
     curves: pd.DataFrame
     by_epoch: pd.DataFrame
     epochs: tuple[int, ...]
-    gain: float | None
+    tables: StudyTables
     unreadable: tuple[UnreadableFile, ...]
 
     @property
@@ -187,16 +185,9 @@ def ranked_study(tables: StudyTables) -> Study:
         curves=curves,
         by_epoch=_by_epoch(evidence, curves, names, epochs),
         epochs=epochs,
-        gain=_gain(tables, complete["objective"] / scores[objective]),
+        tables=tables,
         unreadable=tables.unreadable,
     )
-
-
-def _gain(tables: StudyTables, shown: pd.Series) -> float | None:
-    """Return the gain that is forecast, given the values shown as shares of those stored."""
-    found = last_gain(tables.folder, n_searched(tables.trials["trial_id"]))
-    share = shown[(shown > 0) & (shown < math.inf)].median()
-    return None if found is None else found.gain * float(share)
 
 
 @dataclass(frozen=True)

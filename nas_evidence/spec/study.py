@@ -402,7 +402,7 @@ class ResourceSpec(Frozen):
 
 
 #: Keys of a study that may change between its runs: none decides the result of a trial.
-FREE_KEYS = ("n_trials", "stop", "budget", "resources", "retries", "finalists", "race", "metric")
+FREE_KEYS = ("n_trials", "budget", "resources", "retries", "finalists", "race", "metric")
 
 
 def _usual(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -434,10 +434,6 @@ class StudySpec(Frozen):
     """Seed of all random streams: the same study and seed give the same results."""
     n_trials: Annotated[Count, Unit("trials")] = 24
     """Trials to run, whatever their final status: architectures times replicates."""
-    stop: Literal["never", "auto"] = "never"
-    """Whether the search may end before `n_trials`: "auto" ends it, from 30 architectures on, when
-    ten further trials are expected to gain less than a twentieth of the noise of a seed, after
-    three forecasts in a row, five architectures apart; needs `name = "posterior"` in [sampler]."""
     replicates: Annotated[Count, Unit("trials")] = 1
     """Trials per architecture, each with its own seed."""
     finalists: Annotated[int, Field(ge=0), Unit("architectures")] | None = None
@@ -530,20 +526,6 @@ class StudySpec(Frozen):
         if self.finalists and self.minimise:
             raise ValueError(
                 "`finalists` must be 0 with `minimise`: several objectives have no single best"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _stop(self) -> "StudySpec":
-        if self.stop == "auto" and self.minimise:
-            raise ValueError(
-                '`stop` must be "never" with `minimise`, but got "auto": the gain of further '
-                "trials is known for one objective alone"
-            )
-        if self.stop == "auto" and self.sampler.name != "posterior":
-            raise ValueError(
-                '`stop = "auto"` needs name = "posterior" in [sampler], but got '
-                f'"{self.sampler.name}": searches of other samplers were ended too early'
             )
         return self
 

@@ -66,6 +66,8 @@ DATABASE_GONE = (
     "[database] is not read any more, since a study needs no database; remove it, and copy the "
     "study to a server with --track optuna:URL"
 )
+#: Keys that are no longer here, and what to do instead.
+REMOVED = {"stop": "remove it: a search runs `n_trials`, and the report says what more would gain"}
 #: Version of what a study folder holds, and the first line of its study file.
 FORMAT = 2
 _FORMAT_LINE = "# nas-evidence study folder, format {}"
@@ -552,6 +554,8 @@ def _message(error: ErrorDetails, places: _Places) -> str:
 def _unknown(name: str, places: _Places) -> str:
     table, _, key = name.rpartition(".")
     where = f" in [{table}]" if table else ""
+    if name in REMOVED:
+        return f"{places.of(name)}: `{name}` is no longer a key; {REMOVED[name]}"
     known = keys_of(TABLES[table]) if table in TABLES else []
     return f"{places.of(name)}: unknown key '{key}'{where}{_known(key, known)}"
 

@@ -33,7 +33,6 @@ _NEEDED: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "end": {"trial_id": _NUMBER},
     "lost": {"trial_id": _NUMBER},
     "retry": {"trial_id": _NUMBER},
-    "gain": {"number": _NUMBER, "n_small": _NUMBER, "n_proposals": (int, type(None))},
     "race": {"trial_ids": (list,), "points": (list,)},
     "rung": {"trial_id": _NUMBER, "epoch": _NUMBER, "point": (list, type(None))},
     "judged": {"trial_id": _NUMBER, "epoch": _NUMBER, "reason": (str, type(None))},

@@ -1,9 +1,6 @@
 """Claims about the race of the finalists: who runs again, when it ends, and that it resumes."""
 
-from collections.abc import Iterable, Mapping
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +8,9 @@ from fakes import FakeExecutor, FakeProposer, Silent
 from fakes import record_of as plain_record
 
 import nas_evidence.driver.driver as driver_module
-from nas_evidence.driver import race
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import RACE_REPLICATES, plan_race
 from nas_evidence.driver.race import (
-    Chosen,
     budget_of,
     chosen_so_far,
     finalists,
@@ -27,7 +22,7 @@ from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import RACE_IDS, TrialRecord, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
 from nas_evidence.storage.best import Standings
-from nas_evidence.storage.journal import Journal, read_journal
+from nas_evidence.storage.journal import read_journal
 from nas_evidence.storage.tables import TrialRow, finished, read_table
 
 
@@ -99,25 +94,6 @@ def test_the_race_comes_on_top_as_replicates_of_the_best_and_is_marked(tmp_path:
     assert set(trials.loc[[i for i in done if is_race(i)], "stage"]) == {"race"}
     assert set(trials.loc[range(8), "stage"]) == {"search"}
     assert race_left(study(), tmp_path, done) == 0
-
-
-@pytest.mark.parametrize("stop", ["never", "auto"])
-def test_the_race_that_is_left_follows_from_the_whole_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
-) -> None:
-    spec = study(stop=stop, sampler={"name": "posterior"})
-    with closing(Journal(tmp_path)) as journal:
-        journal.write("gain", number=8, n_small=0, n_proposals=None)
-        journal.write("race", trial_ids=[], points=[])
-    seen: list[object] = []
-
-    def reader(study: StudySpec, events: Iterable[Mapping[str, Any]], done: object) -> Chosen:
-        seen.extend(event["event"] for event in events)
-        return {}
-
-    monkeypatch.setattr(race, "chosen_so_far", reader)
-    race_left(spec, tmp_path, {})
-    assert seen == ["gain", "race"]
 
 
 @pytest.mark.slow

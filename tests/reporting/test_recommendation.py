@@ -1,20 +1,20 @@
 """Claims about what all scores together recommend, and about the gain of further trials."""
 
-import contextlib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from reporting.test_report_search import N_DATA, folder, load, record
+from reporting.test_report_search import EPOCHS, N_DATA, folder, load, record
 
 import nas_evidence
+from nas_evidence.proposing.further import gain_of_further
+from nas_evidence.proposing.proposer import Proposer, Told
 from nas_evidence.reporting.headline import together_sentence
 from nas_evidence.reporting.page import build_report
-from nas_evidence.reporting.recommendation import Recommendation, recommendation
+from nas_evidence.reporting.recommendation import Recommendation, expected_gain, recommendation
 from nas_evidence.spec.record import RACE_IDS, TrialRecord
 from nas_evidence.spec.study import ArchitectureSpec
-from nas_evidence.storage.journal import Journal
 from nas_evidence.storage.tables import read_study_tables
 
 
@@ -29,13 +29,6 @@ def hill(lucky: float = 0.53) -> list[TrialRecord]:
     widths = [width for width in range(4, 65) if width != 8]
     found = [at_width(width, width, 0.5 - 0.0005 * (width - 40) ** 2) for width in widths]
     return [*found, at_width(8, 8, lucky)]
-
-
-def forecast(path: Path, n: int, gain: float) -> None:
-    """Write to the journal what the driver forecasts after n trials, in nats over the data."""
-    with contextlib.closing(Journal(path)) as journal:
-        facts = {"n_searched": n, "noise": 1.0, "n_small": 0, "n_proposals": None}
-        journal.write("gain", number=n, gain=gain, **facts)
 
 
 def of(found: Recommendation | None) -> Recommendation:
@@ -63,12 +56,11 @@ def test_a_lucky_seed_among_bad_neighbours_is_not_recommended_and_the_sentence_s
 
 @pytest.mark.slow
 def test_a_clear_winner_is_recommended_too(tmp_path: Path) -> None:
-    forecast(tmp_path, 60, 0.5 * N_DATA)
     study = load(tmp_path, hill()[:-1])
     found = of(recommendation(study))
     assert found.architecture is study.winner
     assert found.behind == 0.0
-    assert together_sentence(study, found).startswith(
+    assert together_sentence(study, replace(found, gain=0.5)).startswith(
         "A model of all scores also prefers it. 10 further trials may gain up to 0.500 nats"
     )
 
@@ -93,24 +85,44 @@ def test_what_the_race_trained_again_is_not_compared_with_single_seeds(tmp_path:
 
 @pytest.mark.slow
 def test_with_fewer_than_fifty_only_the_gain_is_said(tmp_path: Path) -> None:
-    forecast(tmp_path, 49, 0.25 * N_DATA)
     study = load(tmp_path, hill()[:49])
     found = of(recommendation(study))
     assert found.architecture is None
-    assert together_sentence(study, found).startswith(
-        "10 further trials may gain up to 0.250 nats"
-    )
+    said = together_sentence(study, replace(found, gain=0.25))
+    assert said.startswith("10 further trials may gain up to 0.250 nats")
     none = together_sentence(study, replace(found, gain=0.0))
     assert none.startswith("10 further trials may gain up to 0.001 nats per datum.")
-    assert load(tmp_path, hill()[49:50]).gain is None  # of fewer trials than there are now
 
 
 @pytest.mark.slow
-def test_without_a_forecast_nothing_is_said_of_the_gain(tmp_path: Path) -> None:
-    study = load(tmp_path, hill()[:-1])
+def test_the_gain_is_of_what_the_study_itself_would_propose_next(tmp_path: Path) -> None:
+    spread = {2 * k + i: (4 + 3 * k, [0.3, 0.4][i] + 0.01 * k) for k in range(12) for i in (0, 1)}
+    study = load(
+        tmp_path, [at_width(i, *one) for i, one in spread.items()], n_trials=24, replicates=2
+    )
+    mlps = [ArchitectureSpec(family="mlp", values={"width": 4 + 3 * k}) for k in range(12)]
+    means = [N_DATA * (0.35 + 0.01 * k - 1 / EPOCHS) for k in range(12)]
+    known = [(mlp, Told((mean,))) for mlp, mean in zip(mlps, means, strict=True)]
+    nats = gain_of_further(study.spec, Proposer(study.spec), known)
+    assert nats is not None
+    assert nats > 0
+    assert expected_gain(study) == pytest.approx(nats / N_DATA)
+
+
+@pytest.mark.slow
+def test_before_the_end_of_the_search_nothing_is_said_of_the_gain(tmp_path: Path) -> None:
+    study = load(tmp_path, hill()[:-1], n_trials=61)
     said = together_sentence(study, recommendation(study))
     assert said == "A model of all scores also prefers it."
-    assert recommendation(load(tmp_path / "few", hill()[:49])) is None
+    assert recommendation(load(tmp_path / "few", hill()[:49], n_trials=50)) is None
+
+
+@pytest.mark.slow
+def test_with_a_damaged_warm_start_the_report_says_nothing_of_the_gain(tmp_path: Path) -> None:
+    study = load(tmp_path, hill()[:49])
+    assert expected_gain(study) is not None
+    (tmp_path / "warm_start.json").write_text("{}", encoding="utf-8")
+    assert expected_gain(study) is None
 
 
 @pytest.mark.slow
