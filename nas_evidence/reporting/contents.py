@@ -1,6 +1,6 @@
 """The contents of a study's report, computed once: tables in, one value out.
 
-The page, its text as Markdown, the CSV files and the terminal are written from this value without
+The page, its text as Markdown, JSON, CSV and the terminal are written from this value without
 further computation.
 """
 

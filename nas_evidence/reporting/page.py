@@ -1,15 +1,17 @@
-"""The report of a study: one HTML page, its text as Markdown, and every table as CSV.
+"""The report of a study: one HTML page, its text as Markdown, its values as JSON, three tables.
 
 The first screen is the answer: which architecture, how sure, what it costs to be wrong, beside
 which simple models, and how to use it. Then five pictures. All else folds away.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
+from operator import methodcaller
 from pathlib import Path
 
 import pandas as pd
 from markupsafe import Markup
+from pydantic_core import to_json
 
 from nas_evidence.baselines.comparison import Comparison, Importance, read_comparison
 from nas_evidence.plumbing.files import write_whole
@@ -34,7 +36,12 @@ from nas_evidence.reporting.figure_data import (
     target_words,
 )
 from nas_evidence.reporting.importance import BY_CHANCE
-from nas_evidence.reporting.study_tables import Study, architecture_text, ranked_study
+from nas_evidence.reporting.study_tables import (
+    RankedArchitecture,
+    Study,
+    architecture_text,
+    ranked_study,
+)
 from nas_evidence.reporting.templating import named, write_markdown, write_page
 from nas_evidence.reporting.terms import term_rows
 from nas_evidence.spec.metric_names import LESS_IS_BETTER, METRICS
@@ -149,7 +156,7 @@ def build_report(
 
 
 def write_report(report: Report, to: Path, *, reload_seconds: int | None = None) -> ReportPaths:
-    """Write the page, its text as Markdown and the CSV files into the folder `to`."""
+    """Write the page, its text as Markdown, JSON and CSV into the folder `to`."""
     to.mkdir(parents=True, exist_ok=True)
     values = _values(report)
     values["reload_seconds"] = reload_seconds
@@ -159,9 +166,16 @@ def write_report(report: Report, to: Path, *, reload_seconds: int | None = None)
     write_page(paths.html, "study.html.j2", values)
     write_markdown(paths.markdown, "study.md.j2", values)
     write_csv(paths.correlations, report.trust.rows)
-    tables = _write_tables(report, to)
-    ours = (paths.html, paths.markdown, paths.correlations, *tables)
-    write_sums(to, [path.name for path in ours])
+    write_whole(to / "report.json", _as_json(report))
+    tables = {
+        "ranking.csv": pd.DataFrame(_ranking_rows(report)),
+        "terms.csv": term_rows(report.compared) if report.compared else pd.DataFrame(),
+    }
+    for name, table in tables.items():
+        cells = table.rename(columns=csv_cell).map(csv_cell)
+        write_whole(to / name, cells.to_csv(index=False, lineterminator="\n"))
+    ours = (paths.html, paths.markdown, paths.correlations)
+    write_sums(to, [*(path.name for path in ours), "report.json", *tables])
     return paths
 
 
@@ -346,59 +360,46 @@ def _metrics_in_order(report: Report) -> list[str]:
     return [name for name in dict.fromkeys([*first, *_METRICS]) if name in known]
 
 
-def _write_tables(report: Report, to: Path) -> list[Path]:
-    """Write every table of the page as CSV, beside correlations.csv; return the files."""
-    compared, judged = report.compared, _of_winner(report)
-    columns = judged.importance if judged else None
-    tables = {
-        "ranking": pd.DataFrame(_ranking_rows(report)),
-        "epochs": pd.DataFrame([_flat(asdict(one)) for one in report.early]),
-        "terms": term_rows(compared) if compared else pd.DataFrame(),
-        "baselines": pd.DataFrame(
-            [
-                {"name": one.name, "behind": one.behind}
-                | dict(zip(("low", "high"), one.interval or (None, None), strict=True))
-                | dict(one.metrics)
-                for one in (report.comparison.baselines if report.comparison else ())
-            ]
-        ),
-        "columns": pd.DataFrame(
-            [one.model_dump() for one in (columns.columns if columns else ())]
-        ),
-        "importance": pd.DataFrame([asdict(one) for one in report.importances]),
-        "statuses": pd.DataFrame([asdict(one) for one in report.statuses]),
-        "problems": pd.DataFrame([asdict(one) for one in (*report.problems, *report.flags)]),
+def _as_json(report: Report) -> str:
+    """Return the values of the page; the trials and their curves are in the Parquet tables."""
+    study, compared = report.study, report.compared
+    values = {field.name: getattr(report, field.name) for field in fields(report)}
+    del values["place"]  # says where it lay, and not what was found
+    values["compared"] = compared and replace(compared, columns=compared.columns[:2])
+    values["study"] = {
+        "name": study.spec.name,
+        "score": study.spec.objective,
+        "unit": study.objective_unit,
+        "targets": study.targets,
+        "n_trials": study.spec.n_trials,
+        "n_searched": n_searched(study.trials["trial_id"]),
+        "ranking": study.ranking,
     }
-    files = []
-    for name, table in tables.items():
-        table = table.rename(columns=csv_cell).map(csv_cell)
-        files.append(to / f"{name}.csv")
-        write_whole(files[-1], table.to_csv(index=False, lineterminator="\n"))
-    return files
+    scalar = methodcaller("item")  # of NumPy
+    return to_json(values, indent=1, inf_nan_mode="null", fallback=scalar).decode()
 
 
 def _ranking_rows(report: Report) -> list[dict[str, object]]:
     """Return the ranking with the probability of each to be the best by the score, if stated."""
     best = (report.certainty and report.certainty.best) or ()
     return [
-        _flat(asdict(one)) | {"p_best": best[i] if i < len(best) else None}
+        _flat(one) | {"p_best": best[i] if i < len(best) else None}
         for i, one in enumerate(report.study.ranking)
     ]
 
 
-def _flat(row: Mapping[str, object]) -> dict[str, object]:
+def _flat(one: RankedArchitecture) -> dict[str, object]:
     """Return a row without nesting: pairs become _low and _high, mappings columns."""
     flat: dict[str, object] = {}
-    for name, value in row.items():
+    for name, value in asdict(one).items():
         if isinstance(value, Mapping):
-            prefix = {"values": ARCHITECTURE, "interval": "rho_"}.get(name, "")
+            prefix = ARCHITECTURE if name == "values" else ""
             flat |= {f"{prefix}{key}": inner for key, inner in value.items()}
         elif name == "rank_seeds":
-            low, high = value if isinstance(value, tuple) else (None, None)
-            flat |= {f"{name}_low": low, f"{name}_high": high}
+            flat["rank_seeds_low"], flat["rank_seeds_high"] = value or (None, None)
         elif isinstance(value, tuple):
             flat[name] = " ".join(map(str, value))
-        elif name != "interval":
+        else:
             flat[name] = value
     return flat
 

@@ -1,5 +1,6 @@
 """Claims about which columns of a table a network uses."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -169,7 +170,9 @@ def test_the_report_draws_what_the_export_says_and_keeps_it(study: nas_evidence.
     assert '<div id="columns" class="figure">' in html
     assert "Which columns of the table the winner uses" in html
     assert "Which columns it uses" in (page.parent / "report.md").read_text(encoding="utf-8")
-    assert list(pd.read_csv(page.parent / "columns.csv")["column"]) == list(told["column"])
+    values = json.loads((page.parent / "report.json").read_text(encoding="utf-8"))
+    columns = values["comparison"]["importance"]["columns"]
+    assert [one["column"] for one in columns] == list(told["column"])
 
 
 @pytest.mark.slow

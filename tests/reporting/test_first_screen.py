@@ -1,6 +1,7 @@
 """Claims about the first screen: no probability without three seeds, one
 sentence on simple models, advice only with a remedy, and one score in every place."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -305,9 +306,10 @@ def test_a_named_metric_comes_right_after_the_log_loss_on_the_page(tmp_path: Pat
         ),
     )  # fmt: skip
     asked = build_report(tmp_path, metric="balanced_accuracy").markdown.read_text("utf-8")
-    header = (tmp_path / "report" / "baselines.csv").read_text("utf-8").splitlines()
-    assert header[0].startswith("name,behind,low,high,")
-    assert header[1].startswith("majority class,0.5,0.4,0.6,")
+    told = json.loads((tmp_path / "report" / "report.json").read_text("utf-8"))["comparison"]
+    (simple,) = told["baselines"]
+    assert (simple["name"], simple["behind"]) == ("majority class", 0.5)
+    assert simple["interval"] == [0.4, 0.6]
     assert "| log loss | balanced accuracy | accuracy | calibration error |" in asked
     assert "On 500 test rows, balanced accuracy 0.800" in asked
     plain = build_report(tmp_path).markdown.read_text("utf-8")

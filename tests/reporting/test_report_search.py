@@ -1,6 +1,7 @@
 """Claims about reports of searches: replicates, costs, pruning, limits, real targets."""
 
 import csv
+import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -306,22 +307,30 @@ def test_estimates_away_from_a_mode_or_at_odds_are_flagged(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_every_table_of_the_page_is_a_csv_file(tmp_path: Path) -> None:
+def test_the_values_of_the_page_are_json_and_three_tables_are_csv(tmp_path: Path) -> None:
     records = [record(10 * key + i, key) for key in range(8) for i in range(2)]
-    report = build_report(folder(tmp_path, records)).html.parent
-    tables = {
-        path.stem: list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-        for path in report.glob("*.csv")
-    }
-    assert set(tables) == {
-        "correlations", "ranking", "baselines", "epochs", "terms",
-        "columns", "importance", "statuses", "problems",
+    to = build_report(folder(tmp_path, records)).html.parent
+    assert {path.name for path in to.iterdir()} == {
+        "index.html", "report.md", "report.json", "SHA256SUMS", "correlations.csv", "ranking.csv",
+        "terms.csv",
     }  # fmt: skip
-    assert [int(row["rank"]) for row in tables["ranking"]] == list(range(1, 9))
-    assert tables["ranking"][0]["trial_ids"] == "10 11"
-    rho = [row for row in tables["epochs"] if row["score"] == "kfac_ggn"]
-    assert [int(row["epoch"]) for row in rho] == [5, 10, 15, 20]
-    assert all(float(row["rho"]) == pytest.approx(1.0) for row in rho)
+    with (to / "ranking.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["rank"]) for row in rows] == list(range(1, 9))
+    assert rows[0]["trial_ids"] == "10 11"
+    found = json.loads(
+        (to / "report.json").read_text("utf-8"), parse_constant=lambda name: pytest.fail(name)
+    )
+    assert found["headline"]["answer"].startswith("Take mlp, width 5 (trial 1")
+    ranked = found["study"]["ranking"]
+    assert [one["rank"] for one in ranked] == list(range(1, 9))
+    assert ranked[0]["objective"] == pytest.approx(float(rows[0]["objective"]))
+    rho = [one for one in found["early"] if one["score"] == "kfac_ggn"]
+    assert [one["epoch"] for one in rho] == [5, 10, 15, 20]
+    assert all(one["rho"] == pytest.approx(1.0) for one in rho)
+    assert len(found["compared"]["columns"]) == 2
+    assert found["statuses"] == [{"status": "complete", "n": 16, "seconds": pytest.approx(336.0)}]
+    assert "place" not in found  # a report is passed on
 
 
 def test_every_trial_can_be_compared_those_that_stand_for_their_architecture_first(
