@@ -11,6 +11,7 @@ features anywhere, with pandas and numpy alone. They are those of scikit-learn's
 compares).
 """
 
+import difflib
 import json
 import shlex
 from collections.abc import Collection, Iterator, Mapping
@@ -240,10 +241,13 @@ def prepare(
     for option, names in (("drop", drop), ("categorical", categorical), ("numeric", numeric)):
         for name in names:
             if name not in frame.columns:
+                near = difflib.get_close_matches(name, [*map(str, frame.columns)], n=1)
                 known = ", ".join(map(shortened, frame.columns[:8]))
+                known += ", ..." * (len(frame.columns) > 8)
+                hint = f"did you mean {near[0]!r}?" if near else f"columns: {known}"
                 raise ValueError(
                     f"--{option} names the column {name!r}, which {where} does not have as a "
-                    f"feature; columns: {known}"
+                    f"feature; {hint}"
                 )
     if both := set(categorical) & set(numeric):
         raise ValueError(f"column {min(both)!r} cannot be both --categorical and --numeric")

@@ -118,7 +118,7 @@ def speed_sentence(study: Study) -> str:
     span = "" if interval is None else f", {interval.low:.2f} to {interval.high:.2f}"
     what = f"training losses ({SPEED}) and {objective} (rho {rho:.2f}{span})"
     if rho >= AGREES:
-        return f"Much the same order by {what}: sotl, which is free, can prune here."
+        return f"Similar orders by {what}: sotl, which is free, can prune here."
     if rho < 0:
         return f"Opposite orders by {what}: fast training is no sign of a good network here."
     return f"Different orders by {what}: do not prune by sotl here."

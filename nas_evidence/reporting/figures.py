@@ -236,7 +236,7 @@ def coordinates_figure(found: Coordinates) -> Markup:
         marks.append(f'<line class="axis" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}"/>')
         marks.append(
             Markup('<text class="axis-title" x="{}" y="18" text-anchor="middle">{}</text>').format(
-                f"{x:.1f}", axis.title
+                f"{max(x, 4 * len(axis.title)):.1f}", axis.title
             )
         )
         for value, label in axis.ticks():

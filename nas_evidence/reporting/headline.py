@@ -157,7 +157,7 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
         if own is not None:
             above = max(0.0, float(known.max()) - own)
             parts.append(
-                "On the test rows, too, its log loss is the lowest." if above == 0
+                "On the test rows, too, its log loss is the lowest of all tried." if above == 0
                 else f"On the test rows another is better: its log loss is {_nats(above)} lower."
             )  # fmt: skip
     return " ".join(parts)
@@ -216,7 +216,7 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
         return f"No: clearly worse than {best.name} on {rows} ({losses}{within}). {rest}"
     cheaper = "" if linear is winner else " The simple model is cheaper."
     lead = f"{_short(abs(best.behind))} ({losses}), which may be chance on {rows}"
-    ahead = ": it is ahead by" if best.behind > 0 else ", which is ahead by"
+    ahead = ": it is ahead by" if best.behind > 0 else ": that is ahead by"
     return f"Not clearly better than {best.name}{ahead} {lead}.{cheaper}"
 
 

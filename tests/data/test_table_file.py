@@ -141,6 +141,7 @@ def test_flags_change_what_was_decided() -> None:
     [
         ([1.0, np.inf] * 20, {}, "'c' of t.csv must be finite in float32, but row 1"),
         (["a", "b"] * 20, {"drop": ["d"]}, "--drop names the column 'd'"),
+        (["a", "b"] * 20, {"drop": ["cc"]}, "; did you mean 'c'"),
         (["a", "b"] * 20, {"numeric": ["c"]}, "'c' of t.csv has no number"),
         (["a", "b"] * 20, {"numeric": ["c"], "categorical": ["c"]}, "cannot be both"),
     ],

@@ -118,10 +118,10 @@ def test_seeds_that_all_agree_are_no_reason_to_train_again(tmp_path: Path) -> No
     [
         (0.1, (0.06, 0.2), f"Yes: clearly better than {ON} (LOSS 1.000 and 1.100; "),
         (0.03, (-0.01, 0.07), f"{NOT}: it is ahead by 0.030 (LOSS 1.000 and 1.030), "),
-        (-0.03, (-0.07, 0.01), f"{NOT}, which is ahead by 0.030 (LOSS 1.000 and 0.970), "),
+        (-0.03, (-0.07, 0.01), f"{NOT}: that is ahead by 0.030 (LOSS 1.000 and 0.970), "),
         (-0.1, (-0.2, -0.06), f"No: clearly worse than {ON} (LOSS 1.000 and 0.900; "),
         (0.05, None, f"Yes: clearly better than {ON} (LOSS 1.000 and 1.050; "),
-        (-0.045, None, f"{NOT}, which is ahead by 0.045 (LOSS 1.000 and 0.955), "),
+        (-0.045, None, f"{NOT}: that is ahead by 0.045 (LOSS 1.000 and 0.955), "),
         (-0.06, None, f"No: clearly worse than {ON} (LOSS 1.000 and 0.940; "),
     ],
 )
