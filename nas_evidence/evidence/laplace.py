@@ -138,10 +138,14 @@ def _rounded(curvature: Structured, precision: Tensor) -> list[str]:
     """Name the tensors whose prior precision is small beside the rounding of float32 factors."""
     if not isinstance(curvature, BlockDiagonal):
         return []
-    blocks = zip(curvature.names, curvature.blocks, precision.tolist(), strict=False)
-    named = [n for n, b, p in blocks if isinstance(b, Kronecker) and b.is_uncertain(p)]
-    if not named:
+    blocks = zip(curvature.names, curvature.blocks, precision, strict=False)
+    flags = {n: b.is_uncertain(p) for n, b, p in blocks if isinstance(b, Kronecker)}
+    if not flags:
         return []
+    uncertain = torch.stack([*flags.values()]).tolist()
+    if not any(uncertain):
+        return []
+    named = [name for name, flag in zip(flags, uncertain, strict=True) if flag]
     return [
         f"the log determinant of {', '.join(named)} may be off by a nat: the prior precision is "
         "within the rounding of the curvature in float32; `model.double()` and double inputs "
