@@ -13,9 +13,7 @@ from nas_evidence.reporting.along_training import EarlyTrust
 from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.importance import BY_CHANCE, ParameterImportance
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study, usable
-from nas_evidence.reporting.svg import Axis, axis_of, named_axis
 from nas_evidence.reporting.templating import percent
-from nas_evidence.spec.domains import ParameterValue
 
 #: Most lines drawn, best trials first; more would be unreadable.
 MAX_LINES = 20
@@ -101,25 +99,6 @@ class Measured:
     error: float | None
     text: str
     strong: bool
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """One architecture of the parallel coordinates: its place on each axis."""
-
-    label: str
-    family: str
-    values: tuple[float, ...]
-    is_winner: bool
-    is_good: bool  # among the best quarter
-
-
-@dataclass(frozen=True)
-class Coordinates:
-    """Parallel axes and one line per architecture, the best drawn last."""
-
-    axes: tuple[Axis, ...]
-    lines: tuple[Crossing, ...]
 
 
 @dataclass(frozen=True)
@@ -360,52 +339,3 @@ def column_bars(found: Importance) -> list[Measured]:
         )
         for one in shown
     ]  # fmt: skip
-
-
-#: Values of a parameter from which its axis is a scale; fewer are named one by one.
-_NAMED_VALUES = 8
-_LOGARITHMIC = 20  # ratio of the ends from which a scale is logarithmic
-
-
-def coordinates(study: Study) -> Coordinates | None:
-    """Return the architectures across their parameters; None with fewer than two of either.
-
-    The axes are the parameters that vary and that most architectures have, the family, the number
-    of parameters and the score. An architecture without one of them is not drawn.
-    """
-    ranked = [one for one in study.ranking if one.rank is not None and one.n_parameters]
-    rows = [
-        {"family": one.family, **one.values, "parameters": one.n_parameters or 0} for one in ranked
-    ]
-    counts = pd.Series([name for row in rows for name in row], dtype=object).value_counts()
-    names = [name for name in dict.fromkeys(n for row in rows for n in row)
-             if 2 * counts[name] > len(rows)]  # fmt: skip
-    kept = [(one, row) for one, row in zip(ranked, rows, strict=True) if set(names) <= set(row)]
-    names = [name for name in names if len({str(row[name]) for _, row in kept}) > 1]
-    if len(kept) < 2 or not names:
-        return None
-    columns = [_scale(name, [row[name] for _, row in kept]) for name in names]
-    scores = [one.objective or 0.0 for one, _ in kept]
-    columns.append((axis_of("score", scores), scores))
-    lines = [
-        Crossing(
-            label=f"rank {one.rank}: {one.architecture}, {study.spec.objective} {score:.4f}",
-            family=one.family,
-            values=tuple(values[i] for _, values in columns),
-            is_winner=one is study.winner,
-            is_good=4 * ((one.rank or 0) - 1) < len(ranked),
-        )
-        for i, ((one, _), score) in enumerate(zip(kept, scores, strict=True))
-    ]
-    return Coordinates(tuple(axis for axis, _ in columns), tuple(lines[::-1]))
-
-
-def _scale(name: str, values: Sequence[ParameterValue]) -> tuple[Axis, list[float]]:
-    """Return the axis of a parameter, and the place of each value on it."""
-    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    distinct = sorted(set(values), key=lambda v: (str(type(v)), v))
-    if len(numbers) < len(values) or (len(distinct) <= _NAMED_VALUES and name != "parameters"):
-        named = named_axis([f"{v:g}" if isinstance(v, float) else str(v) for v in distinct])
-        return replace(named, title=name), [float(distinct.index(v)) for v in values]
-    log = min(numbers) > 0 and max(numbers) / min(numbers) > _LOGARITHMIC
-    return axis_of(name, [float(v) for v in numbers], log=log), [float(v) for v in numbers]

@@ -1,7 +1,6 @@
 """The figures of the page, drawn from the data in `figure_data.py`."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from markupsafe import Markup
 
@@ -9,7 +8,6 @@ from nas_evidence.baselines.comparison import CalibrationPoint
 from nas_evidence.reporting.figure_data import (
     KINDS,
     Bar,
-    Coordinates,
     Dot,
     FrontDot,
     Line,
@@ -21,7 +19,6 @@ from nas_evidence.reporting.figure_data import (
 )
 from nas_evidence.reporting.svg import (
     GREY,
-    WIDTH,
     Axis,
     Key,
     Panel,
@@ -35,7 +32,6 @@ from nas_evidence.reporting.svg import (
 MOST_NUMBERED = 12
 #: Line styles of the figure over epochs, by the role of a score.
 DASHES = {KINDS[0]: "", KINDS[1]: "7 4", KINDS[2]: "2 4"}
-HEIGHT = 300.0
 _ROW = 26.0  # height of a bar with its space
 
 
@@ -222,50 +218,3 @@ def front_figure(dots: Sequence[FrontDot], *, cost: str, y_title: str) -> Markup
             family=dot.family, title="\n".join(dot.details),
         )  # fmt: skip
     return plot([panel], name=f"{y_title} by {cost}", legend=_families(families))
-
-
-def coordinates_figure(found: Coordinates) -> Markup:
-    """Return one line per architecture across its parameters, ending at its score."""
-    n, top, bottom = len(found.axes), 34.0, 286.0
-    panel = Panel(Axis("", 0, n - 1), Axis("", 0, 1, names=("",)), top=top, height=HEIGHT)
-    left, right = panel.left + 16, WIDTH - 40
-    xs = [left + i * (right - left) / max(n - 1, 1) for i in range(n)]
-    marks: list[str] = []
-    labels: list[str] = []
-    for x, axis in zip(xs, found.axes, strict=True):
-        marks.append(f'<line class="axis" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}"/>')
-        marks.append(
-            Markup('<text class="axis-title" x="{}" y="18" text-anchor="middle">{}</text>').format(
-                f"{max(x, 4 * len(axis.title)):.1f}", axis.title
-            )
-        )
-        for value, label in axis.ticks():
-            y = bottom - axis.share(value) * (bottom - top)
-            labels.append(  # over the lines, which meet at named values
-                Markup('<text class="tick" x="{}" y="{}">{}</text>').format(
-                    f"{x + 4:.1f}", f"{y - 4 if axis.names else y + 4:.1f}", label
-                )
-            )
-    for line in found.lines:
-        places = [
-            (x, bottom - axis.share(value) * (bottom - top))
-            for x, axis, value in zip(xs, found.axes, line.values, strict=True)
-        ]
-        parts = [f"M{places[0][0]:.1f} {places[0][1]:.1f}"]
-        parts += [  # curves tell lines apart that meet at one value
-            f"C{(a + c) / 2:.1f} {b:.1f} {(a + c) / 2:.1f} {d:.1f} {c:.1f} {d:.1f}"
-            for (a, b), (c, d) in pairwise(places)
-        ]
-        shade = colour(1) if line.is_winner else colour(0) if line.is_good else GREY
-        wide, opacity = (3.5, 1.0) if line.is_winner else (1.5, 0.75 if line.is_good else 0.35)
-        marks.append(
-            Markup(
-                '<path class="line" d="{}" fill="none" stroke="{}" stroke-width="{}" '
-                'opacity="{}" data-family="{}"><title>{}</title></path>'
-            ).format("".join(parts), shade, wide, opacity, line.family, line.label)
-        )
-    body = "".join(map(str, [*marks, *labels]))
-    return Markup(
-        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" '
-        f'aria-label="parameters and score of every architecture">{body}</svg>'
-    )

@@ -24,7 +24,6 @@ from nas_evidence.reporting.figure_data import (
     MAX_LINES,
     MOST_COLUMNS,
     column_bars,
-    coordinates,
     evidence_lines,
     front_dots,
     importance_bars,
@@ -77,11 +76,6 @@ CAPTIONS: Mapping[str, str] = {
         "Of the held-out targets, the share inside the winner's prediction intervals. On the "
         "dotted line the intervals are as wide as they should be; below, too narrow; above, too "
         "wide. The bars are two standard errors."
-    ),
-    "coordinates": (
-        "One line per architecture, from its parameters on the left to its score on the right. "
-        "Orange is the winner, blue the best quarter. Where the blue lines come together, that "
-        "parameter matters. Architectures without one of these parameters are not drawn."
     ),
     "confusion": (
         "Held-out data by true and predicted class; a perfect model has them all on the diagonal."
@@ -256,8 +250,6 @@ def _figures(report: Report) -> dict[str, Markup]:
         figures["evidence"] = draw.training_figure(title, own)
     if bars := importance_bars(report.importances):
         figures["importance"] = draw.importance_figure(bars)
-    if found := coordinates(study):
-        figures["coordinates"] = draw.coordinates_figure(found)
     scores, unit = score_lines(judged, report.early), judged.scale.unit
     if any(len(line.epochs) > 1 for line in scores):
         figures["epochs"] = draw.epochs_figure(scores, target=words_of(target), unit=unit)

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import pytest
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
-from nas_evidence.reporting.figure_data import Coordinates, measured_bars
-from nas_evidence.reporting.figures import coordinates_figure, measured_figure
+from nas_evidence.reporting.figure_data import measured_bars
+from nas_evidence.reporting.figures import measured_figure
 from nas_evidence.reporting.glossary import TERMS, explained
 from nas_evidence.reporting.svg import Axis, Panel, axis_of, named_axis, plot
 from nas_evidence.spec.metric_names import METRICS
@@ -78,15 +78,6 @@ def test_the_first_picture_is_the_winner_beside_simple_models_with_their_errors(
     assert widths == pytest.approx([widths[0], 2 * widths[0], 3 * widths[0]], rel=0.01)
     errors = [abs(b - a) for (a, _), (b, _) in places(svg, "line")]
     assert errors == pytest.approx([widths[0], 0.5 * widths[0]], rel=0.02)
-
-
-def test_the_title_of_the_first_of_parallel_axes_is_not_cut_off() -> None:
-    axes = (Axis("parameters", 0, 1), Axis("score", 0, 1))
-    found = re.search(
-        r'class="axis-title" x="([^"]+)"', str(coordinates_figure(Coordinates(axes, ())))
-    )
-    assert found is not None
-    assert float(found[1]) >= 40  # half of ten letters, 12 pixels high
 
 
 def test_every_metric_that_can_be_asked_for_is_explained() -> None:

@@ -265,7 +265,7 @@ def test_sections_come_in_the_order_of_the_questions(page: str, paths: ReportPat
 def test_figures_are_well_formed_stay_inside_and_each_has_a_caption(page: str) -> None:
     drawn = figures(page)
     assert set(drawn) == {
-        "scatter", "coordinates", "trust", "training", "importance", "evidence", "epochs",
+        "scatter", "trust", "training", "importance", "evidence", "epochs",
     }  # fmt: skip
     for figure in drawn.values():
         svg = ElementTree.fromstring(figure[figure.index("<svg viewBox") :])
