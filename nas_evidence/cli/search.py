@@ -11,7 +11,7 @@ from importlib import import_module
 from math import inf
 from pathlib import Path
 from threading import Thread
-from time import monotonic, process_time
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
@@ -79,9 +79,8 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.driver.mirror import Store
     from nas_evidence.storage.tables import StudyTables
 
-#: Report and export of a few trials take the work of starting (2.5 and 2.8 s on x86-64, 300 rows),
-#: and so do simple models; these are planned up to a share of what is left.
-_AFTER, _MOST_BESIDE = 1.25, 0.25
+#: Report and export of a few trials take as long as starting (2.8 and 2.5 s on x86-64, 300 rows).
+_AFTER = 1.25
 
 #: Returns what waits for the result of a function called with some arguments.
 _Later = Callable[..., Callable[[], Any]]
@@ -333,13 +332,11 @@ def _cluster_lost(place: str, run: Run) -> None:
 
 
 def _plan_the_end(limit: TimeLimit) -> None:
-    """Keep time for what follows the trials, by the work that this process has done so far.
+    """Keep time for what follows the trials, by the time that starting took.
 
     What it imports is imported while the workers start, and is not kept time for.
     """
-    limit.work = _AFTER * process_time()
-    if limit.expected(limit.work) < _MOST_BESIDE * limit.left():
-        limit.optional = limit.work
+    limit.after = _AFTER * (limit.seconds - limit.left())
     ours = ("nas_evidence.baselines.on_test_rows", "nas_evidence.reporting.page")
     later = (*ours, "torch.export._trace")  # the last takes four of the five seconds of an export
     Thread(target=lambda: [*map(import_module, later)], daemon=True).start()
@@ -375,7 +372,7 @@ def _compared(
         return judged(tables, data, later)
 
     def within() -> contextlib.AbstractContextManager[None]:
-        return limit.stopping(max(1.0, limit.left() - limit.expected(limit.work)))
+        return limit.stopping(max(1.0, limit.left() - limit.after))
 
     found = judged(tables, data, within=within)
     if found is not None and found.lacks:

@@ -1,23 +1,17 @@
-"""A limit on the time of a whole search, on a machine that may become slow meanwhile."""
+"""A limit on the time of a whole search."""
 
-import hashlib
 import os
 import re
 import signal
-import statistics
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-#: Seconds of work by which the speed of the machine is measured, how often, and how many count:
-#: their median, so that a single slow one ends no search.
-_PROBE, _EVERY, _PROBES = 0.05, 2.0, 5
-#: Bytes that are hashed at once; a thread waits up to 5 ms for the interpreter after each.
-_BLOCK = 1 << 25
+#: Share of the time that simple models may take from the trials.
+_MOST_BESIDE = 0.25
 
 
 def seconds_of(text: str | float) -> float:
@@ -47,48 +41,29 @@ def seconds_running() -> float:
     return max(worked, since_boot - ticks / os.sysconf("SC_CLK_TCK"))
 
 
-def slowness() -> float:
-    """Return the wall seconds that a second of work takes now, at least 1.
-
-    The work is a hash, for which other threads of this process need not stop: they do not count.
-    """
-    began, worked, block = time.perf_counter(), time.thread_time(), bytes(_BLOCK)
-    while time.thread_time() - worked < _PROBE:
-        hashlib.sha256(block)
-    return max(1.0, (time.perf_counter() - began) / (time.thread_time() - worked))
-
-
 @dataclass
 class TimeLimit:
     """What is left of a time, and how much of it for trials.
 
-    seconds   from `begun` to the end
-    work      seconds that what must follow the trials takes on idle cores
-    optional  the same of what follows if there is time for it
-    begun     on the monotonic clock
+    seconds  from `begun` to the end
+    after    seconds that what must follow the trials takes: report and export
+    begun    on the monotonic clock
     """
 
     seconds: float
-    work: float = 0.5
-    optional: float = 0.0
+    after: float = 0.5
     begun: float = field(default_factory=time.monotonic)
-    _slow: deque[float] = field(default_factory=lambda: deque(maxlen=_PROBES))
-    _probed: float = 0.0
 
     def left(self) -> float:
         """Return the seconds until the end."""
         return self.seconds - (time.monotonic() - self.begun)
 
     def for_trials(self) -> float:
-        """Return the seconds left for trials: without what follows them, at the present speed."""
-        return self.left() - self.expected(self.work + self.optional)
+        """Return the seconds left for trials: without what follows them.
 
-    def expected(self, work: float) -> float:
-        """Return the seconds in which so much work is done at the present speed."""
-        if not self._slow or time.monotonic() - self._probed > _EVERY:
-            self._slow.extend(slowness() for _ in range(1 if self._slow else _PROBES))
-            self._probed = time.monotonic()
-        return work * statistics.median(self._slow)
+        Simple models take as long as the report.
+        """
+        return self.left() - max(self.after, min(2 * self.after, _MOST_BESIDE * self.seconds))
 
     @contextmanager
     def stopping(self, seconds: float) -> Iterator[None]:

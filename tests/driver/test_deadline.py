@@ -97,13 +97,12 @@ def test_times_are_read_and_what_follows_the_trials_is_kept_free() -> None:
     for wrong in ("", "0", "-5", "5d", "1e3", "nan", True, 0):
         with pytest.raises(ValueError, match=r"time limit must be .* such as 90s, 10m or 2h"):
             seconds_of(wrong)
-    limit = TimeLimit(1000.0, work=10.0)
-    assert limit.for_trials() <= 990.0 < limit.left() <= 1000.0
-    limit._slow.extend([5.0] * 5)
-    limit._probed = math.inf
-    assert limit.for_trials() <= 950.0
-    limit.optional = 30.0
-    assert limit.for_trials() <= 800.0
+    limit = TimeLimit(1000.0, after=10.0)
+    assert limit.for_trials() <= 980.0 < limit.left() <= 1000.0
+    limit.after = 200.0
+    assert limit.for_trials() <= 750.0
+    limit.after = 300.0
+    assert limit.for_trials() <= 700.0
 
 
 def test_what_has_a_time_is_stopped_in_it_even_where_an_error_is_swallowed() -> None:
