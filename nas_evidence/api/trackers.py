@@ -39,8 +39,6 @@ _Row = Mapping[Any, Any]
 _NEEDS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "optuna": "optuna"}
 #: Where its client finds a password.
 _PASSWORDS = {"optuna": "PGPASSWORD or ~/.pgpass", "mlflow": "MLFLOW_TRACKING_PASSWORD"}
-#: The database of a server that an earlier version read.
-_DATABASE = "NAS_EVIDENCE_DATABASE"
 #: Seconds between two looks at the journal.
 _EVERY = 1.0
 #: Seconds that the end of a search waits for a tracker.
@@ -176,13 +174,8 @@ def check_track(wanted: Sequence[str], *, installed: bool = True) -> None:
 
     Raises:
         ValueError: if not; says what to choose or to install. Also for a password in a URL, which
-            would be seen, and for a database in the environment, as an earlier version read it.
+            would be seen.
     """
-    if os.environ.get(_DATABASE):
-        raise ValueError(
-            f"{_DATABASE} is not read any more, since a study needs no database; unset it, and "
-            "copy the study to a server with --track optuna:URL."
-        )
     for text in wanted:
         name, _, place = text.partition(":")
         if name not in _NEEDS:

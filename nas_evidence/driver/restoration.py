@@ -24,7 +24,6 @@ from nas_evidence.proposing.warm_start import WARM_START
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec
 from nas_evidence.spec.toml import (
-    OtherFormatError,
     StudyError,
     differences,
     dump_study,
@@ -179,8 +178,8 @@ def restored_study(folder: Path, done: list[str]) -> StudySpec:
         words = [
             one.replace("in the folder", "there").replace("asked", "again") for one in changed
         ]
-    except StudyError as error:
-        if known is None or isinstance(error, OtherFormatError):
+    except StudyError:
+        if known is None:
             raise
         study, words = known, [f"as it last ran, with n_trials = {known.n_trials}"]
     then = f"restored from the sealed copy: {'; '.join(words)}"

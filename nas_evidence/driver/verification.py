@@ -86,7 +86,7 @@ def check_data(folder: Path, load: Load) -> tuple[list[Finding], str]:
     """
     try:
         study = load_study(folder / "study.toml")
-    except StudyError:
+    except ValueError:
         return [], "study.toml does not say which"
     kept, recorded = is_kept(study.dataset), data_of_trials(folder)
     place = KEPT if kept else f"data set '{study.dataset.name}'"

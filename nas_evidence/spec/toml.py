@@ -61,11 +61,6 @@ TABLES: Mapping[str, type[Frozen]] = {
 }
 
 
-#: What to do where a study asks for a database.
-DATABASE_GONE = (
-    "[database] is not read any more, since a study needs no database; remove it, and copy the "
-    "study to a server with --track optuna:URL"
-)
 #: Keys that are no longer here, and what to do instead.
 REMOVED = {"stop": "remove it: a search runs `n_trials`, and the report says what more would gain"}
 #: Version of what a study folder holds, and the first line of its study file.
@@ -101,10 +96,6 @@ class StudyError(ValueError):
         one_line = (" ".join(message.splitlines()) for message in messages)
         self.messages = tuple(map(masked, one_line))  # they quote the input
         super().__init__("\n".join(self.messages))
-
-
-class OtherFormatError(StudyError):
-    """The file of a study folder that another version wrote, which is not damaged."""
 
 
 #: Most characters of a wrong value that are shown.
@@ -155,6 +146,7 @@ def load_study(
 
     Raises:
         StudyError: with one message for each mistake in the file or the overrides.
+        ValueError: it is of a study folder that another version wrote.
     """
     path = Path(path)
     try:
@@ -168,15 +160,11 @@ def load_study(
 def _check_format(path: Path, text: str) -> None:
     """Refuse the file of a study folder that another version wrote."""
     found = re.match(_FORMAT_LINE.format(r"(\w+)"), text)
-    stored = path.name == "study.toml" and (path.parent / "trials").is_dir()
-    if (found is None and stored) or (found is not None and found[1] != str(FORMAT)):
-        number = "none" if found is None else found[1]
-        raise (StudyError if found is None else OtherFormatError)(
-            [
-                f"{path}: the format of a study folder must be {FORMAT}, but it is {number}: "
-                "another version of nas-evidence wrote it; continue it with that one, or give "
-                "another folder with --out"
-            ]
+    if found is not None and found[1] != str(FORMAT):
+        raise ValueError(
+            f"{path}: the format of a study folder must be {FORMAT}, but it is {found[1]}: "
+            "another version of nas-evidence wrote it; continue it with that one, or give "
+            "another folder with --out"
         )
 
 
@@ -195,9 +183,6 @@ def parse_study(
     for override in overrides:
         _apply_override(raw, override, places, messages)
     raw = _without_automatic(raw)
-    if "database" in raw:
-        del raw["database"]
-        messages.append(f"{places.of('database.url')}: {DATABASE_GONE}")
     if _FORMAT_LINE.partition("{")[0] not in text:  # the copies in logs/ have it further down
         messages += _not_keys(raw, places)
     study = _check(raw, places, messages)

@@ -69,7 +69,7 @@ def edits_of(folder: Path) -> list[str]:
     old = study_of_trials(folder)
     try:
         return [] if old is None else changes_between_runs(old, load_study(folder / "study.toml"))
-    except StudyError:
+    except ValueError:
         return []
 
 

@@ -41,7 +41,7 @@ _FULL = {
 }
 _FULL_TEXT = re.compile(
     rf"\[Errno ({'|'.join(map(str, _FULL))})\]"
-    "|No space left|quota exceeded|disk is full|disk I/O error",
+    "|No space left|quota exceeded",
     re.IGNORECASE,
 )
 
@@ -78,7 +78,7 @@ def is_read_only(error: BaseException | str) -> bool:
     read_only = {errno.EROFS, errno.EACCES, errno.EPERM}
     if isinstance(error, OSError):
         return error.errno in read_only
-    return bool(re.search("readonly database|Read-only file system", str(error)))
+    return bool(re.search("Read-only file system", str(error)))
 
 
 def is_memory_full(error: BaseException) -> bool:
