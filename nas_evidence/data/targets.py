@@ -202,7 +202,7 @@ def _real(y: Array, where: str) -> Array:
     if numbers is None:
         shown = next(v for v in y.ravel() if _numbers(np.array([v], dtype=object)) is None)
         few = y.ndim == 1 and len(set(y)) <= len(y) // 2
-        remedy = "leave out task = regression" if few else "name another target"
+        remedy = "give --task classification" if few else "name another target"
         raise ValueError(
             f"{where}: a regression needs numbers, but there is {str(shown)!r}; {remedy}, or "
             "correct the value"

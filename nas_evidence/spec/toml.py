@@ -387,7 +387,8 @@ def _check_families(
             continue
         if family not in FAMILY_PARAMETERS:
             known = _known(family, FAMILY_PARAMETERS)
-            messages.append(f"{place}: unknown family '{family}'{known}")
+            own = "a family of your own needs the key 'module'"
+            messages.append(f"{place}: unknown family '{family}'{known} ({own})")
             continue
         if not isinstance(table, Mapping):
             messages.append(f"{place}: [family.{family}] must be a table, but got {table!r}")

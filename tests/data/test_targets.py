@@ -78,7 +78,7 @@ def test_numbered_labels_of_arrays_may_be_many() -> None:
         (["a", None, "b"], None, None, "1 of 3 rows have no value, the first at row 1"),
         ([1.0, float("nan")], None, None, "1 of 2 rows have no value, the first at row 1"),
         (list("abcdefgh"), None, None, "8 different values in 8 rows are not classes"),
-        (["a", "b"], None, "regression", "a regression needs numbers, but there is 'a'"),
+        (["a", "a"], None, "regression", "numbers, but there is 'a'; give --task classification"),
         ([0.5, 1.0], None, "classification", "whole numbers or text, but row 0 has 0.5"),
         (["a", "b", "a", "b"], ["c"], None, "test labels must be among .* 'c' is not"),
         ([1.0, float("inf")], None, "regression", "must be finite in float32, but 1 of 2 rows"),

@@ -102,7 +102,7 @@ gpus = "all"
     ("line", "expected"),
     [
         ("[family.mlp]\nwidht = 3", "unknown key 'widht' in [family.mlp]; did you mean 'width'?"),
-        ("[family.mlpp]", "unknown family 'mlpp'; did you mean 'mlp'?"),
+        ("[family.mlpp]", "did you mean 'mlp'? (a family of your own needs the key 'module')"),
         ("[family.mlp]\nwidth = {low = 1, high = 8}", "allows 1, which is outside 4..1024"),
         ("[family.mlp]\nwidth = {lo = 5, high = 8}", "unknown key 'lo'; did you mean 'low'?"),
         ("[family.mlp]\nwidth = {low = 5}", "width in [family.mlp] needs `high`"),
