@@ -61,8 +61,8 @@ def early_trust(study: Study) -> list[EarlyTrust]:
 
 
 def _is_constant(score: str) -> bool:
-    """Return whether a score is known before training, or ends with the first epoch."""
-    return score in SCORES and SCORES[score].taken in ("before", "first_pass")
+    """Return whether a score is known before training."""
+    return score in SCORES and SCORES[score].taken == "before"
 
 
 def settling_sentence(study: Study, found: Sequence[EarlyTrust]) -> str:

@@ -14,7 +14,7 @@ import difflib
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from nas_evidence.spec.families import add_family, is_family
 
@@ -105,6 +105,13 @@ class Score:
     trainings: float = 0.0
     division: str = ""
     own_order: bool = False
+
+    def __post_init__(self) -> None:
+        if self.taken not in get_args(Taken):
+            raise ValueError(
+                f"`taken` of the score {self.name!r} must be one of {', '.join(get_args(Taken))}, "
+                f"but got {self.taken!r}"
+            )
 
     @property
     def is_laplace(self) -> bool:

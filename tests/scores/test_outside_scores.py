@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nas_evidence.spec.registry import declared
+from nas_evidence.spec.registry import Score, declared
 from nas_evidence.storage.tables import read_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-score.md"
@@ -82,6 +82,11 @@ def test_a_reference_that_leads_nowhere_is_one_error(study: Path, name: str) -> 
     assert "Traceback" not in done.stderr
 
 
+def test_a_score_that_no_moment_of_a_trial_takes_is_refused() -> None:
+    with pytest.raises(ValueError, match="of the score 'late' must be one of before, evaluation"):
+        Score(name="late", summary="late", implementation=id, taken="first_pass")  # type: ignore[arg-type]
+
+
 def test_an_outside_score_is_unknown_until_it_is_imported() -> None:
     assert declared("elsewhere:THING").name == "elsewhere:THING"
     with pytest.raises(ValueError, match="did you mean 'two_fold'"):
@@ -96,6 +101,7 @@ def test_inline_study_ranks_and_reports_by_it_and_code_changed_later_is_refused(
     short = ("--executor", "inline", "--allow-code", "--set", "plan.epochs=4")
     done = run("search", study, *short, "--out", "out", cwd=study.parent)
     assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
     folder = study.parent / "out"
     assert (folder / "code" / "my_scores.py").is_file()
     assert NAME in (folder / "report" / "index.html").read_text()
