@@ -8,6 +8,7 @@ the process id, the terminal and the parent stay the same.
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from nas_evidence.cli.terminal import err, typed
 
@@ -30,7 +31,10 @@ def go_on_without_cluster(place: str, options: Sequence[str], address: str | Non
     if address is None and n <= MOST:
         err.print(f"\nRay has died on this machine; {stored}. Starting it again ({n} of {MOST}).")
         _flush()
-        command = [sys.executable, "-m", "nas_evidence", *again]
+        script = (
+            [sys.argv[0]] if Path(sys.argv[0]).name == "nas-evidence" else ["-m", "nas_evidence"]
+        )
+        command = [sys.executable, *script, *again]  # it prints commands as this one does
         os.execve(sys.executable, command, {**os.environ, _COUNT: str(n)})
     what = f"Ray has died on this machine, {MOST} times"
     if address:

@@ -198,7 +198,8 @@ def _journal(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Fi
         if not is_race(trial_id)
     }
     if lacking := sorted(ran.keys() - known.keys()):
-        yield Finding(place, f"it lacks {len(lacking)} proposals that ran, first {lacking[0]}")
+        noun = "proposal" + "s" * (len(lacking) > 1)
+        yield Finding(place, f"it lacks {len(lacking)} {noun} that ran, first {lacking[0]}")
     for there, problem in contradictions(study, folder, stock.rows):
         yield Finding(there, problem)
 

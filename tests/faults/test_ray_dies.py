@@ -101,6 +101,19 @@ def test_after_a_few_restarts_it_ends_with_the_command_to_go_on(
     assert "the cluster head:6379 is lost: its head or Ray" in capsys.readouterr().err
 
 
+def test_what_starts_again_prints_commands_as_the_first_process_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starts: list[list[str]] = []
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    monkeypatch.setattr(os, "execve", lambda path, command, env: starts.append(command[1:-2]))
+    monkeypatch.setattr(sys, "argv", ["/venv/bin/nas-evidence", "search"])
+    restarting.go_on_without_cluster("runs/x", [], None)
+    monkeypatch.setattr(sys, "argv", ["/venv/lib/nas_evidence/__main__.py", "search"])
+    restarting.go_on_without_cluster("runs/x", [], None)
+    assert starts == [["/venv/bin/nas-evidence"], ["-m", "nas_evidence"]]
+
+
 def test_the_watch_calls_once_when_the_cluster_is_gone() -> None:
     import threading
 
