@@ -6,12 +6,12 @@
     python benchmarks/mutants.py page         write docs/reference/mutants.md from the results
 
 `mutants.toml` has the mutants: a module, a text that is in it exactly once, the wrong text, and
-the claim that it breaks. Each is checked by the fast tests and by the problems of the audit whose
-recorded coverage touches its statement, and by nothing else: those of the module's own file first,
-the quick ones before the slow, up to the first failure. As many copies of the tree as `--workers`
-work side by side in a temporary folder; the checkout is never changed. The coverage is kept in
-`--home`; `record ROOM...` records that of some folders of tests only, or of `audit`, or of the
-checks of the audit whose names begin so.
+the claim that it breaks. Each is checked by the tests of `make test` and by the problems of the
+audit whose recorded coverage touches its statement, and by nothing else: those of the module's own
+file first, the quick ones before the slow, up to the first failure. As many copies of the tree as
+`--workers` work side by side in a temporary folder; the checkout is never changed. The coverage is
+kept in `--home`; `record ROOM...` records that of some folders of tests only, or of `audit:`, or of the
+problems of the audit whose names begin as what follows the colon.
 """
 
 import argparse
@@ -49,7 +49,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "benchmarks" / "mutants.toml"
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
 PAGE = ROOT / "docs" / "reference" / "mutants.md"
-FAST = "not slow and not ray"
+CHECKS = "not long and not ray and not matrix and not soak"
 AUDIT = "audit:"
 #: A mutant whose checks do not end within this time is seen too: it does not end.
 _SECONDS = 900
@@ -246,10 +246,10 @@ def finish(measured: coverage.Coverage, to: Path, ended: dict[str, Any]) -> None
 
 
 def record_tests(files: Sequence[str], to: Path) -> None:
-    """Run the fast tests of some files in this folder, and write their coverage."""
+    """Run the tests of some files in this folder, and write their coverage."""
     measured = measuring(to)
     recorder = Recorder(measured)
-    pytest.main(["-q", "-m", FAST, *files], plugins=[recorder])
+    pytest.main(["-q", "-m", CHECKS, *files], plugins=[recorder])
     finish(measured, to, recorder.ended)
 
 
@@ -282,12 +282,12 @@ def record_audit(to: Path, only: str = "") -> None:
 
 
 def record(home: Path, workers: int, rooms: Sequence[str] = ()) -> None:
-    """Record the coverage of the fast tests, room by room, and of the audit."""
+    """Record the coverage of the tests, room by room, and of the audit."""
     home.mkdir(parents=True, exist_ok=True)
     files: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         files.setdefault(path.parent.name, []).append(str(path.relative_to(ROOT)))
-    chosen = rooms or [*files, "audit"]
+    chosen = rooms or [*files, AUDIT]
     free: queue.Queue[Path] = queue.Queue()
     with copies(workers) as trees, concurrent.futures.ThreadPoolExecutor(workers) as pool:
         for tree in trees:
@@ -299,7 +299,7 @@ def record(home: Path, workers: int, rooms: Sequence[str] = ()) -> None:
             if room in files:
                 apart(tree, record_tests, files[room], to)
             else:
-                apart(tree, record_audit, to, room.removeprefix("audit"))
+                apart(tree, record_audit, to, room.removeprefix(AUDIT))
             free.put(tree)
 
         for job in [pool.submit(one, room) for room in chosen]:
@@ -475,11 +475,11 @@ def write_results(found: Sequence[Seen], path: Path) -> None:
 _HEAD = """# Wrong formulas, and the checks that see them
 
 `benchmarks/mutants.toml` has wrong formulas, each a patch of one line. `make mutants` puts them
-into a copy of the code one at a time and runs the fast tests (`make check`) and the problems of
+into a copy of the code one at a time and runs the tests of `make test` and the problems of
 `nas-evidence audit` whose recorded coverage touches the line, up to the first failure. The last
 column is empty where the audit makes no such claim.
 
-Of {n} the fast tests see {n_tests}; of the {n_audited} that break a claim of the audit it sees
+Of {n} the tests see {n_tests}; of the {n_audited} that break a claim of the audit it sees
 {n_audit}. Seen by neither: {escaped}.
 
 | module | what is wrong | seen by the test | seen by the row of the audit |

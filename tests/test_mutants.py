@@ -65,7 +65,7 @@ def test_the_page_is_made_from_the_results(mutants: ModuleType) -> None:
 
 
 def test_no_wrong_formula_passes_everything(mutants: ModuleType) -> None:
-    """By the committed results; the fast tests see all, the audit all of its own."""
+    """By the committed results; the tests see all, the audit all of its own."""
     seen = {one.name: one for one in mutants.read_results()}
     known = [(mutant, seen[mutant.name]) for mutant in mutants.mutants() if mutant.name in seen]
     assert len(known) >= 60

@@ -33,10 +33,11 @@ def data() -> TensorData:
     return of_three_classes(40)
 
 
+@pytest.mark.parametrize("power", [1.0, 0.4])
 def test_the_value_is_that_of_the_network_trained_on_the_first_half(
-    data: TensorData, tmp_path: Path
+    power: float, data: TensorData, tmp_path: Path
 ) -> None:
-    given = assignment_of(folds=1)
+    given = assignment_of(folds=1, likelihood_power=power)
     record = run(given, data, tmp_path)
     found = record.final_estimate(NAME)
     assert found is not None
@@ -48,7 +49,7 @@ def test_the_value_is_that_of_the_network_trained_on_the_first_half(
     layer = last_layer_of(
         alone.training.model, data.x_train[order], alone.training.prior_precision
     )
-    by_hand = late_given_early(layer, data.y_train[order], 20, Categorical()).value
+    by_hand = late_given_early(layer, data.y_train[order], 20, Categorical(), power=power).value
     assert found.value == pytest.approx(by_hand, rel=1e-9)
     assert found.per_datum == pytest.approx(by_hand / 20, rel=1e-9)
     assert found.note == "20 data given the others, in 1 fold"

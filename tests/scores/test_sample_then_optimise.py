@@ -5,10 +5,11 @@ import torch
 from torch import nn
 
 from nas_evidence.audit.known_problems import exact_ensembles, linear_problem
-from nas_evidence.curvature.likelihood import Categorical
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence.network_density import flat_log_likelihood, spread_precision
 from nas_evidence.scores.sample_then_optimise import (
     _Ensemble,
+    _one_member,
     _one_run,
     chunk_ends,
     sample_then_optimise_evidence,
@@ -81,3 +82,27 @@ def test_a_network_that_fits_the_data_has_a_shorter_code_than_one_that_cannot() 
         assert found.valid
         values.append(found.value)
     assert values[1] > values[0]
+
+
+@pytest.mark.slow
+def test_members_that_have_learned_the_first_half_are_draws_of_its_posterior() -> None:
+    """The mean log likelihood of the second half, against the posterior in closed form."""
+    problem, n_members = linear_problem("members", 0, n_data=12, n_features=1, n_outputs=1), 150
+    assert isinstance(problem.likelihood, Gaussian)
+    log_likelihood, x, y = flat_log_likelihood(
+        problem.model, problem.x, problem.y, problem.likelihood
+    )
+    ensemble = _Ensemble(log_likelihood, problem.likelihood, problem.precision, EnsemblePlan())
+    generator = torch.Generator().manual_seed(0)
+    values = torch.stack(
+        [_one_member(ensemble, x, y, [6, 12], generator)[0][1] for _ in range(n_members)]
+    )
+    phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
+    early, late, variance = phi[:6], phi[6:], problem.likelihood.noise_std**2
+    hessian = early.mT @ early / variance + torch.diag(problem.precision)
+    mean = torch.linalg.solve(hessian, early.mT @ y[:6] / variance)
+    spread = (late @ torch.linalg.inv(hessian) * late).sum()
+    exact = problem.likelihood.log_likelihood(late @ mean, y[6:]) - 0.5 * spread / variance
+    assert float(values.mean()) == pytest.approx(
+        float(exact), abs=4 * float(values.std()) / n_members**0.5
+    )
