@@ -10,8 +10,8 @@ the claim that it breaks. Each is checked by the tests of `make test` and by the
 audit whose recorded coverage touches its statement, and by nothing else: those of the module's own
 file first, the quick ones before the slow, up to the first failure. As many copies of the tree as
 `--workers` work side by side in a temporary folder; the checkout is never changed. The coverage is
-kept in `--home`; `record ROOM...` records that of some folders of tests only, or of `audit:`, or of the
-problems of the audit whose names begin as what follows the colon.
+kept in `--home`; `record ROOM...` records that of some folders of tests only, or of `audit:`, or
+of the problems of the audit whose names begin as what follows the colon.
 """
 
 import argparse
