@@ -65,11 +65,15 @@ class Predicted:
 Model = Callable[[Floats, NDArray[Any], Floats, int], Predicted]
 
 
+#: The model that predicts one value for all rows, of classes and of real targets.
+CONSTANT = ("majority class", "mean")
+
+
 def baseline_models(arrays: ArrayData) -> Mapping[str, Model]:
     """Return the baselines by name that data of this kind and size have."""
     values = arrays.n_train * int(np.prod(arrays.input_shape))
     labels = arrays.task == "labels"
-    found: dict[str, Model] = {"majority class" if labels else "mean": _constant(labels)}
+    found: dict[str, Model] = {CONSTANT[0 if labels else 1]: _constant(labels)}
     if values <= MOST_VALUES:
         name = "logistic regression" if labels else "ridge regression"
         found[name] = (_logistic if labels else _ridge)(_is_number(arrays))
@@ -114,20 +118,25 @@ class OnFolds:
 def predict_folds(arrays: ArrayData, assignment: Assignment) -> Iterator[OnFolds]:
     """Yield each baseline on the folds whose predictions a trial keeps, all of them.
 
-    Real targets are standardised, as in the scores.
+    Real targets are standardised, as in the scores. The constant model has the frequencies of all
+    rows, unless they come in time.
     """
     division = kept_division(assignment.plan, assignment.estimators, arrays.n_train)
     order = order_of_data(arrays.n_train, assignment, arrays.units)
     tasks = all_folds(division, order, arrays.units)
     n_predicted = int(rows_in_folds(arrays, assignment).sum())
     x, y = flat(arrays.x_train), arrays.y_train
-    labels = arrays.task == "labels"
+    labels, in_time = arrays.task == "labels", arrays.units is not None and arrays.units.in_time
     if not labels:
         y = (y - arrays.y_mean) / arrays.y_std
     for name, model in baseline_models(arrays).items():
         total, hits, table = 0.0, 0, torch.zeros(len(x), arrays.n_outputs + 1).double()
         for task in tasks:
             seen, unseen = task.trained.numpy(), task.predicted.numpy()
+            if name in CONSTANT and not in_time:
+                seen = np.arange(
+                    len(y)
+                )  # a fold's own majority is by construction the rarer elsewhere
             found = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
             outputs, noise = torch.from_numpy(found.outputs), 1.0
             if found.noise is None:

@@ -238,3 +238,13 @@ def test_rows_that_differ_are_divided_as_scikit_learn_does() -> None:
     assert [[*map(list, pair)] for pair in _folds(x[own], y[own], plain)] == expected
     for trained, tested in _folds(x, y, plain):
         assert ({1, 3} <= {*trained}) != ({1, 3} <= {*tested})
+
+
+def test_the_majority_class_on_folds_has_the_share_of_its_rows() -> None:
+    """Fitted without a fold it would predict the class that the fold has less of."""
+    arrays = table(labels=True, n=100)
+    given = linear_assignment()
+    majority = next(iter(predict_folds(arrays, given)))
+    share = np.bincount(arrays.y_train).max() / arrays.n_train
+    assert majority.name == "majority class"
+    assert majority.accuracy == pytest.approx(share)
