@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 #: Options of another name in Python, and those that Python does not have.
 _NAMES = {"trials": "n_trials", "time": "time_limit", "set": "settings"}
-_NOT_HERE = ("steal", "download", "retry-failed", "executor", "address", "ood", "pt2", "table")
+_NOT_HERE = ("steal", "download", "retry-failed", "executor", "address", "ood", "table")
 _OWN = ("n_trials", "seed", "metric")  # keys that are arguments, too
 _LISTS = ("drop", "categorical", "numeric")
 _FLAGS = ("allow-code", "onnx", "raw")

@@ -258,13 +258,15 @@ class Study:
         *,
         trial_id: int | None = None,
         top: int | None = None,
+        pt2: bool = False,
         onnx: bool = False,
         raw: bool = False,
     ) -> Path:
         """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
 
-        With `onnx` also as ONNX, which needs the extra of that name; `raw` leaves out the factor
-        on the spread of predictions that was fitted to unseen data. An ensemble has
+        With `pt2` also as a program for torch alone; with `onnx` as ONNX, which needs the extra of
+        that name. `raw` leaves out the factor on the spread of predictions that was fitted to
+        unseen data. An ensemble has
         `ensemble.json` with its weights, and with what it gains over its best member in nats per
         datum.
 
@@ -278,12 +280,11 @@ class Study:
             raise ValueError(f"give trial_id={trial_id} or top={top}, not both")
         name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
         folder = Path(to or self.folder / name)
+        given = (self._tables(), folder, self.arrays())
         if top is None:
-            export_winner(
-                self._tables(), folder, self.arrays(), trial_id=trial_id, onnx=onnx, raw=raw
-            )
+            export_winner(*given, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw)
         else:
-            export_ensemble(self._tables(), folder, self.arrays(), top=top, onnx=onnx, raw=raw)
+            export_ensemble(*given, top=top, pt2=pt2, onnx=onnx, raw=raw)
         return folder
 
     def _ensemble(self, trial_id: int | None, top: int) -> Path:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 from nas_evidence.baselines.comparison import Comparison, read_comparison, write_comparison
@@ -18,7 +17,6 @@ Within = Callable[[], AbstractContextManager[None]]
 def kept_comparison(
     tables: StudyTables,
     data: "Source",
-    later: Callable[..., Callable[[], Comparison | None]] = partial,
     *,
     within: Within = nullcontext,
 ) -> Comparison | None:
@@ -27,7 +25,6 @@ def kept_comparison(
     Args:
         tables: of the study.
         data: of the study.
-        later: returns what waits for the result of a function; by default it is called here.
         within: what it returns raises TimeoutError when the time for simple models is over. The
             comparison then has the winner's own metrics, and names what it lacks, which the next
             call computes.
@@ -38,7 +35,7 @@ def kept_comparison(
     stored, best = read_comparison(tables.folder), tables.standings.best
     if best is None or (stored is not None and _is_present(stored, best.trial_id, tables)):
         return stored
-    found = later(_judge, tables, data.arrays(seed=tables.spec.seed), within)()
+    found = _judge(tables, data.arrays(seed=tables.spec.seed), within)
     if found is not None:
         write_comparison(tables.folder, found)
     return found

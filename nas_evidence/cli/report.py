@@ -3,9 +3,8 @@
 Each takes a study folder or the URI of a store; a report is written where the study is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -157,6 +156,9 @@ def export(
         int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
     ] = None,
     top: Top = None,
+    pt2: Annotated[
+        bool, typer.Option("--pt2", help="Write model.pt2 too, a program for torch alone.")
+    ] = False,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Write model.onnx too; needs nas-evidence[onnx].")
     ] = False,
@@ -182,9 +184,10 @@ def export(
         admitted(tables.spec, [store.folder.resolve() / "code"], allowed=True)
     data = _data_of(tables, data_root)
     if top is None:
-        write_export(tables, to, trial_id, data, onnx=onnx, raw=raw)
+        arrays = data.arrays(seed=tables.spec.seed)
+        out.print(exported(tables, to, arrays, trial_id, pt2=pt2, onnx=onnx, raw=raw))
     else:
-        _write_ensemble(tables, to, top, data, onnx=onnx, raw=raw)
+        _write_ensemble(tables, to, top, data, pt2=pt2, onnx=onnx, raw=raw)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -238,36 +241,21 @@ def say_results(
 def judged(
     tables: "StudyTables",
     data: "Source",
-    later: "Callable[..., Callable[[], Comparison | None]]" = partial,
     within: "Within" = nullcontext,
 ) -> "Comparison | None":
     """Return the winner of a study beside simple models, computed and stored if it is new.
 
     Where the data or the weights cannot be read it is the stored one, and the reason is said.
-    `later` and `within` see `kept_comparison`.
+    For `within` see `kept_comparison`.
     """
     from nas_evidence.baselines.comparison import read_comparison
     from nas_evidence.baselines.stored_comparison import kept_comparison
 
     try:
-        return kept_comparison(tables, data, later, within=within)
+        return kept_comparison(tables, data, within=within)
     except (ValueError, OSError, RuntimeError) as error:
         err.print(f"warning: the winner is not compared with simple models: {error}")
         return read_comparison(tables.folder)
-
-
-def write_export(
-    tables: "StudyTables",
-    to: Path,
-    trial_id: int | None,
-    data: "Source",
-    *,
-    onnx: bool = False,
-    raw: bool = False,
-) -> None:
-    """Export a trial of a study, by default the best, and print where it is."""
-    arrays = data.arrays(seed=tables.spec.seed)
-    out.print(exported(tables, to, arrays, trial_id, onnx=onnx, raw=raw))
 
 
 def exported(
@@ -276,6 +264,7 @@ def exported(
     arrays: "ArrayData",
     trial_id: int | None,
     *,
+    pt2: bool = False,
     onnx: bool = False,
     raw: bool = False,
     place: str = "",
@@ -287,20 +276,27 @@ def exported(
     from nas_evidence.exporting.folder import export_winner
     from nas_evidence.reporting.study_tables import architecture_text
 
-    done = export_winner(tables, to, arrays, trial_id=trial_id, onnx=onnx, raw=raw)
+    done = export_winner(tables, to, arrays, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw)
     again = "" if done.rescored_value is None else ", evidence computed again and equal"
     name = architecture_text(done.architecture.family, done.architecture.values)
     return f"export: {place or done.folder} (trial {done.trial_id}: {name}{again})"
 
 
 def _write_ensemble(
-    tables: "StudyTables", to: Path, top: int, data: "Source", *, onnx: bool, raw: bool
+    tables: "StudyTables",
+    to: Path,
+    top: int,
+    data: "Source",
+    *,
+    pt2: bool,
+    onnx: bool,
+    raw: bool,
 ) -> None:
     """Export an ensemble of the best networks of a study, and print what it gains."""
     from nas_evidence.exporting.ensemble import export_ensemble
 
     arrays = data.arrays(seed=tables.spec.seed)
-    done = export_ensemble(tables, to, arrays, top=top, onnx=onnx, raw=raw)
+    done = export_ensemble(tables, to, arrays, top=top, pt2=pt2, onnx=onnx, raw=raw)
     members = ", ".join(
         f"trial {i} {weight:.2f}" for i, weight in zip(done.trial_ids, done.weights, strict=True)
     )

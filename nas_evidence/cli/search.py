@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 from rich.live import Live
@@ -81,9 +81,6 @@ if TYPE_CHECKING:  # these import data readers and stores
 
 #: Report and export of a few trials take as long as starting (2.8 and 2.5 s on x86-64, 300 rows).
 _AFTER = 1.25
-
-#: Returns what waits for the result of a function called with some arguments.
-_Later = Callable[..., Callable[[], Any]]
 
 StoreOption = Annotated[
     str | None,
@@ -259,9 +256,6 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
     folder, again = store.folder, typed("resume", store.place) + _options(run)
     _log_to(folder / "logs" / "driver.log")
     forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
-    # With a limit the end of a search is in this process, which can be stopped, and has imported
-    # what it needs.
-    later: _Later = forks.later if run.limit is None else partial
     with locked(folder, steal=run.steal), closing(forks):
         finds = find_done(folder)
         left = unfinished(spec, folder, finds.done)
@@ -324,7 +318,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
                 f"last checkpoint: {again} --time {10 * run.limit.seconds:.0f}s"
             )
             raise typer.Exit(1)
-        _conclude(store, run, data, tables, later)
+        _conclude(store, run, data, tables)
 
 
 def _cluster_lost(place: str, run: Run) -> None:
@@ -337,9 +331,8 @@ def _plan_the_end(limit: TimeLimit) -> None:
     What it imports is imported while the workers start, and is not kept time for.
     """
     limit.after = _AFTER * (limit.seconds - limit.left())
-    ours = ("nas_evidence.baselines.on_test_rows", "nas_evidence.reporting.page")
-    later = (*ours, "torch.export._trace")  # the last takes four of the five seconds of an export
-    Thread(target=lambda: [*map(import_module, later)], daemon=True).start()
+    needed = ("nas_evidence.baselines.on_test_rows", "nas_evidence.reporting.page")
+    Thread(target=lambda: [*map(import_module, needed)], daemon=True).start()
 
 
 def _audience(limit: TimeLimit | None = None) -> Audience:
@@ -365,11 +358,11 @@ def _watching(spec: StudySpec, n_done: int, *, left: Callable[[], float]) -> Ite
 
 
 def _compared(
-    store: "Store", run: Run, tables: "StudyTables", data: "Source", later: _Later
+    store: "Store", run: Run, tables: "StudyTables", data: "Source"
 ) -> "Comparison | None":
     """Return the winner beside the simple models there is time for; say which are left out."""
     if (limit := run.limit) is None:
-        return judged(tables, data, later)
+        return judged(tables, data)
 
     def within() -> contextlib.AbstractContextManager[None]:
         return limit.stopping(max(1.0, limit.left() - limit.after))
@@ -388,27 +381,22 @@ def _report_command(store: "Store", run: Run) -> str:
     return typed("report", store.place, *root)
 
 
-def _conclude(
-    store: "Store", run: Run, data: "Source", tables: "StudyTables", later: _Later
-) -> None:
+def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> None:
     """Print the ranking, write report and export, and print how to continue."""
     from nas_evidence.exporting.soundness import is_export_of, wrong_files
     from nas_evidence.storage.set_aside import set_aside
 
     folder, spec = store.folder, tables.spec
-    to, best, line = folder / "export", tables.standings.best, None
+    to, best = folder / "export", tables.standings.best
     wrong = wrong_files(to) if to.is_dir() else []
     if wrong:
         set_aside(folder, "export")
-    if best is not None and not is_export_of(to, best.trial_id, spec.metric):
-        arrays = data.arrays(seed=spec.seed)
-        export = partial(exported, place=shown(to, store))
-        line = later(export, tables, to, arrays, best.trial_id)
-    report = say_results(tables, _compared(store, run, tables, data, later), store)
+    report = say_results(tables, _compared(store, run, tables, data), store)
     if wrong:
         out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")
-    if line is not None:
-        out.print(line())
+    if best is not None and not is_export_of(to, best.trial_id, spec.metric):
+        arrays = data.arrays(seed=spec.seed)
+        out.print(exported(tables, to, arrays, best.trial_id, place=shown(to, store)))
     elif best is not None:
         out.print(f"export: {shown(to, store)}")
     by_status = Counter(tables.trials["status"])

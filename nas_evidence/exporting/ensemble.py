@@ -2,9 +2,11 @@
 
     ensemble.json   members with their weights, and what the ensemble gains over the best member
     members/        an export of each member, see the package
-    model.pt2       torch.export program of all: raw inputs in; log probabilities out, or for real
-                    targets predictions in their own unit (by the modes, without the posterior)
     MODEL_CARD.md   what to know before using it
+    model.pt2       if asked for: torch.export program of all: raw inputs in; log probabilities
+                    out, or for real targets predictions in their own unit (by the modes, without
+                    the posterior)
+    model.onnx      if asked for: the same as ONNX
 
     p(y | x) = Σ_k w_k p_k(y | x)        w maximises Σ_i log Σ_k w_k p_k,−i(y_i | x_i)
 
@@ -39,6 +41,7 @@ from nas_evidence.exporting.soundness import (
     ENSEMBLE,
     MODEL_CARD,
     ONNX,
+    PT2,
     written_whole,
     wrong_files,
 )
@@ -81,13 +84,15 @@ def export_ensemble(
     arrays: ArrayData,
     *,
     top: int,
+    pt2: bool = False,
     onnx: bool = False,
     raw: bool = False,
 ) -> EnsembleReport:
     """Write the ensemble of the best `top` architectures of a study into the folder `to`.
 
-    With `onnx` also as one model.onnx, which needs the extra of that name; `raw` members are
-    without the factor on the spread that was fitted to unseen data.
+    With `pt2` also as one model.pt2, a program for torch alone; with `onnx` as one model.onnx,
+    which needs the extra of that name. `raw` members are without the factor on the spread that was
+    fitted to unseen data.
 
     Raises:
         ValueError: if the study has fewer complete architectures, or `to` holds something else.
@@ -126,10 +131,10 @@ def export_ensemble(
         for one in members:
             export_winner(tables, made / one["folder"], arrays, trial_id=one["trial_id"], raw=raw)
         (made / ENSEMBLE).write_text(json.dumps(described, indent=1), encoding="utf-8")
-        described["difference"] = write_program(whole, made / "model.pt2", arrays)
+        difference = write_program(whole, made / PT2, arrays) if pt2 else None
         if onnx:
             write_onnx(whole, made / ONNX, arrays)
-        card = ensemble_card(study, arrays, described)
+        card = ensemble_card(study, arrays, described, difference)
         (made / MODEL_CARD).write_text(card, encoding="utf-8")
     return EnsembleReport(
         folder=to,

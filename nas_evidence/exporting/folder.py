@@ -2,22 +2,22 @@
 
     architecture.toml   family, values, input shape, classes or outputs
     model.safetensors   weights and preprocessing, no pickle
-    model.pt2           torch.export program with a dynamic batch: raw inputs in; logits out, or
-                        for real targets predictions in their own unit
-    model.onnx          the same as ONNX, if asked for
     posterior.safetensors  the Laplace posterior, for predictions with uncertainty
     meaning.json        classes, targets, columns and the features they become, learned noise
     evidence.json       every score with its terms, and the learned hyperparameters
     MODEL_CARD.md       data, splits, scores and their meaning, how to load, versions
     SHA256SUMS          checksums of these files, for `sha256sum -c`
+    model.pt2           if asked for: torch.export program with a dynamic batch; raw inputs in,
+                        logits out, or for real targets predictions in their own unit
+    model.onnx          if asked for: the same as ONNX
 
-Before the folder is moved into place, the winner is loaded back, its evidence is recomputed and
-its outputs are compared.
+Before the folder is moved into place, the network is loaded back from it, its evidence is
+recomputed and its outputs are compared.
 """
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,14 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.evidence.posterior import Posterior, fit_posterior
 from nas_evidence.exporting.model_card import model_card
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
-from nas_evidence.exporting.program import write_program
+from nas_evidence.exporting.program import compared, read_exported, write_program
 from nas_evidence.exporting.soundness import (
     ENSEMBLE,
     MEANING,
     MODEL_CARD,
     ONNX,
     POSTERIOR,
+    PT2,
     written_whole,
 )
 from nas_evidence.exporting.unseen import unseen_measures, unseen_thresholds
@@ -82,13 +83,15 @@ def export_winner(
     arrays: ArrayData,
     *,
     trial_id: int | None = None,
+    pt2: bool = False,
     onnx: bool = False,
     raw: bool = False,
 ) -> ExportReport:
     """Write the best trial of a study (`storage/best.py`), or `trial_id`, into the folder `to`.
 
-    With `onnx` also as model.onnx, which needs the extra of that name. `raw` leaves out the factor
-    on the spread of predictions that was fitted to unseen data.
+    With `pt2` also as model.pt2, a program for torch alone; with `onnx` as model.onnx, which needs
+    the extra of that name. `raw` leaves out the factor on the spread of predictions that was
+    fitted to unseen data.
 
     Raises:
         ValueError: if the study has no such complete trial, or the extra is not installed.
@@ -106,11 +109,8 @@ def export_winner(
 
     final = evidence[(evidence["trial_id"] == chosen) & (evidence["epoch"] == row["epochs"])]
     kind = checked_kind(study)
-    rescored = None if kind is None else rescore(kind, study, winner, arrays)
     stored = final.loc[final["estimator"] == kind, "value"]
     value = None if stored.empty or pd.isna(stored.iloc[0]) else float(stored.iloc[0])
-    if value is not None and rescored is not None:
-        assert_same_evidence(rescored, value)
 
     if (to / ENSEMBLE).exists():
         raise ValueError(f"{to} holds an ensemble; choose another folder for one network.")
@@ -136,19 +136,25 @@ def export_winner(
         "scores": _scores(tables.terms, chosen, final),
         "unseen": unseen_measures(winner, to_tensors(arrays, torch.device("cpu"))),
         "rescored_estimator": kind,
-        "rescored_sum": rescored,
-        "rescored_per_datum": None if rescored is None else rescored / len(arrays.x_train),
     }
     meaning = meaning_of(winner, arrays, study.metric)
     with written_whole(to) as made:
         (made / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
         write_whole(made / "model.safetensors", sealed_tensors(tensors, metadata))
-        difference = write_program(exported, made / "model.pt2", arrays)
+        again = read_exported(made)
+        compared(again, exported, made / "model.safetensors", arrays)
+        loaded = replace(winner, model=again.model)
+        rescored = None if kind is None else rescore(kind, study, loaded, arrays)
+        if value is not None and rescored is not None:
+            assert_same_evidence(rescored, value)
+        summary["rescored_sum"] = rescored
+        summary["rescored_per_datum"] = None if rescored is None else rescored / arrays.n_train
         (made / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
         if (tables.folder / "code").is_dir():  # families from outside the package need it
             shutil.copytree(tables.folder / "code", made / "code")
         (made / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
         laplace_posterior(winner, arrays).save(made / POSTERIOR)
+        difference = write_program(exported, made / PT2, arrays) if pt2 else None
         if onnx:
             write_onnx(exported, made / ONNX, arrays)
         card = model_card(study, row, arrays, summary, difference)

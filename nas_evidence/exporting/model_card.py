@@ -26,7 +26,7 @@ def model_card(
     row: pd.Series,
     arrays: ArrayData,
     summary: dict[str, Any],
-    difference: float,
+    difference: float | None,
 ) -> str:
     """Return the card as Markdown.
 
@@ -35,7 +35,7 @@ def model_card(
         row: row of the trial in the table `trials`.
         arrays: the data of the study.
         summary: content of evidence.json.
-        difference: largest difference between the outputs of program and model.
+        difference: between the outputs of model.pt2 and of the model, None without that file.
     """
     shape = " x ".join(map(str, arrays.input_shape))
     sizes = shape.replace(" x ", ", ")
@@ -55,6 +55,7 @@ def model_card(
     )
     describe = _of_labels if arrays.task == "labels" else _of_real_targets
     outputs, measured, name = describe(row, arrays, summary)
+    kind = f"{arrays.x_train.dtype} [n, {sizes}] -> [n, {arrays.n_outputs}]"
     return f"""# Model card: {row["family"]} ({values}), trial {summary["trial_id"]}
 
 Found by the study "{study.name}": of the architectures tried, the one with the largest
@@ -98,16 +99,12 @@ prior precisions; use it to compare models on the same data, not to predict accu
 
 ## Load
 ```python
-import torch
-program = torch.export.load("model.pt2").module()   # torch alone
-{name} = program(raw_inputs)   # {arrays.x_train.dtype} [n, {sizes}] -> [n, {arrays.n_outputs}]
-
 import nas_evidence
-model = nas_evidence.load_exported(".")             # an ordinary module, same inputs
+model = nas_evidence.load_exported(".")             # an ordinary module
+{name} = model(raw_inputs)   # {kind}
 ```
-Open a .pt2 only from a trusted source; `model.safetensors` holds only tensors.
-The program's outputs differ from the model's by at most {difference:.1e}.
-
+`model.safetensors` holds only tensors, no code.
+{program(difference, f"{name} = program(raw_inputs)   # {kind}")}
 ## Versions
 {used}
 """
@@ -199,13 +196,31 @@ def limits(arrays: ArrayData) -> str:
     )
 
 
-def ensemble_card(study: StudySpec, arrays: ArrayData, described: Mapping[str, Any]) -> str:
+def program(difference: float | None, call: str) -> str:
+    """Return how to load and call model.pt2; nothing without that file, see `model_card`."""
+    if difference is None:
+        return ""
+    return f"""
+```python
+import torch
+program = torch.export.load("model.pt2").module()   # torch alone
+{call}
+```
+Open a .pt2 only from a trusted source. The program's outputs differ from the model's by at most
+{difference:.1e}.
+"""
+
+
+def ensemble_card(
+    study: StudySpec, arrays: ArrayData, described: Mapping[str, Any], difference: float | None
+) -> str:
     """Return the card of an ensemble as Markdown.
 
     Args:
         study: the study that found its members.
         arrays: the data of the study.
         described: content of ensemble.json.
+        difference: see `model_card`.
     """
     rows = "\n".join(
         f"| {one['folder']} | {one['trial_id']} | {one['architecture']} | {one['weight']:.3f} |"
@@ -215,6 +230,7 @@ def ensemble_card(study: StudySpec, arrays: ArrayData, described: Mapping[str, A
     left = f" {out} of them got no weight and are left out." if out else ""
     name = "log_probabilities" if arrays.task == "labels" else "predictions"
     sizes = ", ".join(map(str, arrays.input_shape))
+    kind = f"{arrays.x_train.dtype} [n, {sizes}] -> [n, {arrays.n_outputs}]"
     return f"""# Model card: ensemble of {len(described["members"])} networks
 
 Found by the study "{study.name}": the {described["top"]} architectures with the largest
@@ -243,16 +259,10 @@ is that of all of them. Measured on networks trained on {_trained_on(study, arra
 
 ## Load
 ```python
-import torch
-program = torch.export.load("model.pt2").module()   # torch alone
-{name} = program(raw_inputs)   # {arrays.x_train.dtype} [n, {sizes}] -> [n, {arrays.n_outputs}]
-
 import nas_evidence
 predictor = nas_evidence.Predictor.load(".")         # with uncertainty
 ```
-Open a .pt2 only from a trusted source. The program's outputs differ from the model's by at most
-{described["difference"]:.1e}.
-"""
+{program(difference, f"{name} = program(raw_inputs)   # {kind}")}"""
 
 
 def _of_labels(row: pd.Series, arrays: ArrayData, summary: dict[str, Any]) -> tuple[str, str, str]:

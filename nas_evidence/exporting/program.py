@@ -4,7 +4,7 @@ import copy
 import io
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def load_exported(folder: str | Path) -> Exported:
         raise ValueError(f"{folder} is not an export folder: it has no {names[1]}.")
     check_files(folder, *names)
     try:
-        return _loaded(folder)
+        return read_exported(folder)
     except DamagedError:
         raise
     except Exception as error:  # whatever a damaged description may lead to
@@ -107,7 +107,8 @@ def load_exported(folder: str | Path) -> Exported:
         ) from None
 
 
-def _loaded(folder: Path) -> Exported:
+def read_exported(folder: Path) -> Exported:
+    """Return the same of files that have just been written, which have no checksums yet."""
     described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
     architecture = ArchitectureSpec(family=described["family"], values=described["values"])
     state = network_only(read_tensors(folder / "model.safetensors")[0])
@@ -182,12 +183,22 @@ def write_program(exported: Exported | Mixed, path: Path, arrays: ArrayData) -> 
     torch.export.save(program, content)
     path.write_bytes(content.getbuffer())
     content.seek(0)
+    return compared(torch.export.load(content).module(), exported, path, arrays)
+
+
+def compared(
+    loaded: Callable[[Tensor], Tensor], exported: Exported | Mixed, path: Path, arrays: ArrayData
+) -> float:
+    """Return the largest difference between the outputs of what `path` holds and of the model.
+
+    Raises:
+        ArithmeticError: if it is more than `OUTPUT_TOLERANCE`.
+    """
     inputs = torch.from_numpy(arrays.x_train[:7].copy())
     with torch.no_grad():
-        again = torch.export.load(content).module()(inputs)
-        gap = (again - exported(inputs)) / unit_of(exported)
+        gap = (loaded(inputs) - exported(inputs)) / unit_of(exported)
     difference = float(gap.abs().max())
-    if difference > OUTPUT_TOLERANCE:
+    if not difference <= OUTPUT_TOLERANCE:
         raise ArithmeticError(f"the outputs of {path} differ from the model's by {difference}.")
     return difference
 

@@ -17,14 +17,15 @@ from pathlib import Path
 from nas_evidence.plumbing.sums import NAME, write_sums, wrong_sums
 
 MODEL_CARD, MEANING, ENSEMBLE = "MODEL_CARD.md", "meaning.json", "ensemble.json"
-ONNX, POSTERIOR = "model.onnx", "posterior.safetensors"
+PT2, ONNX, POSTERIOR = "model.pt2", "model.onnx", "posterior.safetensors"
 _OF_ONE = (
-    "architecture.toml", "model.safetensors", "model.pt2", POSTERIOR, MEANING, "evidence.json",
-    MODEL_CARD,
+    "architecture.toml", "model.safetensors", POSTERIOR, MEANING, "evidence.json", MODEL_CARD,
 )  # fmt: skip
-_OF_AN_ENSEMBLE = (ENSEMBLE, "model.pt2", MODEL_CARD)
+_OF_AN_ENSEMBLE = (ENSEMBLE, MODEL_CARD)
+#: Written if asked for.
+_ON_DEMAND = (PT2, ONNX)
 #: All that an export may hold.
-_OURS = {*_OF_ONE, *_OF_AN_ENSEMBLE, ONNX, NAME, "code", "members"}
+_OURS = {*_OF_ONE, *_OF_AN_ENSEMBLE, *_ON_DEMAND, NAME, "code", "members"}
 
 
 def is_export(folder: Path) -> bool:
@@ -134,7 +135,7 @@ def _clear_leftovers(place: Path) -> None:
 
 
 def _wanted(folder: Path, required: tuple[str, ...]) -> list[str]:
-    there = {name for name in _files(folder) if name == ONNX or name.startswith("code/")}
+    there = {n for n in _files(folder) if n in _ON_DEMAND or n.startswith("code/")}
     return sorted({*required, *there})
 
 

@@ -14,16 +14,14 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar, cast
+from typing import Any
 
-T = TypeVar("T")
 _NUMBER = struct.Struct("!q")
 _FORK = 0
 #: Seconds between two looks of a fork whether its server still lives.
@@ -42,14 +40,9 @@ class ForkServer:
     threads: int = 1
     _server: "_Server | None" = field(default=None, init=False)
 
-    @property
-    def has_started(self) -> bool:
-        """Return whether torch is imported, or on its way."""
-        return self._server is not None and self._server.process.poll() is None
-
     def start(self) -> "_Server":
         """Start the server unless it runs; it then imports torch."""
-        if self._server is None or not self.has_started:
+        if self._server is None or self._server.process.poll() is not None:
             self.close()
             self._server = _start(self.logs, self.threads)
         return self._server
@@ -63,28 +56,6 @@ class ForkServer:
         with suppress(OSError):
             ours.send((function, arguments))
         return Fork(server, server.n_forks - 1, ours)
-
-    def later(self, function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
-        """Return what waits for the result of a function, which a fork computes meanwhile.
-
-        Here, when it is asked for, if the server has not started, or its fork is lost.
-        """
-        if not self.has_started:
-            return partial(function, *arguments)
-        fork = self.begin(_answer, function, arguments)
-
-        def result() -> T:
-            try:
-                found, raised = fork.pipe.recv()
-            except (EOFError, OSError):
-                return function(*arguments)
-            finally:
-                fork.end()
-            if raised is not None:
-                raise raised
-            return cast(T, found)
-
-        return result
 
     def close(self) -> None:
         """Kill the server and its forks, and wait for their end."""
@@ -221,14 +192,6 @@ def _forked(handle: int, control: socket.socket) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # what the server would do at its end is not this process's to do
-
-
-def _answer(pipe: Connection, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
-    try:
-        found, raised = function(*arguments), None
-    except Exception as error:
-        found, raised = None, error
-    pipe.send((found, raised))
 
 
 def _end(pid: int) -> None:

@@ -521,13 +521,14 @@ def test_a_statistic_that_does_not_exist_is_called_undefined(tmp_path: Path) -> 
 def test_export_writes_the_best_or_the_one_asked_for(home: Path, tmp_path: Path) -> None:
     best = json.loads(run("status", "done", "--json", folder=home).stdout)["best"]["trial_id"]
     other = next(i for i in range(4) if i != best)
-    for arguments, trial_id in ((), best), (("--trial", other), other):
+    for arguments, trial_id in ((), best), (("--trial", other, "--pt2"), other):
         process = run("export", "done", "--to", tmp_path / str(trial_id), *arguments, folder=home)
         assert f"(trial {trial_id}: " in process.stdout
         assert "evidence computed again and equal" in process.stdout
         assert {p.name for p in (tmp_path / str(trial_id)).iterdir()} == {
-            "architecture.toml", "model.safetensors", "model.pt2", "evidence.json",
-            "MODEL_CARD.md", "meaning.json", "posterior.safetensors", "SHA256SUMS",
+            "architecture.toml", "model.safetensors", "evidence.json", "MODEL_CARD.md",
+            "meaning.json", "posterior.safetensors", "SHA256SUMS",
+            *(["model.pt2"] if "--pt2" in arguments else []),
         }  # fmt: skip
 
 

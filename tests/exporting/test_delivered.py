@@ -53,7 +53,7 @@ def test_first_screen_trial_predict_and_export_show_one_log_loss_on_one_csv(
     shown = read_comparison(study.folder)
     assert shown is not None
     assert shown.metrics["log_loss"] == pytest.approx(trial["test_nll_per_datum"], rel=1e-4)
-    study.export(tmp_path / "e")
+    study.export(tmp_path / "e", pt2=True)
     predictor = Predictor.load(tmp_path / "e")
     if arrays.task == "labels":
         p = predictor.predict(arrays.x_test).probabilities

@@ -119,7 +119,8 @@ def test_an_ensemble_predicts_the_weighted_sum_of_its_members(
     digits: tuple[Path, ArrayData], tmp_path: Path
 ) -> None:
     folder, arrays = digits
-    done = export_ensemble(read_study_tables(folder), tmp_path / "e", arrays, top=3)
+    done = export_ensemble(read_study_tables(folder), tmp_path / "e", arrays, top=3, pt2=True)
+    assert list((tmp_path / "e").rglob("*.pt2")) == [tmp_path / "e" / "model.pt2"]
     assert sum(done.weights) == pytest.approx(1)
     assert done.refitted == 0
     predictor = Predictor.load(tmp_path / "e")
@@ -161,12 +162,13 @@ def test_the_card_says_on_which_part_of_the_data_the_gain_was_measured(
     study = read_study_tables(folder).spec
     plan = study.plan.model_copy(update={"folds": folds})
     study = study.model_copy(update={"estimators": (score,), "plan": plan})
-    gain = {"gain_per_datum": 0.1, "gain_standard_error": 0.1, "best_member": 0, "n_data": 160,
-            "difference": 0.0}  # fmt: skip
-    card = ensemble_card(study, arrays, {"members": [], "chosen": [], "top": 2, **gain})
+    gain = {"gain_per_datum": 0.1, "gain_standard_error": 0.1, "best_member": 0, "n_data": 160}
+    described = {"members": [], "chosen": [], "top": 2, **gain}
+    card = ensemble_card(study, arrays, described, None)
+    assert ".pt2" not in card
     assert f"trained on {part} of the data." in card
     late = replace(arrays, units=Units(np.arange(160), in_time=True))
-    told = ensemble_card(study, late, {"members": [], "chosen": [], "top": 2, **gain})
+    told = ensemble_card(study, late, described, None)
     assert "trained on the data before each fold." in told
 
 
@@ -197,7 +199,7 @@ def test_an_ensemble_of_real_targets_is_a_mixture_of_normals_in_their_unit(
     diabetes: tuple[Path, ArrayData], tmp_path: Path
 ) -> None:
     folder, arrays = diabetes
-    done = export_ensemble(read_study_tables(folder), tmp_path / "e", arrays, top=3)
+    done = export_ensemble(read_study_tables(folder), tmp_path / "e", arrays, top=3, pt2=True)
     found = Predictor.load(tmp_path / "e").predict(arrays.x_test)
     assert found.mean is not None
     assert found.std_model is not None

@@ -17,6 +17,7 @@ from nas_evidence.data import ArrayData, load
 from nas_evidence.driver.driver import Driver
 from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.program import load_exported
+from nas_evidence.exporting.soundness import wrong_files
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.study_folder import open_study
@@ -68,22 +69,52 @@ def test_the_best_trial_is_exported_with_all_its_files(
     assert report.trial_id == max(values, key=lambda i: values[i])
     names = {path.name for path in (tmp_path / "e").iterdir()}
     assert names == {
-        "architecture.toml", "model.safetensors", "model.pt2", "evidence.json", "SHA256SUMS",
-        "MODEL_CARD.md", "meaning.json", "posterior.safetensors",
+        "architecture.toml", "model.safetensors", "evidence.json", "SHA256SUMS", "MODEL_CARD.md",
+        "meaning.json", "posterior.safetensors",
     }  # fmt: skip
+    described = tomllib.loads((tmp_path / "e" / "architecture.toml").read_text())
+    assert described["family"] == report.architecture.family
+    assert described["values"] == dict(report.architecture.values)
+    card = (tmp_path / "e" / "MODEL_CARD.md").read_text()
+    assert ".pt2" not in card
+    assert "200 training and 50 test rows" in card
+    for part in ("## Intended use", "## Calibration\nNot measured", "## Limits\n- Tested on 50"):
+        assert part in card
+
+
+@pytest.mark.slow
+def test_a_program_is_written_if_asked_for_takes_any_type_and_is_sealed(
+    folder: Path, arrays: ArrayData, tmp_path: Path
+) -> None:
+    export_winner(read_study_tables(folder), tmp_path / "e", arrays, pt2=True)
     program = torch.export.load(tmp_path / "e" / "model.pt2").module()
     x = torch.from_numpy(arrays.x_test[:3]).round()
     expected = program(x)
     for dtype in (torch.float64, torch.float16, torch.uint8, torch.int64):
         assert torch.equal(program(x.to(dtype)), expected)
-    described = tomllib.loads((tmp_path / "e" / "architecture.toml").read_text())
-    assert described["family"] == report.architecture.family
-    assert described["values"] == dict(report.architecture.values)
-    card = (tmp_path / "e" / "MODEL_CARD.md").read_text()
-    assert "only from a trusted source" in card
-    assert "200 training and 50 test rows" in card
-    for part in ("## Intended use", "## Calibration\nNot measured", "## Limits\n- Tested on 50"):
-        assert part in card
+    assert "only from a trusted source" in (tmp_path / "e" / "MODEL_CARD.md").read_text()
+    assert wrong_files(tmp_path / "e") == []
+    with (tmp_path / "e" / "model.pt2").open("ab") as file:
+        file.write(b"more")
+    assert wrong_files(tmp_path / "e") == ["model.pt2"]
+
+
+@pytest.mark.slow
+def test_weights_that_are_written_wrong_are_found_twice_and_leave_no_export(
+    folder: Path, arrays: ArrayData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(tensors: dict[str, torch.Tensor], header: dict[str, str]) -> bytes:
+        changed = {n: t * (1.5 if n.startswith("model.") else 1) for n, t in tensors.items()}
+        return sealed_tensors(changed, header)
+
+    monkeypatch.setattr("nas_evidence.exporting.folder.sealed_tensors", wrong)
+    tables, to = read_study_tables(folder), tmp_path / "e"
+    with pytest.raises(ArithmeticError, match=r"the outputs of .*model\.safetensors differ"):
+        export_winner(tables, to, arrays)
+    monkeypatch.setattr("nas_evidence.exporting.folder.compared", lambda *_: 0.0)
+    with pytest.raises(ArithmeticError, match="not the same model"):
+        export_winner(tables, to, arrays)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
@@ -95,7 +126,7 @@ def test_the_program_gives_the_same_logits_with_torch_and_numpy_alone(
     folder: Path, arrays: ArrayData, tmp_path: Path, trial_id: int
 ) -> None:
     to = tmp_path / "e"
-    export_winner(read_study_tables(folder), to, arrays, trial_id=trial_id)
+    export_winner(read_study_tables(folder), to, arrays, trial_id=trial_id, pt2=True)
     np.save(tmp_path / "x.npy", arrays.x_test[:9])
     code = f"""
         import sys
@@ -240,7 +271,7 @@ def test_the_program_predicts_real_targets_in_their_own_unit(
     regression: tuple[Path, ArrayData], tmp_path: Path
 ) -> None:
     folder, data = regression
-    export_winner(read_study_tables(folder), tmp_path / "e", data)
+    export_winner(read_study_tables(folder), tmp_path / "e", data, pt2=True)
     row = read_table(folder, "trials").iloc[0]
     program = torch.export.load(tmp_path / "e" / "model.pt2").module()
     for model in (program, load_exported(tmp_path / "e")):

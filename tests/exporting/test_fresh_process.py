@@ -38,6 +38,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     study.export(folder / "one")
     study.export(folder / "two", top=2)
+    study.export(folder / "one-program", pt2=True)
+    study.export(folder / "two-program", top=2, pt2=True)
     table(9).to_csv(folder / "new.csv", index=False)
     table(9).to_parquet(folder / "new.parquet")
     study.predict(table(9)).to_frame().to_csv(folder / "expected.csv", index=False)
@@ -144,7 +146,7 @@ def test_the_program_runs_with_torch_alone_on_any_type_of_number(place: Path, na
         import sys
         sys.modules["nas_evidence"] = None
         import numpy, torch
-        program = torch.export.load({str(place / name / "model.pt2")!r}).module()
+        program = torch.export.load({str(place / f"{name}-program" / "model.pt2")!r}).module()
         x = torch.from_numpy(numpy.load({str(place / "x.npy")!r})).abs()
         expected = program(x)
         assert expected.shape == (9, 2)

@@ -52,4 +52,4 @@ def test_an_example_is_searched_scored_and_exported_as_it_stands(
     predicted = study.predict(np.zeros((3, *shape)))
     answer = predicted.probabilities if predicted.classes else predicted.mean
     assert np.isfinite(answer).all()
-    assert (tmp_path / "study" / "export" / "model.pt2").is_file()
+    assert (tmp_path / "study" / "export" / "model.safetensors").is_file()

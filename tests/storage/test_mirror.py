@@ -581,7 +581,12 @@ def test_who_only_looks_fetches_no_models_no_data_and_no_report(
     uri: str, calm: list[tuple[object, ...]]
 ) -> None:
     search(Mirror(uri))
-    for name in ("data/train.parquet", "report/index.html", "export/model.pt2", "study.db"):
+    for name in (
+        "data/train.parquet",
+        "report/index.html",
+        "export/model.safetensors",
+        "study.db",
+    ):
         Remote(uri).write(name, b"large")
     looking, whole = Mirror(uri), Mirror(uri)
     looking.looking = True

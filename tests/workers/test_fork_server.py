@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,20 +25,6 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 def doubled(pipe: Connection) -> None:
     while True:
         pipe.send(2 * pipe.recv())
-
-
-def has_imported(name: str) -> tuple[int, bool]:
-    return os.getpid(), name in sys.modules
-
-
-def refused(why: str) -> int:
-    raise ValueError(why)
-
-
-def killed_in_a_fork(driver: int) -> int:
-    if os.getpid() != driver:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return 7
 
 
 @pytest.mark.long
@@ -68,31 +53,6 @@ def test_a_fork_that_was_killed_closes_its_pipe_and_no_other(forks: ForkServer) 
     other.end()
 
 
-def test_a_function_runs_in_a_fork_where_torch_is_imported_already(forks: ForkServer) -> None:
-    pid, imported = forks.later(has_imported, "torch")()
-    assert imported
-    assert pid != os.getpid()
-    assert not lives(pid)
-
-
-def test_what_a_function_raises_in_a_fork_is_raised_here(forks: ForkServer) -> None:
-    with pytest.raises(ValueError, match="no such column"):
-        forks.later(refused, "no such column")()
-
-
-def test_a_function_whose_fork_is_lost_runs_here(forks: ForkServer) -> None:
-    assert forks.later(killed_in_a_fork, os.getpid())() == 7
-
-
-def test_without_a_server_a_function_runs_here_when_its_result_is_asked_for(
-    tmp_path: Path,
-) -> None:
-    server = ForkServer(tmp_path / "logs")
-    assert server.later(has_imported, "os")() == (os.getpid(), True)
-    assert not server.has_started
-    assert not (tmp_path / "logs").exists()
-
-
 @pytest.mark.long
 def test_a_killed_server_takes_its_forks_along_and_another_one_starts(tmp_path: Path) -> None:
     with closing(ForkServer(tmp_path)) as server:
@@ -116,7 +76,6 @@ def test_a_server_that_still_imports_is_closed_at_once(tmp_path: Path) -> None:
     fork.end()
     assert process.poll() is not None
     server.close()
-    assert not server.has_started
 
 
 def lives(pid: int) -> bool:
