@@ -81,7 +81,7 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
             method: of class probabilities: "map" (the default), "probit" or "mc".
             random_state: seed of the study: a number, a RandomState, or None for any.
             time_limit: seconds for the search, or "10m", "2h".
-            metric: what you are paid by: "f1", "rmse", ...
+            metric: to show first: "f1", "rmse", ...
         """
         self.n_trials = n_trials
         self.settings = settings
@@ -204,7 +204,7 @@ class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-ty
             method: of class probabilities: "map" (the default), "probit" or "mc".
             random_state: seed of the study: a number, a RandomState, or None for any.
             time_limit: seconds for the search, or "10m", "2h".
-            metric: what you are paid by: "f1", "rmse", ...
+            metric: to show first: "f1", "rmse", ...
             class_weight: how often each row of a class occurs, in whole numbers, {"rare": 5}, or
                 "balanced"; a cross-validation then ranks.
         """

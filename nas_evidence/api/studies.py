@@ -453,7 +453,7 @@ def search(
         time_limit: seconds for all of it, or "10m", "2h"; trials that do not fit are left out and
             run when the study is resumed.
         preset: a set of keys, see `nas_evidence.spec.presets`; `n_trials` and `settings` win.
-        metric: what you are paid by, in report and `predict`: "f1", "rmse", ...; see the key
+        metric: to show first in report and `predict`: "f1", "rmse", ...; see the key
             `metric` of a study file.
         settings: any key of a study file: {"plan.epochs": 50}.
         out: study folder; by default runs/<name>.

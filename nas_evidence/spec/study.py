@@ -441,7 +441,7 @@ class StudySpec(Frozen):
     first is the best by the score with probability 0.9; 0 for none. If absent 5, but 0 with fewer
     than 20 trials or with `minimise`."""
     metric: str | None = None
-    """The metric you are paid by, of the winner's predictions in the report and in `predict`:
+    """Metric to show first, of the winner's predictions in the report and in `predict`:
     for classes log_loss, accuracy, balanced_accuracy, f1, roc_auc, average_precision or ece; for
     real targets log_loss, rmse, mae, r2 or coverage. It ranks nothing; of two classes `predict`
     chooses by the threshold that is best by it."""

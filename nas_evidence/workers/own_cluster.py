@@ -192,7 +192,8 @@ def _record(session: Path) -> dict[str, Any]:
             record = json.load(file) if ours else {}
     except (OSError, ValueError, RecursionError):
         return {}
-    return record if record.get("session") == str(session) else {}
+    ours = isinstance(record, dict) and record.get("session") == str(session)
+    return record if ours else {}
 
 
 def _descendants(root: int) -> dict[str, str]:

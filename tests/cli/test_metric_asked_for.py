@@ -1,4 +1,4 @@
-"""The metric that one is paid by: in the report, in `predict`, in the export, in Python."""
+"""The metric asked for: in the report, in `predict`, in the export, in Python."""
 
 import json
 from collections.abc import Iterator
