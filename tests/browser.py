@@ -112,7 +112,6 @@ def browser(program: str, profile: Path) -> Iterator[Browser]:
          "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stderr is not None
     try:
         lines = iter(process.stderr.readline, "")
         found = next(filter(None, (re.search(r"listening on ws://(\S+?)/", one) for one in lines)))

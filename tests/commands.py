@@ -97,8 +97,6 @@ def run(*arguments: object, folder: Path, code: int = 0) -> subprocess.Completed
 def forked(command: list[str], folder: Path, given: dict[str, str]) -> tuple[int, str, str]:
     """Run `nas-evidence ...` in this environment; return its exit code and what it wrote."""
     server = _forking()
-    assert server.stdin is not None
-    assert server.stdout is not None
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
         request = {"arguments": command, "folder": str(folder), "environment": given}
         server.stdin.write(json.dumps({**request, "out": out.name, "err": err.name}) + "\n")

@@ -217,8 +217,6 @@ def module_of(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> ModuleT
     """Write a block as the file that it is, and import it for the rest of the page."""
     path.write_text(text, encoding="utf-8")
     spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
     module = module_from_spec(spec)
     monkeypatch.setitem(sys.modules, path.stem, module)
     spec.loader.exec_module(module)

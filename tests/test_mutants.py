@@ -14,8 +14,6 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 @pytest.fixture(scope="module")
 def mutants() -> ModuleType:
     spec = importlib.util.spec_from_file_location("mutants_script", BENCHMARKS / "mutants.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["mutants_script"] = module
     spec.loader.exec_module(module)

@@ -12,8 +12,6 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks" / "performance_tables.py"
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("performance_tables", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -120,8 +120,6 @@ def test_what_would_be_loaded_from_elsewhere_is_found(tag: str) -> None:
 @needs_mkdocs
 def test_links_of_the_repository_become_links_of_the_site() -> None:
     spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
-    assert spec is not None
-    assert spec.loader is not None
     hooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hooks)
     page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri="how-to/cluster.md"))

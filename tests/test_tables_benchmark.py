@@ -15,8 +15,6 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 def script_named(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -34,7 +34,6 @@ def test_a_search_is_judged_on_the_rows_that_its_folds_predict(
     )  # type: ignore[arg-type]
     study.report()
     comparison = read_comparison(study.folder)
-    assert comparison is not None
     assert comparison.n == n
     assert comparison.errors  # from predictions of each row, not only their sum
     assert study.predict(sales()[["price"]]).mean is not None

@@ -53,7 +53,6 @@ def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired
     tables = read_study_tables(folder)
     data = stored_source(tables.spec.dataset, base=folder.resolve())
     found = kept_comparison(tables, data)
-    assert found is not None
     assert found == read_comparison(folder)
     [trial] = read_table(folder, "trials").to_dict("records")
     assert found.metrics["log_loss"] == pytest.approx(trial["test_nll_per_datum"], rel=1e-5)
@@ -64,7 +63,6 @@ def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired
     for one in found.baselines:
         gap = one.metrics["log_loss"] - found.metrics["log_loss"]
         assert one.behind == pytest.approx(gap)
-        assert one.interval is not None
         assert one.interval[0] < one.behind < one.interval[1]
     assert kept_comparison(tables, data) == found
 
@@ -83,12 +81,10 @@ def test_without_time_for_simple_models_the_winner_has_its_metrics_and_says_what
     shutil.copytree(folder / "models", tmp_path / "models")
     data = stored_source(tables.spec.dataset, base=folder.resolve())
     short = kept_comparison(tables, data, within=no_time)
-    assert short is not None
     assert short == read_comparison(tmp_path)
     assert short.baselines == ()
     assert short.lacks == ("majority class", "logistic regression", "gradient boosting")
     whole = kept_comparison(tables, data)
-    assert whole is not None
     assert whole.lacks == ()
     assert tuple(one.name for one in whole.baselines) == short.lacks
     assert whole.metrics == short.metrics
@@ -221,7 +217,6 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
         gaps = [losses(rows[i][k].table, arrays) - own[i] for i in ids]
         assert one.behind == pytest.approx(np.mean(gaps))
         assert one.behind == pytest.approx(one.metrics["log_loss"] - found.metrics["log_loss"])
-        assert one.interval is not None
         low, high = paired_interval(np.mean(gaps, axis=0))[1:]
         assert one.interval[0] <= low < high <= one.interval[1]
     *_, alone = judged_on_folds(

@@ -161,8 +161,6 @@ def test_a_column_that_decides_ranks_first_noise_is_near_0_and_a_constant_column
 def test_the_report_draws_what_the_export_says_and_keeps_it(study: nas_evidence.Study) -> None:
     page = study.report()
     stored = read_comparison(study.folder)
-    assert stored is not None
-    assert stored.importance is not None
     assert (stored.importance.on, stored.importance.n) == ("test", 100)
     told = pd.DataFrame([one.model_dump() for one in stored.importance.columns])
     pd.testing.assert_frame_equal(told, study.importance(), rtol=1e-4, atol=1e-6)

@@ -452,7 +452,6 @@ def test_show_of_no_trial_says_so(home: Path) -> None:
 @pytest.mark.parametrize("arguments", [("show", "done", 1), ("status", "done")])
 def test_a_reader_that_stops_early_is_no_error(home: Path, arguments: tuple[object, ...]) -> None:
     with start(*arguments, folder=home, stderr=subprocess.STDOUT) as process:
-        assert process.stdout is not None
         process.stdout.close()
         process.wait(timeout=600)
     assert not list(home.glob("*error*"))
@@ -473,7 +472,6 @@ def test_after_ctrl_c_nothing_is_computed_and_the_command_for_the_ranking_is_sai
 ) -> None:
     shutil.rmtree(done / "report")
     process = start("resume", done, "--trials", 80, *INLINE, folder=done.parent)
-    assert process.stdout is not None
     while not process.stdout.readline().startswith("[5/"):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)

@@ -56,14 +56,12 @@ def test_the_threshold_is_the_best_on_the_predictions_of_the_folds(home: Path) -
     table = delivered_unseen(
         load_winner(tables, arrays, 0), to_tensors(arrays, torch.device("cpu"))
     )
-    assert table is not None
     p = (table[:, :2].double() / table[:, 2:].double()).softmax(1).numpy()[:, 1]
     meaning = json.loads((tables.folder / "export" / "meaning.json").read_text("utf-8"))
     at = meaning["thresholds"]["f1"]
     best = max(f1_score(arrays.y_train, p >= t) for t in p)
     assert f1_score(arrays.y_train, p >= at) == pytest.approx(best)
     stored = read_comparison(tables.folder)
-    assert stored is not None
     assert stored.thresholds == meaning["thresholds"]
     assert stored.metrics["f1"] == pytest.approx(f1_score(arrays.y_train, p > 0.5))
 
@@ -73,8 +71,6 @@ def test_the_export_predicts_the_class_by_the_threshold_of_the_metric(home: Path
     predictor = Predictor.load(home / "runs" / "rare" / "export")
     found = predictor.predict(rare(40))
     assert found.metric == "f1"
-    assert found.threshold is not None
-    assert found.probabilities is not None
     assert ((found.labels == "yes") == (found.probabilities[:, 1] >= found.threshold)).all()
     judged = found.measures(rare(40)["bought"])
     assert next(iter(judged)) == "f1"
@@ -139,7 +135,6 @@ def test_report_and_predict_say_the_same_numbers_of_the_same_weighted_rows(
              "--out", "s")  # fmt: skip
     run("search", "train.csv", *asked, *QUICK, folder=tmp_path)
     reported = read_comparison(tmp_path / "s")
-    assert reported is not None
     said = json.loads(run("predict", "s", "test.csv", "--json", folder=tmp_path).stdout)
     for name, value in reported.metrics.items():
         assert said["measures"][name] == pytest.approx(value, rel=1e-4), name

@@ -21,7 +21,6 @@ POWER = 1.7
 
 
 def log_joint(c: Case, rows: int = 4) -> LogJoint:
-    assert c.prior_precision is not None
     sizes = torch.tensor([p.numel() for p in c.model.parameters()])
     precision = c.prior_precision.repeat_interleave(sizes)
     model = copy.deepcopy(c.model)
@@ -83,7 +82,6 @@ def test_products_do_not_depend_on_the_batch() -> None:
 def test_the_decrement_by_products_matches_the_dense_one(name: str, kind: str) -> None:
     c = case(name)
     joint, theta = log_joint(c), theta_of(c)
-    assert c.prior_precision is not None
     _, gradient = joint.value_and_gradient(theta)
     expected = float(gradient @ torch.linalg.solve(dense(c), gradient))
     curvature = curvature_pass(kind, c.model, c.x, c.y, c.likelihood, batch_size=8).curvature
@@ -108,7 +106,6 @@ def test_the_block_inverse_solves_with_every_block(kind: str) -> None:
     c = case("mlp")
     curvature = curvature_pass(kind, c.model, c.x, c.y, c.likelihood, batch_size=8).curvature
     assert isinstance(curvature, BlockDiagonal)
-    assert c.prior_precision is not None
     gradient = log_joint(c).value_and_gradient(theta_of(c))[1]
     first = BlockInverse(curvature, c.prior_precision)
     for precision, scale in ((c.prior_precision, 1.0), (3 * c.prior_precision, 0.2)):

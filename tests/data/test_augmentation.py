@@ -101,7 +101,6 @@ def test_an_epoch_by_the_book_sees_each_image_after_its_moves(
     order = torch.Generator().manual_seed(given.derived_seed("order", 1))
     rows = torch.randperm(40, generator=order)
     moves = moves_of_epoch(data, given, 1)
-    assert moves is not None
     total = 0.0
     for start in range(0, 40, 16):
         some = rows[start : start + 16]
@@ -126,7 +125,6 @@ def test_the_evidence_of_a_linear_model_is_the_integral_on_the_moved_images(kapp
         likelihood="gaussian", noise_std=s, prior_precision=delta, likelihood_power=kappa
     )
     moves = moves_of_epoch(data, given, 0)
-    assert moves is not None
     x = by_torchvision(data.x_train, moves).flatten(1).double()
     x, y = torch.cat([x, torch.ones(40, 1).double()], 1), data.y_train.double()
     weights = torch.linalg.solve(x.T @ x + delta * s**2 / kappa * torch.eye(21).double(), x.T @ y)
@@ -154,7 +152,6 @@ def test_the_evidence_of_labels_is_that_of_kappa_times_the_sum_over_moved_images
     passes = passes_of(begin(model, given.plan), double, given)
     found = passes.estimate("full_ggn", passes.of("full_ggn")[0])
     moves = moves_of_epoch(data, given, 0)
-    assert moves is not None
     x = by_torchvision(double.x_train, moves)
     with torch.no_grad():
         pairs = zip(x, data.y_train, strict=True)

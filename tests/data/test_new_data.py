@@ -51,9 +51,7 @@ def test_rows_without_a_label_do_not_hide_those_with_one() -> None:
     table, preparation = trained()
     given = features_of(table.assign(y=[1.0, None] * 20), preparation, target="y")
     labelled = given.labelled()
-    assert labelled is not None
     np.testing.assert_array_equal(labelled.inputs, given.inputs[::2])
-    assert labelled.truth is not None
     assert labelled.truth.tolist() == [1.0] * 20
     assert given.doubts == ("column 'y' is empty in 20 of 40 rows: metrics are of the others",)
     unlabelled = features_of(table.assign(y=None), preparation, target="y")
@@ -98,8 +96,6 @@ def test_rows_with_a_truth_count_as_often_as_their_weight_and_others_need_none()
     table, preparation = trained()
     new = table[:4].assign(price=[1.0, 2.0, np.nan, 4.0], n=[2, 0, np.nan, 1])
     found = features_of(new, preparation, target="price", weights="n").labelled()
-    assert found is not None
-    assert found.truth is not None
     assert found.truth.tolist() == [1.0, 1.0, 4.0]
     with pytest.raises(ValueError, match=r"whole numbers from 0 on, but 'n' .* is 0\.5 in row 1"):
         features_of(new.assign(n=0.5, price=1.0).assign(n=[1, 0.5, 1, 1]), preparation,
@@ -110,12 +106,9 @@ def test_arrays_in_a_file_bring_their_targets_and_weights(tmp_path: Path) -> Non
     x, path = np.arange(6.0).reshape(3, 2), tmp_path / "new.npz"
     np.savez(path, x=x, y=[1.0, 2.0, 3.0], n=[2, 0, 1], times=[1, 2, 3])
     found = features_of(path, None, weights="n").labelled()
-    assert found is not None
-    assert found.truth is not None
     assert found.truth.tolist() == [1.0, 1.0, 3.0]
     assert found.inputs.tolist() == [[0, 1], [0, 1], [4, 5]]
     plain = features_of(path, None).labelled()
-    assert plain is not None
     assert plain.inputs.tolist() == x.tolist()
     np.savez(path, x_test=x, y_test=[1.0, 2.0])
     with pytest.raises(ValueError, match=r"x_test and y_test must have equal lengths, .* 3 and 2"):
@@ -128,7 +121,6 @@ def test_a_folder_of_arrays_is_predicted_as_it_is_searched(tmp_path: Path) -> No
         np.save(tmp_path / f"{name}.npy", array)
     found = features_of(tmp_path, None)
     assert found.inputs.tolist() == x.tolist()
-    assert found.truth is not None
     assert found.truth.tolist() == [1, 0, 1]
     (tmp_path / "classes.json").write_text('["no", "yes"]')
     assert list(features_of(tmp_path, None).truth) == ["yes", "no", "yes"]  # type: ignore[arg-type]

@@ -164,7 +164,6 @@ def test_numbers_are_scaled_by_the_training_rows_and_features_of_0_and_1_are_not
     frame().to_csv(tmp_path / "t.csv", index=False)
     data = load(spec(tmp_path / "t.csv", test_fraction=0.25), seed=0)
     assert (data.n_train, len(data.x_test)) == (30, 10)
-    assert data.meaning.preparation is not None
     scaled = data.meaning.preparation.scaled
     np.testing.assert_allclose(data.mean[scaled], data.x_train.mean(0)[scaled], rtol=1e-5)
     assert (data.mean[~scaled] == 0).all()

@@ -112,9 +112,7 @@ def test_groups_change_the_hash_of_the_data_and_not_their_features(tmp_path: Pat
 def test_the_test_rows_are_whole_groups_and_the_column_is_no_feature(tmp_path: Path) -> None:
     data = loaded(tmp_path, groups="patient", test_fraction=0.25)
     assert (data.n_train, len(data.x_test)) == (90, 30)
-    assert data.meaning.preparation is not None
     assert "patient" not in {c.name for c in data.meaning.preparation.columns}
-    assert data.units is not None
     assert data.units.count == 9
     sizes = visits().set_index(visits()["size"].astype(np.float32))["patient"]
     trained, tested = ({*sizes[x[:, 0]]} for x in (data.x_train, data.x_test))
@@ -125,7 +123,6 @@ def test_the_test_rows_are_whole_groups_and_the_column_is_no_feature(tmp_path: P
 
 def test_the_test_rows_are_the_latest(tmp_path: Path) -> None:
     data = loaded(tmp_path, time_column="day", test_fraction=0.25, drop=["patient"])
-    assert data.meaning.preparation is not None
     assert data.meaning.preparation.feature_names == ("size",)
     latest = visits().nlargest(30, "day")["size"].astype(np.float32)
     assert {*data.x_test[:, 0]} == {*latest}
@@ -134,7 +131,6 @@ def test_the_test_rows_are_the_latest(tmp_path: Path) -> None:
 def test_a_subset_of_the_rows_keeps_their_groups(tmp_path: Path) -> None:
     data = loaded(tmp_path, groups="patient", max_train=40)
     sizes = visits().set_index(visits()["size"].astype(np.float32))["patient"]
-    assert data.units is not None
     patients = np.unique(sizes[data.x_train[:, 0]], return_inverse=True)[1]
     np.testing.assert_array_equal(pd.factorize(data.units.of)[0], pd.factorize(patients)[0])
 
@@ -151,7 +147,6 @@ def test_a_subset_of_the_rows_keeps_their_groups(tmp_path: Path) -> None:
 def test_times_are_dates_or_numbers_in_their_order(values: list[Any], in_order: list[int]) -> None:
     spec = DatasetSpec(name="table", path="t.csv", target="y", time_column="t")
     found = units_of(spec, pd.Series(values), "t.csv")
-    assert found is not None
     assert found.of.tolist() == in_order
 
 
@@ -219,8 +214,6 @@ def test_groups_of_data_in_memory_may_be_an_array(kind: str) -> None:
     source = source_in_memory(x, table["price"].to_numpy(), {"groups": groups})
     asked = of_source(source)
     assert asked.spec.dataset.groups == "groups"
-    assert asked.arrays is not None
-    assert asked.arrays.units is not None
     np.testing.assert_array_equal(pd.factorize(asked.arrays.units.of)[0], pd.factorize(groups)[0])
     with pytest.raises(ValueError, match=r"one value for each of the 120 rows"):
         of_source(source_in_memory(x, table["price"].to_numpy(), {"groups": groups[1:]}))
@@ -232,7 +225,6 @@ def test_arrays_of_a_file_name_their_groups(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=x, y=y, patient=table["patient"].to_numpy())
     spec = DatasetSpec(name="npz", path=str(tmp_path / "a.npz"), groups="patient")
     units = load(spec, seed=0).units
-    assert units is not None
     assert units.count == 12
     with pytest.raises(ValueError, match=r"must have an array 'ward' .* is not there"):
         load(spec.model_copy(update={"groups": "ward"}), seed=0)

@@ -50,8 +50,6 @@ def test_weights_are_the_rows_that_often_in_the_same_fold(tmp_path: Path) -> Non
     np.testing.assert_array_equal(weighted.x_train, copied.x_train)
     np.testing.assert_array_equal(weighted.y_train, copied.y_train)
     np.testing.assert_array_equal(weighted.mean, copied.mean)
-    assert weighted.units is not None
-    assert copied.units is not None
     np.testing.assert_array_equal(weighted.units.of, copied.units.of)
     assert data_digest(weighted) == data_digest(copied)
 
@@ -72,9 +70,6 @@ def test_loss_and_every_score_are_those_of_the_copies(tmp_path: Path) -> None:
     ]
     for name in (*names, "five_fold_accuracy", "train_nll_per_datum"):
         weighted, copied, plain = (record.final_estimate(name) for record in records)
-        assert weighted is not None
-        assert copied is not None
-        assert plain is not None
         assert weighted.value == copied.value, name
         assert weighted.value != plain.value, name
 
@@ -147,6 +142,5 @@ def test_weights_of_data_in_memory_may_be_an_array(kind: str) -> None:
     table = cells().rename(columns={"z": "weights"})
     x = table[["x", "weights"]] if kind == "frame" else table[["x", "weights"]].to_numpy()
     asked = of_source(source_in_memory(x, table["y"], {"weights": WEIGHTS}))
-    assert asked.arrays is not None
     assert asked.arrays.n_train == WEIGHTS.sum()
     assert asked.arrays.input_shape == (2,)

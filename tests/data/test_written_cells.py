@@ -182,12 +182,10 @@ def learned(text: str, folder: Path, target: str = "y") -> Preparation:
     (folder / "t.csv").write_text(text, encoding="utf-8")
     spec = DatasetSpec(name="table", path="t.csv", target=target)
     source = source_of(spec, base=folder)
-    assert source is not None
     source.write(folder)
     found = source.arrays(seed=0).meaning.preparation
     stored = load(source.spec, seed=0, base=folder).meaning.preparation
     assert found == stored
-    assert found is not None
     return Preparation.from_json(found.to_json())
 
 
@@ -224,12 +222,10 @@ def test_test_rows_and_true_targets_are_read_as_in_training(tmp_path: Path) -> N
     (tmp_path / "test.csv").write_text('x,y\n"1,234","5,678"\n')
     spec = DatasetSpec(name="table", path="t.csv", test_path="test.csv", target="y")
     source = source_of(spec, base=tmp_path)
-    assert source is not None
     arrays = source.arrays(seed=0)
     assert arrays.x_test.tolist() == [[np.float32(1.234)]]
     assert arrays.y_test.tolist() == [[5.678]]
     found = features_of(tmp_path / "test.csv", arrays.meaning.preparation, target="y")
-    assert found.truth is not None
     assert found.truth.tolist() == [5.678]
 
 
@@ -271,7 +267,6 @@ def test_labels_given_for_a_classification_stay_as_they_are() -> None:
     meaning = source_in_memory(frame, y, {"task": "classification"}).arrays(seed=0).meaning
     assert meaning.classes == ("5 %", "10 %")
     found = features_of(frame.assign(target=y), meaning.preparation, target="target")
-    assert found.truth is not None
     assert found.truth.tolist() == y
 
 

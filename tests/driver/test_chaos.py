@@ -187,7 +187,6 @@ class DriverProcess:
 
     def _pipe(self, number: int) -> Any:
         pipe = (self.parent.stdin, self.parent.stdout)[number]
-        assert pipe is not None
         return pipe
 
 

@@ -105,7 +105,6 @@ def test_gradient_norm_is_that_of_the_dense_matrix(kind: str) -> None:
     c = case("residual")
     c.model.eval()
     delta = c.prior_precision
-    assert delta is not None
     sizes = torch.tensor([p.numel() for p in c.model.parameters()])
     theta = torch.cat([p.detach().flatten() for p in c.model.parameters()])
     g = delta.repeat_interleave(sizes) * theta
@@ -152,7 +151,6 @@ def _tempered_evidence(c: Case, kappa: float, temperature: float = 1.0) -> float
     full = kappa * reference.full_ggn(scaled, c.x, c.noise_std)
     with torch.no_grad():
         value = kappa * reference.log_likelihood(scaled(c.x), c.y, c.noise_std)
-    assert c.prior_precision is not None
     for p, d in zip(c.model.parameters(), c.prior_precision, strict=True):
         value -= 0.5 * float(d) * p.detach().square().sum().item()
     sizes = torch.tensor([p.numel() for p in c.model.parameters()])
@@ -210,7 +208,6 @@ def test_temperature_divides_the_logits() -> None:
     with torch.no_grad():  # the same function with the division in the last layer
         scaled.model[3].weight /= 2.5
         scaled.model[3].bias /= 2.5
-    assert scaled.prior_precision is not None
     scaled.prior_precision[2:] *= 2.5**2
     for kind in (k for k in KINDS if not k.endswith("_mc")):
         one, other = estimate(kind, c, temperature=2.5), estimate(kind, scaled)

@@ -111,7 +111,6 @@ def _expected(kind: str, c: Case, kappa: float = 1.0) -> float:
     }[kind.split("_")[0]]()
     with torch.no_grad():
         log_likelihood = reference.log_likelihood(c.model(c.x), c.y, c.noise_std)
-    assert c.prior_precision is not None
     tempered = [kappa * b for b in blocks]
     value = reference.log_evidence(
         c.model, c.x, c.y, c.noise_std, c.prior_precision.tolist(), tempered
@@ -191,7 +190,6 @@ def test_data_seen_three_times_are_a_third_of_the_prior(kind: str, name: str) ->
     one, three = (
         curvature_pass(kind, d.model, d.x, d.y, d.likelihood, batch_size=4) for d in (c, thrice)
     )
-    assert c.prior_precision is not None
     found = three.curvature.log_det_ratio(c.prior_precision)
     expected = one.curvature.log_det_ratio(c.prior_precision / 3)
     assert_close(found, expected, rtol=1e-9, atol=1e-11)

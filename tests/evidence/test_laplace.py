@@ -98,7 +98,6 @@ def test_one_hot_inputs_make_the_diagonal_exact() -> None:
 def test_gradients_in_prior_and_noise_are_those_of_the_closed_form() -> None:
     # A reference code detaches the Kronecker factors here, and loses the noise's gradient.
     c, _ = _bayesian_linear_regression(bias=False, n_outputs=1)
-    assert c.noise_std is not None
     log_delta = c.prior_precision.log().requires_grad_()
     log_noise = torch.tensor(math.log(c.noise_std), dtype=torch.float64, requires_grad=True)
     eye = torch.eye(12).double()
@@ -142,7 +141,6 @@ def test_full_block_and_diagonal_are_nested(name: str) -> None:
 def test_dense_kinds_match_brute_force(name: str) -> None:
     c = case(name)
     c.model.eval()
-    assert c.prior_precision is not None
     delta = c.prior_precision.tolist()
     ggn = reference.full_ggn(c.model, c.x, c.noise_std)
     ef = reference.full_ef(c.model, c.x, c.y, c.noise_std)
@@ -164,7 +162,6 @@ def test_eigen_corrected_kfac_matches_brute_force(name: str) -> None:
 
 def test_kernel_and_parametric_form_agree_on_a_classifier() -> None:
     c = case("residual")
-    assert c.prior_precision is not None
     sums = []
     for form in (dense_rules.full_matrix, dense_rules.full_kernel):
         for kind in ("full_ggn", "full_ef"):

@@ -51,7 +51,6 @@ def test_first_screen_trial_predict_and_export_show_one_log_loss_on_one_csv(
     trial = tables.row(0)
     assert abs(trial["spread_factor"] - 1) > 1e-3
     shown = read_comparison(study.folder)
-    assert shown is not None
     assert shown.metrics["log_loss"] == pytest.approx(trial["test_nll_per_datum"], rel=1e-4)
     study.export(tmp_path / "e", pt2=True)
     predictor = Predictor.load(tmp_path / "e")
@@ -97,8 +96,6 @@ def test_out_of_fold_figures_have_the_factor_of_the_other_folds(
     data = to_tensors(arrays, torch.device("cpu"))
     winner = load_winner(read_study_tables(study.folder), arrays, 0)
     raw, delivered = stored_unseen(winner, len(data.x_train)), delivered_unseen(winner, data)
-    assert raw is not None
-    assert delivered is not None
     c, losses = arrays.n_outputs, []
     whole = spread_factor(raw[:, :c], raw[:, c:], data.y_train)
     assert whole == pytest.approx(winner.spread_factor, rel=1e-6)
@@ -110,7 +107,6 @@ def test_out_of_fold_figures_have_the_factor_of_the_other_folds(
         logs = log_densities(raw[rows, :c], factor * raw[rows, c:], data.y_train[rows])
         losses.append(-logs)
     measured = unseen_measures(winner, data)
-    assert measured is not None
     if arrays.task == "labels":
         assert measured["log_loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-5)
         card = json.loads((study.folder / "export" / "evidence.json").read_text())["unseen"]

@@ -81,7 +81,6 @@ def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayDat
     row = read_table(folder, "trials").iloc[0]
     winner = load_winner(read_study_tables(folder), arrays, int(row["trial_id"]))
     kept = stored_unseen(winner, arrays.n_train)
-    assert kept is not None
     logs = densities_at_scales(kept, data.y_train)
     terms = read_table(folder, "terms")
     terms = terms[(terms["trial_id"] == row["trial_id"]) & (terms["estimator"] == "two_fold")]
@@ -94,7 +93,6 @@ def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayDat
         assert stored[name] == pytest.approx(expected, rel=1e-5)
     accuracy = (kept[:, :-1].argmax(1) == data.y_train).double().mean()
     measured = unseen_measures(winner, data)
-    assert measured is not None
     assert measured["accuracy"] == pytest.approx(float(accuracy))
     assert measured["n_data"] == 160
     export_winner(
@@ -201,9 +199,7 @@ def test_an_ensemble_of_real_targets_is_a_mixture_of_normals_in_their_unit(
     folder, arrays = diabetes
     done = export_ensemble(read_study_tables(folder), tmp_path / "e", arrays, top=3, pt2=True)
     found = Predictor.load(tmp_path / "e").predict(arrays.x_test)
-    assert found.mean is not None
     assert found.std_model is not None
-    assert found.density is not None
     each = [
         Predictor.load(path).predict(arrays.x_test)
         for path in sorted((tmp_path / "e" / "members").iterdir())
@@ -258,7 +254,6 @@ def test_a_study_predicts_with_an_ensemble_in_python(digits: tuple[Path, ArrayDa
     folder, arrays = digits
     study = nas_evidence.load(folder)
     found = study.predict(arrays.x_test, top=2)
-    assert found.probabilities is not None
     np.testing.assert_allclose(found.probabilities.sum(1), 1)
     written = (study.folder / "export-top-2" / "ensemble.json").stat().st_mtime_ns
     study.predict(arrays.x_test, top=2)

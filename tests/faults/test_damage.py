@@ -15,8 +15,6 @@ def damage() -> ModuleType:
     import sys
 
     spec = importlib.util.spec_from_file_location("damage", BENCHMARKS / "damage.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["damage"] = module  # its dataclasses look themselves up
     spec.loader.exec_module(module)

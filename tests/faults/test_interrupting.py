@@ -43,7 +43,6 @@ def test_ctrl_c_while_the_modules_load_ends_without_a_traceback(tmp_path: Path) 
         text=True,
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "loading\n"
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
@@ -63,7 +62,6 @@ def test_ctrl_c_inside_a_long_call_ends_the_process() -> None:
         text=True,
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
@@ -118,7 +116,6 @@ def test_ctrl_c_is_neither_lost_in_a_callback_nor_raised_in_an_import(
         text=True,
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
@@ -166,7 +163,6 @@ def test_ctrl_c_while_a_cluster_starts_ends_its_processes_and_this_one(tmp_path:
         text=True,
     )
     try:
-        assert process.stdout is not None
         below = int(process.stdout.readline())
         mine, other = (session / f"session_x_{pid}" for pid in (process.pid, 1))
         mine.mkdir(parents=True)

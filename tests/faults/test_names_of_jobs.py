@@ -35,5 +35,4 @@ def test_another_store_is_refused_with_the_cause_and_the_same_one_goes_on() -> N
     assert not client.submitted
     job, is_new, before = submit_study(client, "demo", "/a", arguments=["search"], folder=None)
     assert (job.id, is_new) == ("nas-demo-2", True)
-    assert before is not None
     assert (before.id, before.cause) == ("nas-demo-1", "the supervisor did not start")

@@ -197,7 +197,6 @@ def driver(session: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     # A process of its own: whatever else this one has started is not the driver's.
     command = [sys.executable, "-c", _DRIVER, str(session)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
-        assert driver.stdout is not None
         left = int(driver.stdout.readline())
         try:
             yield driver, left

@@ -289,7 +289,6 @@ def test_a_damaged_copy_of_the_data_is_set_aside_by_repair_and_written_again_by_
     frame = pd.DataFrame({"a": np.arange(30.0), "b": np.sqrt(np.arange(30)), "kind": kinds})
     frame.to_csv(tmp_path / "data.csv")
     source = source_of(DatasetSpec(name="table", path=f"{tmp_path}/data.csv", target="kind"))
-    assert source is not None
     spec, folder = study(dataset=source.spec), tmp_path / "s"
     open_study(folder, spec)
     source.write(folder)

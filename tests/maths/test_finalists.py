@@ -31,7 +31,6 @@ def test_two_architectures_with_many_repeats_differ_as_a_normal_says() -> None:
     noise = (noise - noise.mean()) / noise.std()
     values = [noise + shift for shift in (0.06, 0.0, -3.0, -4.0, -5.0, -7.0)]  # a wide prior
     found = posterior_of(values, ["mlp"] * 6, seed=1)
-    assert found is not None
     expected = stats.norm.cdf(0.06 / np.sqrt(2 / 400))
     assert abs(found.best[0] - expected) < 0.03
     assert found.noise == pytest.approx([1.0] * 6, rel=0.1)
@@ -40,7 +39,6 @@ def test_two_architectures_with_many_repeats_differ_as_a_normal_says() -> None:
 def test_probabilities_add_up_and_the_worse_half_has_none() -> None:
     values = [[float(i), i + 0.3, i - 0.2] if i > 16 else [float(i)] for i in range(20)]
     found = posterior_of(values, ["mlp", "cnn"] * 10, seed=0)
-    assert found is not None
     assert found.best.sum() == pytest.approx(1.0)
     assert (found.best[:10] == 0).all()
     assert found.draws.shape == (N_DRAWS, 20)
@@ -51,7 +49,6 @@ def test_a_winner_of_one_seed_is_expected_to_fall_back() -> None:
     values = [[x, x + rng.normal(), x + rng.normal()] for x in rng.normal(size=9)]
     values.append([max(map(np.mean, values)) + 3.0])
     found = posterior_of(values, ["mlp"] * 10, seed=0)
-    assert found is not None
     assert found.draws[:, -1].mean() < values[-1][0] - 0.5
 
 
@@ -60,7 +57,6 @@ def test_the_noise_of_a_family_is_its_own() -> None:
     calm = [list(3 + 0.01 * rng.normal(size=6)) for _ in range(4)]
     loud = [list(3 + 1.0 * rng.normal(size=6)) for _ in range(4)]
     found = posterior_of([*calm, *loud], ["mlp"] * 4 + ["cnn"] * 4, seed=0)
-    assert found is not None
     assert found.noise[0] < 0.2 * found.noise[-1]
 
 
@@ -72,7 +68,6 @@ def test_without_noise_to_measure_nothing_is_said(values: list[list[float]]) -> 
 def test_replicates_go_to_those_that_may_be_best_and_repeat_with_the_seed() -> None:
     values = [[3.0, 3.1, 2.9], [3.05, 2.95, 3.0], [0.0, 0.1, 0.2], [-1.0, -1.1, -0.9]]
     found = posterior_of(values, ["mlp"] * 4, seed=0)
-    assert found is not None
     chosen = next_replicates(found, [0, 1, 2, 3], 40, seed=5)
     assert set(chosen) == {0, 1}
     assert 10 <= chosen.count(0) <= 30
@@ -142,8 +137,6 @@ def test_of_thousands_those_far_behind_are_not_drawn(monkeypatch: pytest.MonkeyP
     whole = posterior_of(values, ["mlp"] * 20, seed=0)
     monkeypatch.setattr(finalists, "MOST_DRAWN", 8)
     found = posterior_of(values, ["mlp"] * 20, seed=0)
-    assert whole is not None
-    assert found is not None
     assert np.isneginf(found.draws[:, :12]).all()
     assert np.isfinite(found.draws[:, 12:]).all()
     np.testing.assert_allclose(found.best, whole.best, atol=0.03)
@@ -161,7 +154,6 @@ def test_probabilities_are_those_of_sampling_the_parameters_from_their_prior(see
     families = ["mlp", "cnn", "mlp", "cnn", "mlp"]
     found = posterior_of(values, families, seed=1)
     wanted, error = chance_of_being_best(values, families, n_samples=4000, rng=rng)
-    assert found is not None
     drawn = np.sqrt(wanted * (1 - wanted) / N_DRAWS)
     assert (np.abs(found.best - wanted) < 3 * (error + drawn)).all()
     assert error.max() < 0.02  # the reference says something
@@ -175,8 +167,6 @@ def test_the_unit_of_the_score_does_not_matter() -> None:
     families = ["mlp", "cnn", "linear"] * 3
     one = posterior_of(values, families, seed=4)
     other = posterior_of([1000 + 70 * own for own in values], families, seed=4)
-    assert one is not None
-    assert other is not None
     np.testing.assert_allclose(one.best, other.best, atol=2 / N_DRAWS)
     np.testing.assert_allclose(70 * one.noise, other.noise, rtol=1e-6)
 
@@ -186,7 +176,6 @@ def test_one_of_the_worse_half_by_a_single_noisy_seed_may_still_be_the_best() ->
     values = [list(3.0 * rng.normal(size=3)) for _ in range(5)]
     values += [[own] for own in (min(map(min, values)) - 0.1 * np.arange(1, 13))]
     found = posterior_of(values, ["mlp"] * 17, seed=0)
-    assert found is not None
     assert 0.0 < found.best[-6:].sum() < found.best[:5].sum()
 
 
@@ -242,7 +231,6 @@ def test_a_claim_holds_as_often_as_it_says_in_studies_drawn_from_the_model() -> 
         truth = rng.normal(size=8) if rng.random() < 0.5 else -rng.exponential(size=8)
         values = [truth[i] + 0.5 * rng.normal(size=3) for i in range(8)]
         found = posterior_of(values, ["mlp"] * 8, seed=1)
-        assert found is not None
         first = int(np.argmax([v.mean() for v in values]))
         claims.append(found.best[first])
         hits.append(first == truth.argmax())

@@ -57,9 +57,6 @@ def test_two_seeds_give_no_probability_and_three_do(tmp_path: Path) -> None:
     assert said.startswith("Unknown. Each architecture was trained twice; resume with --set final")
     assert "%" not in said
     sure = certainty_of(three)
-    assert sure is not None
-    assert sure.best is not None
-    assert sure.best is not None
     assert sure.best[0] > 0.95
     assert sum(sure.best) == pytest.approx(1.0)
     said = certainty_sentence(three, sure)
@@ -70,9 +67,6 @@ def test_two_seeds_give_no_probability_and_three_do(tmp_path: Path) -> None:
 def test_what_is_lost_is_said_for_the_case_that_another_one_is_the_best(tmp_path: Path) -> None:
     study = load(tmp_path, seeds(3, 0.3))
     sure = certainty_of(study)
-    assert sure is not None
-    assert sure.best is not None
-    assert sure.expected_loss is not None
     lost = sure.expected_loss / (1 - sure.best[0])  # nothing is lost in the other cases
     said = cost_sentence(study, sure)
     assert f"If another is truly best, you lose about {lost:.3f} nats" in said
@@ -82,10 +76,7 @@ def test_what_is_lost_is_said_for_the_case_that_another_one_is_the_best(tmp_path
 def test_noise_makes_the_first_unsure_and_names_the_alternative(tmp_path: Path) -> None:
     study = load(tmp_path, seeds(3, 0.3))
     sure = certainty_of(study)
-    assert sure is not None
-    assert sure.best is not None
     assert sure.best[0] < 0.8
-    assert sure.expected_loss is not None
     assert 0 < sure.expected_loss < 0.5
     said = certainty_sentence(study, sure)
     assert "Next is mlp" in said
@@ -99,7 +90,6 @@ def test_a_leader_that_stopped_before_a_mode_has_its_probability(tmp_path: Path)
     unsettled = [one.model_copy(update=near) if one.trial_id == 10 else one for one in records]
     found = certainty_of(load(tmp_path / "a", unsettled))  # trial 10 is a seed of the best
     assert found == certainty_of(load(tmp_path / "b", records))
-    assert found is not None
     assert found.best is not None
 
 
@@ -295,7 +285,6 @@ def test_another_name_of_a_metric_gets_the_one_that_can_be_typed(
 def test_a_named_metric_comes_right_after_the_log_loss_on_the_page(tmp_path: Path) -> None:
     folder(tmp_path, [record(key, key) for key in range(3)])
     winner = load_study_tables(tmp_path).winner
-    assert winner is not None
     metrics = {"accuracy": 0.9, "balanced_accuracy": 0.8, "log_loss": 0.3, "ece": 0.1}
     stick = Baseline(name="majority class", metrics=metrics, behind=0.5, interval=(0.4, 0.6))
     write_comparison(
@@ -351,7 +340,6 @@ def test_cross_validation_that_ranked_is_what_is_explained(tmp_path: Path) -> No
     folder(tmp_path, records, objective="two_fold", estimators=names)
     study = load_study_tables(tmp_path)
     found = term_table(study)
-    assert found is not None
     cells = found.columns[0].cells
     parts = [cells[name] for name in found.rows[: found.n_parts]]
     assert parts == pytest.approx([-0.1, -0.2])  # of all data, half in each fold
@@ -381,7 +369,6 @@ def test_the_ranking_says_by_what_it_ranks_where_a_race_trained_some_again(
     assert plain.order == "Ranked by kfac_ggn, best first."
     raced = [record(RACE_IDS + i, 1, value=-5.0 - i, stage="race") for i in range(2)]
     study = load(tmp_path / "b", [*once, *raced])
-    assert study.winner is not None
     assert (study.winner.objective or 0) < (study.ranking[1].objective or 0)
     assert "The first 1 were trained" not in study.order
     assert study.order.startswith("The first one was trained several times")

@@ -427,7 +427,6 @@ def test_the_published_tables_give_their_statistics(shared: Path, name: str) -> 
         row.score: row.statistics for row in published(shared, name).rows if row.group == "all"
     }
     own = pooled["log_evidence_per_datum_nats"]
-    assert own.regret is not None
     assert_allclose(own.rho, rho, rtol=0, atol=5e-5)
     assert_allclose(own.regret[1], regret, rtol=0, atol=1e-9)
     assert_allclose(pooled["n_parameters"].rho, rho_n_parameters, rtol=0, atol=5e-4)
@@ -435,7 +434,6 @@ def test_the_published_tables_give_their_statistics(shared: Path, name: str) -> 
 
 def test_a_table_is_written_as_page_text_and_csv(shared: Path, tmp_path: Path) -> None:
     paths = published(shared, "c11_fmnist", to=tmp_path).paths
-    assert paths is not None
     assert_allclose(float(correlations(paths.correlations)[0]["rho"]), 0.6389, rtol=0, atol=5e-5)
     page = paths.html.read_text(encoding="utf-8")
     assert re.search("rho<.*?> 0.64, ", page)
@@ -551,6 +549,5 @@ def test_hostile_column_and_group_names_are_harmless(tmp_path: Path) -> None:
     values = np.arange(6.0)
     pd.DataFrame({name: values, "y$_$|z": values, "g": [name] * 6}).to_csv(path, index=False)
     report = rank_table_report(path, score=name, target="y$_$|z", group="g", to=tmp_path / "out")
-    assert report.paths is not None
     assert name not in report.paths.html.read_text(encoding="utf-8")
     assert name not in report.paths.markdown.read_text(encoding="utf-8")

@@ -164,7 +164,6 @@ def test_replicates_are_one_architecture_with_its_mean_and_spread(tmp_path: Path
     assert (first.trial_id, second.trial_id) == (10, 21)  # the best replicate stands for it
     assert (first.rank_seeds, second.rank_seeds, third.rank_seeds) == ((1, 2), (1, 2), (3, 3))
     sure = certainty_of(study)
-    assert sure is not None
     assert sure.best is None  # two seeds are too few
 
 
@@ -263,7 +262,6 @@ def test_infeasible_trials_are_counted_by_the_limit_they_break(tmp_path: Path) -
 def test_the_terms_side_by_side_add_up_to_the_evidence(tmp_path: Path) -> None:
     study = load(tmp_path, [record(key, key) for key in range(4)])
     found = term_table(study)
-    assert found is not None
     assert found.columns[0].label == "rank 1: mlp, width 5 (trial 1)"
     for column, one in zip(found.columns, study.ranking, strict=True):
         parts = [column.cells[row] for row in found.rows[: found.n_parts]]
@@ -341,13 +339,11 @@ def test_every_trial_can_be_compared_those_that_stand_for_their_architecture_fir
     ]
     records.append(record(5, 3, status=TrialStatus.PRUNED, epochs=10))
     found = term_table(load(tmp_path, records))
-    assert found is not None
     assert [one.trial_id for one in found.columns] == [21, 11, 20, 10, 5]
     assert found.n_ranked == 2
     assert found.columns[-1].label == "pruned at epoch 10: mlp, width 7 (trial 5)"
     assert "gains 0.1000 by its fit" in gap_sentence(found)  # 0.21 against 0.11
     alone = term_table(load(tmp_path / "one", records[:2]))
-    assert alone is not None
     assert (len(alone.columns), gap_sentence(alone)) == (2, "")
 
 
@@ -373,8 +369,6 @@ def test_what_sets_the_best_apart_is_named_and_what_does_not_is_not(tmp_path: Pa
     ]  # fmt: skip
     width, depth = found
     assert (width.of_best, width.of_all) == ("46 to 60", "4 to 62")
-    assert width.chance is not None
-    assert depth.chance is not None
     assert width.chance < 0.05 < depth.chance
     assert "width of mlp (46 to 60 among the best 8, 4 to 62 among all 30)" in importance_sentence(
         found

@@ -248,8 +248,6 @@ def test_papers_are_named_by_authors_and_year() -> None:
 def _gallery() -> ModuleType:
     path = ROOT / "benchmarks" / "gallery.py"
     spec = importlib.util.spec_from_file_location("gallery", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

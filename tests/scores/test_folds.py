@@ -132,8 +132,6 @@ def test_a_score_is_that_of_trials_on_the_other_folds_alone(
             hits += found.hits or 0
         estimate = record.final_estimate(score)
         accuracy = record.final_estimate(f"{score}_accuracy")
-        assert estimate is not None
-        assert accuracy is not None
         assert estimate.value == pytest.approx(value / len(tasks), rel=1e-6)
         assert estimate.per_datum == pytest.approx(value / n, rel=1e-6)
         assert len({(term.term, term.group) for term in estimate.terms}) == len(estimate.terms)
@@ -149,7 +147,6 @@ def predicted_by_hand(
     update = {"estimators": (), "seed": given.derived_seed(task.purpose)}
     trial = Trial.start(given.model_copy(update=update), some, folder / task.purpose)
     trial.advance(given.plan.epochs)
-    assert trial.training is not None
     trial.training.model.eval()
     outputs = trial.training.model(data.x_train[task.predicted]).detach()
     return log_predictive(outputs, data.y_train[task.predicted], Categorical())
@@ -183,7 +180,6 @@ def test_the_first_fold_alone_is_reported_where_trials_are_compared_after_it(
     said = [trial.advance(2).scores.get("two_fold") for _ in range(4)]  # two slices a fold
     record = ended(trial)
     estimate = record.final_estimate("two_fold")
-    assert estimate is not None
     terms = {t.group: t.value for t in estimate.terms if t.term == "log_predictive"}
     one = terms["fold 1"] / 60
     assert said == [None, pytest.approx(one), pytest.approx(one), estimate.per_datum]
@@ -197,7 +193,6 @@ def test_a_report_before_training_has_the_score_once_all_folds_are_predicted(
     trial = Trial.start(given, data, tmp_path)
     said = [trial.advance(2) for _ in range(3)]  # two slices with both folds, then the training
     estimate = ended(trial).final_estimate("two_fold")
-    assert estimate is not None
     assert [report.epoch for report in said] == [0, 0, 2]
     assert [report.scores.get("two_fold") for report in said[:2]] == [None, estimate.per_datum]
 
@@ -303,7 +298,6 @@ def test_real_targets_are_predicted_too(tmp_path: Path) -> None:
     )
     record = run(given, data, tmp_path)
     estimate = record.final_estimate("two_fold")
-    assert estimate is not None
     assert record.final_estimate("two_fold_accuracy") is None
     constant = norm(0, 1).logpdf(data.y_train.numpy()).mean()
     assert constant - 0.3 < (estimate.per_datum or -math.inf) < 0

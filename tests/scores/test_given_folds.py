@@ -40,7 +40,6 @@ def test_the_value_is_that_of_the_network_trained_on_the_first_half(
     given = assignment_of(folds=1, likelihood_power=power)
     record = run(given, data, tmp_path)
     found = record.final_estimate(NAME)
-    assert found is not None
     order = parts.order_of_data(40, given)
     part = parts.part_of(order[:20], data, given, "prequential:20")
     alone = parts.new_run(part)
@@ -68,8 +67,6 @@ def test_late_labels_change_the_density_and_not_the_network(
         run(given, replace(data, y_train=y), tmp_path / str(i)).final_estimate(NAME)
         for i, y in enumerate((data.y_train, labels))
     )
-    assert right is not None
-    assert wrong is not None
     assert wrong.value < right.value
 
 
@@ -108,7 +105,6 @@ def test_a_density_that_does_not_fit_is_no_estimate_and_the_trial_goes_on(
     record = run(assignment_of(), data, tmp_path)
     assert record.status is TrialStatus.COMPLETE
     found = record.final_estimate(NAME)
-    assert found is not None
     assert not found.valid
     assert "GiB are free" in found.note
 
@@ -121,7 +117,6 @@ def test_a_half_that_diverges_leaves_no_estimate(data: TensorData, tmp_path: Pat
     trial.advance(3)
     trial.advance(3)
     found = trial.finish(TrialStatus.CANCELLED).final_estimate(NAME)
-    assert found is not None
     assert not found.valid
     assert found.note == "the training on 20 data diverged"
 
@@ -130,7 +125,6 @@ def test_real_targets_have_a_joint_density_too(tmp_path: Path) -> None:
     real = to_tensors(load(DatasetSpec(name="diabetes", max_train=40), seed=0), "cpu")
     record = run(assignment_of(epochs=4, likelihood="gaussian"), real, tmp_path)
     found = record.final_estimate(NAME)
-    assert found is not None
     assert found.valid
     assert -3 < (found.per_datum or 0) < 0
 
@@ -173,6 +167,5 @@ def test_an_impossible_density_or_matrix_is_no_estimate_and_the_trial_goes_on(
     record = run(assignment_of(epochs=1), data, tmp_path)
     assert record.status is TrialStatus.COMPLETE
     found = record.final_estimate(NAME)
-    assert found is not None
     assert not found.valid
     assert note in found.note

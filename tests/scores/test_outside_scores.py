@@ -38,7 +38,6 @@ curvature = "diag_ef"
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
     code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert code is not None
     assert len(code[1].splitlines()) <= 30
     (tmp_path / "my_scores.py").write_text(code[1])
     (tmp_path / "toy.toml").write_text(STUDY)

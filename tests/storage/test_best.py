@@ -96,8 +96,6 @@ def test_status_report_export_and_kept_weights_agree_on_the_winner(
         (models / f"{one.trial_id}.safetensors").touch()
     done = finished(tmp_path)
     best, winner = study_status(tmp_path).best, load_study_tables(tmp_path).winner
-    assert best is not None
-    assert winner is not None
     monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 5)
     monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 1)
     KeptModels(tmp_path, STUDY, done)
@@ -120,7 +118,6 @@ def test_of_more_than_200_trials_the_weights_of_the_winner_are_always_kept(
         standings.add(row)
         (models / f"{trial_id}.safetensors").touch()
         kept.add(row, trial_id + 1)
-        assert standings.best is not None
         assert (models / f"{standings.best.trial_id}.safetensors").exists()
     there = {int(path.stem) for path in models.iterdir()}
     best = {one.trial_id for one in standings.first(results_module.KEEP_BEST_MODELS)}
@@ -141,7 +138,6 @@ def test_whichever_of_many_finalists_wins_the_race_its_weights_are_there(
         done.append(TrialRow.of(one))
         kept.add(done[-1], len(done))
         winner = Standings("kfac_ggn", done).best
-        assert winner is not None
         assert (models / f"{winner.trial_id}.safetensors").exists()
 
     done: list[TrialRow] = []

@@ -54,7 +54,6 @@ def test_a_second_driver_on_this_host_is_refused_and_the_lock_goes_with_its_hold
     with locked(tmp_path):
         assert is_locked(tmp_path)
         lease = read_lease(tmp_path)
-        assert lease is not None
         assert 50 < lease.expires_at - time.time() <= 60
         with pytest.raises(ValueError, match=r"another process works on .*\(process \d+ of host "):
             locked(tmp_path).__enter__()
@@ -121,7 +120,6 @@ def test_the_lease_is_renewed_while_the_study_is_held(
     monkeypatch.setattr(study_folder, "RENEW_EVERY", 0.01)
     with locked(tmp_path):
         first = read_lease(tmp_path)
-        assert first is not None
         end = time.monotonic() + 30
         while (now := read_lease(tmp_path)) is None or now.expires_at <= first.expires_at:
             assert time.monotonic() < end
@@ -155,7 +153,6 @@ def test_a_driver_whose_lease_was_stolen_stops_and_writes_nothing_more(
     assert thief.polls == 7
     assert len(finished(tmp_path)) == 1
     lease = read_lease(tmp_path)
-    assert lease is not None
     assert lease.pid == 4321, "the thief's lease stands"
     assert '"stop"' not in (tmp_path / "logs" / "events.jsonl").read_text()
 

@@ -53,5 +53,4 @@ def test_of_two_attempts_at_one_epoch_the_later_is_taken(tmp_path: Path) -> None
     for attempt in (9, 2, 10):
         save_checkpoint(tmp_path / f"attempt-{attempt}", 3, {"attempt": attempt})
     state = load_checkpoint(tmp_path / "attempt-2")
-    assert state is not None
     assert state["attempt"] == 10

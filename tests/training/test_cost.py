@@ -188,9 +188,7 @@ def peak_bytes(assignment: Assignment) -> int:
         state = begin(model, assignment.plan)
         train_epoch(state, data, assignment)
         evaluated(state, data, assignment)
-    assert recorded.profiler is not None
     results = recorded.profiler.kineto_results
-    assert results is not None
     changes = [(e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]"]
     total = highest = 0
     for _, change in sorted(changes):

@@ -96,7 +96,6 @@ def test_alternating_with_the_mode_maximises_the_exact_evidence() -> None:
 
 def _value(passed: CurvaturePass, kind: str, norms: Tensor, z: Tensor, kappa: float) -> Tensor:
     """The evidence by `log_evidence`, differentiable in z = (log δ, log s²)."""
-    assert passed.squared_error is not None
     n_targets = passed.n_data * passed.n_outputs
     variance = z[-1].exp()
     fit = -0.5 * passed.squared_error / variance

@@ -210,11 +210,9 @@ def test_the_last_evaluation_is_what_the_public_call_says(tmp_path: Path) -> Non
     trial = Trial.start(given, data, tmp_path)
     trial.advance(6)
     state = trial.training
-    assert state is not None
     record = trial.finish()
     for kind in kinds:
         found = record.final_estimate(kind)
-        assert found is not None
         seed = given.derived_seed(f"curvature:{kind}", 6)
         expected = estimate_evidence(
             state.model,
@@ -321,8 +319,6 @@ def test_adam_agrees_with_newton_on_the_noise(tmp_path: Path) -> None:
         )
         records.append(run(given, real_data(), tmp_path / step))
     one, other = (r.final_estimate("kfac_ggn") for r in records)
-    assert one is not None
-    assert other is not None
     assert_close(one.value, other.value, rtol=0, atol=1e-3)
 
 
@@ -331,7 +327,6 @@ def test_real_targets_are_tested_in_their_own_unit(tmp_path: Path) -> None:
     trial = Trial.start(assignment({"epochs": 3, **GAUSSIAN}), data, tmp_path)
     trial.advance(3)
     record = trial.finish()
-    assert trial.training is not None
     with torch.no_grad():
         outputs = trial.training.model.eval()(data.x_test)
     own = outputs.double() * data.y_std + data.y_mean

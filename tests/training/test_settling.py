@@ -155,8 +155,6 @@ def test_settling_lowers_the_decrement_and_keeps_the_better_state() -> None:
         before = dense_decrement(training, data, assignment.plan)
         settling = settled(training, data, assignment, 8 * EPOCHS)
         assert settling.kept == "settled"
-        assert settling.evidence is not None
-        assert settling.scheduled_evidence is not None
         assert settling.evidence > settling.scheduled_evidence
         after = dense_decrement(training, data, assignment.plan)
         limit = max(NEAR_MODE * len(data.x_train), CLOSER * before)
@@ -171,8 +169,6 @@ def test_a_state_half_way_to_a_mode_is_not_kept_though_it_has_more_evidence() ->
     training, assignment = scheduled(data)
     before = flat(training.model)
     settling = settled(training, data, assignment, 1)  # an epoch
-    assert settling.first_evidence is not None
-    assert settling.scheduled_evidence is not None
     assert settling.first_evidence > settling.scheduled_evidence
     assert dense_decrement(settling.working, data, assignment.plan) > NEAR_MODE * len(before)
     assert (settling.kept, settling.converged) == ("scheduled", False)
@@ -203,8 +199,6 @@ def test_images_settle_with_fixup_scalars_and_convolutions(family: str) -> None:
     assert settling.first is not None
     # At one and the same hyperparameters; a few epochs have left both networks untrained.
     assert joint.value(settling.first) < 0.9 * before
-    assert settling.evidence is not None
-    assert settling.scheduled_evidence is not None
     if settling.kept == "settled":
         assert settling.evidence >= settling.scheduled_evidence
 
@@ -252,7 +246,6 @@ def test_nothing_is_settled_at_hyperparameters_that_never_moved(
     data = real() if task == "real" else labels()
     training, assignment = scheduled(data, "linear", online={"every": every})
     settling = settled(training, data, assignment)
-    assert settling.decrement_per_datum is not None
     assert settling.decrement_per_datum < 1e-6
     assert torch.equal(training.prior_precision, torch.ones(2).double())
     assert training.noise_std == 1.0
@@ -328,8 +321,6 @@ def test_real_targets_keep_a_settled_state_of_more_evidence_however_far_from_a_m
     training, assignment = scheduled(data)
     settling = settled(training, data, assignment, 2 * EPOCHS)
     assert settling.rounds > 0
-    assert settling.evidence is not None
-    assert settling.scheduled_evidence is not None
     more = settling.evidence > settling.scheduled_evidence
     assert settling.kept == ("settled" if more else "scheduled")
 

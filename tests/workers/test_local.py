@@ -72,7 +72,6 @@ time.sleep(600)
 def test_workers_end_when_their_driver_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _DRIVER, str(tmp_path)]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert driver.stdout is not None
     with driver.stdout:
         workers = [int(pid) for pid in driver.stdout.readline().split()]
     assert len(workers) == 2

@@ -89,7 +89,6 @@ def test_small_trials_share_a_gpu_and_leave_the_other_whole() -> None:
     nodes, held = [Node("n", 16.0, 2)], []
     for share in (0.5, 0.125, 0.25, 0.125):
         slot = fit(share, 1.0, nodes=nodes, held=held)
-        assert slot is not None
         held.append(slot)
     assert {slot.gpu for slot in held} == {0}
     assert fit(1.0, 1.0, nodes=nodes, held=held) == Slot("n", 1, 1.0, 1.0)
@@ -334,7 +333,6 @@ def test_a_dead_node_costs_a_trial_one_attempt_however_many_workers_were_idle_th
         first = pool.worker_of(1)
     trial_id = first.launch.assignment.trial_id
     lost = pool.lose(first, "the worker died")
-    assert lost is not None
     assert lost.trial_id == trial_id
     # Nobody has noticed yet that the node is gone: the trial is given to one that was idle there,
     # and waits for its word.
@@ -349,7 +347,6 @@ def test_a_dead_node_costs_a_trial_one_attempt_however_many_workers_were_idle_th
 def lose(pool: Pool, trial_id: int) -> str:
     """Lose a trial; return what is said about it."""
     lost = pool.lose(pool.worker_of(trial_id), "died")
-    assert lost is not None
     return lost.cause
 
 

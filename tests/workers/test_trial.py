@@ -273,7 +273,6 @@ def test_costs_are_reported_from_the_start_and_recorded(data: TensorData, tmp_pa
     assert report.seconds > 0
     record = trial.finish()
     assert record.model_dump(include=set(first.costs)) == dict(first.costs)
-    assert trial.training is not None
     assert record.n_parameters == sum(p.numel() for p in trial.training.model.parameters())
     assert record.memory_bytes is not None
     assert record.gpu_share == 0.25
@@ -368,7 +367,6 @@ def test_the_prior_alone_regularises_as_ridge_regression_does(data: TensorData) 
     )  # fmt: skip
     trial = Trial.start(given, data, Path("unused"))
     training = trial.training
-    assert training is not None
     for _ in range(400):
         loop.train_epoch(training, data, given)
     model = training.model.double()
