@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nas_evidence import estimate_evidence
 from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.evidence.laplace import log_evidence, squared_norms
@@ -314,28 +313,18 @@ def single_precision() -> None:
     """Print the error of the evidence of float32 models, for every kind."""
     from cases import CASES, GOLDEN, Case, case, golden
 
-    shared = Path(__file__).resolve().parents[2] / "shared"
-    names = [*CASES, *(GOLDEN if shared.is_dir() else ())]
     for kind in KINDS:
         worst = {}
-        for name in names:
-            c = golden(shared, name)[0] if name in GOLDEN else case(name)
+        for name in (*CASES, *GOLDEN):
+            c = golden(name)[0] if name in GOLDEN else case(name)
             c.model.float().double()
             c = Case(c.model, c.x.float().double(), c.y, c.noise_std, c.prior_precision)
             c.y = c.y if c.noise_std is None else c.y.float().double()
             values = []
             for dtype in (torch.float64, torch.float32):
                 y = c.y if c.noise_std is None else c.y.to(dtype)
-                found = estimate_evidence(
-                    c.model.to(dtype),
-                    c.x.to(dtype),
-                    y,
-                    likelihood="categorical" if c.noise_std is None else "gaussian",
-                    curvature=kind,
-                    prior_precision=c.prior_precision,
-                    noise_std=c.noise_std,
-                )
-                values.append(found.value)
+                cast = Case(c.model.to(dtype), c.x.to(dtype), y, c.noise_std, c.prior_precision)
+                values.append(cast.estimate(kind, batch_size=512).value)
             worst[name] = (abs(values[1] / values[0] - 1), abs(values[1] - values[0]))
         name = max(worst, key=lambda n: worst[n][0])
         relative, nats = worst[name]
@@ -350,12 +339,6 @@ def label_draws() -> None:
     """Print the error of one Monte-Carlo draw: random signs, and random labels."""
     from cases import golden
 
-    shared = Path(__file__).resolve().parents[2] / "shared"
-
-    if not shared.is_dir():
-        print("M  the golden cases are not beside this checkout")
-        return
-
     draws = torch.Generator().manual_seed(0)
 
     class Labels(Categorical):
@@ -366,7 +349,7 @@ def label_draws() -> None:
             return (onehot - p).to(outputs.dtype)[None]
 
     for name in ("digits_mlp", "digits_cnn"):
-        c, definition = golden(shared, name)
+        c, definition = golden(name)
         for kind in ("diag_ggn_mc", "kfac_ggn_mc"):
             for word, likelihood in (("signs", Categorical()), ("labels", Labels())):
                 generator = torch.Generator().manual_seed(0)

@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Reference data, golden values and published tables that lie beside some checkouts."""
+    """Reference data that lie beside some checkouts."""
     if not SHARED.is_dir():
         pytest.skip("the folder of reference data is not beside this checkout")
     return SHARED

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import GOLDEN_FOLDER
 from commands import TINY, assert_same, environment, found, hashes, run, start, write_study
 
 import nas_evidence
@@ -489,8 +490,8 @@ def test_report_goes_where_it_is_told(home: Path, tmp_path: Path) -> None:
     assert (tmp_path / "r" / "index.html").stat().st_size > 1000
 
 
-def test_report_on_a_published_table_prints_its_statistics(shared: Path, tmp_path: Path) -> None:
-    table = shared / "paper_tables" / "immer2021_table_c9_cifar10.csv"
+def test_report_on_a_published_table_prints_its_statistics(tmp_path: Path) -> None:
+    table = GOLDEN_FOLDER / "immer2021_table_c9_cifar10.csv"
     process = run(
         "report", "--table", table, "--score", "log_evidence_per_datum_nats",
         "--target", "test_accuracy_percent", "--group", "family", "--baseline", "n_parameters",

@@ -9,7 +9,6 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 from torch.testing import assert_close
 
-from nas_evidence import estimate_evidence
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.layers import WholeModel
 from nas_evidence.curvature.sweep import Sweep
@@ -98,16 +97,7 @@ def test_dense_kinds_take_any_layer(kind: str, name: str) -> None:
     c = _case(name)
     c.model.train()
     before = {key: value.clone() for key, value in c.model.state_dict().items()}
-    found = estimate_evidence(
-        c.model,
-        c.x,
-        c.y,
-        likelihood="categorical" if c.noise_std is None else "gaussian",
-        curvature=kind,
-        prior_precision=c.prior_precision,
-        noise_std=c.noise_std,
-        batch_size=3,
-    )
+    found = c.estimate(kind, batch_size=3)
     assert_close(c.model.state_dict(), before, rtol=0, atol=0)
     assert all(m.training for m in c.model.modules())
     assert all(p.requires_grad and p.grad is None for p in c.model.parameters())

@@ -9,7 +9,6 @@ from torch import nn
 
 from nas_evidence.curvature import curvature_pass, curvature_passes, wide
 from nas_evidence.curvature.likelihood import Categorical, Likelihood
-from nas_evidence.evidence.estimate import estimate_evidence
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -104,16 +103,11 @@ def test_the_evidence_is_the_mean_over_the_draws() -> None:
     c = case("mlp")
     random = torch.Generator().manual_seed(5)
     alone = [
-        estimate_evidence(
-            c.model, c.x, c.y, likelihood="categorical", curvature="kfac_ggn_mc",
-            prior_precision=1.0, generator=random, n_draws=1,
-        ).value
+        c.estimate("kfac_ggn_mc", prior_precision=1.0, generator=random, n_draws=1).value
         for _ in range(4)
-    ]  # fmt: skip
-    found = estimate_evidence(
-        c.model, c.x, c.y, likelihood="categorical", curvature="kfac_ggn_mc",
-        prior_precision=1.0, generator=torch.Generator().manual_seed(5), n_draws=4,
-    )  # fmt: skip
+    ]
+    again = torch.Generator().manual_seed(5)
+    found = c.estimate("kfac_ggn_mc", prior_precision=1.0, generator=again, n_draws=4)
     assert found.value == pytest.approx(sum(alone) / 4, rel=1e-13)
 
 

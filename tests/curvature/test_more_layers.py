@@ -17,7 +17,6 @@ from torch.func import grad, jacrev
 from torch.nn import functional
 from torch.testing import assert_close
 
-from nas_evidence import estimate_evidence
 from nas_evidence.curvature import curvature_pass, trace_ratios, vmapped
 from nas_evidence.curvature.capture import layers_of, undisturbed
 from nas_evidence.curvature.gradient import log_likelihood_gradient
@@ -462,9 +461,7 @@ def test_cross_attention_has_no_kronecker_factors_but_all_else() -> None:
     expected = reference.tensor_blocks(full, c.model)
     for found, block in zip(matrices(run("diag_ef", c)), expected, strict=True):
         assert_close(found.diagonal(), block.diagonal(), rtol=1e-9, atol=1e-11)
-    value = estimate_evidence(
-        c.model, c.x, c.y, likelihood="categorical", curvature="full_ef", prior_precision=1.0
-    ).value
+    value = c.estimate("full_ef", prior_precision=1.0).value
     n_tensors = len(list(c.model.parameters()))
     assert_close(
         value,

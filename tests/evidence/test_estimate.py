@@ -10,23 +10,13 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from nas_evidence import EvidenceEstimate, estimate_evidence
+from nas_evidence import EvidenceEstimate
 from nas_evidence.curvature import KINDS, curvature_pass
 from nas_evidence.curvature.gradient import log_likelihood_gradient
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.evidence.laplace import laplace_estimate
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-
-
-def estimate(kind: str, c: Case, **arguments: object) -> EvidenceEstimate:
-    given = {
-        "likelihood": "categorical" if c.noise_std is None else "gaussian",
-        "prior_precision": c.prior_precision,
-        "noise_std": c.noise_std,
-        "batch_size": 4,
-    }
-    return estimate_evidence(c.model, c.x, c.y, curvature=kind, **{**given, **arguments})
 
 
 def term(found: EvidenceEstimate, name: str) -> float:
@@ -53,8 +43,8 @@ def _linear(n: int, *, bias: bool) -> tuple[Case, float]:
 @pytest.mark.parametrize("n", [2, 12])  # two data points: the kernel form
 def test_correction_makes_linear_regression_exact_at_any_parameters(n: int) -> None:
     c, exact = _linear(n, bias=True)
-    plain = estimate("full_ggn", c)
-    corrected = estimate("full_ggn", c, at_mode_correction=True)
+    plain = c.estimate("full_ggn")
+    corrected = c.estimate("full_ggn", at_mode_correction=True)
     assert_close(corrected.value, exact, rtol=1e-10, atol=0)
     assert plain.value < exact - 1
     assert "not at a mode" in plain.note
@@ -66,13 +56,13 @@ def test_correction_makes_linear_regression_exact_at_any_parameters(n: int) -> N
 @pytest.mark.parametrize("kind", ["kfac_ggn", "ekfac_ggn", "block_ggn"])
 def test_correction_is_exact_for_one_tensor(kind: str) -> None:
     c, exact = _linear(12, bias=False)
-    assert_close(estimate(kind, c, at_mode_correction=True).value, exact, rtol=1e-10, atol=0)
+    assert_close(c.estimate(kind, at_mode_correction=True).value, exact, rtol=1e-10, atol=0)
 
 
 def test_correction_is_exact_for_a_diagonal_matrix() -> None:
     c, _ = _linear(12, bias=False)
     c.x = torch.eye(3).double()[torch.arange(12) % 3]
-    found = [estimate(k, c, at_mode_correction=True).value for k in ("diag_ggn", "full_ggn")]
+    found = [c.estimate(k, at_mode_correction=True).value for k in ("diag_ggn", "full_ggn")]
     assert_close(found[0], found[1], rtol=1e-12, atol=0)
 
 
@@ -84,7 +74,7 @@ def test_at_the_mode_there_is_nothing_to_correct() -> None:
     with torch.no_grad():
         c.model.weight.copy_(mode[:3].T)
         c.model.bias.copy_(mode[3])
-    found = estimate("full_ggn", c)
+    found = c.estimate("full_ggn")
     assert 0 <= term(found, "gradient_norm_squared") < 1e-20
     assert found.note == ""
     assert_close(found.value, exact, rtol=1e-10, atol=0)
@@ -119,7 +109,7 @@ def test_gradient_norm_is_that_of_the_dense_matrix(kind: str) -> None:
         "full": [full],
         "kfac": reference.kfac_blocks(c.model, c.x, None) if kind == "kfac_ggn" else [],
     }.get(kind.split("_")[0], [])
-    found = term(estimate(kind, c), "gradient_norm_squared")
+    found = term(c.estimate(kind), "gradient_norm_squared")
     if not blocks:  # kfac_ef, ekfac: no dense definition here, but still a norm
         assert 0 < found <= (g.square() / delta.repeat_interleave(sizes)).sum()
         return
@@ -140,7 +130,7 @@ def test_the_diagnosis_costs_nothing_when_not_asked_for(kind: str) -> None:
     assert passed.gradient is None
     found = laplace_estimate(kind, passed, c.model, c.prior_precision)
     assert "gradient_norm_squared" not in {t.term for t in found.terms}
-    told, silent = (estimate(kind, c, diagnose=d, seed=1) for d in (True, False))
+    told, silent = (c.estimate(kind, diagnose=d, seed=1) for d in (True, False))
     assert told.value == silent.value
 
 
@@ -170,7 +160,7 @@ class _Divide(nn.Module):
 def test_likelihood_power_scales_likelihood_and_curvature(name: str) -> None:
     c = case(name)
     for kappa in (0.2, 5.0):
-        found = estimate("full_ggn", c, likelihood_power=kappa)
+        found = c.estimate("full_ggn", likelihood_power=kappa)
         assert_close(found.value, _tempered_evidence(c, kappa), rtol=1e-10, atol=0)
         assert term(found, "likelihood_power") == kappa
         assert f"likelihood power {kappa:g}" in found.note
@@ -182,7 +172,7 @@ def test_a_power_of_two_is_the_data_seen_twice(kind: str) -> None:
     for name in ("regression", "conv_stride_padding"):
         c = case(name)
         twice = Case(c.model, torch.cat([c.x, c.x]), torch.cat([c.y, c.y]), c.noise_std)
-        found, expected = estimate(kind, c, likelihood_power=2.0), estimate(kind, twice)
+        found, expected = c.estimate(kind, likelihood_power=2.0), twice.estimate(kind)
         assert_close(found.value, expected.value, rtol=1e-9, atol=0)
         norms = [term(e, "gradient_norm_squared") for e in (found, expected)]
         assert_close(norms[0], norms[1], rtol=1e-8, atol=0)
@@ -192,8 +182,8 @@ def test_linear_regression_tempered_is_exact_at_any_parameters() -> None:
     # N(y|f, s²)^κ = N(y|f, s²/κ) times a constant in closed form.
     c, _ = _linear(12, bias=True)
     kappa, variance = 3.0, 0.49
-    found = estimate("full_ggn", c, at_mode_correction=True, likelihood_power=kappa)
-    same = estimate("full_ggn", c, at_mode_correction=True, noise_std=(variance / kappa) ** 0.5)
+    found = c.estimate("full_ggn", at_mode_correction=True, likelihood_power=kappa)
+    same = c.estimate("full_ggn", at_mode_correction=True, noise_std=(variance / kappa) ** 0.5)
     tau = 2 * math.pi * variance
     constant = -0.5 * c.y.numel() * (kappa * math.log(tau) - math.log(tau / kappa))
     assert_close(found.value, same.value + constant, rtol=1e-10, atol=0)
@@ -201,7 +191,7 @@ def test_linear_regression_tempered_is_exact_at_any_parameters() -> None:
 
 def test_temperature_divides_the_logits() -> None:
     c = case("mlp")
-    found = estimate("full_ggn", c, temperature=2.5)
+    found = c.estimate("full_ggn", temperature=2.5)
     assert_close(found.value, _tempered_evidence(c, 1.0, 2.5), rtol=1e-10, atol=0)
     assert term(found, "temperature") == 2.5
     scaled = case("mlp")
@@ -210,16 +200,16 @@ def test_temperature_divides_the_logits() -> None:
         scaled.model[3].bias /= 2.5
     scaled.prior_precision[2:] *= 2.5**2
     for kind in (k for k in KINDS if not k.endswith("_mc")):
-        one, other = estimate(kind, c, temperature=2.5), estimate(kind, scaled)
+        one, other = c.estimate(kind, temperature=2.5), scaled.estimate(kind)
         assert_close(one.value, other.value, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
 def test_labels_of_any_integer_type_are_taken(dtype: torch.dtype) -> None:
     c = case("mlp")
-    expected = estimate("kfac_ggn", c).value
+    expected = c.estimate("kfac_ggn").value
     c.y = c.y.to(dtype)
-    assert estimate("kfac_ggn", c).value == expected
+    assert c.estimate("kfac_ggn").value == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -228,18 +218,18 @@ def test_real_targets_without_an_axis_for_one_output_are_taken(dtype: torch.dtyp
     x, y = torch.randn(8, 3, dtype=dtype), torch.randn(8, 1)
     flat, column = Case(model, x, y[:, 0], 0.5), Case(model, x, y, 0.5)
     for kind in ("diag_ef", "full_ggn"):
-        assert estimate(kind, flat).value == estimate(kind, column).value
+        assert flat.estimate(kind).value == column.estimate(kind).value
         assert_close(
-            estimate(kind, Case(model, x, y.double(), 0.5)).value, estimate(kind, column).value
+            Case(model, x, y.double(), 0.5).estimate(kind).value, column.estimate(kind).value
         )
 
 
 def test_whole_numbers_are_real_targets_too() -> None:
     c = case("regression")
     c.y = c.y.round()
-    expected = estimate("full_ef", c).value
+    expected = c.estimate("full_ef").value
     c.y = c.y.long()
-    assert estimate("full_ef", c).value == expected
+    assert c.estimate("full_ef").value == expected
 
 
 @pytest.mark.parametrize(
@@ -255,17 +245,17 @@ def test_mistakes_are_refused_in_words(
     name: str, arguments: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        estimate("diag_ef", case(name), **arguments)
+        case(name).estimate("diag_ef", **arguments)
 
 
 def test_targets_that_cannot_be_meant_are_refused() -> None:
     c = case("mlp")
     for y, message in ((c.y + 1, "range from 1 to 3"), (c.y.double(), "must be int64")):
         with pytest.raises(ValueError, match=message):
-            estimate("diag_ef", Case(c.model, c.x, y))
+            Case(c.model, c.x, y).estimate("diag_ef")
     r = case("regression")  # two outputs
     with pytest.raises(ValueError, match=r"got \[.*, 1\] for \[.*, 2\]"):
-        estimate("diag_ef", Case(r.model, r.x, r.y[:, 0], 0.6))
+        Case(r.model, r.x, r.y[:, 0], 0.6).estimate("diag_ef")
     passed = curvature_pass("diag_ef", c.model, c.x, c.y, Categorical(), batch_size=4)
     with pytest.raises(ValueError, match="needs a curvature pass with"):
         laplace_estimate("diag_ef", passed, c.model, c.prior_precision, at_mode_correction=True)

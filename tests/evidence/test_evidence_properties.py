@@ -15,7 +15,6 @@ from matrix import pairs
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from nas_evidence import EvidenceEstimate, estimate_evidence
 from nas_evidence.curvature import KINDS, STRUCTURES, curvature_pass, dense, layerwise
 from nas_evidence.curvature import memory as memory_rules
 from nas_evidence.maths.structured import FullKernel, FullMatrix
@@ -24,16 +23,6 @@ from nas_evidence.models.fixup import FixupBias, FixupScale
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
 EXACT = tuple(k for k in KINDS if not k.endswith("_mc"))
-
-
-def estimate(kind: str, c: Case, **arguments: object) -> EvidenceEstimate:
-    given_here = {
-        "likelihood": "categorical" if c.noise_std is None else "gaussian",
-        "prior_precision": c.prior_precision,
-        "noise_std": c.noise_std,
-        "batch_size": 3,
-    }
-    return estimate_evidence(c.model, c.x, c.y, curvature=kind, **{**given_here, **arguments})
 
 
 class Branches(nn.Module):
@@ -122,7 +111,7 @@ def _expected(kind: str, c: Case, kappa: float = 1.0) -> float:
 @pytest.mark.parametrize(("kind", "name"), pairs(EXACT, [*CASES, *MORE]))
 def test_value_is_that_of_dense_jacobians(kind: str, name: str) -> None:
     c = MORE[name]() if name in MORE else case(name)
-    assert_close(estimate(kind, c).value, _expected(kind, c), rtol=1e-10, atol=0)
+    assert_close(c.estimate(kind).value, _expected(kind, c), rtol=1e-10, atol=0)
 
 
 @pytest.mark.slow
@@ -131,7 +120,7 @@ def test_value_is_that_of_dense_jacobians(kind: str, name: str) -> None:
 def test_tempered_value_is_that_of_dense_jacobians(kind: str, name: str) -> None:
     c = MORE[name]()
     for kappa in (0.3, 5.0):
-        found = estimate(kind, c, likelihood_power=kappa).value
+        found = c.estimate(kind, likelihood_power=kappa).value
         assert_close(found, _expected(kind, c, kappa), rtol=1e-10, atol=0)
 
 
@@ -145,11 +134,11 @@ def test_the_smaller_form_is_taken_and_both_give_one_value(
     c = _deep(n, (3, 4, 2), noise_std)
     passed = curvature_pass(kind, c.model, c.x, c.y, c.likelihood, batch_size=7)
     assert isinstance(passed.curvature, FullKernel if n == 3 else FullMatrix)
-    expected = estimate(kind, c, at_mode_correction=True)
-    assert_close(estimate(kind, c).value, _expected(kind, c), rtol=1e-10, atol=0)
+    expected = c.estimate(kind, at_mode_correction=True)
+    assert_close(c.estimate(kind).value, _expected(kind, c), rtol=1e-10, atol=0)
     for form in (dense.full_matrix, dense.full_kernel):
         monkeypatch.setitem(STRUCTURES, "full", lambda sweep, form=form: [form(sweep)])
-        found = estimate(kind, c, at_mode_correction=True)
+        found = c.estimate(kind, at_mode_correction=True)
         assert_close(found.value, expected.value, rtol=1e-10, atol=0)
         for one, other in zip(found.terms, expected.terms, strict=True):
             if one.term != "clamped_eigenvalues":
@@ -172,14 +161,14 @@ def test_diagonal_block_and_full_are_ordered_on_any_net(
     c = _deep(n, (3, width, n_outputs), noise_std, seed)
     c.prior_precision = torch.tensor(precision).double().exp()
     full, block, ekfac, diagonal = (
-        estimate(f"{kind}_ggn", c, diagnose=False).value
+        c.estimate(f"{kind}_ggn", diagnose=False).value
         for kind in ("full", "block", "ekfac", "diag")
     )
     slack = 1e-9 * (1 + abs(full))
     assert full + slack >= block
     assert block + slack >= diagonal
     assert block + slack >= ekfac
-    assert estimate("full_ef", c).value + slack >= estimate("diag_ef", c).value
+    assert c.estimate("full_ef").value + slack >= c.estimate("diag_ef").value
 
 
 @pytest.mark.parametrize("kind", EXACT)
@@ -205,7 +194,7 @@ def test_saturated_logits_give_finite_terms(kind: str, size: float, dtype: torch
         c.model[2].weight.zero_()
         c.model[2].bias.copy_(torch.tensor([size, 0.0, -size]))
     single = Case(c.model.to(dtype), c.x.to(dtype), c.y, None, c.prior_precision)
-    found = estimate(kind, single)
+    found = single.estimate(kind)
     assert found.valid
     assert all(torch.isfinite(torch.tensor(t.value)) for t in found.terms)
     (log_likelihood,) = (t.value for t in found.terms if t.term == "log_likelihood")
@@ -231,10 +220,10 @@ def test_single_precision_is_near_double_precision(kind: str, name: str) -> None
             parameter.copy_(parameter.float())
     c.x = c.x.float().double()
     c.y = c.y if c.noise_std is None else c.y.float().double()
-    double = estimate(kind, c).value
+    double = c.estimate(kind).value
     y = c.y if c.noise_std is None else c.y.float()
     single = Case(c.model.float(), c.x.float(), y, c.noise_std, c.prior_precision)
-    assert_close(estimate(kind, single).value, double, rtol=SINGLE, atol=0)
+    assert_close(single.estimate(kind).value, double, rtol=SINGLE, atol=0)
 
 
 @pytest.mark.slow
@@ -248,7 +237,7 @@ def test_nothing_stays_in_memory_over_a_hundred_calls(kind: str) -> None:
 
     counts = []
     for call in range(101):
-        estimate(kind, c, n_draws=1, generator=seed)
+        c.estimate(kind, n_draws=1, generator=seed)
         if call in (0, 100):
             gc.collect()
             counts.append(tensors())
@@ -264,7 +253,7 @@ def test_the_process_does_not_grow_over_a_hundred_calls(kind: str) -> None:
     c = _deep(64, (4, 4096, 2), None)  # one batch of activations is 2 MiB
     sizes = []
     for call in range(101):
-        estimate(kind, c, batch_size=64, n_draws=1)
+        c.estimate(kind, batch_size=64, n_draws=1)
         if call in (5, 100):
             gc.collect()
             sizes.append(int(statm.read_text().split()[1]) * resource.getpagesize())
@@ -282,7 +271,7 @@ def test_what_does_not_fit_is_refused_before_the_data_are_seen(
     instead = "a diagonal kind" if "kfac" in kind else "kfac_ggn, ekfac_ggn or a diagonal kind"
     words = rf"needs about .* GiB, but 4\.66e-07 GiB are free; use {instead}"
     with pytest.raises(memory_rules.DoesNotFitError, match=words):
-        estimate(kind, c)
+        c.estimate(kind)
     assert calls == [2]  # the check of the layers
     assert issubclass(memory_rules.DoesNotFitError, MemoryError)
 
@@ -291,4 +280,4 @@ def test_what_does_not_fit_is_refused_before_the_data_are_seen(
 def test_diagonal_kinds_ask_for_no_memory(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layerwise, "require_memory", None)
     monkeypatch.setattr(dense, "require_memory", None)
-    assert estimate(kind, _deep(5, (3, 4, 2), None)).valid
+    assert _deep(5, (3, 4, 2), None).estimate(kind).valid

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-import nas_evidence
 from nas_evidence import estimate_evidence
 from nas_evidence.curvature import KINDS, STRUCTURES, curvature_pass
 from nas_evidence.curvature import dense as dense_rules
@@ -46,20 +45,7 @@ def _bayesian_linear_regression(
 
 
 def value(kind: str, c: Case) -> float:
-    return estimate(kind, c).value
-
-
-def estimate(kind: str, c: Case, *, batch_size: int = 5) -> nas_evidence.EvidenceEstimate:
-    return estimate_evidence(
-        c.model,
-        c.x,
-        c.y,
-        likelihood="categorical" if c.noise_std is None else "gaussian",
-        curvature=kind,
-        prior_precision=c.prior_precision,
-        noise_std=c.noise_std,
-        batch_size=batch_size,
-    )
+    return c.estimate(kind, batch_size=5).value
 
 
 @pytest.mark.parametrize("n_outputs", [1, 3])
@@ -189,7 +175,7 @@ def test_dense_curvature_that_cannot_fit_is_refused_with_the_estimate() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_terms_add_up_to_the_value(kind: str) -> None:
     c = case("residual")
-    found = estimate(kind, c)
+    found = c.estimate(kind)
     names = [name for name, _ in c.model.named_parameters()]
     terms: dict[str, dict[str, float]] = {}
     for term in found.terms:
@@ -250,7 +236,7 @@ def test_a_diverged_model_gets_an_invalid_estimate_that_says_why(kind: str) -> N
     c = case("mlp")
     with torch.no_grad():
         c.model[3].bias.fill_(torch.nan)
-    found = estimate(kind, c)
+    found = c.estimate(kind)
     assert not found.valid
     assert found.note == "the log likelihood is nan; not finite: 3.bias"
 

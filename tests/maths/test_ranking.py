@@ -1,11 +1,11 @@
 """Claims about rank statistics: published values, brute force, properties."""
 
 from itertools import combinations, permutations
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from cases import GOLDEN_FOLDER
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -45,9 +45,9 @@ def with_ties(seed: int, n: int = 9, levels: int = 5) -> tuple[Floats, Floats]:
 
 @pytest.mark.parametrize(("table", "rho", "regret_1", "rho_n_parameters"), PUBLISHED)
 def test_the_published_tables_give_their_statistics(
-    shared: Path, table: str, rho: float, regret_1: float, rho_n_parameters: float
+    table: str, rho: float, regret_1: float, rho_n_parameters: float
 ) -> None:
-    data = pd.read_csv(shared / "paper_tables" / f"immer2021_table_{table}.csv")
+    data = pd.read_csv(GOLDEN_FOLDER / f"immer2021_table_{table}.csv")
     target = data["test_accuracy_percent"]
     evidence = statistics(data["log_evidence_per_datum_nats"], target)
     assert_allclose(evidence.rho, rho, rtol=0, atol=5e-5)

@@ -4,11 +4,11 @@ import csv
 import math
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import GOLDEN_FOLDER
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -49,7 +49,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def published(shared: Path, family: str) -> list[tuple[int, int, int, tuple[int, int, int], int]]:
+def published(family: str) -> list[tuple[int, int, int, tuple[int, int, int], int]]:
     """Return (width, depth, count, input shape, classes) of each published model."""
     sets = {
         "c9_cifar10": ((3, 32, 32), 10),
@@ -58,7 +58,7 @@ def published(shared: Path, family: str) -> list[tuple[int, int, int, tuple[int,
     }
     rows = []
     for name, (shape, classes) in sets.items():
-        with (shared / "paper_tables" / f"immer2021_table_{name}.csv").open() as file:
+        with (GOLDEN_FOLDER / f"immer2021_table_{name}.csv").open() as file:
             for row in csv.DictReader(file):
                 if row["family"] == family:
                     numbers = (int(row[k]) for k in ("width", "depth", "n_parameters"))
@@ -70,8 +70,8 @@ def test_registry_has_the_families_a_study_may_name():
     assert tuple(FAMILIES) == tuple(FAMILY_PARAMETERS)
 
 
-def test_cnn_counts_are_the_62_published_ones_up_to_16_and_42_a_block(shared: Path):
-    rows = published(shared, "CNN")
+def test_cnn_counts_are_the_62_published_ones_up_to_16_and_42_a_block():
+    rows = published("CNN")
     assert len(rows) == 62
     for width, depth, count, shape, classes in rows:
         channels = [shape[0], *(width * 2**i for i in range(depth))]
@@ -82,8 +82,8 @@ def test_cnn_counts_are_the_62_published_ones_up_to_16_and_42_a_block(shared: Pa
         assert ours - 2 * depth == formula  # less a Fixup scale and bias per block
 
 
-def test_mlp_counts_are_the_15_published_ones_up_to_16_and_8_a_layer(shared: Path):
-    rows = published(shared, "MLP")
+def test_mlp_counts_are_the_15_published_ones_up_to_16_and_8_a_layer():
+    rows = published("MLP")
     assert len(rows) == 15
     for width, depth, count, shape, classes in rows:
         ours = n_parameters(architecture("mlp", depth=depth, width=width), shape, classes)

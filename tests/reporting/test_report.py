@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from cases import GOLDEN_FOLDER
 from numpy.testing import assert_allclose
 from scipy import stats
 
@@ -421,19 +422,17 @@ def table(path: Path, **columns: object) -> Path:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_published_tables_give_their_statistics(shared: Path, name: str) -> None:
+def test_the_published_tables_give_their_statistics(name: str) -> None:
     rho, regret, rho_n_parameters = PUBLISHED[name]
-    pooled = {
-        row.score: row.statistics for row in published(shared, name).rows if row.group == "all"
-    }
+    pooled = {row.score: row.statistics for row in published(name).rows if row.group == "all"}
     own = pooled["log_evidence_per_datum_nats"]
     assert_allclose(own.rho, rho, rtol=0, atol=5e-5)
     assert_allclose(own.regret[1], regret, rtol=0, atol=1e-9)
     assert_allclose(pooled["n_parameters"].rho, rho_n_parameters, rtol=0, atol=5e-4)
 
 
-def test_a_table_is_written_as_page_text_and_csv(shared: Path, tmp_path: Path) -> None:
-    paths = published(shared, "c11_fmnist", to=tmp_path).paths
+def test_a_table_is_written_as_page_text_and_csv(tmp_path: Path) -> None:
+    paths = published("c11_fmnist", to=tmp_path).paths
     assert_allclose(float(correlations(paths.correlations)[0]["rho"]), 0.6389, rtol=0, atol=5e-5)
     page = paths.html.read_text(encoding="utf-8")
     assert re.search("rho<.*?> 0.64, ", page)
@@ -442,9 +441,9 @@ def test_a_table_is_written_as_page_text_and_csv(shared: Path, tmp_path: Path) -
     assert set(figures(page)) == {"scatter", "trust"}
 
 
-def published(shared: Path, name: str, to: Path | None = None) -> TableReport:
+def published(name: str, to: Path | None = None) -> TableReport:
     return rank_table_report(
-        shared / "paper_tables" / f"immer2021_table_{name}.csv",
+        GOLDEN_FOLDER / f"immer2021_table_{name}.csv",
         score="log_evidence_per_datum_nats",
         target="test_accuracy_percent",
         group="family",
