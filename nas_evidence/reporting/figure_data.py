@@ -11,9 +11,8 @@ from nas_evidence.baselines.comparison import Comparison, Importance
 from nas_evidence.maths.ranking import RankStatistics
 from nas_evidence.reporting.along_training import EarlyTrust
 from nas_evidence.reporting.correlations import ALL, Trust
-from nas_evidence.reporting.importance import BY_CHANCE, ParameterImportance
+from nas_evidence.reporting.importance import ParameterImportance
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study, usable
-from nas_evidence.reporting.templating import percent
 
 #: Most lines drawn, best trials first; more would be unreadable.
 MAX_LINES = 20
@@ -82,11 +81,10 @@ class ScoreLine:
 
 @dataclass(frozen=True)
 class Bar:
-    """The importance of one parameter; `sure` if it is more than chance."""
+    """The importance of one parameter."""
 
     label: str
     length: float
-    sure: bool
     note: str
 
 
@@ -294,9 +292,7 @@ def importance_bars(found: Sequence[ParameterImportance]) -> list[Bar]:
         Bar(
             label=one.parameter if one.group == ALL else f"{one.parameter} of {one.group}",
             length=one.divergence,
-            sure=one.chance is not None and one.chance <= BY_CHANCE,
-            note=("" if one.chance is None else f"{percent(one.chance)} by chance; ")
-            + f"{one.of_best} among the best {one.n_best}",
+            note=f"{one.of_best} among the best {one.n_best}",
         )
         for one in found
     ]

@@ -167,12 +167,12 @@ def pairs_figure(pairs: Sequence[tuple[float, float]]) -> Markup:
 
 
 def importance_figure(bars: Sequence[Bar]) -> Markup:
-    """Return how much each parameter decides, those beyond chance in colour."""
+    """Return how much each parameter decides."""
     x = axis_of("divergence of the best from all", [bar.length for bar in bars], zero=True)
     panel = Panel(x, named_axis([bar.label for bar in bars]), height=60 + _ROW * len(bars))
     for i, bar in enumerate(bars):
-        shade, said = colour(0) if bar.sure else GREY, f"{bar.label}: {bar.note}"
-        panel.box((0.0, bar.length), (i - 0.32, i + 0.32), fill=shade, title=said)
+        said = f"{bar.label}: {bar.note}"
+        panel.box((0.0, bar.length), (i - 0.32, i + 0.32), fill=colour(0), title=said)
     return plot([panel], name="importance of each parameter")
 
 

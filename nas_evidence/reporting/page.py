@@ -34,7 +34,6 @@ from nas_evidence.reporting.figure_data import (
     study_dots,
     target_words,
 )
-from nas_evidence.reporting.importance import BY_CHANCE
 from nas_evidence.reporting.study_tables import (
     RankedArchitecture,
     Study,
@@ -83,9 +82,8 @@ CAPTIONS: Mapping[str, str] = {
     "pairs": "Held-out data, predicted against true; a perfect model lies on the dotted line.",
     "importance": (
         "Which parameters of the architecture matter: how much the best quarter of the "
-        "architectures differs from all in each (PED-ANOVA; Watanabe et al., 2023). Blue bars are "
-        "more than chance, corrected for testing several (Holm, 1979). Where the sampler chose "
-        "the trials by their scores (posterior, tpe) none can be told from chance."
+        "architectures differs from all in each (PED-ANOVA; Watanabe et al., 2023). Short bars "
+        "may be chance."
     ),
     "trust": (
         "How to read it: the dot is Spearman's rho between score and target over all "
@@ -217,7 +215,6 @@ def _values(report: Report) -> dict[str, object]:
         "why": report.why,
         "most_rows": MOST_ROWS,
         "importances": report.importances,
-        "by_chance": BY_CHANCE,
         "importance": report.importance,
     }
 

@@ -86,15 +86,12 @@ def plot_parameters(study: Study) -> Any:
     """
     from nas_evidence.reporting.figure_data import importance_bars
     from nas_evidence.reporting.importance import importance_sentence, importances
-    from nas_evidence.reporting.svg import GREY, colour
 
     found = importances(study)
     if not found:
         raise ValueError(importance_sentence(found))
     bars = importance_bars(found)
     figure = _bars([bar.label for bar in bars], [bar.length for bar in bars])
-    for drawn, bar in zip(figure.axes[0].patches, bars, strict=True):
-        drawn.set_color(colour(0) if bar.sure else GREY)
     figure.axes[0].set_xlabel("divergence of the best from all")
     return figure
 
