@@ -232,9 +232,11 @@ def read_frame(
     except pd.errors.EmptyDataError:
         raise ValueError(f"{path} is empty; a table has a line of names, then rows") from None
     except (
-        OSError, UnicodeError, ValueError, TypeError, BadZipFile, pd.errors.ParserError
+        OSError, UnicodeError, ValueError, TypeError, KeyError, BadZipFile, pd.errors.ParserError
     ) as error:  # fmt: skip
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, KeyError):  # of pyarrow
+            why = f"what pandas notes in it lacks {why}"
         if path.name.lower().endswith(PARQUET):
             why += "; write it again, as with pandas.DataFrame.to_parquet"
         if isinstance(error, BadZipFile):

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from nas_evidence.data import load
@@ -193,6 +195,17 @@ def test_the_split_is_seeded_and_stratified_and_without_it_there_is_no_test(
 def test_separators_are_found(text: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
     assert read_frame(tmp_path / "t.csv").to_dict("list") == {"a": [1, 2], "b": ["x", "y"]}
+
+
+@pytest.mark.parametrize("key", ["index_columns", "pandas_type"])
+def test_parquet_whose_notes_of_pandas_have_a_flipped_bit_is_one_sentence(
+    key: str, tmp_path: Path
+) -> None:
+    path, table = tmp_path / "t.parquet", pa.Table.from_pandas(frame())
+    notes = table.schema.metadata[b"pandas"].replace(key.encode(), b"q" + key[1:].encode())
+    pq.write_table(table.replace_schema_metadata({"pandas": notes}), path)
+    with pytest.raises(ValueError, match=f"what pandas notes in it lacks '{key}'; write it again"):
+        read_frame(path)
 
 
 @pytest.mark.parametrize(
