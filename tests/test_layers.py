@@ -32,7 +32,7 @@ SOLE_IMPORTERS = {
         "proposing/optuna_export.py",
     ],
     "ray": ["workers/on_ray.py", "jobs/client.py"],
-    "pyarrow": ["storage/tables.py"],
+    "pyarrow": ["storage/tables.py", "data/foreign_tables.py"],
     "fsspec": ["storage/remote.py"],
     "tenacity": ["plumbing/backoff.py"],
     "typer": ["cli"],

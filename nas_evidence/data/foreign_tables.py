@@ -1,7 +1,8 @@
 """Tables of other libraries as DataFrames, sparse matrices as arrays; the libraries stay unloaded.
 
-A table that converts itself (`to_pandas`: polars, pyarrow, Hugging Face) is asked to; what holds
-Arrow data without that, or is not computed yet, is refused with the remedy.
+A table that converts itself (`to_pandas`: polars, pyarrow, Hugging Face, cuDF) is asked to. Of
+others that speak Arrow (`__arrow_c_stream__`: DuckDB) pyarrow makes a table. What is not computed
+yet is refused with the remedy.
 """
 
 from typing import Any
@@ -33,15 +34,19 @@ def plain(data: Any) -> Any:
     if isinstance(data, pd.Series | pd.Index | np.ndarray):
         return data
     kind = f"{type(data).__module__.partition('.')[0]}.{type(data).__name__}"
-    if hasattr(data, "to_pandas"):
-        try:
+    try:
+        if hasattr(data, "to_pandas"):
             return plain(data.to_pandas())
-        except ImportError as error:
-            raise ValueError(
-                f"a {kind} is converted to pandas, which fails here ({error}); "
-                "`pip install pyarrow`, or give a pandas DataFrame"
-            ) from None
-    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "collect_schema"):
+        if hasattr(data, "__arrow_c_stream__"):
+            import pyarrow  # late: predictions of arrays do without
+
+            return pyarrow.table(data).to_pandas()
+    except ImportError as error:
+        raise ValueError(
+            f"a {kind} is converted to pandas, which fails here ({error}); "
+            "`pip install pyarrow`, or give a pandas DataFrame"
+        ) from None
+    if hasattr(data, "collect_schema"):
         raise ValueError(
             f"a {kind} cannot be read as it is; compute it and give a pandas DataFrame, a "
             "pyarrow.Table or a polars.DataFrame"

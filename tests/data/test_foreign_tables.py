@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -53,6 +54,16 @@ class Converts:
         return self.frame
 
 
+class Streams:
+    """What speaks Arrow and nothing else."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.table = pa.Table.from_pandas(frame)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
 class Lazy:
     """What a LazyFrame offers."""
 
@@ -60,7 +71,10 @@ class Lazy:
         """Not the rows."""
 
 
-@pytest.mark.parametrize("kind", ["nullable", "arrow types", "categories", "pyarrow", "converts"])
+@pytest.mark.parametrize(
+    "kind",
+    ["nullable", "arrow types", "categories", "pyarrow", "converts", "streams", "duckdb"],
+)
 def test_a_table_of_any_kind_gives_the_same_inputs_in_training_and_prediction(kind: str) -> None:
     plain_table = table()
     given: Any = {
@@ -69,6 +83,8 @@ def test_a_table_of_any_kind_gives_the_same_inputs_in_training_and_prediction(ki
         "categories": lambda: plain_table.astype({"town": "category", "pet": "category"}),
         "pyarrow": lambda: pa.Table.from_pandas(plain_table),
         "converts": lambda: Converts(plain_table),
+        "streams": lambda: Streams(plain_table),
+        "duckdb": lambda: duckdb.from_df(plain_table),
     }[kind]()
     usual, found = arrays(plain_table), arrays(given)
     np.testing.assert_allclose(found.x_train, usual.x_train, rtol=1e-6)
