@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -169,12 +169,15 @@ def curvature_passes(
     generator: torch.Generator | None = None,
     diagnose: bool = False,
     kfac_reduce: Collection[str] = (),
+    kept: dict[Any, Any] | None = None,
 ) -> list[CurvaturePass]:
     """Return `n_draws` independent draws of a Monte-Carlo kind, in one sweep over the data.
 
     They equal those of `curvature_pass` called so often with one generator, and all arguments and
     errors are as there. The forward pass, the factors of the inputs and the gradient are shared,
     and the seconds divided equally. Other kinds have one draw.
+
+    `kept` holds Kronecker factors of the inputs for later passes over the same, unchanged data.
     """
     started = time.perf_counter()
     check_kind(kind)
@@ -202,6 +205,7 @@ def curvature_passes(
         generator,
         n_draws=n_draws,
         reduced=frozenset(kfac_reduce),
+        kept=kept,
     )
     with full_precision(), undisturbed(model):
         try:

@@ -8,7 +8,7 @@ The columns of a batch are one of
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,7 @@ class Sweep:
     generator: torch.Generator | None
     n_draws: int = 1  # of sampled columns; a batch has one column for each
     reduced: frozenset[str] = frozenset()  # layers with "reduce" Kronecker factors
+    kept: dict[Any, Any] | None = None  # input factors of earlier passes over the same data
     layers: tuple[Layer, ...] = ()
     n_columns: int = 0
     log_likelihood: float = 0.0

@@ -1,8 +1,8 @@
 """Data on the training device, normalised, and the order of the batches."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class TensorData:
     y_std: Tensor  # float64 [n_outputs], on the CPU; 1 for labels
     units: Units | None = None  # groups or times of the training rows
     copies: float = 1.0  # how often a training row stands, by the class weights; see `Meaning`
+    #: What is made of these rows alone and used again: nobody changes them.
+    made: dict[Any, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @property
     def n_classes(self) -> int:

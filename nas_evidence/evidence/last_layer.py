@@ -11,7 +11,7 @@
 This is the conditional evidence (Lotfi et al. 2022) of the linearised network (Immer et al. 2021)
 whose only parameters are those of the last layer:
 
-- Real targets are exact: one Cholesky factor [d, d] for all outputs with equal precisions.
+- Real targets are exact: one Cholesky factor [d, d] for all outputs.
 - Classes are in softmax_layer.py, without a limit of size.
 """
 
@@ -25,7 +25,6 @@ from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.curvature.memory import require_memory
 from nas_evidence.evidence.softmax_layer import LastLayer, LogDensity, of_classes
 from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.maths.precisions import Precisions
 
 #: Rows of a forward pass.
 _ROWS = 512
@@ -40,7 +39,7 @@ def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> 
     Args:
         model: trained; unchanged.
         inputs: [N, ...].
-        prior_precision: one per tensor [G] or per parameter [P].
+        prior_precision: one per tensor [G].
 
     Raises:
         ValueError: for a model with frozen parameters, or whose outputs are not those of its last
@@ -70,18 +69,14 @@ def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> 
                 )
             features.append(seen.pop()[0].double())
     handle.remove()
-    parts = Precisions(prior_precision.double(), [p.numel() for p in own]).by_tensor()
-    of = {id(p): part for p, part in zip(model.parameters(), parts, strict=True)}
+    of = {id(p): d for p, d in zip(model.parameters(), prior_precision.double(), strict=True)}
     columns = [(torch.cat(features), head.weight.detach().double(), of[id(head.weight)])]
     if head.bias is not None:
         ones = columns[0][0].new_ones(len(inputs), 1)
         columns.append((ones, head.bias.detach().double()[:, None], of[id(head.bias)]))
     phi, weights, deltas = zip(*columns, strict=True)
-    precision = [
-        d.reshape(w.shape) if d.ndim else d.expand(w.shape)
-        for d, w in zip(deltas, weights, strict=True)
-    ]
-    return LastLayer(torch.cat(phi, 1), torch.cat(weights, 1), torch.cat(precision, 1))
+    precision = [d.expand(w.shape[1]) for d, w in zip(deltas, weights, strict=True)]
+    return LastLayer(torch.cat(phi, 1), torch.cat(weights, 1), torch.cat(precision))
 
 
 def late_given_early(
@@ -120,18 +115,12 @@ def _of_real(
     layer: LastLayer, y: Tensor, n_early: int, likelihood: Gaussian, power: float
 ) -> float:
     """Return the difference of two evidences of Bayesian linear regression."""
-    beta, total = power / likelihood.noise_std**2, 0.0
-    alike: dict[tuple[float, ...], list[int]] = {}  # outputs by their precisions
-    for c, each in enumerate(layer.precision.tolist()):
-        alike.setdefault(tuple(each), []).append(c)
-    for columns in alike.values():
-        phi, outputs = _fewer(layer.features * layer.precision[columns[0]].rsqrt()), y[:, columns]
-        late = outputs[n_early:]
-        alone = power * float(likelihood.log_likelihood(torch.zeros_like(late), late))
-        gram, sums = phi[:n_early].mT @ phi[:n_early], phi[:n_early].mT @ outputs[:n_early]
-        whole = gram + phi[n_early:].mT @ phi[n_early:], sums + phi[n_early:].mT @ late
-        total += alone + _regression(*whole, beta) - _regression(gram, sums, beta)
-    return total
+    beta = power / likelihood.noise_std**2
+    phi, late = _fewer(layer.features * layer.precision.rsqrt()), y[n_early:]
+    alone = power * float(likelihood.log_likelihood(torch.zeros_like(late), late))
+    gram, sums = phi[:n_early].mT @ phi[:n_early], phi[:n_early].mT @ y[:n_early]
+    whole = gram + phi[n_early:].mT @ phi[n_early:], sums + phi[n_early:].mT @ late
+    return alone + _regression(*whole, beta) - _regression(gram, sums, beta)
 
 
 def _regression(gram: Tensor, sums: Tensor, beta: float) -> float:

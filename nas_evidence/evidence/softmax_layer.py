@@ -4,8 +4,8 @@
 
     f_n = U b φ_n   outputs [C]    b*  optimum [K, d]    W_n  Hessian of −κ log p(y_n | f_n) [C, C]
     φ_n   features divided by the roots of their prior precisions: b has the prior N(0, I) [d]
-    U     contrasts: with one prior for all classes the mean of the outputs is not in the
-          likelihood, so K = C − 1 coordinates are left; else U = I
+    U     contrasts: the mean of the outputs is not in the likelihood, and all classes have one
+          prior, so K = C − 1 coordinates are left
 
 Features are turned to their principal axes; axes without effect are left out. There H is close to
 M = I + diag(β) ⊗ diag(a), with β_k the eigenvalues of the mean of Uᵀ W_n U at the trained weights
@@ -56,7 +56,7 @@ class LastLayer:
 
     features   φ [N, d], with a last column of ones if there is a bias
     weights    of the training, the bias in the last column [C, d]
-    precision  δ [C, d]
+    precision  δ [d], the same for all outputs
     """
 
     features: Tensor
@@ -110,14 +110,12 @@ class _Axes:
     """Coordinates v [K, d] in which H is near the identity: b = (F ∘ v) Qᵀ.
 
     features   φ [N, d]
-    scale      [C, d] on the outputs' weights, 1 where the priors of all classes are the same
     contrasts  U [C, K]
     turn       Q [d, d], nearly orthogonal; None for the identity
     factor     F = M^-½ [K, d]
     """
 
     features: Tensor
-    scale: Tensor | None
     contrasts: Tensor
     turn: Tensor | None
     factor: Tensor
@@ -134,12 +132,11 @@ class _Axes:
 
     def weights(self, b: Tensor) -> Tensor:
         """Return the weights of the outputs [..., C, d]."""
-        found = self.contrasts.to(b) @ b
-        return found if self.scale is None else self.scale.to(b) * found
+        return self.contrasts.to(b) @ b
 
     def gathered(self, g: Tensor) -> Tensor:
         """Return the transpose of `weights` [..., K, d]."""
-        return self.contrasts.to(g).mT @ (g if self.scale is None else self.scale.to(g) * g)
+        return self.contrasts.to(g).mT @ g
 
 
 def _axes_of(
@@ -148,20 +145,14 @@ def _axes_of(
     """Return coordinates from the early data, and the trained weights in them [K, d]."""
     phi, delta, weights = layer.features, layer.precision, layer.weights
     mean = _mean_hessian(phi[:n_early] @ weights.mT, likelihood, power)
-    if not (delta == delta[0]).all():
-        a = phi[:n_early].square().sum(0) / delta
-        factor = (1 + mean.diagonal()[:, None] * a).rsqrt()
-        unit = torch.eye(len(weights)).to(phi)
-        axes = _Axes(phi, delta.rsqrt(), unit, None, factor)
-        return axes, weights * delta.sqrt() / factor
-    phi, weights = phi * delta[0].rsqrt(), weights * delta[0].sqrt()
+    phi, weights = phi * delta.rsqrt(), weights * delta.sqrt()
     phi, turn, is_turned = _principal(phi, power / likelihood.temperature**2)
     a = (phi if is_turned else phi @ turn)[:n_early].square().sum(0)
     unit = torch.eye(len(weights)).to(phi)
     centred = torch.linalg.qr(unit[:, 1:] - 1 / len(weights))[0]
     beta, best = torch.linalg.eigh(centred.mT @ mean @ centred)
     factor = (1 + beta.clamp(min=0)[:, None] * a).rsqrt()
-    axes = _Axes(phi, None, centred @ best, None if is_turned else turn, factor)
+    axes = _Axes(phi, centred @ best, None if is_turned else turn, factor)
     return axes, axes.contrasts.mT @ weights @ turn / factor
 
 
@@ -316,9 +307,8 @@ class _Problem:
     def log_det(self, v: Tensor) -> float:
         """Return log|H| in nats from the dense matrix [K d, K d]; only where Q is the identity."""
         (k, d), matrix = v.shape, v.new_zeros(*v.shape, *v.shape)
-        scale = v.new_ones(k, d) if self.axes.scale is None else self.axes.scale
         for i, sums in enumerate(self._rows_of_blocks(v)):
-            blocks = sums.view(-1, d, d) * scale[i][:, None] * scale[i:, None]
+            blocks = sums.view(-1, d, d)
             matrix[i, :, i:] = blocks.transpose(0, 1)
             matrix[i:, :, i] = blocks.mT
         whole = matrix.view(k * d, k * d)
@@ -329,17 +319,14 @@ class _Problem:
         """Return for each i the blocks Σ_n (Uᵀ W_n U)_ij φ_n φ_nᵀ with j ≥ i [(K - i) d, d].
 
         Some rows at a time are summed in float32, as many as fit in the cache, and these sums in
-        float64: up to 3.6 times as fast as all in float64 on a CPU, log|H| within 1e-8. Where each
-        class has its own prior, H has eigenvalues of 1 in the directions that shift all classes
-        alike, and no principal axes keep rounding apart from them: all in float64.
+        float64: up to 3.6 times as fast as all in float64 on a CPU, log|H| within 1e-8.
         """
         p, c = self.probabilities(v), self.axes.contrasts
         weight = self.power / self.likelihood.temperature**2
-        dtype = torch.float32 if self.axes.scale is None else torch.float64
-        phi = self.features.to(dtype)
+        phi = self.features.float()
         (k, d), mixed = v.shape, c.mT @ p.view(len(p), -1)  # Uᵀ p [K, n]
         pairs = [
-            (weight * ((c[:, i, None] * c[:, i:]).mT @ p - mixed[i] * mixed[i:])).to(dtype)
+            (weight * ((c[:, i, None] * c[:, i:]).mT @ p - mixed[i] * mixed[i:])).float()
             for i in range(k)
         ]
         found = [v.new_zeros((k - i) * d, d) for i in range(k)]

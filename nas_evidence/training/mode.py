@@ -27,7 +27,7 @@ from nas_evidence.training.cost import forward_pass
 from nas_evidence.training.loop import Training, likelihood_of
 from nas_evidence.training.online import passes_of
 
-#: Data times parameters up to which steps use all data and decrements are in float64.
+#: Data times parameters up to which a network settles, and decrements are in float64.
 FULL_BATCH = 10**9
 #: Most products for a reported decrement.
 MOST_PRODUCTS = 100

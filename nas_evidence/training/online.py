@@ -113,13 +113,15 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
     n = plan.online.rows
     if n_all <= n:
         return data, assignment
-    generator = torch.Generator().manual_seed(derive_seed("rows of updates", n_all, n))
-    rows = torch.randperm(n_all, generator=generator)[:n].sort().values
-    sample = replace(
-        data,
-        x_train=select(data.x_train, rows),
-        y_train=data.y_train[rows.to(data.y_train.device)],
-    )
+    if (sample := data.made.get(("rows of updates", n))) is None:
+        generator = torch.Generator().manual_seed(derive_seed("rows of updates", n_all, n))
+        rows = torch.randperm(n_all, generator=generator)[:n].sort().values
+        sample = replace(
+            data,
+            x_train=select(data.x_train, rows),
+            y_train=data.y_train[rows.to(data.y_train.device)],
+        )
+        data.made["rows of updates", n] = sample
     power = plan.likelihood_power * n_all / n
     return sample, _Sampled(assignment, plan.model_copy(update={"likelihood_power": power}))
 
@@ -175,6 +177,7 @@ class Passes:
             batch_size=rows_at_once(self.state.model, self.data.x_train),
             n_draws=n_draws,
             generator=self._random[kind],
+            kept=self.data.made.setdefault("input factors", {}),
         )
         for one in found:
             trace = one.curvature.trace()

@@ -11,11 +11,10 @@ Laplace's approximation expands around a mode. After its scheduled epochs a netw
 gᵀ (κ H + D)⁻¹ g, the Newton decrement, is 0.1 to 1 nats per datum, and every Laplace value is off
 by about half of that.
 
-(a) is full-batch L-BFGS, preconditioned by the online curvature, or, for more than `FULL_BATCH`
-data x parameters, minibatch steps with the same preconditioner and a rate of one over the number
-of steps. It runs in the model's float32 until a line search fails, then in float64. ReLU networks
-can have modes at kinks of the loss, where the gradient does not vanish: then the tolerance is
-never met, and the budget ends the settling.
+(a) is full-batch L-BFGS, preconditioned by the online curvature. It runs in the model's float32
+until a line search fails, then in float64. ReLU networks can have modes at kinks of the loss,
+where the gradient does not vanish. The tolerance is then never met, and the budget ends it.
+Above `FULL_BATCH` data x parameters nothing settles.
 
 (b) moves all hyperparameters once, and from then on noise or temperature and one factor on all
 precisions. With a precision for each tensor, (a) and (b) contradict each other. A ReLU network is
@@ -63,7 +62,6 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.spec.study import Assignment, TrainingPlan
-from nas_evidence.training.batch_descent import descend_by_batches
 from nas_evidence.training.log_joints import LogJoints
 from nas_evidence.training.loop import DivergedError, Training, begin
 from nas_evidence.training.mode import (
@@ -200,7 +198,7 @@ def begin_settling(
         budget: work in epochs of the scheduled training, `plan.settle` times the epochs; 0 for
             none. The decrement that is reported in the end comes on top, for a quarter of it, or
             twelve products. A linear network, whose loss is convex, reaches its optimum whatever
-            the budget, unless it saw augmented images.
+            the budget, unless it saw augmented images. Above `FULL_BATCH` the budget is 0.
     """
     working = begin(copy.deepcopy(training.model), assignment.plan)
     working.prior_precision = training.prior_precision.clone()
@@ -210,6 +208,8 @@ def begin_settling(
     cost = gradient_cost(working, data, assignment.plan)
     if _is_convex(assignment) and not assignment.plan.augment:
         budget = max(budget, _CONVEX_GRADIENTS * cost)
+    if len(data.x_train) * len(theta) > FULL_BATCH:
+        budget = 0.0
     return Settling(working, theta, Pairs.none(theta), cost, budget)
 
 
@@ -398,22 +398,13 @@ def _begin_descent(one: Settler) -> tuple[LogJoint, Start] | _End:
     """Return where a descent begins, or how it ended if it is of another kind."""
     settling, data, assignment = one.settling, one.data, one.assignment
     working, plan = settling.working, assignment.plan
-    n_data, cost = len(data.x_train), settling.cost
+    cost = settling.cost
     left = min(plan.interval, settling.budget - settling.work)
     # Far enough below the tolerance, where a preconditioner stands for H.
-    small = 0.1 * n_data * _tolerance(assignment)
+    small = 0.1 * len(data.x_train) * _tolerance(assignment)
     inverse = preconditioner(working, data, assignment)
     inverse(settling.theta)  # decomposed here, where it may fail
     settling.work += pass_cost(plan, data) * cost
-    if n_data * len(settling.theta) > FULL_BATCH:
-        n_epochs = max(1, round(left))
-        first = round(settling.work)
-        settling.theta = descend_by_batches(
-            working, data, assignment, inverse, first_epoch=first, n_epochs=n_epochs
-        )
-        settling.work += n_epochs
-        write_parameters(working, settling.theta)
-        return _End(at_rest=False, stuck=False)
     joint = log_joint(working, data, plan, double=settling.double)
     unit = working.noise_std if plan.likelihood == "gaussian" else working.temperature
     return joint, Start(

@@ -464,14 +464,16 @@ def test_one_factor_has_most_evidence_among_all_factors() -> None:
         assert evidence(factor * best) < evidence(best)
 
 
-def test_minibatch_steps_settle_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FULL_BATCH", 0)
+def test_nothing_settles_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     data = labels()
     training, assignment = scheduled(data)
-    before = dense_decrement(training, data, assignment.plan)
-    settling = settled(training, data, assignment, 4 * EPOCHS)
-    after = dense_decrement(settling.working, data, assignment.plan)
-    assert after < 0.5 * before
+    before = flat(training.model)
+    for above in (True, False):
+        limit = len(data.x_train) * len(before) - above
+        monkeypatch.setattr(module, "FULL_BATCH", limit)
+        settling = settled(training, data, assignment, 8 * EPOCHS)
+        assert (settling.rounds == 0) == above
+        assert torch.equal(flat(training.model), before) == above
 
 
 def test_descent_finds_the_minimum_of_a_quadratic_and_survives_new_hyperparameters() -> None:

@@ -105,6 +105,20 @@ def test_the_sample_is_the_same_at_every_update_of_every_network() -> None:
     assert len(first.x_train.unique(dim=0)) == 15  # no row twice
 
 
+def test_networks_share_the_input_factor_of_the_sample_and_other_rows_have_their_own() -> None:
+    data = problem(60)
+    inputs = []
+    for seed in (3, 4):
+        assignment = given(15, seed=seed)
+        state = trained(data, given(15, seed=seed), 1)
+        pass_ = passes_of(state, *sample_of(data, assignment)).of("kfac_ggn")[0]
+        inputs.append(pass_.curvature.blocks[0].inputs)  # type: ignore[union-attr]
+    assert inputs[0] is inputs[1]
+    other, _ = sample_of(replace(data, x_train=2 * data.x_train), given(15))
+    whole = passes_of(state, other, given(15)).of("kfac_ggn")[0]
+    torch.testing.assert_close(whole.curvature.blocks[0].inputs, 4 * inputs[0])  # type: ignore[union-attr]
+
+
 def test_what_an_update_returns_sees_all_data() -> None:
     data, assignment = problem(60), given(15)
     passes = update_and_follow(trained(data, assignment), data, assignment)
