@@ -18,10 +18,10 @@ of one with one file damaged, and one verb called in this process:
 
 The run goes on where the last one stopped, and first tries again what was wrong. A cell takes a
 third of a second instead of three, because nothing that is not tested is done again for each:
-templates, the command line and baselines are made once, there is no forecast and no `study.db`,
-nothing is forced to disk, and the program of torch.export and the page of the report are short
-files (the report's Markdown has the page's content). Cells are in an order of which every
-beginning is a sample of all.
+templates, the command line and baselines are made once, there is no forecast, nothing is forced
+to disk, and the program of torch.export and the page of the report are short files (the report's
+Markdown has the page's content). Cells are in an order of which every beginning is a sample of
+all.
 """
 
 import argparse
@@ -364,7 +364,6 @@ def shorten(patch: Callable[[object, str, object], None] = setattr) -> None:
     patch(templating, "_environment", functools.cache(templating._environment))
     patch(typer.main, "get_command", functools.cache(typer.main.get_command))
     patch(runs, "_forecast_told", lambda *_, **__: contextlib.nullcontext())
-    patch(runs, "trackers_of", lambda *_: ())
     patch(os, "fsync", lambda descriptor: None)
     patch(on_test_rows, "predict_test", _fitted_once(on_test_rows.predict_test))
 

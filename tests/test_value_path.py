@@ -79,8 +79,9 @@ def test_a_width_keeps_its_name_and_value_from_the_file_to_the_page(tmp_path: Pa
     with closing(Export(spec, folder)) as export:
         export.update()
     asked = optuna.load_study(study_name="path", storage=f"sqlite:///{folder}/study.db")
-    assert asked.trials[trial_id].params["mlp.width"] == WIDTH
-    assert asked.trials[trial_id].user_attrs["architecture"]["values"] == values
+    trial = next(one for one in asked.trials if one.user_attrs["number"] == trial_id)
+    assert trial.params["mlp.width"] == WIDTH
+    assert trial.user_attrs["architecture"]["values"] == values
 
     weights = load_file(folder / "models" / f"{trial_id}.safetensors")
     n_inputs, n_classes = 6, 3
@@ -88,10 +89,10 @@ def test_a_width_keeps_its_name_and_value_from_the_file_to_the_page(tmp_path: Pa
     assert weights["head.weight"].shape == (n_classes, WIDTH)
     n_parameters = WIDTH * (n_inputs + 1) + n_classes * (WIDTH + 1)
 
-    trial = read_table(folder, "trials").set_index("trial_id").loc[trial_id]
-    assert (trial["arch_width"], trial["arch_depth"]) == (WIDTH, 1)
-    assert trial["architecture_key"] == record.architecture.key
-    assert trial["n_parameters"] == n_parameters
+    row = read_table(folder, "trials").set_index("trial_id").loc[trial_id]
+    assert (row["arch_width"], row["arch_depth"]) == (WIDTH, 1)
+    assert row["architecture_key"] == record.architecture.key
+    assert row["n_parameters"] == n_parameters
     terms = read_table(folder, "terms")
     terms = terms[(terms["trial_id"] == trial_id) & (terms["term"] == "log_det_ratio")]
     assert sorted(terms["group"]) == sorted(weights)

@@ -199,9 +199,7 @@ def run_trials(
             from nas_evidence.driver.driver import Driver
 
             with audience.watching(spec, n_done) as shown:
-                watcher = Tracking(
-                    trackers_of(run, store), spec, store.folder, shown, audience.say
-                )
+                watcher = Tracking(run.track, spec, store.folder, shown, audience.say)
                 driver = Driver(
                     spec,
                     store.folder.resolve(),
@@ -269,12 +267,6 @@ def left_out(spec: StudySpec, folder: Path, limit: TimeLimit) -> str:
     return f"{n_done} of {spec.n_trials} trials{race} in {duration(limit.seconds - limit.left())}"
 
 
-def trackers_of(run: Run, store: "Store") -> tuple[str, ...]:
-    """Return the trackers that were asked for, and `study.db` in a folder of this machine."""
-    asked = any(text.partition(":")[0] == "optuna" for text in run.track)
-    return run.track if asked or store.uri is not None else (*run.track, "optuna")
-
-
 def finish_off(
     spec: StudySpec, store: "Store", run: Run, audience: Audience, finds: "Finds"
 ) -> None:
@@ -283,8 +275,8 @@ def finish_off(
     from nas_evidence.workers.nobody import Nobody
 
     check_track(run.track)
-    folder, wanted = store.folder.resolve(), trackers_of(run, store)
-    watcher = Tracking(wanted, spec, folder, Watcher(), audience.say)
+    folder = store.folder.resolve()
+    watcher = Tracking(run.track, spec, folder, Watcher(), audience.say)
     driver = Driver(spec, folder, Nobody(), watcher, finds=finds)
     for notice in driver.notices:
         audience.say(f"note: {notice}")

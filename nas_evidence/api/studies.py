@@ -461,7 +461,7 @@ def search(
         data_root: folder of the named data sets.
         allow_code: run code that a study file names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
-        track: "mlflow", "mlflow:URI", "tensorboard", "tensorboard:DIR" or "optuna:URL",
+        track: "mlflow", "mlflow:URI", "tensorboard", "tensorboard:DIR", "optuna" or "optuna:URL",
             to write to as well.
         options: about the data, see `nas_evidence.api.request.DataOptions`.
 

@@ -4,8 +4,8 @@
                         and curves as metrics by epoch. URI: $MLFLOW_TRACKING_URI, else mlflow.db
                         in the study folder
     tensorboard[:DIR]   a folder per trial with the same; DIR: `tensorboard/` in the study folder
-    optuna[:URL]        one trial per proposal, see proposing/optuna_export.py; URL: `study.db`
-                        in the study folder, written in any case unless the study is at a URI
+    optuna[:URL]        one trial per finished proposal, see proposing/optuna_export.py; URL:
+                        `study.db` in the study folder
 
 A tracker decides nothing and is no part of the study. It works in a thread of its own: a slow or
 broken one never holds up the search, and its first failure is one warning. A resumed study also

@@ -1,25 +1,24 @@
-"""A study in a database of Optuna, for its dashboard and library: a copy of the journal.
+"""The finished proposals of a study in a database of Optuna, for its dashboard and library.
 
-Nothing is decided from it. It is written through Optuna's public interface alone, follows the
-journal (`storage/journal.py`), and is begun anew wherever it differs: it may be deleted at any
-time. One trial there is one proposal, after those of the warm start. Its parameters are named
-`<family>.<parameter>`; `architecture` among its attributes is what is built.
+A copy of the journal (`storage/journal.py`), written with `--track optuna` and never read here. It
+is written through Optuna's public interface alone, and begun anew wherever it differs from the
+journal. One trial there is one proposal that has been told, in the order of telling, after those
+of the warm start. Its parameters are named `<family>.<parameter>`; its attributes hold `number`
+and `architecture`, which is what is built.
 """
 
 import hashlib
 import sqlite3
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial
 
 from nas_evidence.proposing.proposer import (
-    Point,
     Told,
     directions_of,
     distribution_of,
@@ -42,21 +41,6 @@ _CONNECT = 10
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
 
-class _Differs(Exception):
-    """The database holds something else than the journal."""
-
-
-@dataclass(frozen=True)
-class _Proposal:
-    """A proposal as it shall be there; times in seconds since 1970."""
-
-    number: int | None  # None in the warm start
-    architecture: ArchitectureSpec
-    asked: float = 0.0
-    result: Told | None = None
-    told: float = 0.0
-
-
 class Export:
     """A study in a database, brought up to date by `update`.
 
@@ -73,27 +57,25 @@ class Export:
         scheme, rest = (url or f"sqlite:///{STUDY_DB}").split("://", 1)
         self._url = f"{_DRIVERS.get(scheme, scheme)}://{rest}"
         self._read = 0  # bytes of the journal
-        self._proposals: dict[int, _Proposal] = {}
-        self._warm: list[_Proposal] = []
+        self._asked: dict[int, tuple[ArchitectureSpec, float]] = {}  # and when
+        self._told: dict[int, FrozenTrial] = {}  # by number, in the order of telling
         self._storage: optuna.storages.RDBStorage | None = None
         self._there: optuna.Study | None = None
-        self._n = 0  # proposals that are there
-        self._trials: dict[int, Trial] = {}  # that this process has asked and not told
 
     def update(self) -> None:
-        """Write what the journal has and the database has not.
+        """Write the finished proposals that the journal has and the database has not.
 
         Raises:
             Exception: whatever the database raises.
         """
-        changed = self._follow()
-        if self._there is None and self._proposals:
-            self._open()
-        elif changed:
-            try:
-                self._write(sorted(number for number in changed if number < self._n))
-            except _Differs:
-                self._begin_anew()
+        n_there, again = len(self._told), self._follow()
+        if self._there is None:
+            if self._told:
+                self._open()
+        elif again:
+            self._begin_anew()
+        else:
+            self._there.add_trials(list(self._told.values())[n_there:])
 
     def close(self) -> None:
         """Close the connections."""
@@ -102,45 +84,69 @@ class Export:
             self._storage.engine.dispose()
             self._storage = self._there = None
 
-    # --- the journal
-
-    def _follow(self) -> set[int]:
-        """Read new lines of the journal; return which proposals they change."""
+    def _follow(self) -> bool:
+        """Read new lines of the journal; return whether they change a result."""
         events, self._read = events_since(self._folder, self._read)
-        changed = set()
+        again = False
         for event in events:
-            before = self._proposals.get(event.get("number", -1))
+            number = event.get("number", -1)
             if event["event"] == "ask" and isinstance(event.get("point"), Mapping):
                 point = ArchitectureSpec.model_validate(event["point"])
-                if before is None or before.architecture != point:
-                    new = _Proposal(event["number"], point, event["t"])
-                    self._proposals[event["number"]] = new
-                    changed.add(event["number"])
-            elif event["event"] == "tell" and before is not None:
-                values, pruned = event.get("values"), bool(event.get("pruned"))
-                constraints = event.get("constraints") or {}
-                result = Told(None if values is None else tuple(values), constraints, pruned)
-                if before.result != result:
-                    new = replace(before, result=result, told=event["t"])
-                    self._proposals[event["number"]] = new
-                    changed.add(event["number"])
-        return changed
+                if number not in self._asked or self._asked[number][0] != point:
+                    self._asked[number] = (point, event["t"])
+                    again |= self._told.pop(number, None) is not None
+            elif event["event"] == "tell" and number in self._asked:
+                again |= self._told.pop(number, None) is not None
+                self._told[number] = self._proposal(number, event)
+        return again
 
-    # --- the database
+    def _proposal(self, number: int, event: Mapping[str, Any]) -> FrozenTrial:
+        """Return a proposal with the result that a line of the journal tells."""
+        point, asked = self._asked[number]
+        values = event.get("values")
+        told = Told(
+            None if values is None else tuple(values),
+            event.get("constraints") or {},
+            bool(event.get("pruned")),
+        )
+        about = {"architecture": point.model_dump(mode="json"), "number": number}
+        trial = self._trial(point, told, about)
+        trial.datetime_start = datetime.fromtimestamp(asked)
+        trial.datetime_complete = datetime.fromtimestamp(event["t"])
+        return trial
+
+    def _trial(
+        self, architecture: ArchitectureSpec, told: Told, about: Mapping[str, Any]
+    ) -> FrozenTrial:
+        family = architecture.family
+        point = family_point(family, searched(self._study))
+        for key, domain in self._study.family[family].items():
+            point[f"{family}.{key}"] = (architecture.values[key], distribution_of(domain))
+        return trial_of(point, user_attrs=dict(about), **facts_of(told))
+
+    def _wanted(self) -> list[FrozenTrial]:
+        """Return all trials of the copy: those of the warm start, then those told."""
+        warm = [
+            self._trial(point, Told(values), {"warm_start": point.model_dump(mode="json")})
+            for point, values in read_warm_start(self._folder)
+        ]
+        return [*warm, *self._told.values()]
 
     def _open(self) -> None:
         """Go on with what is there, if it agrees with the journal; else begin anew."""
-        self._warm = [
-            _Proposal(None, architecture, result=Told(values))
-            for architecture, values in read_warm_start(self._folder)
-        ]
+        wanted = self._wanted()
         try:
             self._connect()
-            self._take_up()
+            assert self._there is not None
+            found = self._there.get_trials(deepcopy=False)
+            agrees = self._there.directions == directions_of(self._study)
+            if agrees and list(map(_said, found)) == list(map(_said, wanted[: len(found)])):
+                self._there.add_trials(wanted[len(found) :])
+                return
         except Exception as error:
-            if not isinstance(error, _Differs) and (self._file is None or _is_held(error)):
+            if self._file is None or _is_held(error):
                 raise
-            self._begin_anew()
+        self._begin_anew()
 
     def _connect(self) -> None:
         how: dict[str, Any] = {}
@@ -167,115 +173,23 @@ class Export:
             first = hashlib.blake2b(file.readline(), digest_size=4).hexdigest()
         return f"{self._study.name}-{first}"
 
-    def _take_up(self) -> None:
-        """Compare what is there with the journal, and write the rest.
-
-        Raises:
-            _Differs: if it is not what an export of this journal would have written.
-        """
-        assert self._there is not None
-        found = self._there.get_trials(deepcopy=False)
-        if not found:
-            self._there.add_trials(self._finished(one) for one in self._warm)
-        elif len(found) < len(self._warm) or self._there.directions != directions_of(self._study):
-            raise _Differs
-        unfinished = []
-        for trial in found:
-            number = trial.number - len(self._warm)
-            wanted = self._warm[trial.number] if number < 0 else self._proposals.get(number)
-            if wanted is None or not self._is_of(trial, wanted):
-                raise _Differs
-            if trial.state == TrialState.RUNNING:
-                unfinished.append(number)
-            elif not _has_result(trial, wanted.result):
-                raise _Differs
-        self._n = max(0, len(found) - len(self._warm))
-        self._write(unfinished)
-
-    def _is_of(self, found: FrozenTrial, wanted: _Proposal) -> bool:
-        point = _readable(self._study, wanted.architecture)
-        values = {name: value for name, (value, _) in point.items()}
-        wrong = found.state == TrialState.WAITING or found.params != values
-        return not wrong and bool(found.user_attrs == _attributes(wanted))
-
     def _begin_anew(self) -> None:
         """Remove what is there and write all again."""
-        name = self._name()
         if self._file is not None:
             self.close()
             for path in self._folder.glob(f"{STUDY_DB}*"):
                 path.unlink()
         elif self._storage is not None:
-            optuna.delete_study(study_name=name, storage=self._storage)
+            optuna.delete_study(study_name=self._name(), storage=self._storage)
             self.close()
-        self._n, self._trials = 0, {}
         self._connect()
-        self._take_up()
-
-    def _write(self, unfinished: Sequence[int]) -> None:
-        """Write the results of proposals that are running there, then new proposals.
-
-        Raises:
-            _Differs: if a result cannot be written to the trial that is there.
-        """
         assert self._there is not None
-        for number in unfinished:
-            if self._proposals[number].result is not None:
-                self._finish(number)
-        while (new := self._proposals.get(self._n)) is not None:
-            if new.result is not None:
-                self._there.add_trial(self._finished(new))
-            else:
-                self._ask(new)
-            self._n += 1
-
-    def _ask(self, proposal: _Proposal) -> None:
-        assert self._there is not None
-        point = _readable(self._study, proposal.architecture)
-        values = {name: value for name, (value, _) in point.items()}
-        self._there.enqueue_trial(values, user_attrs=_attributes(proposal))
-        self._trials[self._n] = self._there.ask(
-            {name: space for name, (_, space) in point.items()}
-        )
-
-    def _finish(self, number: int) -> None:
-        assert self._there is not None
-        facts = facts_of(self._proposals[number].result)
-        trial, constraints = self._trials.pop(number, None), facts.get("constraints", {})
-        if trial is None and constraints:
-            raise _Differs  # only the process that asked it can add them
-        for name, excess in constraints.items():
-            trial.set_constraint(name, excess)
-        try:
-            told = len(self._warm) + number if trial is None else trial
-            self._there.tell(told, facts.get("values"), state=facts["state"])
-        except ValueError:  # it is finished there, otherwise
-            raise _Differs from None
-
-    def _finished(self, proposal: _Proposal) -> FrozenTrial:
-        facts = facts_of(proposal.result)
-        point, attributes = _readable(self._study, proposal.architecture), _attributes(proposal)
-        trial = trial_of(point, user_attrs=attributes, **facts)
-        if proposal.asked:
-            trial.datetime_start = datetime.fromtimestamp(proposal.asked)
-            trial.datetime_complete = datetime.fromtimestamp(proposal.told)
-        return trial
+        self._there.add_trials(self._wanted())
 
 
-def _attributes(proposal: _Proposal) -> dict[str, Any]:
-    architecture = proposal.architecture.model_dump(mode="json")
-    if proposal.number is None:
-        return {"warm_start": architecture}
-    return {"architecture": architecture, "number": proposal.number}
-
-
-def _has_result(found: FrozenTrial, wanted: Told | None) -> bool:
-    facts = facts_of(wanted)
-    return (found.state, found.values, found.constraints) == (
-        facts["state"],
-        facts.get("values"),
-        facts.get("constraints", {}),
-    )
+def _said(trial: FrozenTrial) -> tuple[object, ...]:
+    """Return what the copy says of a proposal, but for times."""
+    return (trial.state, trial.params, trial.values, trial.constraints, trial.user_attrs)
 
 
 def _is_held(error: BaseException | None) -> bool:
@@ -285,12 +199,3 @@ def _is_held(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or getattr(error, "orig", None) or error.__context__
     return False
-
-
-def _readable(study: StudySpec, architecture: ArchitectureSpec) -> Point:
-    """Return the searched parameters by name there: `<family>.<parameter>`."""
-    family = architecture.family
-    point = family_point(family, searched(study))
-    for key, domain in study.family[family].items():
-        point[f"{family}.{key}"] = (architecture.values[key], distribution_of(domain))
-    return point

@@ -188,7 +188,7 @@ def test_runs_read_back_from_a_database_of_mlflow(tmp_path: Path) -> None:
 def test_a_search_leaves_its_proposals_for_optuna_and_a_resume_restores_them(
     tmp_path: Path,
 ) -> None:
-    study = search(tmp_path, ())
+    study = search(tmp_path, "optuna")
     file = study.folder / "study.db"
     wanted = proposals(file, study.spec.name)
     table = read_table(study.folder, "evidence")
@@ -197,10 +197,10 @@ def test_a_search_leaves_its_proposals_for_optuna_and_a_resume_restores_them(
     assert [values for values, _ in wanted] == [[score] for score in scores]
     for damage in (Path.unlink, lambda path: path.write_bytes(b"torn")):
         damage(file)
-        nas_evidence.resume(study.folder, progress=False)
+        nas_evidence.resume(study.folder, track="optuna", progress=False)
         assert proposals(file, study.spec.name) == wanted
     file.unlink()
-    nas_evidence.resume(study.folder, n_trials=3, progress=False)
+    nas_evidence.resume(study.folder, n_trials=3, track="optuna", progress=False)
     assert proposals(file, study.spec.name)[:2] == wanted
     assert len(proposals(file, study.spec.name)) == 3
 
@@ -220,10 +220,10 @@ def test_a_study_db_that_another_process_holds_is_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("nas_evidence.proposing.optuna_export._LOCKED", 0.1)
-    study = search(tmp_path, ())
+    study = search(tmp_path, "optuna")
     with closing(sqlite3.connect(study.folder / "study.db", isolation_level=None)) as holding:
         holding.execute("BEGIN EXCLUSIVE")
-        nas_evidence.resume(study.folder, n_trials=3, progress=True)
+        nas_evidence.resume(study.folder, n_trials=3, track="optuna", progress=True)
     said = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
     assert len(said) == 1
     assert said[0].startswith("warning: track='optuna' has stopped, the search goes on: ")
@@ -240,6 +240,6 @@ def test_a_tracker_reads_the_journal_only_after_the_driver_has_mended_it(
     seen = trackers._Exporting, "write", lambda self: read.append(journal_problems(tmp_path))
     monkeypatch.setattr(*seen)
     store, audience = Store(tmp_path), Audience(said.append)
-    finish_off(spec, store, Run(), audience, find_done(tmp_path))
+    finish_off(spec, store, Run(track=("optuna",)), audience, find_done(tmp_path))
     assert read == [[]]
     assert sum("not as written" in line for line in said) == 1

@@ -274,7 +274,7 @@ def test_off_a_terminal_the_ranking_is_tab_separated_whole_and_plain(home: Path)
 def test_the_folder_holds_what_the_design_names(home: Path) -> None:
     names = {path.name for path in (home / "done").iterdir()}
     assert names == {
-        "study.toml", "study.db", "lock", "trials", "evidence", "terms", "curves", "models",
+        "study.toml", "lock", "trials", "evidence", "terms", "curves", "models",
         "checkpoints", "logs", "report", "export",
     }  # fmt: skip
     assert {p.name for p in (home / "done/models").iterdir()} == {
@@ -284,6 +284,15 @@ def test_the_folder_holds_what_the_design_names(home: Path) -> None:
     assert {"index.html", "report.md", "correlations.csv"} <= {
         path.name for path in (home / "done/report").iterdir()
     }
+
+
+@pytest.mark.slow
+def test_no_database_is_written_or_loaded_unless_asked_for(home: Path, tmp_path: Path) -> None:
+    code = as_command(
+        "search", "tiny.toml", "--out", str(tmp_path / "s"), "--trials", "1", *INLINE
+    )
+    assert not {"sqlalchemy", "alembic"} & modules_after(code, home)
+    assert not (tmp_path / "s" / "study.db").exists()
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ from nas_evidence.storage.study_folder import open_study
 def test_a_question_mark_in_the_path_of_a_study_puts_no_file_outside_of_it(tmp_path: Path) -> None:
     file = write_study(tmp_path / "in")
     place = tmp_path / "q?mode=memory#100%25 {a}"
-    run("search", file, "--executor", "inline", "--trials", "1", "--out", place, folder=tmp_path)
+    given = ["--executor", "inline", "--trials", "1", "--track", "optuna", "--out", place]
+    run("search", file, *given, folder=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", place.name]
     assert (place / "study.db").is_file()
 

@@ -73,8 +73,8 @@ def in_folder(folder: Path) -> list[optuna.trial.FrozenTrial]:
     return there(f"sqlite:///{folder / STUDY_DB}")
 
 
-def agrees(folder: Path, results: list[Told | None]) -> None:
-    """Every proposal is there with its parameters, state, values and constraints."""
+def agrees(folder: Path, results: list[Told]) -> None:
+    """Every told proposal is there with its parameters, state, values and constraints."""
     trials = in_folder(folder)
     assert len(trials) == len(results)
     for number, (trial, told) in enumerate(zip(trials, results, strict=True)):
@@ -85,16 +85,13 @@ def agrees(folder: Path, results: list[Told | None]) -> None:
         own = {name: value for name, value in trial.params.items() if name != "family"}
         assert own.items() <= searched.items()
         assert len(own) == len(FAMILIES[point.family])  # type: ignore[arg-type]
-        if told is None:
-            assert trial.state.name == "RUNNING"
-            continue
         _, state, values = next(row for row in RESULTS if row[0] is told)
         assert (trial.state.name, trial.values) == (state, values)
         assert trial.constraints == (told.constraints if state != "FAIL" or told.values is None
                                      else {})  # fmt: skip
 
 
-def told_so_far(n: int) -> list[Told | None]:
+def told_so_far(n: int) -> list[Told]:
     return [told for told, *_ in RESULTS[:n]]
 
 
@@ -105,13 +102,12 @@ def test_what_is_told_while_it_follows_is_what_it_finds_told_later(tmp_path: Pat
         following.update()  # no journal yet
         for number, point in enumerate(POINTS):
             ask(tmp_path, number, point)
-            following.update()
-        agrees(tmp_path, [None] * len(POINTS))
+        following.update()
+        assert not (tmp_path / STUDY_DB).exists()
         for number, told in enumerate(told_so_far(len(POINTS))):
-            assert told is not None
             tell(tmp_path, number, told)
             following.update()
-    agrees(tmp_path, told_so_far(len(POINTS)))
+            agrees(tmp_path, told_so_far(number + 1))
     followed = in_folder(tmp_path)
     (tmp_path / STUDY_DB).unlink()
     with export(tmp_path):
@@ -121,20 +117,32 @@ def test_what_is_told_while_it_follows_is_what_it_finds_told_later(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_told", [0, 4, 5])
-def test_another_process_goes_on_with_what_is_running(tmp_path: Path, n_told: int) -> None:
-    """A result with constraints has to be written anew: only its own process can add them."""
-    with closing(Export(study(), tmp_path)) as first:
-        for number in range(6):
+def test_another_process_goes_on_after_what_is_there(tmp_path: Path) -> None:
+    for n_told in (2, 5):
+        for number in range(n_told):
             ask(tmp_path, number, POINTS[number])
-        first.update()
-    for number in range(n_told):
-        tell(tmp_path, number, RESULTS[number][0])
-    with export(tmp_path):
-        agrees(tmp_path, [*told_so_far(n_told), *[None] * (6 - n_told)])
-        tell(tmp_path, n_told, RESULTS[n_told][0])
-    with export(tmp_path):
-        agrees(tmp_path, [*told_so_far(n_told + 1), *[None] * (5 - n_told)])
+        for number in range(0 if n_told == 2 else 2, n_told):
+            tell(tmp_path, number, RESULTS[number][0])
+        with export(tmp_path):
+            agrees(tmp_path, told_so_far(n_told))
+
+
+@pytest.mark.slow
+def test_proposals_are_in_the_order_of_telling_and_the_last_result_counts(
+    tmp_path: Path,
+) -> None:
+    for number in range(3):
+        ask(tmp_path, number, POINTS[number])
+    with export(tmp_path) as following:
+        for number in (2, 0):
+            tell(tmp_path, number, RESULTS[0][0])
+            following.update()
+        assert [trial.user_attrs["number"] for trial in in_folder(tmp_path)] == [2, 0]
+        tell(tmp_path, 2, RESULTS[-1][0])
+        following.update()
+    first, last = in_folder(tmp_path)
+    assert (first.user_attrs["number"], first.values) == (0, [1.5])
+    assert (last.user_attrs["number"], last.values) == (2, [2.5])
 
 
 def emptied(table: str) -> Callable[[Path], None]:
@@ -189,18 +197,20 @@ def test_a_held_file_is_an_error_and_stays(
 ) -> None:
     monkeypatch.setattr("nas_evidence.proposing.optuna_export._LOCKED", 0.1)
     ask(tmp_path, 0, POINTS[0])
+    tell(tmp_path, 0, RESULTS[0][0])
     with export(tmp_path):
         pass
     ask(tmp_path, 1, POINTS[1])
+    tell(tmp_path, 1, RESULTS[1][0])
     holding = sqlite3.connect(tmp_path / STUDY_DB, isolation_level=None)
     with closing(holding):
         holding.execute("BEGIN EXCLUSIVE")
         with pytest.raises(Exception, match=r"locked|storage"), export(tmp_path):
             pass
         holding.execute("ROLLBACK")
-    agrees(tmp_path, [None])
+    agrees(tmp_path, told_so_far(1))
     with export(tmp_path):
-        agrees(tmp_path, [None, None])
+        agrees(tmp_path, told_so_far(2))
 
 
 @pytest.mark.slow
@@ -209,12 +219,13 @@ def test_the_warm_start_comes_first_and_costs_have_their_directions(tmp_path: Pa
     content = sealed_json({"trials": warm})
     (tmp_path / WARM_START).write_text(content)
     ask(tmp_path, 0, POINTS[2])
+    tell(tmp_path, 0, Told((3.0, 4.0)))
     for _ in range(2):
         with export(tmp_path, minimise=["n_parameters"]):
             first, second, third = in_folder(tmp_path)
     assert first.user_attrs == {"warm_start": POINTS[0].model_dump(mode="json")}
     assert second.values == [1.0, 2.0]
-    assert third.state.name == "RUNNING"
+    assert third.values == [3.0, 4.0]
 
 
 @pytest.mark.slow
@@ -236,6 +247,7 @@ def test_two_studies_of_one_name_share_a_database(tmp_path: Path) -> None:
     for place, n in (("a", 2), ("b", 3), ("a", 2)):
         for number in range(n):
             ask(tmp_path / place, number, POINTS[number])
+            tell(tmp_path / place, number, RESULTS[0][0])
         with export(tmp_path / place, url):
             pass
     storage = optuna.storages.RDBStorage(url)
