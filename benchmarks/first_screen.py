@@ -23,22 +23,19 @@ others stay. With `--home` a study that is there is read, not run again.
 """
 
 import argparse
-import json
-import os
-import platform
 import tempfile
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from epochs_rule import correlated
-from sklearn.datasets import load_diabetes, load_digits, make_classification, make_moons
+from _common import RESULTS, hardware, read_json, show, versions, write_json
+from _sets import raw, split
+from sklearn.datasets import make_classification, make_moons
 
 import nas_evidence
 from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.baselines.models import Predicted, predict_test
-from nas_evidence.data.arrays import Array, ArrayData, moments
+from nas_evidence.data.arrays import ArrayData
 from nas_evidence.maths.metrics import log_losses
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.contents import report_on
@@ -49,38 +46,21 @@ from nas_evidence.reporting.study_tables import load_study_tables
 SETS = {"correlated": 480, "imbalanced": 120, "moons": 300, "diabetes": 300, "digits": 1297}
 
 
-def raw(name: str, draw: int) -> tuple[Array, Array]:
-    """Return inputs and targets of a set; generated ones have 5,000 rows to hold out."""
-    if name == "correlated":
-        return correlated(draw)
-    if name == "diabetes":
-        x, y = load_diabetes(return_X_y=True)
-    elif name == "digits":
-        x, y = load_digits(return_X_y=True)
-        x = x.reshape(-1, 1, 8, 8)
+def drawn(name: str, draw: int) -> ArrayData:
+    """Return a draw of a set with its one split; the held-out rows stand as its test rows."""
+    if name == "correlated":  # most features are mixtures of others, 5 % of labels are wrong
+        options = {"n_informative": 6, "n_redundant": 10, "flip_y": 0.05}
+        x, y = make_classification(5480, 20, **options, random_state=draw)
+    elif name == "imbalanced":
+        x, y = make_classification(5120, 10, weights=[0.9], class_sep=1.5, random_state=draw)
     elif name == "moons":
         x, y = make_moons(5300, noise=0.25, random_state=draw)
     else:
-        x, y = make_classification(5120, 10, weights=[0.9], class_sep=1.5, random_state=draw)
-    return x.astype(np.float32), y
-
-
-def split(name: str, draw: int) -> ArrayData:
-    """Return a draw of a set with its one split; the held-out rows stand as its test rows."""
-    x, y = raw(name, draw)
+        x, y = raw(name, Path())
+    labels = np.issubdtype(y.dtype, np.integer)
+    x, y = x.astype(np.float32), y.astype(np.int64) if labels else y
     order = np.random.default_rng(1 + draw).permutation(len(y))
-    train, test = order[: SETS[name]], order[SETS[name] :]
-    mean, std = moments(x[train])
-    real = np.issubdtype(y.dtype, np.floating)
-    y = y.reshape(-1, 1) if real else y.astype(np.int64)
-    width = 1 if real else int(y.max()) + 1
-    return ArrayData(
-        name, x[train], y[train], x[test], y[test],
-        task="real" if real else "labels", n_outputs=width, input_shape=x.shape[1:],
-        mean=mean, std=std,
-        y_mean=y[train].mean(0) if real else np.zeros(width),
-        y_std=y[train].std(0) if real else np.ones(width),
-    )  # fmt: skip
+    return split(name, x, y, order[: SETS[name]], order[SETS[name] :])
 
 
 def losses(found: Predicted, arrays: ArrayData) -> np.ndarray:
@@ -168,7 +148,7 @@ def checked(
     name: str, n_trials: int, finalists: int, *, draw: int, home: Path | None
 ) -> dict[str, Any]:
     """Run the search of a set, unless it is in `home` already, and check its first screen."""
-    arrays = split(name, draw)
+    arrays = drawn(name, draw)
     with tempfile.TemporaryDirectory() as passing:
         folder = (home or Path(passing)) / name
         if folder.exists():
@@ -227,28 +207,23 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=list(SETS))
     parser.add_argument("--draw", type=int, default=0)
     parser.add_argument("--home", type=Path, help="keeps the studies")
-    parser.add_argument(
-        "--to", type=Path, default=Path("benchmarks/results/first_screen_cpu.json")
-    )
+    parser.add_argument("--to", type=Path, default=RESULTS / "first_screen_cpu.json")
     given = parser.parse_args()
-    names = ("torch", "scikit-learn", "numpy")
     result: dict[str, Any] = {
-        "hardware": f"{os.cpu_count()} {platform.machine()} cores, one thread, shared",
-        "versions": {name: metadata.version(name) for name in names},
+        "hardware": hardware("one thread, shared"),
+        "versions": versions("torch", "scikit-learn", "numpy"),
         "n_trials": given.trials,
         "finalists": given.finalists,
         "draw": given.draw,
         "rows": [],
     }
-    if given.to.exists():
-        before = json.loads(given.to.read_text(encoding="utf-8"))
-        if (before["finalists"], before["draw"]) == (given.finalists, given.draw):
-            result["rows"] = [row for row in before["rows"] if row["set"] not in given.sets]
+    before = read_json(given.to, {"finalists": None, "draw": None})
+    if (before["finalists"], before["draw"]) == (given.finalists, given.draw):
+        result["rows"] = [row for row in before["rows"] if row["set"] not in given.sets]
     for name in given.sets:
         row = checked(name, given.trials, given.finalists, draw=given.draw, home=given.home)
-        result["rows"].append(row)
-        print(json.dumps(row, indent=1), flush=True)
-        given.to.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        result["rows"].append(show(row))
+        write_json(given.to, result)
 
 
 if __name__ == "__main__":

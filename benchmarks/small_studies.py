@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
-from settling import raw
+from _sets import raw
 
 from nas_evidence.data.arrays import Array
 

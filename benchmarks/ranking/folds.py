@@ -34,8 +34,8 @@ from compare_wide import spearman
 from wide import append
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from epochs_rule import made, plan_of
-from settling import raw
+from _sets import raw
+from plans import plan_of
 
 from nas_evidence.data.arrays import ArrayData, moments
 from nas_evidence.data.tensors import TensorData, to_tensors
@@ -92,7 +92,7 @@ CLASSES = ("satellite", "waveform", "australian", "satellite150", "fashion", "ca
 
 def drawn(pool: Pool, root: Path, seed: int) -> TensorData:
     """Return the data of a pool with the training rows of a seed."""
-    x, y = made(pool.name) or raw(pool.name, root)
+    x, y = raw(pool.name, root)
     order = np.random.default_rng(0).permutation(len(y))
     test, others = order[: pool.n_test], order[pool.n_test :]
     train = np.random.default_rng([seed, 17]).permutation(others)[: pool.n_train]

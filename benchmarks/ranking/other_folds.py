@@ -31,8 +31,8 @@ import folds
 import numpy as np
 import pandas as pd
 import torch
-from epochs_rule import plan_of
 from folds import POOLS, RESULTS, Ranked, architectures, differences, drawn, judged
+from plans import plan_of
 from wide import append
 
 from nas_evidence.curvature.likelihood import Gaussian
