@@ -1,4 +1,4 @@
-"""Stand-ins for trials: instant, deterministic, and able to fail in every way."""
+"""Small studies and stand-ins for trials: instant, deterministic, able to fail in every way."""
 
 import json
 import random
@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from nas_evidence.driver.driver import Driver
 from nas_evidence.proposing.proposer import Told
 from nas_evidence.spec.record import (
     Evaluation,
@@ -187,6 +190,26 @@ class FakeExecutor:
         )
 
 
+class Noisy(FakeExecutor):
+    """The objective is the width, up to noise of the trial's seed."""
+
+    def __init__(self, noise: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.noise = noise
+
+    def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
+        super().finish(trial_id, verdict)
+        record = self.events.pop()
+        rng = np.random.default_rng(record.seed % 2**32)
+        value = float(record.architecture.values["width"]) + self.noise * rng.normal()
+        if record.evaluations:
+            [last] = record.evaluations
+            estimate = last.estimate.model_copy(update={"value": value})
+            evaluations = (last.model_copy(update={"estimate": estimate}),)
+            record = record.model_copy(update={"evaluations": evaluations})
+        self.events.append(record)
+
+
 class Silent:
     """A watcher that only counts."""
 
@@ -243,6 +266,32 @@ class FakeProposer:
 
     def proposals(self) -> list[ArchitectureSpec]:
         return [ArchitectureSpec(family="mlp", values={"width": width}) for width in self.widths]
+
+
+def study(**changes: object) -> StudySpec:
+    """A study of small perceptrons, for trials that never look at their data."""
+    given: dict[str, object] = {
+        "name": "s",
+        "objective": "kfac_ggn",
+        "n_trials": 6,
+        "dataset": {"name": "digits"},
+        "family": {"mlp": {"width": {"low": 4, "high": 64, "log": True}}},
+        "sampler": {"name": "random"},
+        "plan": {"epochs": 6, "online": {"every": 2}},
+    }
+    return StudySpec.model_validate(given | changes)
+
+
+def drive(
+    spec: StudySpec, folder: Path, executor: Any = None, watcher: Any = None, **options: Any
+) -> Driver:
+    """Run a study to its end with stand-ins, or with `proposer=Proposer`; return its driver."""
+    driver = Driver(
+        spec, folder, executor or FakeExecutor(), watcher or Silent(),
+        **{"proposer": FakeProposer, **options},
+    )  # fmt: skip
+    driver.run()
+    return driver
 
 
 def asked_in(folder: Path) -> list[ArchitectureSpec]:

@@ -11,7 +11,7 @@ import logging
 import re
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from nas_evidence.driver.retries import Retries
 from nas_evidence.driver.rungs import Rungs
 from nas_evidence.maths.pareto import Point
 from nas_evidence.proposing.proposer import Proposer, Told
+from nas_evidence.proposing.warm_start import Found
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.assignments import write_assignment
@@ -68,6 +69,7 @@ class Driver:
         finds: Finds | None = None,
         content_hash: str | None = None,
         time_left: Callable[[], float] | None = None,
+        proposer: Callable[[StudySpec, Sequence[Found]], Proposer] = Proposer,
     ) -> None:
         """Take up a study.
 
@@ -79,6 +81,7 @@ class Driver:
             finds: which trials are done, if the folder was read already.
             content_hash: of the conditions of the trials, if it was noted already.
             time_left: returns the seconds left for trials; None without a limit.
+            proposer: makes what proposes architectures, from the study and its warm start.
         """
         self._study, self._folder = study, folder
         self._executor, self._watcher = executor, watcher
@@ -91,7 +94,7 @@ class Driver:
         self.notices = without_suspects(folder)
         set_aside_torn(folder, finds)
         self._done, self._redo = finds.done, finds.redo
-        self._proposer, again = restored(study, folder, self._done, Proposer)
+        self._proposer, again = restored(study, folder, self._done, proposer)
         self.notices += again + finds.notes
         if lost := lost_rows(folder, self._done.keys() | self._redo.keys()):
             ids = ", ".join(map(str, lost))

@@ -198,7 +198,7 @@ def test_classes_that_are_not_there_and_real_targets_are_refused(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_more_of_the_rare_class_is_found(tmp_path: Path) -> None:
+def test_more_of_the_rare_class_is_found() -> None:
     """The recall of the rare class, in scikit-learn's clothes."""
     table = cells(200)
     fast = {"plan.epochs": 10, "plan.batch_size": 16}

@@ -456,7 +456,7 @@ def test_training_and_evidence_do_not_see_where_the_rows_are(
     assert log_evidence(npz()) == log_evidence(folder())
 
 
-def test_mapped_rows_travel_as_a_path(folder: Callable[..., DatasetSpec], tmp_path: Path):
+def test_mapped_rows_travel_as_a_path(folder: Callable[..., DatasetSpec]):
     x = example_arrays()["x_train"].repeat(1000, axis=1)
     data = load(folder({"max_train": 40}, x_train=x, x_test=x[:30]), seed=0)
     content = pickle.dumps(data.x_train)

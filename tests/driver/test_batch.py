@@ -5,13 +5,13 @@ The proposer here depends on all that was told, in its order, so that any other 
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
+import fakes
 import pytest
-from fakes import FakeExecutor, FakeProposer, Silent, asked_in, score_at, told_in
+from fakes import FakeExecutor, asked_in, drive, score_at, told_in
 
-import nas_evidence.driver.driver as driver_module
-from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import to_ask, to_tell
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, StudySpec
@@ -19,32 +19,19 @@ from nas_evidence.storage.faults import ARROWS
 from nas_evidence.storage.journal import journal_path, read_journal
 from nas_evidence.storage.tables import finished, read_table
 
-PRUNING = {"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials": 2}
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
-
-
-def study(**changes: object) -> StudySpec:
-    given: dict[str, object] = {
-        "name": "s",
-        "objective": "kfac_ggn",
-        "n_trials": 11,
-        "scheduling": "batch",
-        "batch": 4,
-        "dataset": {"name": "digits"},
-        "family": {"mlp": {"width": {"low": 4, "high": 64}}},
-        "plan": {"epochs": 8, "online": {"every": 2}},
-        "pruning": PRUNING,
-    }
-    return StudySpec.model_validate({**given, **changes})
+study = partial(
+    fakes.study,
+    n_trials=11,
+    scheduling="batch",
+    batch=4,
+    plan={"epochs": 8, "online": {"every": 2}},
+    pruning={"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials": 2},
+)
 
 
 def run(spec: StudySpec, folder: Path, executor: FakeExecutor | None = None) -> FakeExecutor:
     executor = executor or FakeExecutor()
-    Driver(spec, folder, executor, Silent()).run()
+    drive(spec, folder, executor)
     assert not executor.running
     return executor
 
@@ -64,9 +51,7 @@ def fail(assignment: Assignment) -> TrialStatus | None:
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[object, ...]]:
     folder = tmp_path_factory.mktemp("calm")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver_module, "Proposer", FakeProposer)
-        run(study(), folder, FakeExecutor(workers=1, misbehave=fail))
+    run(study(), folder, FakeExecutor(workers=1, misbehave=fail))
     found = table(folder)
     assert {row[3] for row in found[:-1]} == {"complete", "pruned", "diverged"}
     return found

@@ -7,39 +7,18 @@ from pathlib import Path
 
 import pytest
 from commands import assert_same, found, run, start, write_study
-from fakes import FakeExecutor, FakeProposer, Silent
+from fakes import FakeExecutor, drive, study
 
-import nas_evidence.driver.driver as driver_module
 from nas_evidence.driver.cancel import cancel
-from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import open_store
-from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import Assignment, DatasetSpec, StudySpec
+from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.assignments import write_assignment
 from nas_evidence.storage.journal import Journal
 from nas_evidence.storage.log_lines import journal_lines, log_lines
 from nas_evidence.storage.requests import is_open, request_cancel
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import finished
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
-
-
-def study(**changes: object) -> StudySpec:
-    given: dict[str, object] = {
-        "name": "s",
-        "objective": "kfac_ggn",
-        "n_trials": 6,
-        "dataset": DatasetSpec(name="digits"),
-        "family": {"mlp": {"width": IntRange(low=4, high=64, log=True)}},
-        "sampler": {"name": "random"},
-        "plan": {"epochs": 6, "online": {"every": 2}},
-    }
-    return StudySpec.model_validate({**given, **changes})
 
 
 class Asking(FakeExecutor):
@@ -58,19 +37,13 @@ class Asking(FakeExecutor):
             self.epochs_at_request = {t: self.epochs[t] for t in self.running}
 
 
-def drive(folder: Path, executor: FakeExecutor, spec: StudySpec | None = None) -> Driver:
-    driver = Driver(spec or study(), folder, executor, Silent())
-    driver.run()
-    return driver
-
-
 def statuses(folder: Path) -> dict[int, TrialStatus]:
     return {trial_id: row.status for trial_id, row in sorted(finished(folder).items())}
 
 
 def test_a_cancelled_trial_ends_with_its_slice_and_the_others_go_on(tmp_path: Path) -> None:
     executor = Asking(tmp_path, 1, 1)
-    drive(tmp_path, executor)
+    drive(study(), tmp_path, executor)
     assert statuses(tmp_path) == {
         i: TrialStatus.CANCELLED if i == 1 else TrialStatus.COMPLETE for i in range(6)
     }
@@ -86,7 +59,7 @@ def test_a_cancelled_study_parks_within_a_slice_and_ends_as_if_undisturbed(
     folder, calm = tmp_path / "s", tmp_path / "calm"
     batches = study(scheduling="batch", batch=3)
     executor = Asking(folder, 2, None)
-    driver = drive(folder, executor, batches)
+    driver = drive(batches, folder, executor)
     assert driver.requests.study
     assert 0 < len(finished(folder)) < 6
     assert executor.parked
@@ -94,8 +67,8 @@ def test_a_cancelled_study_parks_within_a_slice_and_ends_as_if_undisturbed(
         assert epoch <= executor.epochs_at_request[trial] + 2
     assert not is_open(folder)
 
-    drive(folder, FakeExecutor(1), batches)
-    drive(calm, FakeExecutor(1), batches)
+    drive(batches, folder, FakeExecutor(1))
+    drive(batches, calm, FakeExecutor(1))
     one, other = (found(f, without=["attempt"]) for f in (calm, folder))
     for name in ("trials", "evidence"):  # a stand-in has no curves
         assert_same({name: one[name]}, {name: other[name]})
@@ -108,7 +81,7 @@ def test_a_trial_parked_at_a_rung_comes_back_to_be_cancelled(tmp_path: Path) -> 
         pruning={"rule": "halving", "first_epoch": 2, "reduction": 2},
     )
     # With one worker trial 0 is parked at epoch 2 until 1 and 2 are there.
-    drive(tmp_path, Asking(tmp_path, 1, 0, workers=1), spec)
+    drive(spec, tmp_path, Asking(tmp_path, 1, 0, workers=1))
     assert statuses(tmp_path)[0] is TrialStatus.CANCELLED
     assert len(finished(tmp_path)) == 6
 
@@ -121,7 +94,7 @@ def test_a_request_for_a_trial_outlives_its_driver_and_one_for_the_study_does_no
     request_cancel(tmp_path, 3)
     open_study(tmp_path, study())
     assert not is_open(tmp_path)
-    drive(tmp_path, FakeExecutor())
+    drive(study(), tmp_path)
     assert statuses(tmp_path)[3] is TrialStatus.CANCELLED
 
 
@@ -134,7 +107,7 @@ def test_what_is_not_at_work_is_not_cancelled(tmp_path: Path) -> None:
         cancel(store)
     with locked(tmp_path), pytest.raises(ValueError, match=r"trial 3 of .* is not running"):
         cancel(store, 3)
-    drive(tmp_path, FakeExecutor())
+    drive(study(), tmp_path)
     with pytest.raises(ValueError, match=r"trial 3 of .* has already ended \(complete\)"):
         cancel(store, 3)
     assert not list((tmp_path / "requests").glob("*"))

@@ -5,29 +5,25 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
+import fakes
 import pytest
-from driver.test_race import noisy, study
-from fakes import FakeExecutor, FakeProposer, Silent
+from fakes import FakeExecutor, Noisy, drive
 
-import nas_evidence.driver.driver as driver_module
-from nas_evidence.driver.driver import Driver
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.spec.record import is_race, n_searched
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import finished
 
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
+study = partial(fakes.study, n_trials=8, finalists=3)
 
 
 def run(spec: StudySpec, folder: Path, executor: FakeExecutor, seconds: float) -> list[int]:
     """Run a study for so many seconds of the executor's clock; a trial has three slices."""
     left = None if math.isinf(seconds) else lambda: seconds - executor.now()
-    Driver(spec, folder, executor, Silent(), time_left=left).run()
+    drive(spec, folder, executor, time_left=left)
     return sorted(finished(folder))
 
 
@@ -77,13 +73,13 @@ def test_without_time_for_a_trial_there_is_none_and_nothing_is_lost(tmp_path: Pa
 
 @pytest.mark.slow
 def test_the_race_has_its_share_of_the_time_and_ends_in_it_too(tmp_path: Path) -> None:
-    executor = noisy(300.0)(workers=1)
+    executor = Noisy(300.0, workers=1)
     done = run(study(n_trials=400), tmp_path, executor, 80.0)
     searched = [i for i in done if not is_race(i)]
     assert 15 <= len(searched) <= 20 == 80 // 4
     assert len(done) > len(searched)
     assert executor.clock <= 80.0
-    again = run(study(n_trials=len(searched) + 1), tmp_path, noisy(300.0)(workers=2), math.inf)
+    again = run(study(n_trials=len(searched) + 1), tmp_path, Noisy(300.0, workers=2), math.inf)
     assert n_searched(dict.fromkeys(again)) == len(searched) + 1
 
 

@@ -1,30 +1,23 @@
 """The loop: ask, run, write, tell; killed anywhere it loses nothing and runs nothing twice."""
 
 import errno
-import hashlib
 import os
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import fakes
 import pytest
-from fakes import (
-    FakeExecutor,
-    FakeProposer,
-    Silent,
-    asked_in,
-    record_of,
-    told_in,
-    value_of,
-)
+from commands import hashes
+from fakes import FakeExecutor, Silent, asked_in, drive, record_of, told_in, value_of
 
 import nas_evidence.driver.driver as driver_module
 import nas_evidence.driver.outcomes as results_module
-from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import plan_trials
-from nas_evidence.proposing.proposer import Told
-from nas_evidence.spec.domains import IntRange
+from nas_evidence.proposing.proposer import Proposer, Told
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.retry_limits import RetrySpec
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.faults import StudyStoppedError
@@ -32,42 +25,19 @@ from nas_evidence.storage.journal import Journal, journal_path, read_journal
 from nas_evidence.storage.tables import finished, read_table
 from nas_evidence.workers.executor import Event, Lost
 
-
-@pytest.fixture
-def sampler() -> None:
-    """The real proposer; the other tests have a stand-in."""
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if "sampler" not in request.fixturenames:
-        monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
+study = partial(
+    fakes.study,
+    n_trials=10,
+    family={"mlp": {"width": {"low": 4, "high": 64, "log": True}}, "linear": {}},
+)
 
 
-def study(**changes: object) -> StudySpec:
-    given: dict[str, object] = {
-        "name": "s",
-        "objective": "kfac_ggn",
-        "n_trials": 10,
-        "dataset": DatasetSpec(name="digits"),
-        "family": {"mlp": {"width": IntRange(low=4, high=64, log=True)}, "linear": {}},
-        "sampler": {"name": "random"},
-        "plan": {"epochs": 6, "online": {"every": 2}},
-    }
-    return StudySpec.model_validate({**given, **changes})
-
-
-def run(spec: StudySpec, folder: Path, executor: FakeExecutor | None = None) -> Silent:
+def run(
+    spec: StudySpec, folder: Path, executor: FakeExecutor | None = None, **options: Any
+) -> Silent:
     watcher = Silent()
-    Driver(spec, folder, executor or FakeExecutor(), watcher).run()
+    drive(spec, folder, executor, watcher, **options)
     return watcher
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*.parquet"))
-    }
 
 
 MAX_CRASHES = int(RetrySpec().crashes)
@@ -79,11 +49,11 @@ def facts(folder: Path) -> list[tuple[object, ...]]:
     return list(trials[columns].itertuples(index=False, name=None))
 
 
-def test_every_trial_is_run_stored_and_told_once(tmp_path: Path, sampler: None) -> None:
-    watcher = run(study(), tmp_path)
+def test_every_trial_is_run_stored_and_told_once(tmp_path: Path) -> None:
+    watcher = run(study(), tmp_path, proposer=Proposer)
     assert sorted(r.trial_id for r in watcher.ends) == list(range(10))
     assert sorted(finished(tmp_path)) == list(range(10))
-    assert Driver(study(), tmp_path, FakeExecutor(), Silent())._proposer.told() == set(range(10))
+    assert drive(study(), tmp_path, proposer=Proposer)._proposer.told() == set(range(10))
     assert not list((tmp_path / "checkpoints").iterdir())
     assert len(list((tmp_path / "models").iterdir())) == 10
 
@@ -99,12 +69,10 @@ def test_a_finished_study_runs_nothing_and_more_trials_only_the_rest(tmp_path: P
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_assignments_do_not_depend_on_the_number_of_workers(
-    tmp_path: Path, workers: int, sampler: None
-) -> None:
+def test_assignments_do_not_depend_on_the_number_of_workers(tmp_path: Path, workers: int) -> None:
     # Start-up points and a random sampler: proposals do not depend on what was told.
-    run(study(), tmp_path / "two")
-    run(study(), tmp_path / "other", FakeExecutor(workers))
+    run(study(), tmp_path / "two", proposer=Proposer)
+    run(study(), tmp_path / "other", FakeExecutor(workers), proposer=Proposer)
     assert facts(tmp_path / "two") == facts(tmp_path / "other")
 
 
@@ -214,11 +182,9 @@ def test_a_slice_may_take_five_times_the_longest_and_at_least_the_limit(tmp_path
 
 
 @pytest.mark.parametrize("status", [TrialStatus.DIVERGED, TrialStatus.FAILED])
-def test_a_failure_is_a_row_and_never_told_as_a_value(
-    tmp_path: Path, status: TrialStatus, sampler: None
-) -> None:
+def test_a_failure_is_a_row_and_never_told_as_a_value(tmp_path: Path, status: TrialStatus) -> None:
     executor = FakeExecutor(misbehave=lambda a: status if a.trial_id == 3 else None)
-    run(study(), tmp_path, executor)
+    run(study(), tmp_path, executor, proposer=Proposer)
     assert finished(tmp_path)[3].status is status
     expected = {n: Told((value_of(a),)) for n, a in enumerate(asked_in(tmp_path))}
     assert told_in(tmp_path) == {**expected, 3: Told(None)}
@@ -243,9 +209,9 @@ def test_an_infeasible_trial_tells_by_how_much_it_is_above_the_limit(tmp_path: P
         assert not told[number].pruned
 
 
-def test_several_objectives_are_told_together(tmp_path: Path, sampler: None) -> None:
+def test_several_objectives_are_told_together(tmp_path: Path) -> None:
     spec = study(minimise=("n_parameters",))
-    run(spec, tmp_path)
+    run(spec, tmp_path, proposer=Proposer)
     assert told_in(tmp_path) == {
         n: Told((value_of(a), 10.0 * int(a.values.get("width", 1))))
         for n, a in enumerate(asked_in(tmp_path))
@@ -445,8 +411,8 @@ def test_losses_count_on_in_the_next_driver(tmp_path: Path) -> None:
 
     for _ in range(MAX_CRASHES - 1):
         with pytest.raises(KeyboardInterrupt):
-            Driver(study(), tmp_path, executor(), Mourner()).run()
-    Driver(study(), tmp_path, executor(), Mourner()).run()
+            drive(study(), tmp_path, executor(), Mourner())
+    drive(study(), tmp_path, executor(), Mourner())
     row = finished(tmp_path)[2]
     assert row.status is TrialStatus.FAILED
     assert row.cause == f"{MAX_CRASHES} attempts lost: worker died"
@@ -462,9 +428,9 @@ def test_a_larger_share_of_a_gpu_is_asked_for_in_the_next_driver(tmp_path: Path)
         )
 
     with pytest.raises(KeyboardInterrupt):
-        Driver(study(n_trials=3), tmp_path, executor(), Mourner()).run()
+        drive(study(n_trials=3), tmp_path, executor(), Mourner())
     again = executor()
-    Driver(study(n_trials=3), tmp_path, again, Mourner()).run()
+    drive(study(n_trials=3), tmp_path, again, Mourner())
     assert again.launches[0].assignment.trial_id == 1
     assert [launch.min_share for launch in again.launches] == [0.5, 0.0]
     assert finished(tmp_path)[1].status is TrialStatus.OUT_OF_MEMORY

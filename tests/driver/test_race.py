@@ -1,14 +1,12 @@
 """Claims about the race of the finalists: who runs again, when it ends, and that it resumes."""
 
+from functools import partial
 from pathlib import Path
 
-import numpy as np
+import fakes
 import pytest
-from fakes import FakeExecutor, FakeProposer, Silent
-from fakes import record_of as plain_record
+from fakes import FakeExecutor, Noisy, drive, record_of
 
-import nas_evidence.driver.driver as driver_module
-from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import RACE_REPLICATES, plan_race
 from nas_evidence.driver.race import (
     budget_of,
@@ -18,55 +16,17 @@ from nas_evidence.driver.race import (
     race_left,
 )
 from nas_evidence.maths.finalists import MIN_REPEATS
-from nas_evidence.spec.domains import IntRange
-from nas_evidence.spec.record import RACE_IDS, TrialRecord, TrialStatus, is_race, n_searched
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.spec.record import RACE_IDS, TrialStatus, is_race, n_searched
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.journal import read_journal
 from nas_evidence.storage.tables import TrialRow, finished, read_table
 
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
-
-
-def study(**changes: object) -> StudySpec:
-    given: dict[str, object] = {
-        "name": "s",
-        "objective": "kfac_ggn",
-        "n_trials": 8,
-        "finalists": 3,
-        "dataset": DatasetSpec(name="digits"),
-        "family": {"mlp": {"width": IntRange(low=4, high=64, log=True)}},
-        "sampler": {"name": "random"},
-        "plan": {"epochs": 6, "online": {"every": 2}},
-    }
-    return StudySpec.model_validate({**given, **changes})
-
-
-def noisy(noise: float) -> type[FakeExecutor]:
-    """Return an executor whose objective is the width, up to noise of the trial's seed."""
-
-    class Noisy(FakeExecutor):
-        def finish(self, trial_id: int, verdict: object = None) -> None:
-            super().finish(trial_id, verdict)  # type: ignore[arg-type]
-            record = self.events.pop()
-            assert isinstance(record, TrialRecord)
-            rng = np.random.default_rng(record.seed % 2**32)
-            value = float(record.architecture.values["width"]) + noise * rng.normal()
-            if record.evaluations:
-                [last] = record.evaluations
-                estimate = last.estimate.model_copy(update={"value": value})
-                evaluations = (last.model_copy(update={"estimate": estimate}),)
-                record = record.model_copy(update={"evaluations": evaluations})
-            self.events.append(record)
-
-    return Noisy
+study = partial(fakes.study, n_trials=8, finalists=3)
 
 
 def run(spec: StudySpec, folder: Path, executor: FakeExecutor) -> dict[int, TrialRow]:
-    Driver(spec, folder, executor, Silent()).run()
+    drive(spec, folder, executor)
     return finished(folder)
 
 
@@ -80,7 +40,7 @@ def row(trial_id: int, width: int, value: float) -> TrialRow:
 
 @pytest.mark.slow
 def test_the_race_comes_on_top_as_replicates_of_the_best_and_is_marked(tmp_path: Path) -> None:
-    done = run(study(), tmp_path, noisy(3.0)(workers=2))
+    done = run(study(), tmp_path, Noisy(3.0, workers=2))
     assert n_searched(done) == 8
     raced = [one for i, one in done.items() if is_race(i)]
     assert 6 <= len(raced) <= budget_of(study()) == 10
@@ -100,13 +60,13 @@ def test_the_race_comes_on_top_as_replicates_of_the_best_and_is_marked(tmp_path:
 @pytest.mark.parametrize("scheduling", ["async", "batch"])
 def test_any_number_of_workers_gives_the_same_race(tmp_path: Path, scheduling: str) -> None:
     given = study(scheduling=scheduling, batch=4) if scheduling == "batch" else study()
-    search = run(given.model_copy(update={"finalists": 0}), tmp_path / "0", noisy(20.0)(workers=1))
+    search = run(given.model_copy(update={"finalists": 0}), tmp_path / "0", Noisy(20.0, workers=1))
     found = []
     for name, workers, seed in (("a", 1, None), ("b", 5, 3)):
         folder = tmp_path / name
         if scheduling == "async":  # the same search; asynchronous ones depend on the workers
-            run(given.model_copy(update={"finalists": 0}), folder, noisy(20.0)(workers=1))
-        done = run(given, folder, noisy(20.0)(workers=workers, seed=seed))
+            run(given.model_copy(update={"finalists": 0}), folder, Noisy(20.0, workers=1))
+        done = run(given, folder, Noisy(20.0, workers=workers, seed=seed))
         found.append({i: (one.architecture, dict(one.values)) for i, one in done.items()})
     assert found[0] == found[1]
     assert len(found[0]) > len(search)
@@ -114,7 +74,7 @@ def test_any_number_of_workers_gives_the_same_race(tmp_path: Path, scheduling: s
 
 @pytest.mark.slow
 def test_a_race_that_was_killed_goes_on_and_gives_the_same(tmp_path: Path) -> None:
-    whole = run(study(), tmp_path / "a", noisy(20.0)(workers=2))
+    whole = run(study(), tmp_path / "a", Noisy(20.0, workers=2))
 
     class Killed(Exception):
         pass
@@ -124,12 +84,12 @@ def test_a_race_that_was_killed_goes_on_and_gives_the_same(tmp_path: Path) -> No
             raise Killed
 
     with pytest.raises(Killed):
-        run(study(), tmp_path / "b", noisy(20.0)(workers=2, lose_at=kill))
+        run(study(), tmp_path / "b", Noisy(20.0, workers=2, lose_at=kill))
     stopped = finished(tmp_path / "b")
     assert n_searched(stopped) == 8
     assert len(stopped) < len(whole)
     assert race_left(study(), tmp_path / "b", stopped) > 0
-    again = run(study(), tmp_path / "b", noisy(20.0)(workers=1))
+    again = run(study(), tmp_path / "b", Noisy(20.0, workers=1))
     assert {i: one.values for i, one in again.items()} == {
         i: one.values for i, one in whole.items()
     }
@@ -139,8 +99,8 @@ def test_a_race_that_was_killed_goes_on_and_gives_the_same(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_longer_search_keeps_the_race_and_races_again(tmp_path: Path) -> None:
-    first = run(study(), tmp_path, noisy(5.0)(workers=2))
-    longer = run(study(n_trials=45), tmp_path, noisy(5.0)(workers=2))
+    first = run(study(), tmp_path, Noisy(5.0, workers=2))
+    longer = run(study(n_trials=45), tmp_path, Noisy(5.0, workers=2))
     assert n_searched(longer) == 45
     for i, one in first.items():
         assert longer[i].values == one.values
@@ -156,7 +116,7 @@ def test_race_trials_are_never_pruned(tmp_path: Path) -> None:
     assert all(one.status is TrialStatus.COMPLETE for i, one in done.items() if is_race(i))
 
 
-def test_a_lucky_seed_does_not_rank_before_the_raced(tmp_path: Path) -> None:
+def test_a_lucky_seed_does_not_rank_before_the_raced() -> None:
     rows = [row(0, 10, 5.0), row(RACE_IDS, 10, 4.0), row(1, 11, 4.9), row(2, 12, 4.8)]
     order = Standings("kfac_ggn", rows).first()
     assert [one.mean for one in order] == [4.5, 4.9, 4.8]
@@ -223,4 +183,4 @@ def test_a_race_that_makes_no_sense_is_refused(changes: dict[str, object], messa
 
 def test_fakes_write_the_stage_of_the_search_by_themselves() -> None:
     planned = plan_race({RACE_IDS: ArchitectureSpec(family="linear")}, {}, study())
-    assert plain_record(planned[0]).stage == "search"  # the driver marks the race
+    assert record_of(planned[0]).stage == "search"  # the driver marks the race

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes import FakeProposer, Silent, asked_in, told_in
+from fakes import FakeProposer, asked_in, drive, told_in
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -90,7 +90,7 @@ def mortal(death: Death, proposer: type[Any]) -> type[Any]:
 
 
 @contextmanager
-def mortality(death: Death, proposer: type[Any], compact_at: int) -> Iterator[None]:
+def mortality(death: Death, compact_at: int) -> Iterator[None]:
     """Let every effect of a driver be its last."""
     write_line, write_table, stop = Journal.write, store_module._write_table, Driver._stop
 
@@ -124,7 +124,6 @@ def mortality(death: Death, proposer: type[Any], compact_at: int) -> Iterator[No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver_module, "arrow", death.step)
         patch.setattr("nas_evidence.proposing.startup.STARTUP_PER_FAMILY", 2)
-        patch.setattr(driver_module, "Proposer", mortal(death, proposer))
         patch.setattr(driver_module, "shutil", SimpleNamespace(rmtree=remove))
         patch.setattr("nas_evidence.storage.assignments.write_whole", small)
         patch.setattr(budget_module, "write_whole", small)
@@ -225,9 +224,10 @@ def undisturbed(spec_json: str, proposer: type[Any]) -> list[list[Any]]:
     """Return the table of a study that one worker ran through."""
     spec = StudySpec.model_validate_json(spec_json)
     with tempfile.TemporaryDirectory(dir=MEMORY) as home:
-        with mortality(Death(None), proposer, 1000):
+        death = Death(None)
+        with mortality(death, 1000):
             executor = SimulatedExecutor(curves, workers=1, seed=0)
-            Driver(spec, Path(home), executor, Silent()).run()
+            drive(spec, Path(home), executor, proposer=mortal(death, proposer))
         return table(Path(home))
 
 
@@ -307,8 +307,8 @@ class History(RuleBasedStateMachine):
             update={"budget": self.spec.budget.model_validate(budget), "n_trials": self.n_trials}
         )
         try:
-            with mortality(death, self.proposer, self.compact_at):
-                Driver(spec, self.folder, executor, Silent()).run()
+            with mortality(death, self.compact_at):
+                drive(spec, self.folder, executor, proposer=mortal(death, self.proposer))
         except Killed:
             self.n_kills += 1
         else:

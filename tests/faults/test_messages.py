@@ -119,7 +119,7 @@ def test_an_address_of_nobody_is_told_before_ray_is_asked(
         check_reachable("nowhere")
 
 
-def test_a_port_of_another_service_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_of_another_service_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

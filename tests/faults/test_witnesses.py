@@ -409,7 +409,7 @@ def hashes_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_damaged_comparison_is_named_and_computed_again(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder / "report" / "comparison.json"
     sound = path.read_bytes()

@@ -3,17 +3,17 @@
 import errno
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fakes
 import pytest
-from fakes import FakeExecutor, FakeProposer, Silent
+from fakes import FakeExecutor, drive
 
-import nas_evidence.driver.driver as driver_module
 import nas_evidence.storage.study_folder as study_folder
-from nas_evidence.driver.driver import Driver
 from nas_evidence.plumbing.seals import sealed_json
-from nas_evidence.spec.study import BudgetSpec, StudySpec
+from nas_evidence.spec.study import BudgetSpec
 from nas_evidence.storage.budget import Ledger, Spent, read_spent
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.study_folder import (
@@ -26,18 +26,7 @@ from nas_evidence.storage.study_folder import (
 )
 from nas_evidence.storage.tables import finished
 
-
-def study(**changes: object) -> StudySpec:
-    return StudySpec.model_validate(
-        {
-            "name": "s",
-            "n_trials": 4,
-            "dataset": {"name": "digits"},
-            "family": {"mlp": {"width": {"low": 4, "high": 64}}},
-            "plan": {"epochs": 4, "online": {"every": 2}},
-            **changes,
-        }
-    )
+study = partial(fakes.study, n_trials=4, plan={"epochs": 4, "online": {"every": 2}})
 
 
 def leave_lease(folder: Path, *, expires_in: float, host: str = "elsewhere") -> dict[str, Any]:
@@ -140,16 +129,13 @@ class Thief(FakeExecutor):
         return super().poll(timeout)
 
 
-def test_a_driver_whose_lease_was_stolen_stops_and_writes_nothing_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
+def test_a_driver_whose_lease_was_stolen_stops_and_writes_nothing_more(tmp_path: Path) -> None:
     thief = Thief(tmp_path)
     with (
         locked(tmp_path),
         pytest.raises(StudyStoppedError, match="process 4321 of host elsewhere has taken over"),
     ):
-        Driver(study(), tmp_path, thief, Silent()).run()
+        drive(study(), tmp_path, thief)
     assert thief.polls == 7
     assert len(finished(tmp_path)) == 1
     lease = read_lease(tmp_path)
@@ -182,16 +168,13 @@ def test_a_lease_that_cannot_be_read_for_a_moment_stops_nobody_and_then_says_why
             check_lease(tmp_path)
 
 
-def test_a_study_says_that_its_budget_is_spent_until_it_has_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(driver_module, "Proposer", FakeProposer)
+def test_a_study_says_that_its_budget_is_spent_until_it_has_more(tmp_path: Path) -> None:
     spec = open_study(tmp_path, study(budget={"wall_seconds": 3.0}))
-    Driver(spec, tmp_path, FakeExecutor(), Silent()).run()
+    drive(spec, tmp_path)
     assert study_status(tmp_path).state == "budget spent"
     spec = open_study(tmp_path, study(budget={"wall_seconds": 100.0}))
     assert study_status(tmp_path).state == "stopped"
-    Driver(spec, tmp_path, FakeExecutor(), Silent()).run()
+    drive(spec, tmp_path)
     assert study_status(tmp_path).state == "finished"
 
 

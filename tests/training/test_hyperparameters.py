@@ -144,7 +144,7 @@ def test_sums_of_bins_are_those_of_the_spectra() -> None:
     assert_close(curvature.binned.trace(), curvature.trace(), rtol=1e-12, atol=0)
 
 
-def test_bins_on_a_device_are_those_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bins_on_a_device_are_those_on_the_host() -> None:
     random = torch.Generator().manual_seed(0)
     large = torch.randn(9000, generator=random).double().exp()
     large[:500] = 0.0  # without curvature

@@ -140,7 +140,7 @@ def test_outputs_without_parameters_are_refused() -> None:
         tried_networks("x:Of", {"width": Choice(options=(1,))}, (2,), 2)
 
 
-def test_a_corner_that_cannot_be_built_does_not_refuse_the_others(tmp_path: Path) -> None:
+def test_a_corner_that_cannot_be_built_does_not_refuse_the_others() -> None:
     class Corner(Family):
         def build(self, values: Any, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
             if values["width"] == 4:

@@ -9,11 +9,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import fakes
 import pytest
-from fakes import FakeProposer, Silent
 
 from nas_evidence.data import load
-from nas_evidence.driver.driver import Driver
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import (
     ArchitectureSpec,
@@ -248,9 +247,8 @@ def test_quarters_of_a_gpu_fill_it_and_a_node_without_gpus_gets_none(
 
 @pytest.mark.long
 def test_a_study_tries_what_ran_out_of_memory_again_with_twice_the_share(
-    cluster: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: object, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("nas_evidence.driver.driver.Proposer", FakeProposer)
     spec = StudySpec.model_validate(
         {
             "name": "tight",
@@ -267,7 +265,7 @@ def test_a_study_tries_what_ran_out_of_memory_again_with_twice_the_share(
     how = {"make_worker": Tight, "resources": {"workers": 2, "gpus": 0.25}}
     executor = pool(cluster, tmp_path / "logs", **how)
     try:
-        Driver(spec, tmp_path, executor, Silent()).run()
+        fakes.drive(spec, tmp_path, executor)
     finally:
         executor.close()
     found = {row.trial_id: (row.attempt, row.gpu_share) for row in finished(tmp_path).values()}
