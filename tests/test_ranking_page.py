@@ -1,54 +1,34 @@
-"""The page on ranking shows what the committed results give; its statistics are what they say."""
+"""The statistics of the page on ranking are what they say."""
 
-import importlib
 import json
-from pathlib import Path
-from types import ModuleType
 
+import compare_wide
 import numpy as np
+import page
 import pandas as pd
 import pytest
+import search_replay
 from scipy.stats import spearmanr
 
-FOLDER = Path(__file__).parents[1] / "benchmarks" / "ranking"
 
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
-    monkeypatch.syspath_prepend(FOLDER)
-    return importlib.import_module(request.param)
-
-
-@pytest.mark.parametrize("script", ["page"], indirect=True)
-def test_the_tables_of_the_page_are_what_the_results_give(script: ModuleType) -> None:
-    for file, names in script.PAGES.items():
-        text = file.read_text(encoding="utf-8")
-        assert text == script.written(text, names), "run python benchmarks/ranking/page.py"
-    assert {name for names in script.PAGES.values() for name in names} == set(script.tables())
-    text = script.PAGE.read_text(encoding="utf-8")
+def test_every_pool_has_a_row_on_the_page() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
     for name in ("ranking_wide", "ranking_large", "ranking_own"):
-        pools = json.loads((script.RESULTS / f"{name}.json").read_text(encoding="utf-8"))["pools"]
-        assert all(f"| {script.POOLS[pool['pool']]} |" in text for pool in pools)
-
-
-@pytest.mark.parametrize("script", ["page"], indirect=True)
-def test_a_page_without_a_place_for_a_table_is_refused(script: ModuleType) -> None:
-    with pytest.raises(ValueError, match="no place for the table 'small'"):
-        script.written("# Ranking\n", ["small"])
+        pools = json.loads((page.RESULTS / f"{name}.json").read_text(encoding="utf-8"))["pools"]
+        assert all(f"| {page.POOLS[pool['pool']]} |" in text for pool in pools)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["compare_wide"], indirect=True)
-def test_rho_is_spearmans_and_its_interval_holds_it(script: ModuleType) -> None:
+def test_rho_is_spearmans_and_its_interval_holds_it() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 8, 40).astype(float)  # with ties
     y = x + 2 * rng.normal(size=40)
-    rho = script.spearman(x, y)
+    rho = compare_wide.spearman(x, y)
     assert rho == pytest.approx(spearmanr(x, y)[0])
-    low, high = script.interval([(x, y)])
+    low, high = compare_wide.interval([(x, y)])
     assert low < rho < high
-    assert np.isnan(script.spearman(x, np.ones(40)))
-    wider = script.interval([(x[:10], y[:10])])
+    assert np.isnan(compare_wide.spearman(x, np.ones(40)))
+    wider = compare_wide.interval([(x[:10], y[:10])])
     assert wider[1] - wider[0] > high - low
 
 
@@ -58,9 +38,7 @@ def _mean_rho(x: np.ndarray, y: np.ndarray) -> float:
     return float(((a * b).sum(1) / (a * a).sum(1)).mean())
 
 
-def _simulated(
-    script: ModuleType, r: float, m: int, shape: str, *, shared: float = 0.0
-) -> tuple[float, float]:
+def _simulated(r: float, m: int, shape: str, *, shared: float = 0.0) -> tuple[float, float]:
     """Return rho of a score with the mean of m seeds, and what is said to be attainable.
 
     18 networks, 4,000 runs. The score is the truth plus `shared` times the noise of seed 0.
@@ -69,79 +47,72 @@ def _simulated(
     truth = {"normal": rng.normal, "exponential": rng.exponential}[shape](size=(4000, 18))
     noise = rng.normal(size=(m + 1, 4000, 18)) * np.sqrt(1 / r - 1)
     seeds = truth + noise
-    said = script.attainable(_mean_rho(seeds[0], seeds[m]), m)
+    said = compare_wide.attainable(_mean_rho(seeds[0], seeds[m]), m)
     return _mean_rho(truth + shared * noise[0], seeds[:m].mean(0)), said
 
 
-@pytest.mark.parametrize("script", ["compare_wide"], indirect=True)
 @pytest.mark.parametrize("m", [1, 2, 3])
 @pytest.mark.parametrize("r", [0.1, 0.3, 0.6, 0.9])
 def test_a_score_without_noise_reaches_the_root_of_spearman_and_brown_also_in_ranks(
-    script: ModuleType, r: float, m: int
+    r: float, m: int
 ) -> None:
     """Proved for correlations. In ranks a little too high, more so if the truth is skewed."""
-    found, said = _simulated(script, r, m, "normal")
+    found, said = _simulated(r, m, "normal")
     assert -0.03 < found - said < 0.005
-    found, said = _simulated(script, r, m, "exponential")
+    found, said = _simulated(r, m, "exponential")
     assert -0.09 < found - said < 0.005
 
 
-@pytest.mark.parametrize("script", ["compare_wide"], indirect=True)
 @pytest.mark.parametrize("r", [0.3, 0.6, 0.9])
 def test_the_reliability_of_a_seed_is_no_limit_and_a_score_that_shares_noise_has_none(
-    script: ModuleType, r: float
+    r: float,
 ) -> None:
     """Rho with another seed, said**2, was called a ceiling; a score without noise is above it."""
-    found, said = _simulated(script, r, 1, "normal")
+    found, said = _simulated(r, 1, "normal")
     assert found > said**2 + 0.05
-    shares, _ = _simulated(script, r, 1, "normal", shared=0.8)
+    shares, _ = _simulated(r, 1, "normal", shared=0.8)
     assert shares > said + 0.02
 
 
-@pytest.mark.parametrize("script", ["compare_wide"], indirect=True)
-def test_what_is_attainable_in_closed_form(script: ModuleType) -> None:
-    assert script.attainable(1.0) == script.attainable(1.0, 3) == 1
-    assert script.attainable(0.0, 3) == script.attainable(-0.2) == 0
-    assert script.attainable(0.25) == pytest.approx(0.5)
-    assert script.attainable(0.5, 2) == pytest.approx((2 / 3) ** 0.5)
-    assert np.isnan(script.attainable(float("nan"), 2))
+def test_what_is_attainable_in_closed_form() -> None:
+    assert compare_wide.attainable(1.0) == compare_wide.attainable(1.0, 3) == 1
+    assert compare_wide.attainable(0.0, 3) == compare_wide.attainable(-0.2) == 0
+    assert compare_wide.attainable(0.25) == pytest.approx(0.5)
+    assert compare_wide.attainable(0.5, 2) == pytest.approx((2 / 3) ** 0.5)
+    assert np.isnan(compare_wide.attainable(float("nan"), 2))
     table = pd.DataFrame(
         [(seed, "mlp", 1, width, loss)
          for seed, losses in enumerate([[1, 2, 3, 4], [1, 2, 3, 4], [4, 3, 2, 1]])
          for width, loss in zip((8, 16, 32, 64), losses, strict=True)],
-        columns=[*script.KEY, "loss"],
+        columns=[*compare_wide.KEY, "loss"],
     )  # fmt: skip
-    assert script.between_seeds(table) == pytest.approx((1 - 1 - 1) / 3)
-    assert np.isnan(script.between_seeds(table[table["seed"] == 0]))
+    assert compare_wide.between_seeds(table) == pytest.approx((1 - 1 - 1) / 3)
+    assert np.isnan(compare_wide.between_seeds(table[table["seed"] == 0]))
 
 
-@pytest.mark.parametrize("script", ["search_replay"], indirect=True)
-def test_a_replayed_search_meets_different_architectures_and_tpe_uses_what_it_is_told(
-    script: ModuleType,
-) -> None:
+def test_a_replayed_search_meets_different_architectures_and_tpe_uses_what_it_is_told() -> None:
     pool = "waveform72"
-    depths, widths = script.LONG[pool].grids["mlp"]
+    depths, widths = search_replay.LONG[pool].grids["mlp"]
     value = {f"mlp {d}x{w}": -abs(d - 3) - abs(np.log2(w / 32)) for d in depths for w in widths}
     told = {name: (own,) for name, own in value.items()}
-    met = {s: script.met(script.study_of(pool, s, 0), told, 24) for s in ("tpe", "random")}
+    met = {
+        s: search_replay.met(search_replay.study_of(pool, s, 0), told, 24)
+        for s in ("tpe", "random")
+    }
     assert all(len({*names}) == 24 and {*names} <= {*value} for names in met.values())
     late = {s: np.mean([value[name] for name in names[12:]]) for s, names in met.items()}
     assert late["tpe"] > late["random"]
 
 
-@pytest.mark.parametrize("script", ["page"], indirect=True)
-def test_trust_is_rho_with_the_test_loss_of_other_seeds(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compare = importlib.import_module("compare_wide")
+def test_trust_is_rho_with_the_test_loss_of_other_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = {0: [1.0, 2.0, 3.0, 4.0], 1: [4.0, 3.0, 2.0, 1.0]}
     rows = [
         (seed, "mlp", 1, width, loss, -loss)
         for seed, each in losses.items()
         for width, loss in zip((8, 16, 32, 64), each, strict=True)
     ]
-    made = pd.DataFrame(rows, columns=[*compare.KEY, "loss", "last_layer_conditional"])
-    monkeypatch.setattr(compare, "table_of", lambda pool, folder: made)
-    assert script.by_another_seed("made") == (-1.0, 0.0)  # its own loss is ordered perfectly
-    monkeypatch.setattr(compare, "table_of", lambda pool, folder: made[made["seed"] == 0])
-    assert script.by_another_seed("made") is None
+    made = pd.DataFrame(rows, columns=[*compare_wide.KEY, "loss", "last_layer_conditional"])
+    monkeypatch.setattr(compare_wide, "table_of", lambda pool, folder: made)
+    assert page.by_another_seed("made") == (-1.0, 0.0)  # its own loss is ordered perfectly
+    monkeypatch.setattr(compare_wide, "table_of", lambda pool, folder: made[made["seed"] == 0])
+    assert page.by_another_seed("made") is None

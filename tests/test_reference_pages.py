@@ -5,7 +5,6 @@ import functools
 import re
 from pathlib import Path
 
-import file_reference
 import pytest
 import table_reference
 
@@ -17,21 +16,6 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 MESSAGES = DOCS / "reference" / "messages.md"
 TROUBLE = DOCS / "how-to" / "troubleshooting.md"
-
-
-def test_the_page_of_columns_is_what_the_code_says() -> None:
-    page = DOCS / "reference" / "columns.md"
-    assert page.read_text(encoding="utf-8") == table_reference.page(), (
-        "run python docs/table_reference.py > docs/reference/columns.md"
-    )
-
-
-@pytest.mark.slow
-def test_the_page_of_files_is_what_their_first_lines_say() -> None:
-    page = DOCS / "reference" / "files.md"
-    assert page.read_text(encoding="utf-8") == file_reference.page(), (
-        "run python docs/file_reference.py > docs/reference/files.md"
-    )
 
 
 @pytest.mark.parametrize("table", list(COLUMNS))

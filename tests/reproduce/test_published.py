@@ -1,12 +1,11 @@
 """Published figures and tables: every one has an answer, and the gallery shows what is stored."""
 
-import importlib.util
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import reproduced as _before_the_scripts  # noqa: F401
@@ -164,14 +163,6 @@ def test_scripts_are_found_in_a_clone_and_missed_in_one_sentence_outside_of_it(
         scripts_folder()
 
 
-def test_the_gallery_is_what_the_kept_results_give() -> None:
-    page = (ROOT / "docs" / "explanation" / "gallery.md").read_text(encoding="utf-8")
-    assert page == _gallery().written(), "run python benchmarks/gallery.py"
-    other = _gallery().gallery_page([], listed())
-    assert other != page
-    assert "###" not in other
-
-
 @pytest.mark.parametrize("script", [s for s in scripts().values() if s.runs], ids=lambda s: s.name)
 def test_the_share_in_the_gallery_is_a_recount_from_the_kept_numbers(script: Script) -> None:
     result = stored_results()[script.name]
@@ -243,11 +234,3 @@ def test_papers_are_named_by_authors_and_year() -> None:
     paths = [ROOT / name for name in listing.stdout.splitlines() if name.endswith(kinds)]
     coded = [str(p) for p in paths if p.is_file() and code.search(p.read_text("utf-8"))]
     assert not coded
-
-
-def _gallery() -> ModuleType:
-    path = ROOT / "benchmarks" / "gallery.py"
-    spec = importlib.util.spec_from_file_location("gallery", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

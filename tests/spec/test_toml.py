@@ -328,12 +328,6 @@ def loaded_example(folder: Path, text: str) -> StudySpec:
     return load_study(write(folder, head + text + tail + family))
 
 
-def test_the_committed_page_is_what_the_types_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == study_reference.page(), (
-        "run python docs/study_reference.py > docs/reference/study-file.md"
-    )
-
-
 def test_every_key_has_a_meaning_and_a_row() -> None:
     for table, kind in TABLES.items():
         meanings = study_reference.meanings(kind)

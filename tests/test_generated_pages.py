@@ -1,0 +1,98 @@
+"""Pages and tables that are made: each is what the code or the committed results give."""
+
+import doctest
+from collections.abc import Callable
+from pathlib import Path
+
+import file_reference
+import first_hour_reference
+import gallery
+import mutants
+import page as ranking
+import performance_tables
+import pytest
+import rivals
+import study_reference
+import table_reference
+import tables
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Each page, the command that makes it, and what it gives of the page as it stands.
+PAGES: dict[str, tuple[str, Callable[[str], str]]] = {
+    "docs/reference/columns.md": ("docs/table_reference.py", lambda _: table_reference.page()),
+    "docs/reference/files.md": ("docs/file_reference.py", lambda _: file_reference.page()),
+    "docs/reference/study-file.md": ("docs/study_reference.py", lambda _: study_reference.page()),
+    "docs/reference/mutants.md": ("benchmarks/mutants.py page", lambda _: mutants.page()),
+    "docs/explanation/gallery.md": ("benchmarks/gallery.py", lambda _: gallery.written()),
+    "docs/explanation/performance.md": (
+        "benchmarks/performance_tables.py",
+        performance_tables.written,
+    ),
+    "docs/explanation/scale.md": ("benchmarks/performance_tables.py", performance_tables.written),
+    "docs/explanation/tables.md": (
+        "benchmarks/tables.py --page, then benchmarks/rivals.py --page",
+        lambda text: rivals.written(tables.written(text)),
+    ),
+    **{
+        file.relative_to(ROOT).as_posix(): (
+            "benchmarks/ranking/page.py",
+            lambda text, names=names: ranking.written(text, names),
+        )
+        for file, names in ranking.PAGES.items()
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * n.endswith("/files.md")) for n in PAGES],
+)
+def test_a_page_is_what_the_code_or_the_committed_results_give(name: str) -> None:
+    command, made = PAGES[name]
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert text == made(text), f"run python {command}"
+
+
+@pytest.mark.slow
+def test_the_page_of_small_files_is_what_a_search_says_of_them(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "reference" / "first-hour.md").read_text(encoding="utf-8")
+    assert text == first_hour_reference.page(tmp_path), (
+        "run python docs/first_hour_reference.py > docs/reference/first-hour.md"
+    )
+    assert len(list(first_hour_reference.cases())) >= 40
+
+
+def test_every_table_stands_on_a_page_and_is_closed() -> None:
+    pages = [(performance_tables.DOCS / p).read_text("utf-8") for p in performance_tables.PAGES]
+    used = [performance_tables._TABLE.findall(text) for text in pages]
+    assert [text.count("<!-- table: ") for text in pages] == [*map(len, used)]
+    assert {name for each in used for _, name, _ in each} == set(performance_tables.TABLES)
+    text = tables.PAGE.read_text(encoding="utf-8")
+    assert {kind for _, kind, _ in tables._TABLE.findall(text)} == set(tables.MEASURES)
+    names = {name for names in ranking.PAGES.values() for name in names}
+    assert names == set(ranking.tables())
+    with pytest.raises(ValueError, match="no place for the table 'small'"):
+        ranking.written("# Ranking\n", ["small"])
+
+
+def test_a_gallery_without_results_is_another_page() -> None:
+    other = gallery.gallery_page([], gallery.listed())
+    assert other != gallery.written()
+    assert "###" not in other
+
+
+def test_the_peer_is_the_fastest_that_returned_a_result() -> None:
+    rows = [
+        {"model": "mlp", "candidate": "diag_ef", "estimates": "diag_ef", "median": 0.5},
+        {"model": "mlp", "candidate": "slow", "estimates": "diag_ef", "median": 3.0},
+        {"model": "mlp", "candidate": "fast", "estimates": "diag_ef", "median": 2.0},
+        {"model": "mlp", "candidate": "failed", "estimates": "diag_ef", "error": "no such layer"},
+        {"model": "mlp", "candidate": "other", "estimates": "diag_ggn", "median": 1.0},
+    ]
+    assert performance_tables.peer(rows, "mlp", "diag_ef")["candidate"] == "fast"
+    assert performance_tables.peer(rows, "mlp", "kfac_ggn") is None
+    assert performance_tables.own(rows, "mlp", "diag_ef")["median"] == 0.5
+
+
+def test_the_digits_of_a_spread_fit_its_size() -> None:
+    assert doctest.testmod(tables).failed == 0
