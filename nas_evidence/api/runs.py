@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from nas_evidence.api.trackers import Tracking, check_track
+from nas_evidence.api.trackers import Tracker, Tracking
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import duration, rough_duration
@@ -47,7 +47,7 @@ class Run:
     download: bool = False
     steal: bool = False
     allow_code: bool = False
-    track: tuple[str, ...] = ()  # see api/trackers.py
+    track: tuple[str | Tracker, ...] = ()  # checked; see api/trackers.py
     limit: TimeLimit | None = None
 
 
@@ -147,7 +147,6 @@ def run_trials(
         KeyboardInterrupt: also if another terminal cancels the study.
         ValueError: if the data are missing or do not fit the study.
     """
-    check_track(run.track)
     from nas_evidence.data.digest import data_digest
     from nas_evidence.data.task import check_task
     from nas_evidence.driver.race import race_left
@@ -274,7 +273,6 @@ def finish_off(
     from nas_evidence.driver.driver import Driver
     from nas_evidence.workers.nobody import Nobody
 
-    check_track(run.track)
     folder = store.folder.resolve()
     watcher = Tracking(run.track, spec, folder, Watcher(), audience.say)
     driver = Driver(spec, folder, Nobody(), watcher, finds=finds)

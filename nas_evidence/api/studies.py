@@ -38,6 +38,7 @@ from nas_evidence.spec.study import StudySpec
 if TYPE_CHECKING:  # these import pandas and torch
     import pandas as pd
 
+    from nas_evidence.api.trackers import Tracker
     from nas_evidence.baselines.comparison import Importance
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
@@ -437,7 +438,7 @@ def search(
     data_root: str | Path | None = None,
     allow_code: bool = False,
     progress: bool | None = None,
-    track: Sequence[str] = (),
+    track: "Sequence[str | Tracker] | Tracker" = (),
     **options: Unpack[DataOptions],
 ) -> Study:
     """Search architectures for data, or run a study file; continue if its folder exists.
@@ -461,8 +462,8 @@ def search(
         data_root: folder of the named data sets.
         allow_code: run code that a study file names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
-        track: "mlflow", "mlflow:URI", "tensorboard", "tensorboard:DIR", "optuna" or "optuna:URL",
-            to write to as well.
+        track: where to write to as well: "mlflow", "mlflow:URI", "tensorboard",
+            "tensorboard:DIR", "optuna", "optuna:URL" or a `nas_evidence.api.trackers.Tracker`.
         options: about the data, see `nas_evidence.api.request.DataOptions`.
 
     Raises:
@@ -515,7 +516,7 @@ def resume(
     data_root: str | Path | None = None,
     allow_code: bool = False,
     progress: bool | None = None,
-    track: Sequence[str] = (),
+    track: "Sequence[str | Tracker] | Tracker" = (),
 ) -> Study:
     """Continue a study after a stop or a crash, or with more trials, time or another budget."""
     limit = None if time_limit is None else TimeLimit(seconds_of(time_limit))
@@ -554,12 +555,12 @@ def _run_with(
     data_root: Path | None,
     *,
     allow_code: bool,
-    track: Sequence[str],
+    track: "Sequence[str | Tracker] | Tracker",
     limit: TimeLimit | None,
 ) -> Run:
-    from nas_evidence.api.trackers import check_track
+    from nas_evidence.api.trackers import Tracker, check_track
 
-    wanted = (track,) if isinstance(track, str) else tuple(track)
+    wanted = (track,) if isinstance(track, str | Tracker) else tuple(track)
     check_track(wanted)
     return Run(
         "inline" if workers == 1 else "auto",

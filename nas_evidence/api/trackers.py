@@ -19,14 +19,14 @@ import queue
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
+from numbers import Real
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any, Protocol, Self
+from threading import Thread
+from typing import Any, Self
 
 from nas_evidence.spec.domains import masked, refuse_password
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
@@ -39,8 +39,6 @@ _Row = Mapping[Any, Any]
 _NEEDS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "optuna": "optuna"}
 #: Where its client finds a password.
 _PASSWORDS = {"optuna": "PGPASSWORD or ~/.pgpass", "mlflow": "MLFLOW_TRACKING_PASSWORD"}
-#: Seconds between two looks at the journal.
-_EVERY = 1.0
 #: Seconds that the end of a search waits for a tracker.
 _PATIENCE = 60.0
 _CURVE = ("train_nll_per_datum", "learning_rate", "noise_std", "temperature")
@@ -71,25 +69,95 @@ class Tracked:
         return f"trial-{self.key[0]:06d}-attempt-{self.key[1]}"
 
     @classmethod
-    def of(cls, record: TrialRecord) -> "Tracked":
+    def of(cls, record: TrialRecord) -> Self:
         """Return what a record says."""
         from nas_evidence.storage.tables import rows_of_record
 
         rows = rows_of_record(record)
-        return _of_rows(rows["trials"][0], rows["evidence"], rows["curves"])
+        return cls._of_rows(rows["trials"][0], rows["evidence"], rows["curves"])
+
+    @classmethod
+    def all_in(cls, folder: Path) -> list[Self]:
+        """Return what the tables of a study folder say of its finished trials."""
+        from nas_evidence.storage.tables import read_tables
+
+        tables, _ = read_tables(folder, ["trials", "evidence", "curves"])
+        scores, curves = (
+            {
+                key: own.to_dict("records")
+                for key, own in tables[name].groupby(["trial_id", "attempt"])
+            }
+            for name in ("evidence", "curves")
+        )
+        return [
+            cls._of_rows(row, scores.get(key, ()), curves.get(key, ()))
+            for row in tables["trials"].to_dict("records")
+            for key in [(row["trial_id"], row["attempt"])]
+        ]
+
+    @classmethod
+    def _of_rows(cls, row: _Row, scores: Iterable[_Row], curve: Iterable[_Row]) -> Self:
+        from nas_evidence.storage.tables import architecture_values
+
+        series: dict[str, list[tuple[int, float]]] = {}
+        points: list[tuple[str, int, Any]] = [
+            (name, point["epoch"], point.get(name)) for point in curve for name in _CURVE
+        ]
+        for one in scores:
+            if one["valid"]:
+                value = one["per_datum"] if _is_number(one["per_datum"]) else one["value"]
+                points.append((f"score/{one['estimator']}", one["epoch"], value))
+        for name, epoch, value in points:
+            if _is_number(value):
+                series.setdefault(name, []).append((int(epoch), float(value)))
+        values = {name: str(_plain(value)) for name, value in architecture_values(row).items()}
+        return cls(
+            key=(int(row["trial_id"]), int(row["attempt"])),
+            about={"family": str(row["family"])}
+            | values
+            | {name: str(row[name]) for name in ("replicate", "status")},
+            complete=row["status"] == TrialStatus.COMPLETE.value,
+            series=series,
+            final={name: float(row[name]) for name in _FINAL if _is_number(row.get(name))},
+        )
 
 
-class Tracker(Protocol):
-    """Where runs are written."""
+def _is_number(value: object) -> bool:
+    """Tell whether a value is a number that trackers take; pandas' missing value is none."""
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a whole float, as a column with gaps has, as the integer it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class Tracker:
+    """Where finished trials are written to as well; a base class for trackers of your own.
+
+    Its methods run in one thread. What they raise ends the tracker with one warning, and the
+    search goes on.
+
+    >>> class Printing(Tracker):
+    ...     def write(self, run):
+    ...         print(run.name, dict(run.final))
+    >>> Printing().write(Tracked((0, 1), {"family": "mlp"}, True, final={"epochs": 40.0}))
+    trial-000000-attempt-1 {'epochs': 40.0}
+    """
 
     def known(self) -> set[tuple[int, int]]:
-        """Return the trials and attempts that are there already."""
+        """Return the trials and attempts that are there already; they are not written again."""
+        return set()
 
     def write(self, run: Tracked) -> None:
-        """Write one run."""
+        """Write one finished trial."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Write what is left, after the last trial."""
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Event files, one folder per trial."""
 
     def __init__(self, folder: Path) -> None:
@@ -117,7 +185,7 @@ class TensorBoard:
         writer.close()
 
 
-class MLflow:
+class MLflow(Tracker):
     """Runs of one experiment, on a server or in a database."""
 
     def __init__(self, uri: str, experiment: str) -> None:
@@ -169,14 +237,36 @@ class MLflow:
         self.client.set_terminated(identity, "FINISHED" if run.complete else "FAILED")
 
 
-def check_track(wanted: Sequence[str], *, installed: bool = True) -> None:
-    """Check that the trackers exist and, with `installed`, that their packages are here.
+class Optuna(Tracker):
+    """Finished proposals in a database of Optuna; the journal says which."""
+
+    def __init__(self, study: StudySpec, folder: Path, url: str) -> None:
+        from nas_evidence.proposing.optuna_export import Export
+
+        self._export = Export(study, folder, url)
+
+    def write(self, run: Tracked | None) -> None:
+        """Copy what the journal has."""
+        try:
+            self._export.update()
+        except Exception:
+            self._export.close()
+            raise
+
+    def close(self) -> None:
+        """Copy what the journal has, and close the connections."""
+        self.write(None)
+        self._export.close()
+
+
+def check_track(wanted: Iterable[str | Tracker], *, installed: bool = True) -> None:
+    """Check that the named trackers exist and, with `installed`, that their packages are here.
 
     Raises:
         ValueError: if not; says what to choose or to install. Also for a password in a URL, which
             would be seen.
     """
-    for text in wanted:
+    for text in (one for one in wanted if isinstance(one, str)):
         name, _, place = text.partition(":")
         if name not in _NEEDS:
             raise ValueError(
@@ -211,6 +301,8 @@ def tracker_of(text: str, spec: StudySpec, folder: Path) -> Tracker:
     name, _, place = text.partition(":")
     if name == "tensorboard":
         return TensorBoard(Path(place) if place else folder / "tensorboard")
+    if name == "optuna":
+        return Optuna(spec, folder, place)
     place = place or os.environ.get("MLFLOW_TRACKING_URI", "")
     default = f"sqlite:///{folder.resolve() / 'mlflow.db'}"
     if not place and set("?#%") & set(default):  # mlflow would write it beside the study
@@ -219,85 +311,54 @@ def tracker_of(text: str, spec: StudySpec, folder: Path) -> Tracker:
 
 
 class _Writing(Thread):
-    """Writes to a tracker in a thread; ends with its first failure."""
+    """Writes to one tracker, and ends with its first failure.
 
-    def __init__(self, text: str) -> None:
-        super().__init__(daemon=True, name=f"track {text}")
-        self.text = text
-        self.failure: Exception | None = None
-        self._warned = False
+    A daemon, unlike the threads of a pool: one that hangs does not keep the process from ending.
+    """
 
-    def warn(self, say: Callable[[str], None]) -> None:
-        """Say once if the tracker has stopped."""
-        if self.failure is not None and not self._warned:
-            self._warned = True
-            why = (masked(str(self.failure)).strip() or type(self.failure).__name__).splitlines()
-            say(f"warning: --track {self.text} has stopped, the search goes on: {why[0]}")
-
-    def add(self, run: Tracked | None) -> None:
-        """Write a run later; None ends the thread."""
+    def __init__(self, wanted: str | Tracker, spec: StudySpec, folder: Path) -> None:
+        self._text = wanted if isinstance(wanted, str) else type(wanted).__name__
+        super().__init__(daemon=True, name=f"track {self._text}")
+        self._wanted, self._spec, self._folder = wanted, spec, folder
+        self._runs: queue.SimpleQueue[Tracked | None] = queue.SimpleQueue()  # None ends it
+        self._failure: Exception | None = None
 
     def run(self) -> None:
-        """Write until the end, or until that fails."""
+        """Write what was missed before, then what is added."""
         try:
-            self.write()
+            tracker = self._wanted
+            if isinstance(tracker, str):
+                tracker = tracker_of(tracker, self._spec, self._folder)
+            known = tracker.known()
+            for run in chain(Tracked.all_in(self._folder), iter(self._runs.get, None)):
+                if run.key not in known:
+                    tracker.write(run)
+                    known.add(run.key)
+            tracker.close()
         except Exception as error:  # whatever a server or a disk may do
-            _LOG.warning("tracker_stopped tracker=%s", self.text, exc_info=error)
-            self.failure = error
-
-    def write(self) -> None:
-        """Write until the end."""
-
-
-class _WritingRuns(_Writing):
-    """Writes runs to a tracker, one after the other."""
-
-    def __init__(
-        self, text: str, make: Callable[[], Tracker], earlier: Callable[[], list[Tracked]]
-    ) -> None:
-        super().__init__(text)
-        self._make, self._earlier = make, earlier
-        self._waiting: queue.Queue[Tracked | None] = queue.Queue()
+            _LOG.warning("tracker_stopped tracker=%s", self._text, exc_info=error)
+            self._failure = error
 
     def add(self, run: Tracked | None) -> None:
         """Write a run later; None ends the thread."""
-        if self.failure is None:
-            self._waiting.put(run)
+        if self.is_alive():
+            self._runs.put(run)
 
-    def write(self) -> None:
-        """Write what was missed before, then what is added."""
-        tracker = self._make()
-        known = tracker.known()
-        for run in self._earlier():
-            if run.key not in known:
-                tracker.write(run)
-                known.add(run.key)
-        while (added := self._waiting.get()) is not None:
-            if added.key not in known:
-                tracker.write(added)
+    def warning(self) -> str:
+        """Return why it has stopped, once."""
+        failure, self._failure = self._failure, None
+        if failure is None:
+            return ""
+        why = (masked(str(failure)).strip() or type(failure).__name__).splitlines()
+        return f"warning: --track {self._text} has stopped, the search goes on: {why[0]}"
 
-
-class _Exporting(_Writing):
-    """Copies the journal to a database of Optuna."""
-
-    def __init__(self, text: str, spec: StudySpec, folder: Path) -> None:
-        super().__init__(text)
-        self._spec, self._folder, self._over = spec, folder, Event()
-
-    def add(self, run: Tracked | None) -> None:
-        """Do nothing for a run: the journal has it; None ends the thread."""
-        if run is None:
-            self._over.set()
-
-    def write(self) -> None:
-        """Follow the journal."""
-        from nas_evidence.proposing.optuna_export import Export
-
-        export = Export(self._spec, self._folder, self.text.partition(":")[2])
-        with closing(export):
-            while not self._over.wait(_EVERY):
-                export.update()
-            export.update()
+    def ended(self) -> str:
+        """Wait for the end; return a warning if it has stopped or goes on."""
+        self.join(_PATIENCE)
+        if not self.is_alive():
+            return self.warning()
+        late = f"is not done after {_PATIENCE:.0f} s; left alone"
+        return f"warning: --track {self._text} {late}"
 
 
 class Tracking(Watcher):
@@ -307,7 +368,7 @@ class Tracking(Watcher):
     driver alone mends what it finds. At the end it waits until they have written.
 
     Args:
-        wanted: as given to `--track`.
+        wanted: trackers, or their names as given to `--track`.
         spec: the study.
         folder: of the study.
         watcher: that is shown everything as before.
@@ -316,21 +377,14 @@ class Tracking(Watcher):
 
     def __init__(
         self,
-        wanted: Sequence[str],
+        wanted: Iterable[str | Tracker],
         spec: StudySpec,
         folder: Path,
         watcher: Watcher,
         say: Callable[[str], None],
     ) -> None:
         self._inner, self._say = watcher, say
-        self._writing: list[_Writing] = [
-            _Exporting(text, spec, folder)
-            if text.partition(":")[0] == "optuna"
-            else _WritingRuns(
-                text, partial(tracker_of, text, spec, folder), partial(earlier_trials, folder)
-            )
-            for text in wanted
-        ]
+        self._writing = [_Writing(text, spec, folder) for text in wanted]
 
     def __enter__(self) -> Self:
         """Let the trackers begin."""
@@ -343,11 +397,7 @@ class Tracking(Watcher):
         for one in self._writing:
             one.add(None)
         for one in self._writing:
-            one.join(_PATIENCE if one.failure is None else None)
-            one.warn(self._say)
-            if one.is_alive():
-                late = f"is not done after {_PATIENCE:.0f} s; left alone"
-                self._say(f"warning: --track {one.text} {late}")
+            self._say_if(one.ended())
 
     def launched(self, assignment: Assignment) -> None:
         """Pass it on."""
@@ -370,75 +420,8 @@ class Tracking(Watcher):
         self._inner.ended(record)
         for one in self._writing:
             one.add(Tracked.of(record))
-            one.warn(self._say)
+            self._say_if(one.warning())
 
-
-def earlier_trials(folder: Path) -> list[Tracked]:
-    """Return the finished trials of a study folder, from its tables."""
-    from nas_evidence.storage.tables import read_tables
-
-    tables, _ = read_tables(folder, ["trials", "evidence", "curves"])
-    scores, curves = (
-        dict(iter(tables[name].groupby(["trial_id", "attempt"])))
-        for name in ("evidence", "curves")
-    )
-    return [
-        _of_rows(row, *(() if own is None else own.to_dict("records") for own in found))
-        for row in tables["trials"].to_dict("records")
-        for key in [(row["trial_id"], row["attempt"])]
-        for found in [(scores.get(key), curves.get(key))]
-    ]
-
-
-def _of_rows(row: _Row, scores: Iterable[_Row], curve: Iterable[_Row]) -> Tracked:
-    """Return what rows of the tables say of one trial."""
-    from nas_evidence.storage.tables import architecture_values
-
-    series: dict[str, list[tuple[int, float]]] = {}
-    for point in curve:
-        for name in _CURVE:
-            _add(series, name, point["epoch"], point.get(name))
-    for one in scores:
-        if one["valid"]:
-            value = one["value"] if _absent(one["per_datum"]) else one["per_datum"]
-            _add(series, f"score/{one['estimator']}", one["epoch"], value)
-    values = {name: str(_plain(value)) for name, value in architecture_values(row).items()}
-    return Tracked(
-        (int(row["trial_id"]), int(row["attempt"])),
-        {
-            "family": str(row["family"]),
-            **values,
-            "replicate": str(row["replicate"]),
-            "status": str(row["status"]),
-        },
-        row["status"] == TrialStatus.COMPLETE.value,
-        series,
-        {name: float(row[name]) for name in _FINAL if not _absent(row.get(name))},
-    )
-
-
-def _add(
-    series: dict[str, list[tuple[int, float]]], name: str, epoch: int, value: float | None
-) -> None:
-    if not _absent(value):
-        assert value is not None
-        series.setdefault(name, []).append((int(epoch), float(value)))
-
-
-def _absent(value: Any) -> bool:
-    """Tell whether a value is missing, or is a number that trackers do not take."""
-    if isinstance(value, str | bool):
-        return False
-    return value is None or not _is_finite(value)
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except TypeError:  # pandas' missing value
-        return False
-
-
-def _plain(value: Any) -> Any:
-    """Return a whole float, as a column with gaps has, as the integer it is."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    def _say_if(self, line: str) -> None:
+        if line:
+            self._say(line)

@@ -430,7 +430,7 @@ def _words(run: Run) -> list[str]:
         ("--address", run.address),
     )
     words = [word for name, value in given if value is not None for word in (name, str(value))]
-    words += [word for text in run.track for word in ("--track", text)]
+    words += [word for text in run.track for word in ("--track", str(text))]
     return words + ["--allow-code"] * run.allow_code
 
 

@@ -1,6 +1,8 @@
 """Copies for other tools hold what the study holds, and nothing they do stops a search."""
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -8,13 +10,14 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+from commands import environment
 from faulty import flipped, run, study
 
 import nas_evidence
 from nas_evidence.api import trackers
 from nas_evidence.api.runs import Audience, Run, finish_off
 from nas_evidence.api.studies import Study
-from nas_evidence.api.trackers import Tracked, check_track, earlier_trials, tracker_of
+from nas_evidence.api.trackers import Tracked, Tracker, check_track, tracker_of
 from nas_evidence.driver.mirror import Store
 from nas_evidence.storage.journal import journal_path, journal_problems
 from nas_evidence.storage.redo import find_done
@@ -43,7 +46,7 @@ def search(folder: Path, track: Any, n_trials: int = 2) -> Study:
     )
 
 
-class Memory:
+class Memory(Tracker):
     """A tracker that keeps what it is told, and may fail."""
 
     def __init__(self, known: set[tuple[int, int]] = frozenset(), fail_at: int | None = None):  # type: ignore[assignment]
@@ -73,7 +76,7 @@ def test_what_is_told_at_the_end_of_a_trial_is_what_the_tables_say_later(
     study = search(tmp_path, "tensorboard")
     assert [run.key[0] for run in memory.runs] == [0, 1]
     told = {run.key: run for run in memory.runs}
-    for read in earlier_trials(study.folder):
+    for read in Tracked.all_in(study.folder):
         one = told[read.key]
         assert read.about == one.about
         assert read.complete == one.complete
@@ -89,11 +92,26 @@ def test_what_is_told_at_the_end_of_a_trial_is_what_the_tables_say_later(
 
 
 @pytest.mark.slow
+def test_a_tracker_of_your_own_is_told_and_its_failure_names_its_class(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = Memory(fail_at=1)
+    search(tmp_path, own)
+    assert [run.key for run in own.runs] == [(0, 1)]
+    later = Memory(known={(0, 1)})
+    nas_evidence.resume(tmp_path / "s", n_trials=2, track=[later], progress=True)
+    assert [run.key for run in later.runs] == [(1, 1)]
+    failing = Memory(fail_at=0)
+    nas_evidence.resume(tmp_path / "s", track=failing, progress=True)
+    assert "track='Memory' has stopped" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_a_resumed_study_writes_what_its_tracker_has_not_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = search(tmp_path, ())
-    keys = {one.key for one in earlier_trials(study.folder)}
+    keys = {one.key for one in Tracked.all_in(study.folder)}
     first = min(keys)
     made = Memory(known={first})
     monkeypatch.setattr(trackers, "tracker_of", lambda text, spec, folder: made)
@@ -125,6 +143,36 @@ def test_a_failing_tracker_is_one_warning_and_the_search_goes_on(
     ]
 
 
+HANGING = """
+import time
+from pathlib import Path
+
+from nas_evidence.api import trackers
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.workers.executor import Watcher
+
+class Hanging(trackers.Tracker):
+    def known(self):
+        time.sleep(1000)
+
+trackers._PATIENCE = 0.2
+trackers.tracker_of = lambda *_: Hanging()
+family = {"mlp": {}}
+spec = StudySpec.model_validate({"name": "s", "dataset": {"name": "digits"}, "family": family})
+with trackers.Tracking(["mlflow"], spec, Path("."), Watcher(), print):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_a_tracker_that_hangs_is_left_alone_and_the_process_ends(tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", HANGING],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert process.stdout == "warning: --track mlflow is not done after 0 s; left alone\n"
+
+
 @pytest.mark.slow
 def test_results_do_not_depend_on_a_tracker(tmp_path: Path, memory: Memory) -> None:
     values = [
@@ -149,8 +197,8 @@ def test_event_files_read_back_hold_curves_scores_and_architecture(tmp_path: Pat
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     study = search(tmp_path, "tensorboard")
     tracker = tracker_of("tensorboard", study.spec, study.folder)
-    assert tracker.known() == {one.key for one in earlier_trials(study.folder)}
-    for one in earlier_trials(study.folder):
+    assert tracker.known() == {one.key for one in Tracked.all_in(study.folder)}
+    for one in Tracked.all_in(study.folder):
         events = reader.EventAccumulator(str(study.folder / "tensorboard" / one.name))
         events.Reload()
         for name, points in one.series.items():
@@ -167,12 +215,12 @@ def test_runs_read_back_from_a_database_of_mlflow(tmp_path: Path) -> None:
     study = search(tmp_path, f"mlflow:sqlite:///{tmp_path / 'm.db'}")
     tracker = tracker_of(f"mlflow:sqlite:///{tmp_path / 'm.db'}", study.spec, study.folder)
     assert isinstance(tracker, trackers.MLflow)
-    assert tracker.known() == {one.key for one in earlier_trials(study.folder)}
+    assert tracker.known() == {one.key for one in Tracked.all_in(study.folder)}
     runs = {
         int(run.data.tags["nas_evidence.trial"]): run
         for run in tracker.client.search_runs([tracker.experiment])
     }
-    for one in earlier_trials(study.folder):
+    for one in Tracked.all_in(study.folder):
         run = runs[one.key[0]]
         assert run.data.params == dict(one.about)
         assert run.info.status == "FINISHED"
@@ -237,7 +285,7 @@ def test_a_tracker_reads_the_journal_only_after_the_driver_has_mended_it(
     run(spec, tmp_path)
     flipped(journal_path(tmp_path), at=100)
     assert journal_problems(tmp_path) != []
-    seen = trackers._Exporting, "write", lambda self: read.append(journal_problems(tmp_path))
+    seen = trackers.Optuna, "close", lambda self: read.append(journal_problems(tmp_path))
     monkeypatch.setattr(*seen)
     store, audience = Store(tmp_path), Audience(said.append)
     finish_off(spec, store, Run(track=("optuna",)), audience, find_done(tmp_path))
