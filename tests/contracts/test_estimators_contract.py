@@ -13,6 +13,7 @@ import math
 import mpmath
 import pytest
 import torch
+from lone_trials import run
 from torch import nn
 
 from nas_evidence import estimate_evidence
@@ -25,10 +26,9 @@ from nas_evidence.scores.sampling_plan import EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
-from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.spec.record import EvidenceEstimate, TrialRecord
 from nas_evidence.spec.registry import CURVATURES, SCORES
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
-from nas_evidence.workers.trial import Trial
 
 
 @pytest.mark.slow
@@ -149,10 +149,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> TrialRecord:
         seed=0,
     )
     tensors = to_tensors(load(data, seed=0), "cpu")
-    trial = Trial.start(assignment, tensors, tmp_path_factory.mktemp("trial"))
-    while trial.status is TrialStatus.RUNNING:
-        trial.advance(2)
-    return trial.finish()
+    return run(assignment, tensors, tmp_path_factory.mktemp("trial"))
 
 
 @pytest.fixture

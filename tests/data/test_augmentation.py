@@ -8,6 +8,7 @@ import pytest
 import reference
 import torch
 from pydantic import ValidationError
+from records import without_times
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
@@ -23,7 +24,7 @@ from nas_evidence.data.augmentation import (
 )
 from nas_evidence.data.task import check_task
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import SCORES
 from nas_evidence.spec.study import (
     ArchitectureSpec,
@@ -204,14 +205,6 @@ def test_a_group_with_its_own_moves_ends_where_each_would_alone() -> None:
     assert_close(ends[0], ends[1], rtol=1e-9, atol=1e-12)
 
 
-def _reproducible(record: TrialRecord) -> dict[str, object]:
-    found = record.model_dump(exclude={"attempt"})
-    for part in (found, *found["curve"], *(e["estimate"] for e in found["evaluations"])):
-        for key in [k for k in part if k.endswith("seconds")]:
-            part.pop(key)
-    return found
-
-
 @pytest.mark.slow
 def test_a_resumed_trial_with_its_folds_is_bit_identical(tmp_path: Path) -> None:
     data = images()
@@ -234,7 +227,7 @@ def test_a_resumed_trial_with_its_folds_is_bit_identical(tmp_path: Path) -> None
         run(tmp_path / f"{cut}", n_slices=cut)
         torch.manual_seed(cut)
         again = run(tmp_path / f"{cut}-2", tmp_path / f"{cut}").finish()
-        assert _reproducible(again) == _reproducible(whole)
+        assert without_times(again) == without_times(whole)
 
 
 def test_nothing_settles_on_one_draw() -> None:

@@ -1,13 +1,13 @@
 """Cancelling from another terminal: within a slice, nothing lost; and only what is at work."""
 
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from commands import assert_same, found, run, start, write_study
 from fakes import FakeExecutor, drive, study
+from processes import wait_for
 
 from nas_evidence.driver.cancel import cancel
 from nas_evidence.driver.mirror import open_store
@@ -131,8 +131,8 @@ def test_cancel_says_when_the_driver_ends_before_it_hears(tmp_path: Path) -> Non
     driver = threading.Thread(target=hold)
     driver.start()
     try:
-        while not (tmp_path / "lock").exists() or not (tmp_path / "lock").read_text():
-            time.sleep(0.01)
+        lock = tmp_path / "lock"
+        wait_for(lambda: lock.exists() and lock.read_text())
 
         def leave(seconds: float) -> None:
             over.set()
@@ -169,11 +169,7 @@ def test_a_local_study_is_cancelled_from_another_terminal_and_resumed(tmp_path: 
     study_file.write_text(text)
     search = start("search", study_file, "--out", "s", "--executor", "inline", folder=tmp_path)
     try:
-        end = time.monotonic() + 120
-        while not list((tmp_path / "s").glob("checkpoints/*/attempt-*/epoch-*.pt")):
-            assert search.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_for(lambda: list((tmp_path / "s").glob("checkpoints/*/attempt-*/epoch-*.pt")))
         first = run("cancel", "s", "0", folder=tmp_path).stdout
         told = run("cancel", "s", folder=tmp_path).stdout
         _, err = search.communicate(timeout=600)

@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from commands import assert_same, found, hashes, run, start
+from processes import wait_for
 
 from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.assignments import read_assignment
@@ -75,13 +76,6 @@ def members(session: int) -> dict[int, str]:
                 if int(its_session) == session and state != "Z":
                     alive[int(entry.name)] = command
     return alive
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 600) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.005)
 
 
 @dataclass

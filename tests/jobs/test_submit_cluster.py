@@ -2,13 +2,13 @@
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from commands import assert_same, found, run
+from processes import wait_for
 from ray_head import TOKEN, Head
 
 from nas_evidence.spec.record import TrialStatus
@@ -59,13 +59,6 @@ def head(home: Path) -> Iterator[Head]:
         yield head
     finally:
         head.close()
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
 
 
 def submit(head: Head, name: str, *more: str) -> str:

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from cases import GOLDEN_FOLDER
 from numpy.testing import assert_allclose
+from records import at, curve_of, laplace, record_with
 from scipy import stats
 
 from nas_evidence.reporting import page as study_module
@@ -24,10 +25,8 @@ from nas_evidence.reporting.correlations import COLUMNS
 from nas_evidence.reporting.page import ReportPaths, build_report
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import (
-    CurvePoint,
     Evaluation,
     EvidenceEstimate,
-    Term,
     TrialRecord,
     TrialStatus,
 )
@@ -61,53 +60,27 @@ def trial(trial_id: int, *, noise: float = 0.1, status: str = "complete") -> Tri
     quality = rng.random() if trial_id else 0.05
     family = FAMILIES[trial_id % 3] if trial_id else "linear"
     values = {"depth": 1 + trial_id % 3, "width": 4 + trial_id} if trial_id else {}
-    epochs = range(1, 9)
-    losses = [2.0 * np.exp(-0.3 * (1 + quality) * epoch) + 0.05 for epoch in epochs]
+    losses = [2.0 * np.exp(-0.3 * (1 + quality) * epoch) + 0.05 for epoch in range(9)]
     final = -1.5 + quality + noise * rng.normal()
-    evaluations = [
-        Evaluation(epoch=epoch, estimate=_estimate("kfac_ggn", final - 3 * losses[epoch - 1]))
-        for epoch in (4, 8)
-    ]
-    evaluations.append(Evaluation(epoch=8, estimate=_estimate("diag_ef", rng.normal() - 2)))
-    curve = tuple(
-        CurvePoint(
-            epoch=epoch,
-            train_nll_per_datum=losses[epoch - 1],
-            learning_rate=0.01,
-            sotl=sum(losses[:epoch]),
-            sotl_e=losses[epoch - 1],
-            sotl_ema=losses[epoch - 1],
-            prequential_epoch1=N_DATA * losses[0],
-            seconds=0.1,
-        )
-        for epoch in epochs
-    )
+    curve = curve_of(losses.__getitem__, 8, N_DATA)
+    early, late = (laplace(final - 3 * losses[epoch], N_DATA) for epoch in (4, 8))
+    other = laplace(rng.normal() - 2, N_DATA, "diag_ef")
     sotl = EvidenceEstimate(estimator="sotl", value=-curve[-1].sotl)
-    evaluations.append(Evaluation(epoch=8, estimate=sotl))
-    return TrialRecord(
-        trial_id=trial_id,
-        attempt=1,
-        replicate=0,
+    return record_with(
+        trial_id,
         architecture=ArchitectureSpec(family=family, values=values),
         status=TrialStatus(status),
         cause="" if status == "complete" else "loss became nan <b>at</b> epoch 3 | step 5",
-        seed=trial_id,
         n_parameters=int(10 ** (2.5 + 3 * rng.random())),
         n_data=N_DATA,
         epochs=8,
-        evaluations=tuple(evaluations),
+        evaluations=(*at(4, early), *at(8, late, other, sotl)),
         curve=curve,
         test_accuracy=round(0.85 + 0.14 * quality, 4),
         test_nll_per_datum=0.6 - 0.5 * quality,
         train_seconds=3.0,
         total_seconds=3.5,
     )
-
-
-def _estimate(name: str, per_datum: float) -> EvidenceEstimate:
-    value = N_DATA * per_datum
-    terms = (Term(term="log_likelihood", group="all", value=value),)
-    return EvidenceEstimate(estimator=name, value=value, per_datum=per_datum, terms=terms)
 
 
 def study_folder(folder: Path, records: list[TrialRecord], name: str = "synthetic") -> Path:

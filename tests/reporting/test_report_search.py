@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from records import at, curve_of, mlp, record_with
 from scipy import stats
 
 import nas_evidence.reporting.contents as report_module
@@ -27,7 +28,6 @@ from nas_evidence.reporting.study_tables import Study, load_study_tables
 from nas_evidence.reporting.terms import gap_sentence, term_table
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import (
-    CurvePoint,
     Evaluation,
     EvidenceEstimate,
     Term,
@@ -64,40 +64,21 @@ def record(
     """Return a trial whose evidence per datum is `value`, by default the quality of what it is."""
     quality = QUALITY[architecture]
     value = quality if value is None else value
-    evaluations = tuple(
-        Evaluation(epoch=epoch, estimate=_estimate(value - 1 / epoch))
-        for epoch in range(5, epochs + 1, 5)
-    )
-    curve = tuple(
-        CurvePoint(
-            epoch=epoch,
-            train_nll_per_datum=1 - quality,
-            learning_rate=0.01,
-            sotl=epoch * (1 - quality),
-            sotl_e=1 - quality,
-            sotl_ema=1 - quality,
-            prequential_epoch1=N_DATA * (1 - quality),
-            seconds=1.0,
-        )
-        for epoch in range(1, epochs + 1)
-    )
+    epochs_seen = range(5, epochs + 1, 5)
     done = status is TrialStatus.COMPLETE
-    return TrialRecord(
-        trial_id=trial_id,
-        attempt=1,
+    return record_with(
+        trial_id,
         replicate=trial_id,
-        architecture=ArchitectureSpec(
-            family="mlp" if architecture else "linear",
-            values={"width": 4 + architecture} if architecture else {},
-        ),
+        architecture=mlp(width=4 + architecture)
+        if architecture
+        else ArchitectureSpec(family="linear"),
         status=status,
-        seed=trial_id,
         n_parameters=100 * (1 + architecture),
         latency_seconds=0.1 / (1 + architecture),
         n_data=N_DATA,
         epochs=epochs,
-        evaluations=evaluations,
-        curve=curve,
+        evaluations=[one for e in epochs_seen for one in at(e, _estimate(value - 1 / e))],
+        curve=curve_of(lambda epoch: 1 - quality, epochs, N_DATA),
         test_accuracy=quality if done and not real else None,
         test_nll_per_datum=2 - quality if done else None,
         test_rmse=10 - quality if done and real else None,

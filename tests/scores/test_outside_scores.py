@@ -5,10 +5,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from processes import wait_for
 
 from nas_evidence.spec.registry import Score, declared
 from nas_evidence.storage.tables import read_table
@@ -132,11 +132,7 @@ def test_on_ray_a_killed_study_resumes_with_the_code_in_its_folder(
         cwd=tmp_path, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
-        deadline = time.monotonic() + 300
-        while not list(folder.glob("checkpoints/*/attempt-1/epoch-*.pt")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: list(folder.glob("checkpoints/*/attempt-1/epoch-*.pt")))
         os.killpg(process.pid, signal.SIGKILL)
     (tmp_path / "my_scores.py").unlink()
     elsewhere = tmp_path / "elsewhere"

@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import lone_trials
 import numpy as np
 import pytest
 import torch
@@ -12,9 +13,8 @@ from torch.distributions import MultivariateNormal
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
-from nas_evidence.workers.trial import Trial
 
 SAMPLED_KINDS = ("sgd_entropy", "thermodynamic", "temperature_ladder", "sto_lk")
 
@@ -38,10 +38,7 @@ def run(data: TensorData, folder: Path, **plan: object) -> TrialRecord:
             "online": {"every": 10, "curvature": "kfac_ggn"}, **plan,
         },
     )  # fmt: skip
-    trial = Trial.start(assignment, data, folder)
-    while trial.status is TrialStatus.RUNNING:
-        trial.advance(30)
-    return trial.finish()
+    return lone_trials.run(assignment, data, folder)
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+from records import at, laplace, mlp, record_with
 
 import nas_evidence.driver.outcomes as results_module
 from nas_evidence.driver.outcomes import KeptModels
@@ -11,12 +12,10 @@ from nas_evidence.exporting.folder import trial_to_export
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.spec.record import (
     RACE_IDS,
-    Evaluation,
-    EvidenceEstimate,
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.spec.study import ArchitectureSpec, StudySpec
+from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.study_folder import study_status
@@ -38,18 +37,13 @@ STUDY = StudySpec.model_validate(
 def record(
     trial_id: int, width: int, value: float, status: TrialStatus = TrialStatus.COMPLETE
 ) -> TrialRecord:
-    estimate = EvidenceEstimate(estimator="kfac_ggn", value=value, per_datum=value / 100)
-    return TrialRecord(
-        trial_id=trial_id,
-        attempt=1,
+    return record_with(
+        trial_id,
         replicate=trial_id % 2,
-        architecture=ArchitectureSpec(family="mlp", values={"width": width}),
+        architecture=mlp(width=width),
         status=status,
-        seed=trial_id,
         n_parameters=width,
-        n_data=100,
-        epochs=1,
-        evaluations=(Evaluation(epoch=1, estimate=estimate),),
+        evaluations=at(1, laplace(value / 100)),
         test_accuracy=0.5,
         test_nll_per_datum=1.0,
     )

@@ -518,10 +518,8 @@ def test_at_s3_what_is_wrong_is_one_line(s3: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    began = time.monotonic()
     with pytest.raises(StoreError, match=r"127\.0\.0\.1:9"):
         Mirror("s3://nas/s").held().__enter__()
-    assert time.monotonic() - began < 60
 
 
 def test_a_lease_fetched_to_look_at_is_read(uri: str) -> None:

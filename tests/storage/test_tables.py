@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records import at, curve_of, mlp, record_with
 
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import (
-    CurvePoint,
     Evaluation,
     EvidenceEstimate,
     Term,
@@ -57,32 +57,16 @@ def record(
     status: TrialStatus = TrialStatus.COMPLETE,
     architecture: ArchitectureSpec | None = None,
 ) -> TrialRecord:
-    point = CurvePoint(
-        epoch=1,
-        train_nll_per_datum=2.0,
-        learning_rate=0.01,
-        sotl=2.0,
-        sotl_e=2.0,
-        sotl_ema=2.0,
-        prequential_epoch1=200.0,
-        seconds=0.1,
-    )
-    return TrialRecord(
-        trial_id=trial_id,
+    return record_with(
+        trial_id,
         attempt=attempt,
-        replicate=0,
-        architecture=architecture
-        or ArchitectureSpec(family="mlp", values={"depth": 2, "width": 8, "shape": "constant"}),
+        architecture=architecture or mlp(depth=2, width=8, shape="constant"),
         status=status,
         seed=3,
         n_parameters=650,
-        n_data=100,
         epochs=2,
-        evaluations=(
-            Evaluation(epoch=1, estimate=estimate(value - 10)),
-            Evaluation(epoch=2, estimate=estimate(value)),
-        ),
-        curve=(point,),
+        evaluations=(*at(1, estimate(value - 10)), *at(2, estimate(value))),
+        curve=curve_of(lambda epoch: 2.0, 1),
         test_accuracy=0.9,
         versions='{"torch": "2"}',
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from lone_trials import evaluated
+from records import without_times
 from safetensors import safe_open
 from scipy.optimize import minimize
 from torch import Tensor, nn
@@ -257,19 +258,6 @@ PLANS: dict[str, dict[str, object]] = {
 }
 
 
-def reproducible(record: TrialRecord) -> dict[str, object]:
-    """All of a record but its durations."""
-    text = record.model_dump()
-    for key in list(text):
-        if key.endswith("seconds") or key == "attempt":
-            text.pop(key)
-    for evaluation in text["evaluations"]:
-        evaluation["estimate"].pop("seconds")
-    for point in text["curve"]:
-        point.pop("seconds")
-    return text
-
-
 def _weights(folder: Path) -> tuple[dict[str, str], dict[str, bytes]]:
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         tensors = {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
@@ -291,7 +279,7 @@ def test_a_resumed_trial_is_bit_identical_with_every_feature(name: str, tmp_path
         torch.manual_seed(cut)
         trial = Trial.start(given, data, folder / "2", resume_from=folder)
         trial.advance(9)
-        assert reproducible(trial.finish()) == reproducible(whole)
+        assert without_times(trial.finish()) == without_times(whole)
         old, new = (_weights(f) for f in (tmp_path / "whole", folder / "2"))
         assert old == new
 

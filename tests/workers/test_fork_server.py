@@ -2,13 +2,13 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from processes import lives, wait_for
 
 from nas_evidence.workers.fork_server import ForkServer
 
@@ -64,7 +64,7 @@ def test_a_killed_server_takes_its_forks_along_and_another_one_starts(tmp_path: 
         after.pipe.send(3)
         assert after.pipe.recv() == 6
         before.end()
-        wait_for_the_end_of(orphan)
+        wait_for(lambda: not lives(orphan))
         last = after.pid
     assert not lives(last)
 
@@ -76,17 +76,3 @@ def test_a_server_that_still_imports_is_closed_at_once(tmp_path: Path) -> None:
     fork.end()
     assert process.poll() is not None
     server.close()
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_for_the_end_of(pid: int) -> None:
-    deadline = time.monotonic() + 300
-    while lives(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

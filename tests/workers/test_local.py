@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import lives, wait_for
 
 from nas_evidence.data import ArrayData
 from nas_evidence.spec.domains import IntRange
@@ -77,14 +77,4 @@ def test_workers_end_when_their_driver_is_killed(tmp_path: Path) -> None:
     assert len(workers) == 2
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
-    deadline = time.monotonic() + 300
-    while any(_lives(pid) for pid in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    wait_for(lambda: not any(map(lives, workers)))

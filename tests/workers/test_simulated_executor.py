@@ -1,7 +1,6 @@
 """The virtual clock: events in time order, faults as planned, results that no accident changes."""
 
 import dataclasses
-import time
 from pathlib import Path
 
 import pytest
@@ -205,21 +204,6 @@ def test_idleness_is_the_time_that_nobody_used(tmp_path: Path) -> None:
     executor = SimulatedExecutor(synthetic, workers=4, seed=0)
     run(executor, prepared([launch(0, tmp_path)]))
     assert executor.idle_share() == pytest.approx(0.75, abs=1e-12)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_ten_thousand_trials_on_64_workers_take_seconds(tmp_path: Path) -> None:
-    executor = SimulatedExecutor(
-        synthetic, workers=64, seed=0, faults=chance_faults(0, lost=0.02), writes_files=False
-    )
-    launches = [launch(i, tmp_path) for i in range(10_000)]
-    started = time.process_time()
-    records, log = run(executor, launches, retry=True)
-    assert time.process_time() - started < 30
-    assert {record.trial_id for record in records} == set(range(10_000))
-    assert len(log) > 50_000
-    assert executor.idle_share() < 0.05
 
 
 def test_trainings_before_the_first_epoch_take_their_slices_and_their_time(tmp_path: Path) -> None:

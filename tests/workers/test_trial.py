@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lone_trials import ended
+from records import without_times
 
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.task import check_task
@@ -58,21 +60,7 @@ def run(given: Assignment, data: TensorData, folder: Path, *, slices: int = 99) 
     trial = Trial.start(given, data, folder)
     for until in range(slices, given.plan.epochs + slices, slices):
         trial.advance(until)
-    while trial.status is TrialStatus.RUNNING:  # linear networks settle
-        trial.advance(given.plan.epochs)
-    return trial.finish()
-
-
-def found(record: TrialRecord) -> dict[str, object]:
-    """All that must be reproducible: everything but durations."""
-    text = record.model_dump()
-    for key in [name for name in text if name.endswith("seconds")] + ["attempt"]:
-        text.pop(key)
-    for evaluation in text["evaluations"]:
-        evaluation["estimate"].pop("seconds")
-    for point in text["curve"]:
-        point.pop("seconds")
-    return text
+    return ended(trial)  # linear networks settle
 
 
 @pytest.mark.slow
@@ -144,7 +132,7 @@ def test_a_resumed_trial_ends_bit_identical_to_an_undisturbed_one(
         trial = Trial.start(again, data, folder / "2", resume_from=folder)
         assert trial.report().epoch == cut
         trial.advance(5)
-        assert found(trial.finish()) == found(whole)
+        assert without_times(trial.finish()) == without_times(whole)
         old, new = tmp_path / "whole" / "model.safetensors", folder / "2" / "model.safetensors"
         assert old.read_bytes()[-1000:] == new.read_bytes()[-1000:]
 
@@ -153,7 +141,7 @@ def test_a_resumed_trial_ends_bit_identical_to_an_undisturbed_one(
 def test_slicing_changes_nothing(data: TensorData, tmp_path: Path) -> None:
     one = run(assignment(), data, tmp_path / "one")
     five = run(assignment(), data, tmp_path / "five", slices=1)
-    assert found(one) == found(five)
+    assert without_times(one) == without_times(five)
 
 
 @pytest.mark.slow
@@ -168,7 +156,9 @@ def test_a_torn_newest_checkpoint_costs_a_slice_and_not_the_trial(
     again = Trial.start(assignment(), data, tmp_path / "2", resume_from=tmp_path)
     assert again.report().epoch == 2
     again.advance(5)
-    assert found(again.finish()) == found(run(assignment(), data, tmp_path / "whole"))
+    assert without_times(again.finish()) == without_times(
+        run(assignment(), data, tmp_path / "whole")
+    )
 
 
 def test_a_checkpoint_of_another_trial_is_not_taken_up(data: TensorData, tmp_path: Path) -> None:
@@ -184,7 +174,7 @@ def test_trials_one_after_another_in_one_process_do_not_touch_each_other(
     fresh = run(assignment(), data, tmp_path / "1")
     run(assignment("mlp"), data, tmp_path / "2")
     torch.rand(17)
-    assert found(run(assignment(), data, tmp_path / "3")) == found(fresh)
+    assert without_times(run(assignment(), data, tmp_path / "3")) == without_times(fresh)
 
 
 @pytest.mark.slow
@@ -193,8 +183,8 @@ def test_permuting_the_test_labels_changes_nothing_but_test_columns(
 ) -> None:
     mixed = np.random.default_rng(0).permutation(arrays.y_test)
     other = dataclasses.replace(arrays, y_test=mixed)
-    one = found(run(assignment(), to_tensors(arrays, "cpu"), tmp_path / "1"))
-    two = found(run(assignment(), to_tensors(other, "cpu"), tmp_path / "2"))
+    one = without_times(run(assignment(), to_tensors(arrays, "cpu"), tmp_path / "1"))
+    two = without_times(run(assignment(), to_tensors(other, "cpu"), tmp_path / "2"))
     assert one["test_accuracy"] != two["test_accuracy"]
     for key in ("test_accuracy", "test_nll_per_datum"):
         one.pop(key), two.pop(key)
@@ -353,7 +343,9 @@ def test_a_full_disk_is_not_the_networks_failure(
         patch.setattr("os.fsync", full)
         with pytest.raises(OSError, match=r"No space left on device: '.*model.safetensors'"):
             again.finish()
-    assert found(again.finish()) == found(run(assignment("mlp"), data, tmp_path / "whole"))
+    assert without_times(again.finish()) == without_times(
+        run(assignment("mlp"), data, tmp_path / "whole")
+    )
 
 
 @pytest.mark.slow
