@@ -29,8 +29,7 @@ from nas_evidence.spec.domains import (
     described,
     keys_of,
 )
-from nas_evidence.spec.presets import PRESETS
-from nas_evidence.spec.study import FAMILY_DEFAULTS, FAMILY_PARAMETERS, TrainingPlan
+from nas_evidence.spec.study import FAMILY_DEFAULTS, FAMILY_PARAMETERS, PRESETS, TrainingPlan
 from nas_evidence.spec.toml import TABLES
 
 #: Keys that a study file leaves to the data: their value in the types is for plans made in Python.

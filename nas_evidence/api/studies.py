@@ -31,9 +31,8 @@ from nas_evidence.api.runs import (
     unfinished,
 )
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
-from nas_evidence.spec.presets import preset_overrides
 from nas_evidence.spec.record import TrialStatus, is_race
-from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.study import StudySpec, preset_overrides
 
 if TYPE_CHECKING:  # these import pandas and torch
     import pandas as pd
@@ -453,7 +452,8 @@ def search(
         seed: of all that is random; by default as the study file says, or 0.
         time_limit: seconds for all of it, or "10m", "2h"; trials that do not fit are left out and
             run when the study is resumed.
-        preset: a set of keys, see `nas_evidence.spec.presets`; `n_trials` and `settings` win.
+        preset: a set of keys, see `nas_evidence.spec.study.PRESETS`; `n_trials` and `settings`
+            win.
         metric: to show first in report and `predict`: "f1", "rmse", ...; see the key
             `metric` of a study file.
         settings: any key of a study file: {"plan.epochs": 50}.

@@ -65,9 +65,8 @@ from nas_evidence.cli.terminal import (
 from nas_evidence.jobs.jobs import study_of_this_job
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of, seconds_running
 from nas_evidence.spec.domains import masked
-from nas_evidence.spec.presets import preset_overrides
 from nas_evidence.spec.record import TrialStatus, n_searched
-from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.study import StudySpec, preset_overrides
 from nas_evidence.storage.outside_code import admitted
 from nas_evidence.workers.executor import Where
 from nas_evidence.workers.fork_server import ForkServer

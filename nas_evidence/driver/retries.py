@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nas_evidence.spec.retry_limits import RetrySpec
+from nas_evidence.spec.study import RetrySpec
 
 #: Attempts in a row that may be lost together with their machine, without progress.
 MACHINE_LOSSES = 10

@@ -46,7 +46,6 @@ from nas_evidence.spec.registry import (
     declared,
     is_outside,
 )
-from nas_evidence.spec.retry_limits import RetrySpec
 
 #: Costs of an architecture that are recorded.
 ALL_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
@@ -371,6 +370,28 @@ class BudgetSpec(Frozen):
     """Wall time over all runs of the study."""
 
 
+class RetrySpec(Frozen):
+    """When a trial that keeps losing its worker is given up; may change between runs of a study.
+
+    A lost attempt is retried from its last checkpoint. `resume --retry-failed` retries trials that
+    were given up.
+    """
+
+    crashes: Annotated[Literal["unlimited"] | int, Unit("attempts")] = 3
+    """Attempts in a row that may crash or hang their worker without writing a checkpoint, beside
+    10 that may be lost together with their machine; or "unlimited", for both."""
+
+    @field_validator("crashes", mode="before")
+    @classmethod
+    def _limit(cls, value: object) -> object:
+        number = isinstance(value, int) and not isinstance(value, bool)
+        if value != "unlimited" and not (number and 1 <= value <= LARGEST):  # type: ignore[operator]
+            raise ValueError(
+                f'`crashes` must be a number of attempts or "unlimited", but got {value!r}'
+            )
+        return value
+
+
 class RaceSpec(Frozen):
     """The race of the finalists after the search; see `finalists`."""
 
@@ -599,6 +620,29 @@ class StudySpec(Frozen):
                     f'`{key}` must be no evidence with `class_weight`, but got "{name}"; give '
                     f'"{CROSS_VALIDATIONS[0]}", and name it in `estimators`'
                 )
+
+
+#: Sets of keys that `search` takes by one word; "default" leaves all as the study file has it.
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "quick": {"n_trials": 8, "plan.folds": 2, "finalists": 0},
+    "default": {},
+    "thorough": {"n_trials": 96, "plan.folds": 10, "finalists": 8},
+}
+
+
+def preset_overrides(name: str | None) -> list[str]:
+    """Return the keys of a preset as `--set` takes them, before it; none without a preset.
+
+    >>> preset_overrides("quick")
+    ['n_trials=8', 'plan.folds=2', 'finalists=0']
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if name is not None and name not in PRESETS:
+        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, but got {name!r}")
+    keys = {} if name is None else PRESETS[name]
+    return [f"{key}={json.dumps(value)}" for key, value in keys.items()]
 
 
 class Assignment(Frozen):

@@ -29,7 +29,6 @@ from nas_evidence.spec.domains import (
     masked,
 )
 from nas_evidence.spec.registry import is_outside
-from nas_evidence.spec.retry_limits import RetrySpec
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     FREE_KEYS,
@@ -40,6 +39,7 @@ from nas_evidence.spec.study import (
     PruningSpec,
     RaceSpec,
     ResourceSpec,
+    RetrySpec,
     SamplerSpec,
     StudySpec,
     TrainingPlan,

@@ -16,7 +16,7 @@ from commands import TINY, assert_same, environment, found, hashes, run, start, 
 
 import nas_evidence
 from nas_evidence.api.request import asked_for
-from nas_evidence.spec.presets import PRESETS, preset_overrides
+from nas_evidence.spec.study import PRESETS, preset_overrides
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import read_table

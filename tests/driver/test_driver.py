@@ -16,8 +16,7 @@ import nas_evidence.driver.outcomes as results_module
 from nas_evidence.driver.plan import plan_trials
 from nas_evidence.proposing.proposer import Proposer, Told
 from nas_evidence.spec.record import TrialRecord, TrialStatus
-from nas_evidence.spec.retry_limits import RetrySpec
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, RetrySpec, StudySpec
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.faults import StudyStoppedError

@@ -35,8 +35,7 @@ from nas_evidence.driver.outcomes import told_of
 from nas_evidence.driver.plan import n_proposals, trials_of
 from nas_evidence.proposing.proposer import Proposer, Told
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.retry_limits import RetrySpec
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, RetrySpec, StudySpec, derive_seed
 from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.journal import Journal, read_journal
 from nas_evidence.storage.tables import TrialRow, compact, finished, read_tables

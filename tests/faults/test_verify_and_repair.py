@@ -14,8 +14,7 @@ from faulty import Damage, call, flipped
 
 from nas_evidence.driver.restoration import restored_study
 from nas_evidence.driver.verification import not_checked, verify
-from nas_evidence.spec.retry_limits import RetrySpec
-from nas_evidence.spec.study import FREE_KEYS, BudgetSpec, RaceSpec, ResourceSpec
+from nas_evidence.spec.study import FREE_KEYS, BudgetSpec, RaceSpec, ResourceSpec, RetrySpec
 from nas_evidence.spec.toml import differences, dump_study
 from nas_evidence.storage.conditions import content_hash
 from nas_evidence.storage.journal import Journal
