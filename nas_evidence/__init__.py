@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from nas_evidence.evidence.estimate import estimate_evidence
     from nas_evidence.exporting.predictor import Predictor
     from nas_evidence.exporting.program import load_exported
+    from nas_evidence.reporting.compare import compare
     from nas_evidence.scores.protocol import Scorer
     from nas_evidence.spec.record import EvidenceEstimate
     from nas_evidence.spec.registry import Score
@@ -36,6 +37,7 @@ _EXPORTS = {
     "search": "nas_evidence.api.studies",
     "resume": "nas_evidence.api.studies",
     "load": "nas_evidence.api.studies",
+    "compare": "nas_evidence.reporting.compare",
     "Study": "nas_evidence.api.studies",
     "Predictor": "nas_evidence.exporting.predictor",
     "EvidenceClassifier": "nas_evidence.api.estimators",
@@ -51,6 +53,7 @@ __all__ = [
     "Study",
     "StudySpec",
     "__version__",
+    "compare",
     "estimate_evidence",
     "load",
     "load_exported",

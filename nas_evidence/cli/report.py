@@ -94,21 +94,19 @@ def report(
 
 def compare(
     places: Annotated[list[str], typer.Argument(metavar="DIR...", help="Two to ten studies.")],
-    to: Annotated[Path, typer.Option("--to", metavar="OUT", help="Write the page here.")] = Path(
-        "comparison"
-    ),
 ) -> None:
-    """Put two to ten studies on one page: winners, scores, baselines, time.
+    """Print the winners of two to ten studies side by side.
 
     Example: nas-evidence compare runs/digits runs/digits-wide
     """
-    from nas_evidence.reporting.compare import HEADER, compare_studies
+    from nas_evidence.reporting.compare import compare as compared
 
-    compared = compare_studies([opened(place).folder for place in places], to, places)
-    print_rows("Studies", HEADER, compared.rows)
-    for sentence in compared.notes:
+    found = compared([opened(place).folder for place in places], places)
+    known = found.dropna(axis=1, how="all").reset_index().astype(object)
+    rows = [list(map(statistic_text, row)) for row in known.where(known.notna(), "-").to_numpy()]
+    print_rows("Studies", [name.replace("_", " ") for name in known], rows)
+    for sentence in found.attrs["notes"]:
         out.print(f"note:   {sentence}")
-    out.print(f"report: {to / 'index.html'}")
 
 
 def audit_estimators(
@@ -333,18 +331,18 @@ def _report_table(
     baselines: Sequence[str],
     to: Path | None,
 ) -> None:
-    from nas_evidence.reporting.any_table import rank_table_report
-    from nas_evidence.reporting.correlations import MAIN_COLUMNS
+    from nas_evidence.reporting.any_table import rank_table
+    from nas_evidence.reporting.correlations import MAIN_COLUMNS, write_csv
 
-    result = rank_table_report(
-        table, score=score, target=target, group=group, baselines=baselines, to=to
-    )
+    found = rank_table(table, score=score, target=target, group=group, baselines=baselines)
     print_rows(
         f"How well the columns of {table.name} rank {target}",
         MAIN_COLUMNS,
-        [[statistic_text(row.cells()[name]) for name in MAIN_COLUMNS] for row in result.rows],
+        [[statistic_text(row.cells()[name]) for name in MAIN_COLUMNS] for row in found.rows],
     )
-    for warning in result.warnings:
+    for warning in found.warnings:
         out.print(f"warning: {warning}")
     if to is not None:
-        out.print(f"report: {to / 'index.html'}")
+        to.mkdir(parents=True, exist_ok=True)
+        write_csv(to / "correlations.csv", found.rows)
+        out.print(f"table:  {to / 'correlations.csv'}")

@@ -1,59 +1,28 @@
 """The same statistics on any table: one score, its baselines, one target, from a CSV file."""
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from nas_evidence.reporting import figures as draw
-from nas_evidence.reporting.correlations import Correlation, scale_of, trust, write_csv
-from nas_evidence.reporting.figure_data import Dot, score_marks
-from nas_evidence.reporting.page import ReportPaths
-from nas_evidence.reporting.templating import write_markdown, write_page
-
-CAPTIONS: Mapping[str, str] = {
-    "table_scatter": (
-        "How to read it: each marker is one row. If the score can be trusted, the markers rise "
-        "from the lower left to the upper right. The shape of a marker is its group; where the "
-        "table has a column n_parameters, larger and brighter markers have more parameters."
-    ),
-    "table_trust": (
-        "How to read it: the dot is Spearman's rho between score and target over all rows, the "
-        "bar its 95 % interval. 1 is the same order, 0 no relation, -1 the reverse "
-        "order. The score should lie clearly to the right of its baselines."
-    ),
-}
-
+from nas_evidence.reporting.correlations import Trust, trust
 
 #: Most groups of a table: each gets its own statistics.
 MAX_GROUPS = 50
 
 
-@dataclass(frozen=True)
-class TableReport:
-    """Statistics of a table, their verdicts, and the path of the report if written."""
-
-    rows: tuple[Correlation, ...]
-    sentences: tuple[tuple[str, str], ...]  # (score, verdict)
-    warnings: tuple[str, ...]
-    paths: ReportPaths | None
-
-
-def rank_table_report(
+def rank_table(
     csv_path: Path,
     *,
     score: str,
     target: str,
     group: str | None = None,
     baselines: Sequence[str] = (),
-    to: Path | None = None,
-) -> TableReport:
+) -> Trust:
     """Return how `score` and the baselines rank `target` in a CSV file, by `group` if given.
 
-    Every column counts as larger-is-better. If `to` is given, writes a page, its text as Markdown
-    and correlations.csv.
+    Every column counts as larger-is-better.
 
     Raises:
         ValueError: the file is missing or not a table, a column is missing, or a column is not
@@ -70,7 +39,7 @@ def rank_table_report(
         )
     for name in [*names, target]:
         frame[name] = _numeric(frame[name], csv_path)
-    judged = trust(
+    return trust(
         frame,
         scores=names,
         targets=[target],
@@ -78,33 +47,6 @@ def rank_table_report(
         group=group,
         noun="rows",
     )
-    report = TableReport(judged.rows, judged.sentences, judged.warnings, None)
-    if to is None:
-        return report
-    to.mkdir(parents=True, exist_ok=True)
-    dots, marks = _dots(frame, score, target, group), score_marks(judged, target=target)
-    figures = {}
-    if dots:
-        figures["scatter"] = draw.scatter_figure(dots, x_title=score, y_title=target)
-    if marks:
-        figures["trust"] = draw.trust_figure(marks, target=target)
-    values = {
-        "title": f"{score} against {target}",
-        "file": csv_path.name,
-        "n_rows": len(frame),
-        "target": target,
-        "scale": scale_of(target),
-        "trust": judged,
-        "figures": figures,
-        "reload_seconds": None,
-        "groups": sorted({dot.family for dot in dots}),
-        "captions": CAPTIONS,
-    }
-    paths = ReportPaths(to / "index.html", to / "report.md", to / "correlations.csv")
-    write_page(paths.html, "table.html.j2", values)
-    write_markdown(paths.markdown, "table.md.j2", values)
-    write_csv(paths.correlations, judged.rows)
-    return TableReport(judged.rows, judged.sentences, judged.warnings, paths)
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
@@ -135,18 +77,3 @@ def _numeric(values: pd.Series, path: Path) -> pd.Series:
             f'holds "{wrong.iloc[0]}".'
         )
     return numeric.astype(float)
-
-
-def _dots(frame: pd.DataFrame, score: str, target: str, group: str | None) -> list[Dot]:
-    known = frame[frame[[score, target]].notna().all(axis=1)]
-    parameters = known.get("n_parameters")
-    return [
-        Dot(
-            x=row[score],
-            y=row[target],
-            family="all rows" if group is None else str(row[group]),
-            n_parameters=None if parameters is None else float(row["n_parameters"]),
-            details=tuple(f"{name}: {value}" for name, value in row.items()),
-        )
-        for row in known.to_dict("records")
-    ]

@@ -1,75 +1,51 @@
-"""Two to ten studies on one page: their winners side by side, and the best so far over time."""
+"""Two to ten studies in one table: their winners side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
 from nas_evidence.baselines.comparison import Comparison, read_comparison
-from nas_evidence.plumbing.durations import duration
-from nas_evidence.reporting import figures as draw
-from nas_evidence.reporting.figure_data import Line
 from nas_evidence.reporting.study_tables import Study, load_study_tables
-from nas_evidence.reporting.templating import MISSING, named, number, write_page
+from nas_evidence.reporting.templating import named
 from nas_evidence.spec.record import n_searched
 
 FEWEST, MOST = 2, 10
-HEADER = (
-    "study", "score", "value", "test log loss", "test accuracy or RMSE", "best simple model",
-    "trials", "worker time", "winner",
-)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The rows of the table, one per study, and what to know before comparing them."""
+def compare(
+    folders: Sequence[str | Path], places: Sequence[str | Path] | None = None
+) -> pd.DataFrame:
+    """Return the winners of two to ten studies, one row per study, in the order given.
 
-    rows: list[list[str]]
-    notes: list[str]
+    `value` is that of `score`, in its own unit, larger is better; `test_nll` in nats per datum,
+    of real targets divided by their standard deviation; `worker_seconds` summed over trials.
+    `attrs["notes"]` says which columns cannot be compared, and why.
 
-
-def compare_studies(
-    folders: Sequence[Path], to: Path, places: Sequence[str] | None = None
-) -> Compared:
-    """Write a page about several studies into the folder `to`, and return its table.
-
-    `places` are what the user calls the folders.
+    Args:
+        folders: of the studies.
+        places: what to call studies of one name; the folders by default.
 
     Raises:
-        ValueError: for fewer than two studies or more than ten.
+        ValueError: for fewer than two studies or more than ten, or what is no study.
+
+    Example:
+        nas_evidence.compare(["runs/digits", "runs/digits-wide"])
     """
     if not FEWEST <= len(folders) <= MOST:
         raise ValueError(f"compare takes {FEWEST} to {MOST} studies, but got {len(folders)}.")
-    studies = [load_study_tables(folder) for folder in folders]
-    comparisons = [read_comparison(folder) for folder in folders]
-    names = _names(studies, folders, places or folders)
-    rows = [_row(*one) for one in zip(names, studies, comparisons, strict=True)]
-    notes = _notes(studies)
+    paths = [Path(folder) for folder in folders]
+    studies = [load_study_tables(path) for path in paths]
+    names = _names(studies, paths, places or paths)
+    comparisons = [read_comparison(path) for path in paths]
+    frame = pd.DataFrame(map(_row, names, studies, comparisons)).set_index("study")
+    frame.attrs["notes"] = _notes(studies)
     if same_power := _power_note(names, studies):
         # An integral of a power of the likelihood is no evidence: values at different powers are
         # of different quantities.
-        notes.append(same_power)
-        for row in rows:
-            row[HEADER.index("value")] = MISSING
-    figures = {}
-    lines = [line for line in map(_best_so_far, names, studies) if line is not None]
-    if lines and not same_power:
-        figures["progress"] = draw.training_figure(
-            "best score so far", lines, x_title="finished trials"
-        )
-    to.mkdir(parents=True, exist_ok=True)
-    write_page(
-        to / "index.html",
-        "compare.html.j2",
-        {
-            "title": f"{len(studies)} studies compared",
-            "header": HEADER,
-            "rows": rows,
-            "notes": notes,
-            "figures": figures,
-            "reload_seconds": None,
-        },
-    )
-    return Compared(rows, notes)
+        frame.attrs["notes"].append(same_power)
+        frame["value"] = float("nan")
+    return frame
 
 
 def _names(
@@ -83,29 +59,23 @@ def _names(
     ]
 
 
-def _row(name: str, study: Study, comparison: Comparison | None) -> list[str]:
-    winner = study.winner
-    seconds = float(study.trials["total_seconds"].astype(float).sum())
-    n = f"{n_searched(study.trials['trial_id'])} of {study.spec.n_trials}"
-    score = str(study.spec.objective)
-    if winner is None:
-        return [name, score, *[MISSING] * 4, n, duration(seconds), MISSING]
-    labels = study.spec.plan.likelihood == "categorical"
-    simple = MISSING
-    if comparison is not None and comparison.trial_id == winner.trial_id and comparison.baselines:
-        best = min(comparison.baselines, key=lambda one: one.behind)
-        simple = f"{best.name} {number(best.metrics.get('log_loss'), 3)}"
-    return [
-        name,
-        score,
-        number(winner.objective, 4),
-        number(winner.test_nll, 4),
-        number(winner.test_accuracy if labels else winner.test_rmse, 4),
-        simple,
-        n,
-        duration(seconds),
-        winner.architecture,
-    ]
+def _row(name: str, study: Study, comparison: Comparison | None) -> dict[str, object]:
+    winner, simple = study.winner, None
+    if winner and comparison and comparison.trial_id == winner.trial_id and comparison.baselines:
+        simple = min(comparison.baselines, key=lambda one: one.behind)
+    return {
+        "study": name,
+        "score": str(study.spec.objective),
+        "value": winner and winner.objective,
+        "test_nll": winner and winner.test_nll,
+        "test_accuracy": winner and winner.test_accuracy,
+        "test_rmse": winner and winner.test_rmse,
+        "best_simple_model": simple and simple.name,
+        "its_log_loss": simple and simple.metrics.get("log_loss"),
+        "n_trials": n_searched(study.trials["trial_id"]),
+        "worker_seconds": float(study.trials["total_seconds"].astype(float).sum()),
+        "winner": winner and winner.architecture,
+    }
 
 
 def _notes(studies: Sequence[Study]) -> list[str]:
@@ -133,18 +103,3 @@ def _power_note(names: Sequence[str], studies: Sequence[Study]) -> str:
             each = ", ".join(f"{value} ({name})" for name, value in pairs)
             return f"Their scores are not compared: `{key}` is {each}."
     return ""
-
-
-def _best_so_far(name: str, study: Study) -> Line | None:
-    """Return the largest score of any trial so far, over the number of finished trials."""
-    values = study.complete["objective"].dropna()
-    if values.empty:
-        return None
-    best = values.cummax()
-    return Line(
-        label=name,
-        family=name,
-        epochs=tuple(range(1, len(best) + 1)),
-        values=tuple(map(float, best)),
-        emphasised=False,
-    )

@@ -193,11 +193,14 @@ def trust(
     free = (*rivals, RANDOM) if RANDOM not in scores else tuple(rivals)
     first = scale_of(targets[0])
     pooled = [r for r in rows if r.group == ALL and r.target == targets[0]]
+    sentences = tuple((row.score, _sentence(row, first, noun)) for row in pooled)
+    if len({sentence for _, sentence in sentences}) == 1:
+        sentences = sentences[:1]  # too few rows for any of them
     return Trust(
         main=scores[0],
         rivals=free,
         rows=rows,
-        sentences=tuple((row.score, _sentence(row, first, noun)) for row in pooled),
+        sentences=sentences,
         warnings=(*_rivals_ahead(rows, scores[0], free, noun),
                   *_rivals_close(frame, plans[ALL], pooled, scores[0], rivals),
                   *_reversals(rows, scores[0]), *_explained_by_size(pooled[0])),

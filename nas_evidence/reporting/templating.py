@@ -5,7 +5,7 @@ contains its scripts and styles, and its content security policy forbids all req
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -102,6 +102,26 @@ def markdown(text: object) -> Markup:
     return Markup(html.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
 
 
+def row(cells: Iterable[object]) -> Markup:
+    r"""Return a row of a Markdown table.
+
+    >>> print(row(["a|b", 1, None]))
+    | a\|b | 1 | – |
+    """
+    shown = (markdown(MISSING if cell is None else cell) for cell in cells)
+    return Markup(f"| {' | '.join(shown)} |")
+
+
+def head(text: Sequence[str], numbers: Sequence[str]) -> Markup:
+    """Return the head of a Markdown table: columns of text, then columns of numbers.
+
+    >>> print(head(["name"], ["n"]))
+    | name | n |
+    |---|---:|
+    """
+    return Markup(f"{row([*text, *numbers])}\n|{'---|' * len(text)}{'---:|' * len(numbers)}")
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -113,6 +133,8 @@ def _environment() -> Environment:
     environment.filters |= {"number": number, "count": count, "md": markdown}
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
     environment.filters |= {"percent": percent, "explained": explained}
+    environment.globals |= {"row": row, "head": head}
+    environment.globals["cells"] = lambda names, of: [of.get(name) for name in names]
     environment.globals["include_raw"] = lambda name: Markup(
         (_TEMPLATES / name).read_text(encoding="utf-8")
     )

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from cases import GOLDEN_FOLDER
 from commands import TINY, assert_same, environment, found, hashes, run, start, write_study
@@ -507,8 +508,8 @@ def test_report_on_a_published_table_prints_its_statistics(tmp_path: Path) -> No
     assert float(first["regret_1"]) == pytest.approx(0.30, abs=5e-3)
     baseline = [dict(zip(header, row, strict=True)) for row in rows if row[0] == "n_parameters"]
     assert float(baseline[0]["rho"]) == pytest.approx(0.961, abs=5e-4)
-    assert process.stdout.splitlines()[-1] == "report: out/index.html"
-    assert (tmp_path / "out" / "index.html").is_file()
+    assert process.stdout.splitlines()[-1] == "table:  out/correlations.csv"
+    assert len(pd.read_csv(tmp_path / "out" / "correlations.csv")) == len(rows)
 
 
 def test_a_statistic_that_does_not_exist_is_called_undefined(tmp_path: Path) -> None:
@@ -541,7 +542,7 @@ def test_a_study_at_a_uri_is_shown_reported_watched_and_exported(
     assert "status\tcomplete" in run("show", uri, 1, folder=tmp_path).stdout
     shutil.rmtree(done / "report")
     live, report = run("watch", uri, folder=tmp_path).stdout.splitlines()
-    assert report == f"report: {live.removeprefix('live: ')}report.html"
+    assert report == f"report: {live.removeprefix('live: ')}"
     assert not (done / "report").exists()  # its driver alone writes there
     said = run("report", uri, folder=tmp_path).stdout.splitlines()
     assert said[-1] == f"report: {uri}/report/index.html"

@@ -6,17 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from faulty import call
 from reporting.test_report_search import EPOCHS, folder, load, record
 from rich.console import Console
 
+import nas_evidence
 from nas_evidence.cli import terminal
 from nas_evidence.cli.predict import metric_lines
 from nas_evidence.cli.show import trial_sentence
 from nas_evidence.cli.submit import _facts
 from nas_evidence.cli.terminal import columns_that_fit, print_rows, ranking_rows
-from nas_evidence.cli.watch import progress_page, served
+from nas_evidence.cli.watch import served
 from nas_evidence.driver.mirror import open_store
-from nas_evidence.reporting.compare import compare_studies
 from nas_evidence.reporting.study_tables import first_as_shown
 from nas_evidence.spec.metric_names import METRICS
 from nas_evidence.spec.record import TrialStatus
@@ -143,24 +144,27 @@ def test_status_and_ranking_show_one_number(tmp_path: Path) -> None:
     assert first_as_shown(tmp_path, "sotl") is None
 
 
-def test_the_live_page_works_before_the_first_result_for_who_knows_the_token(
-    tmp_path: Path,
-) -> None:
+def test_the_report_is_served_to_who_knows_the_token_and_nothing_else_is(tmp_path: Path) -> None:
     folder(tmp_path, [])
-    with served(lambda: progress_page(tmp_path), tmp_path / "report", 0) as address:
+    report = tmp_path / "report"
+    with served(report, 0) as address:
         assert address.startswith("http://127.0.0.1:")
-        assert b"0 of 24 trials (none yet)" in got(address)[1]
+        assert got(address)[0] == 404  # nothing is built yet
+        report.mkdir()
+        (report / "ranking.csv").write_text("rank")
+        assert got(address)[0] == 404  # no list of files
+        (report / "index.html").write_text("the report")
         root = address.rsplit("/", 2)[0]
-        for wrong in (f"{root}/", f"{root}/guessed/", f"{root}/guessed/report.html"):
+        for wrong in (f"{root}/", f"{root}/guessed/", f"{root}/guessed/index.html"):
             assert got(wrong)[0] == 404
-        (tmp_path / "report").mkdir()
-        (tmp_path / "report" / "index.html").write_text("the report")
-        assert got(f"{address}report.html") == (200, b"the report")
-        assert got(f"{address}../study.toml")[0] == 404
+        assert got(address) == (200, b"the report")
+        assert got(f"{address}ranking.csv") == (200, b"rank")
+        for outside in ("../study.toml", "%2e%2e/study.toml", "/../study.toml"):
+            assert got(address + outside)[0] == 404
         taken = int(address.split(":")[2].split("/")[0])
         with (
             pytest.raises(ValueError, match=f"port {taken} of 127.0.0.1 cannot be used"),
-            served(str, tmp_path, taken),
+            served(tmp_path, taken),
         ):
             pass
 
@@ -168,13 +172,28 @@ def test_the_live_page_works_before_the_first_result_for_who_knows_the_token(
 def test_studies_side_by_side_say_what_cannot_be_compared(tmp_path: Path) -> None:
     one = folder(tmp_path / "synthetic", [record(1, 1), record(2, 2)])
     two = folder(tmp_path / "other", [record(1, 3)], name="other", objective="sotl")
-    found = compare_studies([one, two], tmp_path / "out")
-    assert [row[0] for row in found.rows] == ["synthetic", "other"]
-    assert found.rows[0][2] == "0.8500"
-    assert found.notes == ["They are ranked by different scores: compare the test columns only."]
-    assert "synthetic" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    found = nas_evidence.compare([one, two])
+    assert list(found.index) == ["synthetic", "other"]
+    assert found["value"]["synthetic"] == 0.85
+    assert found.attrs["notes"] == [
+        "They are ranked by different scores: compare the test columns only."
+    ]
     with pytest.raises(ValueError, match="2 to 10 studies, but got 1"):
-        compare_studies([one], tmp_path / "out")
+        nas_evidence.compare([one])
+
+
+def test_compare_prints_a_row_for_each_study_and_the_notes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = folder(tmp_path / "synthetic", [record(1, 1)])
+    two = folder(tmp_path / "other", [], name="other", objective="sotl")
+    code, text, said = call(capsys, "compare", one, two)
+    header, first, second, note = (line.split("\t") for line in text.splitlines())
+    rows = [dict(zip(header, row, strict=True)) for row in (first, second)]
+    assert (code, said) == (0, "")
+    assert [row["study"] for row in rows] == ["synthetic", "other"]
+    assert (rows[0]["value"], rows[1]["value"]) == ("0.8500", "-")
+    assert note[0].startswith("note:   They are ranked by different scores")
 
 
 @pytest.mark.slow
@@ -183,14 +202,14 @@ def test_scores_at_different_powers_of_the_likelihood_are_not_compared(tmp_path:
     two = folder(
         tmp_path / "tempered", [record(1, 3)], name="tempered", plan={"likelihood_power": 5}
     )
-    found = compare_studies([one, two], tmp_path / "out")
-    assert [row[2] for row in found.rows] == ["–", "–"]
+    found = nas_evidence.compare([one, two])
+    assert found["value"].isna().all()
     refused = "Their scores are not compared: `likelihood_power` is 1 (synthetic), 5 (tempered)."
-    assert refused in found.notes
+    assert refused in found.attrs["notes"]
     moved = {"augment": ["RandomHorizontalFlip", "RandomCrop"]}
     three = folder(tmp_path / "moved", [record(1, 3)], name="moved", plan=moved)
     refused = (
         "Their scores are not compared: `augment` is none (synthetic), "
         "RandomCrop + RandomHorizontalFlip (moved)."
     )
-    assert refused in compare_studies([one, three], tmp_path / "out").notes
+    assert refused in nas_evidence.compare([one, three]).attrs["notes"]

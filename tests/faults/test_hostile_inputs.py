@@ -28,7 +28,7 @@ from nas_evidence.models import build
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.sums import write_sums
 from nas_evidence.plumbing.tensor_seals import sealed_tensors
-from nas_evidence.reporting.any_table import rank_table_report
+from nas_evidence.reporting.any_table import rank_table
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec
 from nas_evidence.spec.toml import StudyError, load_study
 from nas_evidence.storage.remote import Remote, StoreError
@@ -103,7 +103,7 @@ def test_tables_of_any_bytes(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(content)
     try:
-        rank_table_report(path, score="score", target="truth", group="id")
+        rank_table(path, score="score", target="truth", group="id")
     except ValueError as error:
         one_sentence(error)
 

@@ -9,7 +9,7 @@ import pytest
 from faulty import call
 
 from nas_evidence.api.trackers import check_track
-from nas_evidence.reporting.any_table import rank_table_report
+from nas_evidence.reporting.any_table import rank_table
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.toml import StudyError, load_study
 from nas_evidence.workers.reachable import check_reachable
@@ -92,7 +92,7 @@ def test_a_table_grouped_by_a_column_of_many_values_is_refused_at_once(tmp_path:
     path = tmp_path / "t.csv"
     path.write_text("id,score,truth\n" + "".join(f"{i},{i % 7},{i % 5}\n" for i in range(3000)))
     with pytest.raises(ValueError, match=r'at most 50 different values, but "id" of .* has 3000'):
-        rank_table_report(path, score="score", target="truth", group="id")
+        rank_table(path, score="score", target="truth", group="id")
 
 
 @pytest.fixture
