@@ -37,7 +37,7 @@ SOLE_IMPORTERS = {
     "tenacity": ["plumbing/backoff.py"],
     "typer": ["cli"],
     "matplotlib": ["reporting"],
-    "jinja2": ["reporting"],
+    "jinja2": ["reporting", "exporting/model_card.py"],
     "torchvision": ["data"],
     "sklearn": ["data", "baselines/models.py", "api/estimators.py"],
     "PIL": ["data/images.py"],
