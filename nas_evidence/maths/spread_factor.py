@@ -7,20 +7,19 @@
     m    rows that are as the predictor says: they shrink c to 1 (docs/decisions/0020)
 
 Real targets: c² = (Σ z² + m D) / (N D + m D), z the standardised residuals [N, D]. For classes
-the sum is concave in 1/c, and Newton's method finds its maximum. Where c = 1 is the likeliest, it
-stays.
+the sum is concave in 1/c, and Brent's method finds where its slope is 0. Where c = 1 is the
+likeliest, it stays.
 """
 
 import math
-from collections.abc import Callable
 
+from scipy.optimize import brentq
 from torch import Tensor
 
 #: m by kind of target.
 ROWS_OF_CLASSES, ROWS_OF_REALS = 160, 10
 #: c lies between 1 / MOST and MOST.
 MOST = 20.0
-_STEPS, _TOLERANCE = 100, 1e-12
 
 
 def log_densities(outputs: Tensor, spread: Tensor, targets: Tensor) -> Tensor:
@@ -78,13 +77,18 @@ def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSE
     own = logits.softmax(1)
     seen = logits.gather(1, labels[:, None]).sum() + weight * (own * logits).sum()
 
-    def slope(inverse: float) -> tuple[float, float]:
-        p = (inverse * logits).softmax(1)
-        mean = (p * logits).sum(1)
-        variance = (p * (logits - mean[:, None]).square()).sum(1)
-        return float(seen - (1 + weight) * mean.sum()), float((1 + weight) * variance.sum())
+    def slope(inverse: float) -> float:
+        mean = ((inverse * logits).softmax(1) * logits).sum()
+        return float(seen - (1 + weight) * mean)
 
-    return 1 / _root(slope)
+    # The slope decreases. It is 0 at c = 1 also where it is 0 everywhere.
+    if slope(1.0) == 0:
+        return 1.0
+    if slope(MOST) >= 0:
+        return 1 / MOST
+    if slope(1 / MOST) <= 0:
+        return MOST
+    return 1 / float(brentq(slope, 1 / MOST, MOST, xtol=1e-13))
 
 
 def real_factor(residuals: Tensor, *, rows: float = ROWS_OF_REALS) -> float:
@@ -113,22 +117,3 @@ def _check_numbers(values: Tensor) -> None:
             f"the spread of predictions is fitted to numbers, but {rows} of {len(values)} "
             "predictions are NaN: their network has diverged"
         )
-
-
-def _root(slope: Callable[[float], tuple[float, float]]) -> float:
-    """Return where a decreasing slope is 0, from its values and minus its derivatives."""
-    low, high, at = 1 / MOST, MOST, 1.0
-    if slope(at)[0] == 0:  # also where it is 0 everywhere
-        return at
-    if slope(high)[0] >= 0:
-        return high
-    if slope(low)[0] <= 0:
-        return low
-    for _ in range(_STEPS):
-        value, steepness = slope(at)
-        low, high = (at, high) if value > 0 else (low, at)
-        step = at + value / steepness if steepness > 0 else math.inf
-        before, at = at, step if low < step < high else math.sqrt(low * high)
-        if abs(at / before - 1) < _TOLERANCE:
-            break
-    return at
